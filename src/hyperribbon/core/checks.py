@@ -1,0 +1,130 @@
+"""Checks whose messages name the argument, the value, the reason and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+__all__ = [
+    "ArgumentError",
+    "MissingExtraError",
+    "check_choice",
+    "check_finite",
+    "check_fraction",
+    "check_positive",
+    "check_positive_int",
+]
+
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
+
+class ArgumentError(ValueError):
+    """A value a person gave that cannot be used.
+
+    Args:
+        argument: Name of the argument or option.
+        value: The value received (shortened in the message).
+        reason: Why it cannot be used.
+        remedy: What to do instead.
+    """
+
+    def __init__(self, argument: str, value: Any, reason: str, remedy: str) -> None:
+        self.argument = argument
+        self.value = value
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{argument}={_short(value)}: {reason}. {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str, str]]:
+        """Survive the trip back from a worker process."""
+        return (type(self), (self.argument, _short(self.value), self.reason, self.remedy))
+
+
+class MissingExtraError(ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        self.package, self.extra, self.purpose = package, extra, purpose
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed. "
+            f"Install it with: pip install 'hyperribbon[{extra}]'"
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        """Survive the trip back from a worker process."""
+        return (type(self), (self.package, self.extra, self.purpose))
+
+
+def _short(value: Any, limit: int = 80) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"tensor of shape {tuple(value.shape)}, {value.dtype}, {value.device}"
+    if isinstance(value, np.ndarray):
+        return f"array of shape {value.shape}, {value.dtype}"
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def check_choice(argument: str, value: str, choices: Collection[str]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(c) for c in choices)
+        raise ArgumentError(argument, value, "it is not a known choice", f"Use one of {listed}.")
+    return value
+
+
+def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
+    """Return `value` as a float if it is finite and positive (or zero, when allowed)."""
+    number = _as_number(argument, value)
+    if not np.isfinite(number) or number < 0 or (number == 0 and not zero):
+        bound = "zero or more" if zero else "greater than zero"
+        raise ArgumentError(
+            argument, value, f"it must be a finite number {bound}", f"Give a value {bound}."
+        )
+    return number
+
+
+def check_positive_int(argument: str, value: int, *, maximum: int | None = None) -> int:
+    """Return `value` as an int if it is a whole number from 1 to `maximum`."""
+    number = _as_number(argument, value)
+    limit = "" if maximum is None else f" and at most {maximum}"
+    if not number.is_integer() or number < 1 or (maximum is not None and number > maximum):
+        raise ArgumentError(
+            argument,
+            value,
+            f"it must be a whole number, at least 1{limit}",
+            f"Give a whole number from 1{'' if maximum is None else f' to {maximum}'}.",
+        )
+    return int(number)
+
+
+def check_fraction(argument: str, value: float) -> float:
+    """Return `value` as a float if it lies in [0, 1]."""
+    number = _as_number(argument, value)
+    if not 0.0 <= number <= 1.0:
+        raise ArgumentError(
+            argument, value, "a fraction lies between 0 and 1", "Give 0.8 for 80 percent."
+        )
+    return number
+
+
+def check_finite(argument: str, value: Array) -> Array:
+    """Return `value` if it holds no NaN and no infinity."""
+    finite = torch.isfinite(value) if isinstance(value, torch.Tensor) else np.isfinite(value)
+    if not bool(finite.all()):
+        raise ArgumentError(
+            argument,
+            value,
+            f"{int((~finite).sum())} of its entries are NaN or infinite",
+            "Remove or replace them first.",
+        )
+    return value
+
+
+def _as_number(argument: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(argument, value, "it is not a number", "Give a number.") from None

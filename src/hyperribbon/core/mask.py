@@ -1,0 +1,114 @@
+"""A set of weights: one boolean tensor a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+
+__all__ = ["Mask"]
+
+
+class Mask(Mapping[str, torch.Tensor]):
+    """Selected entries of named parameters.
+
+    A read-only mapping from parameter name to a boolean tensor of the parameter's shape, True where
+    the entry is selected. Names that are absent are not selected at all. Masks combine with
+    `&`, `|`, `-` and `~` (over the names they hold).
+
+    Args:
+        entries: Boolean tensors by parameter name.
+
+    >>> mask = Mask({"weight": torch.tensor([True, False])})
+    >>> mask.count, mask.size, (~mask).count
+    (1, 2, 1)
+    """
+
+    def __init__(self, entries: Mapping[str, torch.Tensor]) -> None:
+        for name, entry in entries.items():
+            if not isinstance(entry, torch.Tensor) or entry.dtype != torch.bool:
+                raise ArgumentError(
+                    f"entries[{name!r}]", entry, "a mask is made of boolean tensors",
+                    "Compare or call .bool() first.",
+                )
+        self._entries = {name: entry.detach().clone() for name, entry in entries.items()}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Return the boolean tensor of one parameter."""
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over parameter names."""
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        """Return the number of parameters (tensors) named."""
+        return len(self._entries)
+
+    @property
+    def count(self) -> int:
+        """Number of selected entries."""
+        return sum(int(entry.sum()) for entry in self._entries.values())
+
+    @property
+    def size(self) -> int:
+        """Number of entries, selected or not."""
+        return sum(entry.numel() for entry in self._entries.values())
+
+    @property
+    def fraction(self) -> float:
+        """Selected share of the entries; 0 for an empty mask."""
+        return self.count / self.size if self.size else 0.0
+
+    def __invert__(self) -> Mask:
+        """Select what was not selected."""
+        return Mask({name: ~entry for name, entry in self._entries.items()})
+
+    def __and__(self, other: Mask) -> Mask:
+        """Select what both select."""
+        return self._combine(other, torch.logical_and)
+
+    def __or__(self, other: Mask) -> Mask:
+        """Select what either selects."""
+        return self._combine(other, torch.logical_or)
+
+    def __sub__(self, other: Mask) -> Mask:
+        """Select what this mask selects and the other does not."""
+        return self._combine(other, lambda a, b: a & ~b)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare names and entries."""
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return self.keys() == other.keys() and all(
+            torch.equal(entry, other[name]) for name, entry in self._entries.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Show counts, not entries."""
+        return f"Mask({self.count} of {self.size} entries in {len(self)} parameters)"
+
+    def _combine(self, other: Mask, operation) -> Mask:
+        names = list(dict.fromkeys([*self, *other]))
+        combined = {}
+        for name in names:
+            first = self._entries.get(name)
+            second = other._entries.get(name)
+            shape_source = first if first is not None else second
+            assert shape_source is not None
+            if first is None:
+                first = torch.zeros_like(shape_source)
+            if second is None:
+                second = torch.zeros_like(shape_source)
+            if first.shape != second.shape:
+                raise ArgumentError(
+                    "other", tuple(second.shape),
+                    f"parameter {name!r} has shape {tuple(first.shape)} in the first mask",
+                    "Combine masks of the same architecture.",
+                )
+            combined[name] = operation(first, second)
+        return Mask(combined)

@@ -1,0 +1,206 @@
+"""A model's parameters as one vector, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import prod
+
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.mask import Mask
+
+__all__ = ["ParameterFilter", "ParameterSpace"]
+
+ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
+
+
+@dataclass(frozen=True)
+class ParameterSpace:
+    """An ordered set of named parameters (or of masked entries of them) as coordinates.
+
+    Coordinates run over the parameters in the model's order, each flattened row by row; with a mask
+    only its selected entries are coordinates. A tensor shared by several layers is counted once,
+    under its first name.
+
+    Attributes:
+        names: Parameter names, in order.
+        shapes: Their shapes.
+        selections: For each parameter, the flat indices that are coordinates, or None for all.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    selections: tuple[torch.Tensor | None, ...]
+
+    @classmethod
+    def of_model(
+        cls, model: nn.Module, params: ParameterFilter = None, mask: Mask | None = None
+    ) -> ParameterSpace:
+        """Return the space of a model's parameters.
+
+        Args:
+            model: Any module.
+            params: None for every parameter that requires a gradient; a name pattern such as
+                "layers.0.*" (`fnmatch`) or a predicate on (name, tensor), which choose among
+                those; or a list of exact names, which may name frozen parameters too.
+            mask: Restrict the coordinates to the selected entries; parameters it does not name
+                drop out.
+
+        Raises:
+            ArgumentError: Nothing is selected, a name does not exist, or the mask does not fit.
+        """
+        available = dict(model.named_parameters())
+        chosen = _filter(available, params)
+        if mask is not None:
+            _check_mask(mask, available)
+            chosen = [name for name in chosen if name in mask and bool(mask[name].any())]
+        if not chosen:
+            raise ArgumentError(
+                "params" if mask is None else "mask",
+                params if mask is None else mask,
+                "it selects no parameter of the model",
+                f"The model has: {_listing(available)}.",
+            )
+        selections = tuple(
+            None
+            if mask is None or bool(mask[name].all())
+            else mask[name].to(available[name].device).reshape(-1).nonzero().squeeze(1)
+            for name in chosen
+        )
+        return cls(tuple(chosen), tuple(available[name].shape for name in chosen), selections)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of coordinates of each parameter."""
+        return tuple(
+            prod(shape) if selection is None else selection.numel()
+            for shape, selection in zip(self.shapes, self.selections, strict=True)
+        )
+
+    @property
+    def dimension(self) -> int:
+        """Number of coordinates, P."""
+        return sum(self.sizes)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether some parameter has entries that are not coordinates."""
+        return any(selection is not None for selection in self.selections)
+
+    def slices(self) -> dict[str, slice]:
+        """Return the range of coordinates of each parameter."""
+        ranges, start = {}, 0
+        for name, size in zip(self.names, self.sizes, strict=True):
+            ranges[name] = slice(start, start + size)
+            start += size
+        return ranges
+
+    def flatten(self, tensors: Mapping[str, torch.Tensor], *, batched: bool = False) -> torch.Tensor:
+        """Return the coordinates (P,) of named tensors, or (P, k) when each has k leading rows.
+
+        Args:
+            tensors: A tensor for every name of the space; other names are ignored.
+            batched: Whether each tensor has shape (k, *shape).
+        """
+        pieces = []
+        for name, selection in zip(self.names, self.selections, strict=True):
+            piece = tensors[name]
+            piece = piece.reshape(piece.shape[0], -1) if batched else piece.reshape(-1)
+            pieces.append(piece if selection is None else piece[..., selection])
+        flat = torch.cat(pieces, dim=-1)
+        return flat.T.contiguous() if batched else flat
+
+    def unflatten(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return named tensors of a vector (P,), or with k leading rows of a block (P, k).
+
+        Entries that are not coordinates are zero.
+        """
+        if vector.ndim not in (1, 2) or vector.shape[0] != self.dimension:
+            raise ArgumentError(
+                "vector",
+                vector,
+                f"the space has {self.dimension} coordinates",
+                f"Give shape ({self.dimension},) or ({self.dimension}, k).",
+            )
+        rows = vector if vector.ndim == 1 else vector.T
+        tensors = {}
+        for (name, window), shape, selection in zip(
+            self.slices().items(), self.shapes, self.selections, strict=True
+        ):
+            piece = rows[..., window]
+            if selection is not None:
+                full = piece.new_zeros((*piece.shape[:-1], prod(shape)))
+                full[..., selection] = piece
+                piece = full
+            tensors[name] = piece.reshape(*piece.shape[:-1], *shape)
+        return tensors
+
+    def layers(self) -> dict[str, ParameterSpace]:
+        """Return one space a layer: parameters grouped by the module that owns them."""
+        groups: dict[str, list[int]] = {}
+        for position, name in enumerate(self.names):
+            groups.setdefault(name.rpartition(".")[0], []).append(position)
+        return {
+            layer: ParameterSpace(
+                tuple(self.names[i] for i in members),
+                tuple(self.shapes[i] for i in members),
+                tuple(self.selections[i] for i in members),
+            )
+            for layer, members in groups.items()
+        }
+
+
+def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> list[str]:
+    trainable = {name: tensor for name, tensor in available.items() if tensor.requires_grad}
+    if params is None:
+        if available and not trainable:
+            raise ArgumentError(
+                "model",
+                f"{len(available)} parameters",
+                "every parameter is frozen (requires_grad=False)",
+                "Name the ones you mean with params=[...].",
+            )
+        return list(trainable)
+    if isinstance(params, str):
+        return [name for name in trainable if fnmatchcase(name, params)]
+    if callable(params):
+        return [name for name, tensor in trainable.items() if params(name, tensor)]
+    wanted = list(params)
+    unknown = [name for name in wanted if name not in available]
+    if unknown:
+        raise ArgumentError(
+            "params",
+            unknown,
+            "the model has no parameter of that name",
+            f"The model has: {_listing(available)}.",
+        )
+    return [name for name in available if name in set(wanted)]
+
+
+def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
+    if not isinstance(mask, Mask):
+        raise ArgumentError("mask", mask, "it is not a Mask", "Build one with hr.Mask or hr.select.")
+    for name, entry in mask.items():
+        if name not in available:
+            raise ArgumentError(
+                "mask",
+                name,
+                "the model has no parameter of that name",
+                f"The model has: {_listing(available)}.",
+            )
+        if entry.shape != available[name].shape:
+            raise ArgumentError(
+                "mask",
+                tuple(entry.shape),
+                f"parameter {name!r} has shape {tuple(available[name].shape)}",
+                "Build the mask from a state of this architecture.",
+            )
+
+
+def _listing(available: Mapping[str, torch.Tensor], limit: int = 12) -> str:
+    names = list(available)
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,22 @@
+"""Runs on disk: whole files or none, resumable, safe for several processes."""
+
+from hyperribbon.core.store.atomic import (
+    ensure_folder,
+    read_json,
+    write_bytes,
+    write_json,
+    write_text,
+    writing,
+)
+from hyperribbon.core.store.trees import load_tree, save_tree
+
+__all__ = [
+    "ensure_folder",
+    "load_tree",
+    "read_json",
+    "save_tree",
+    "write_bytes",
+    "write_json",
+    "write_text",
+    "writing",
+]
