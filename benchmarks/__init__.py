@@ -1,0 +1,1 @@
+"""Our routes beside those of other libraries, on the same work, answers checked first."""
