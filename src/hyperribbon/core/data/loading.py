@@ -1,0 +1,159 @@
+"""`load_data`: one call for every data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.data.sources import SOURCES
+from hyperribbon.core.data.synthetic import sloppy_inputs, teacher_student, wishart_inputs
+from hyperribbon.core.data.whitening import whiten as whiten_matrix
+from hyperribbon.core.generators import numpy_generator
+
+__all__ = ["DATASETS", "LabelledData", "load_data"]
+
+_SYNTHETIC = ("teacher_student", "sloppy", "wishart")
+DATASETS = (*SOURCES, *_SYNTHETIC)
+_SYNTHETIC_SIZES = {"train": 1000, "test": 200, "all": 1200}
+
+
+class LabelledData(NamedTuple):
+    """Inputs and targets, as a pair of tensors that operators and training take as it is.
+
+    Attributes:
+        inputs: (n, ...) float32.
+        targets: (n,) int64 class labels, or (n, outputs) floating targets.
+    """
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of class labels; number of outputs otherwise."""
+        if self.targets.is_floating_point():
+            return self.targets.shape[1]
+        return int(self.targets.max()) + 1
+
+    def flat(self) -> LabelledData:
+        """Return the same data with each input as one row, (n, d)."""
+        return LabelledData(self.inputs.flatten(1), self.targets)
+
+
+def load_data(
+    name: str = "mnist5k",
+    split: str = "train",
+    *,
+    limit: int | None = None,
+    proportions: Sequence[float] | None = None,
+    whiten: bool = False,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    slope: float = 0.2,
+    dimensions: int = 50,
+    noise: float = 0.1,
+) -> LabelledData:
+    """Load a data set.
+
+    Args:
+        name: "mnist5k" (bundled with the extra [demo]) or "digits" (bundled with scikit-learn);
+            "mnist", "fashion_mnist" or "cifar10" from `folder`, from the folder named by the
+            environment variable HYPERRIBBON_DATA, or else from OpenML; "teacher_student",
+            "sloppy" (eigenvalues falling as exp(−c i)) or "wishart" (Gaussian), made on the spot.
+        split: "train", "test" or "all". mnist5k and digits keep a fixed fifth of each class for
+            "test".
+        limit: Keep this many samples, drawn with `seed`; None keeps all, in their order.
+        proportions: Share of each class among the `limit` samples, drawn with `seed`. Class c gets
+            ⌊share·limit⌋ samples, and what rounding leaves over goes to class 0.
+        whiten: Replace the inputs by white ones, (n, rank): see `core.data.whiten`.
+        seed: Seed of the sub-sample, and of synthetic data.
+        folder: Where to read real data sets from, in torchvision's layout.
+        slope: Decay c of "sloppy" inputs.
+        dimensions: Input dimension of synthetic sets.
+        noise: Standard deviation of the label noise of synthetic sets.
+
+    Returns:
+        Inputs and targets. Images are (n, channels, height, width) in [0, 1].
+
+    Raises:
+        ArgumentError: Unknown name, missing or damaged files, impossible sizes or proportions.
+        MissingExtraError: mnist5k without the extra [demo].
+    """
+    check_choice("name", name, DATASETS)
+    check_choice("split", split, ("train", "test", "all"))
+    if name in _SYNTHETIC:
+        if proportions is not None:
+            raise ArgumentError(
+                "proportions", proportions, f"{name!r} has no classes", "Leave proportions out."
+            )
+        inputs, targets = _synthetic(name, split, slope, dimensions, noise, seed)
+    else:
+        images, labels = SOURCES[name](split, None if folder is None else Path(folder))
+        inputs = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
+        targets = torch.from_numpy(labels.astype(np.int64))
+    chosen = _subsample(targets, limit, proportions, seed)
+    if chosen is not None:
+        inputs, targets = inputs[chosen], targets[chosen]
+    if whiten:
+        white = whiten_matrix(inputs.flatten(1).numpy().T)
+        inputs = torch.from_numpy(np.ascontiguousarray(white.inputs.T)).float()
+    return LabelledData(inputs, targets)
+
+
+def _synthetic(
+    name: str, split: str, slope: float, dimensions: int, noise: float, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    samples = _SYNTHETIC_SIZES["all"]
+    if name == "teacher_student":
+        inputs, targets, _ = teacher_student(samples, dimensions, noise=noise, seed=seed)
+    else:
+        matrix = (
+            sloppy_inputs(samples, dimensions, slope, seed)[0]
+            if name == "sloppy"
+            else wishart_inputs(samples, dimensions, seed=seed)
+        )
+        rng = numpy_generator(seed, name, "targets")
+        teacher = rng.standard_normal((dimensions, 1)) / np.sqrt(dimensions)
+        inputs = torch.from_numpy(matrix)
+        targets = torch.from_numpy(matrix @ teacher + noise * rng.standard_normal((samples, 1)))
+    train = _SYNTHETIC_SIZES["train"]
+    window = {"train": slice(train), "test": slice(train, None), "all": slice(None)}[split]
+    return inputs[window].float(), targets[window].float()
+
+
+def _subsample(
+    targets: torch.Tensor, limit: int | None, proportions: Sequence[float] | None, seed: int
+) -> torch.Tensor | None:
+    if limit is None and proportions is None:
+        return None
+    total = len(targets)
+    limit = total if limit is None else check_positive_int("limit", limit, maximum=total)
+    rng = numpy_generator(seed, "sub-sample")
+    if proportions is None:
+        return torch.from_numpy(np.sort(rng.permutation(total)[:limit]))
+    shares = np.asarray(proportions, dtype=float)
+    classes = int(targets.max()) + 1
+    if shares.shape != (classes,) or (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
+        raise ArgumentError(
+            "proportions", list(proportions),
+            f"it must be {classes} shares, zero or more, that add up to 1",
+            "Give one share for each class.",
+        )  # fmt: skip
+    counts = np.floor(shares * limit + 1e-9).astype(int)
+    counts[0] += limit - counts.sum()
+    chosen = []
+    for label, count in enumerate(counts):
+        members = np.flatnonzero(targets.numpy() == label)
+        if count > len(members):
+            raise ArgumentError(
+                "proportions", list(proportions),
+                f"class {label} would need {count} samples and has {len(members)}",
+                "Lower limit= or that class's share.",
+            )  # fmt: skip
+        chosen.append(rng.permutation(members)[:count])
+    return torch.from_numpy(np.sort(np.concatenate(chosen)))

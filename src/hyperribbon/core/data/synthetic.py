@@ -1,0 +1,104 @@
+"""Synthetic data with a known spectrum."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.generators import numpy_generator
+
+__all__ = ["sloppy_inputs", "teacher_student", "wishart_inputs"]
+
+
+def sloppy_inputs(
+    samples: int, dimensions: int, slope: float, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Inputs whose correlation matrix falls exponentially.
+
+    $$ X = \sqrt{n}\, U \,\mathrm{diag}(\sqrt{\lambda_i})\, V^\top, \qquad \lambda_i = e^{-c(i-1)} $$
+
+    with random orthonormal U (n, r) and V (d, r), r = min(n, d): X Xᵀ / n has exactly the
+    eigenvalues λi.
+
+    Args:
+        samples: n, rows of X.
+        dimensions: d, columns of X.
+        slope: c, the decay of the logarithm of the eigenvalues per index.
+        seed: Seed of the two bases.
+
+    Returns:
+        X (n, d) and the eigenvalues (r,).
+    """
+    check_positive_int("samples", samples)
+    check_positive_int("dimensions", dimensions)
+    check_positive("slope", slope, zero=True)
+    rng = numpy_generator(seed, "sloppy inputs")
+    rank = min(samples, dimensions)
+    left, _ = np.linalg.qr(rng.standard_normal((samples, rank)))
+    right, _ = np.linalg.qr(rng.standard_normal((dimensions, rank)))
+    eigenvalues = np.exp(-slope * np.arange(rank))
+    return np.sqrt(samples) * (left * np.sqrt(eigenvalues)) @ right.T, eigenvalues
+
+
+def wishart_inputs(
+    samples: int, dimensions: int, covariance: np.ndarray | None = None, seed: int = 0
+) -> np.ndarray:
+    r"""Gaussian inputs (n, d) with the given covariance; X Xᵀ is a Wishart matrix.
+
+    Args:
+        samples: n.
+        dimensions: d.
+        covariance: (d, d) positive semi-definite; the identity when None.
+        seed: Seed of the draw.
+    """
+    check_positive_int("samples", samples)
+    check_positive_int("dimensions", dimensions)
+    white = numpy_generator(seed, "wishart inputs").standard_normal((samples, dimensions))
+    if covariance is None:
+        return white
+    if covariance.shape != (dimensions, dimensions) or not np.allclose(covariance, covariance.T):
+        raise ArgumentError(
+            "covariance", covariance,
+            f"it must be a symmetric matrix of shape ({dimensions}, {dimensions})",
+            "Check the shape and the symmetry.",
+        )  # fmt: skip
+    values, vectors = np.linalg.eigh(covariance)
+    if values[0] < -1e-12 * abs(values[-1]):
+        raise ArgumentError(
+            "covariance", covariance, f"it has the negative eigenvalue {values[0]:.3g}",
+            "Give a positive semi-definite matrix.",
+        )  # fmt: skip
+    return white @ (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
+
+
+def teacher_student(
+    samples: int,
+    dimensions: int,
+    outputs: int = 1,
+    noise: float = 0.0,
+    sigma_x: float = 1.0,
+    seed: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    r"""Linear teacher: y = W* x + ε, with x ~ N(0, σx² I), W* ~ N(0, 1/d), ε ~ N(0, noise²).
+
+    Args:
+        samples: n.
+        dimensions: d.
+        outputs: Number of outputs.
+        noise: Standard deviation of the label noise.
+        sigma_x: Standard deviation of the inputs.
+        seed: Seed of the draw.
+
+    Returns:
+        Inputs (n, d), targets (n, outputs) and the teacher (outputs, d), float64.
+    """
+    for name, value in (("samples", samples), ("dimensions", dimensions), ("outputs", outputs)):
+        check_positive_int(name, value)
+    check_positive("noise", noise, zero=True)
+    check_positive("sigma_x", sigma_x)
+    rng = numpy_generator(seed, "teacher student")
+    inputs = sigma_x * rng.standard_normal((samples, dimensions))
+    teacher = rng.standard_normal((outputs, dimensions)) / np.sqrt(dimensions)
+    targets = inputs @ teacher.T + noise * rng.standard_normal((samples, outputs))
+    return torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(teacher)

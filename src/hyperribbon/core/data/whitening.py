@@ -1,0 +1,73 @@
+"""Inputs made white: equal variance in every direction they span."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
+
+__all__ = ["Whitened", "whiten"]
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """White inputs and what was lost on the way.
+
+    Attributes:
+        inputs: (rank, n), samples as columns, with X Xᵀ / n = σx² I exactly.
+        rank: Number of directions kept.
+        dropped: Number of input directions without variance, d − rank.
+        directions: (d, rank), orthonormal; `inputs = diag(scales)⁻¹ directionsᵀ X · σx`.
+        scales: (rank,), root mean square of the raw inputs along each direction.
+    """
+
+    inputs: np.ndarray
+    rank: int
+    dropped: int
+    directions: np.ndarray
+    scales: np.ndarray
+
+
+def whiten(inputs: np.ndarray, sigma_x: float = 1.0, cutoff: float = 1e-10) -> Whitened:
+    r"""Whiten inputs X (d, n) by the singular value decomposition.
+
+    $$ X = U S V^\top, \qquad X_w = \sqrt{n}\,\sigma_x V_r^\top, \qquad X_w X_w^\top / n = \sigma_x^2 I_r $$
+
+    Directions whose singular value is below `cutoff` times the largest are dropped: a QR
+    decomposition would fill them with junk (constant pixels have no direction to keep).
+
+    Args:
+        inputs: (d, n), samples as columns.
+        sigma_x: Root mean square of every white coordinate.
+        cutoff: Relative size below which a singular value counts as zero.
+
+    Raises:
+        ArgumentError: The inputs are not a finite matrix, or are all zero.
+
+    >>> white = whiten(np.array([[3.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    >>> white.rank, white.dropped
+    (2, 1)
+    >>> bool(np.allclose(white.inputs @ white.inputs.T / 3, np.eye(2)))
+    True
+    """
+    matrix = np.asarray(inputs, dtype=np.float64)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ArgumentError(
+            "inputs", matrix, "whitening needs a matrix (d, n)", "Flatten each sample to a column."
+        )
+    check_finite("inputs", matrix)
+    check_positive("sigma_x", sigma_x)
+    samples = matrix.shape[1]
+    left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+    if singular[0] == 0:
+        raise ArgumentError("inputs", matrix, "every entry is zero", "Check the data.")
+    rank = int(np.sum(singular > cutoff * singular[0]))
+    return Whitened(
+        inputs=np.sqrt(samples) * sigma_x * right[:rank],
+        rank=rank,
+        dropped=matrix.shape[0] - rank,
+        directions=left[:, :rank],
+        scales=singular[:rank] / np.sqrt(samples),
+    )

@@ -1,0 +1,72 @@
+"""One look for every figure: sizes, colour-blind safe colours, legible at column width."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core.checks import check_choice
+
+__all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "new_figure"]
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+"""Okabe and Ito's palette, in order of use, with an eighth brown."""
+
+SEQUENTIAL = "viridis"
+DIVERGING = "RdBu_r"
+
+_WIDTHS = {"column": 3.6, "full": 7.2}
+
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "axes.prop_cycle": mpl.cycler(color=COLORS),
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "savefig.dpi": 200,
+    "figure.dpi": 120,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hyperribbon",
+    "mathtext.fontset": "dejavusans",
+}
+
+
+def new_figure(
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    width: Literal["column", "full"] = "column",
+    ratio: float = 0.75,
+    **subplots: Any,
+) -> tuple[Figure, Any]:
+    """Return a figure and its axes, in the common style, without touching matplotlib's global state.
+
+    Args:
+        rows: Rows of panels.
+        columns: Columns of panels.
+        width: "column" (3.6 in) or "full" (7.2 in), as in a two-column paper.
+        ratio: Height of a panel over its width.
+        **subplots: Passed to `Figure.subplots` (sharex, squeeze, subplot_kw, …).
+
+    Returns:
+        The figure and one Axes, or an array of Axes as `Figure.subplots` gives.
+    """
+    check_choice("width", width, _WIDTHS)
+    inches = _WIDTHS[width]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(inches, inches / columns * ratio * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, **subplots)
+        for axis in np.atleast_1d(axes).ravel():
+            axis.set_prop_cycle(color=COLORS)
+    return figure, axes
