@@ -1,0 +1,344 @@
+"""Small networks of many kinds, each drawn from a seed or an explicit generator."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.training.initialization import Init, build
+
+__all__ = [
+    "ARCHITECTURES",
+    "all_convolutional",
+    "conv_mixer",
+    "linear",
+    "make_architecture",
+    "mlp",
+    "vision_transformer",
+    "wide_resnet",
+]
+
+Seed = int | torch.Generator
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "erf": lambda: _Erf(),
+    "linear": nn.Identity,
+}
+
+
+def mlp(
+    widths: Sequence[int],
+    activation: str = "relu",
+    seed: Seed = 0,
+    *,
+    init: Init = "torch",
+    bias: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Sequential:
+    """Return a fully connected network; its layers are named layer1, layer2 and so on.
+
+    Args:
+        widths: Input size, hidden sizes, output size, such as (784, 256, 256, 256, 10).
+        activation: "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "erf", or "linear".
+        seed: A seed, or a generator to draw from.
+        init: How weights start; see `hyperribbon.training.initialization.initialize`.
+        bias: Whether the layers have biases.
+        dtype: Type of the weights (always drawn in float32, so that types agree).
+
+    >>> [name for name, _ in mlp((4, 3, 2)).named_parameters()]
+    ['layer1.weight', 'layer1.bias', 'layer2.weight', 'layer2.bias']
+    """
+    check_choice("activation", activation, _ACTIVATIONS)
+    if len(widths) < 2:
+        raise ArgumentError("widths", widths, "it needs an input and an output", "Give (784, 10).")
+    for width in widths:
+        check_positive_int("widths", width)
+
+    def make() -> nn.Module:
+        modules: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+        for number in range(1, len(widths)):
+            modules[f"layer{number}"] = nn.Linear(widths[number - 1], widths[number], bias=bias)
+            if number < len(widths) - 1:
+                modules[f"{activation}{number}"] = _ACTIVATIONS[activation]()
+        return nn.Sequential(modules)
+
+    return build(make, _generator(seed), init).to(dtype)  # type: ignore[return-value]
+
+
+def linear(inputs: int, outputs: int, seed: Seed = 0, *, init: Init = "torch") -> nn.Sequential:
+    """Return a linear (softmax-regression) model."""
+    return mlp((inputs, outputs), seed=seed, init=init)
+
+
+def all_convolutional(
+    shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: int = 16
+) -> nn.Module:
+    """Return a network of convolutions only: strides for pooling, a mean over space to end.
+
+    Args:
+        shape: (channels, height, width) of an image.
+        classes: Number of outputs.
+        seed: A seed, or a generator to draw from.
+        width: Channels of the first stage; the second has twice as many.
+    """
+    channels = shape[0]
+
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(channels, width, 3, padding=1, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 3, padding=1, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(2 * width, 2 * width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(2 * width, classes, 1),
+            _SpatialMean(),
+        )
+
+    return build(make, _generator(seed), "kaiming")
+
+
+def conv_mixer(
+    shape: tuple[int, int, int],
+    classes: int,
+    seed: Seed = 0,
+    *,
+    width: int = 32,
+    depth: int = 2,
+    patch: int = 4,
+    kernel: int = 5,
+) -> nn.Module:
+    """Return a ConvMixer: patches, then depthwise and pointwise convolutions in turn.
+
+    Args:
+        shape: (channels, height, width) of an image.
+        classes: Number of outputs.
+        seed: A seed, or a generator to draw from.
+        width: Channels.
+        depth: Number of mixing blocks.
+        patch: Edge of a patch.
+        kernel: Edge of the depthwise kernels (odd).
+    """
+    channels = shape[0]
+
+    def block() -> nn.Module:
+        depthwise = nn.Sequential(
+            nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width),
+            nn.GELU(),
+            nn.GroupNorm(1, width),
+        )
+        pointwise = nn.Sequential(nn.Conv2d(width, width, 1), nn.GELU(), nn.GroupNorm(1, width))
+        return nn.Sequential(_Residual(depthwise), pointwise)
+
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(channels, width, patch, stride=patch),
+            nn.GELU(),
+            nn.GroupNorm(1, width),
+            *[block() for _ in range(depth)],
+            _SpatialMean(),
+            nn.Linear(width, classes),
+        )
+
+    return build(make, _generator(seed))
+
+
+def vision_transformer(
+    shape: tuple[int, int, int],
+    classes: int,
+    seed: Seed = 0,
+    *,
+    width: int = 32,
+    depth: int = 2,
+    heads: int = 2,
+    patch: int = 7,
+) -> nn.Module:
+    """Return a small vision transformer (pre-norm, learned positions, mean over tokens).
+
+    Args:
+        shape: (channels, height, width) of an image, divisible by `patch`.
+        classes: Number of outputs.
+        seed: A seed, or a generator to draw from.
+        width: Token size, divisible by `heads`.
+        depth: Number of blocks.
+        heads: Attention heads.
+        patch: Edge of a patch.
+    """
+    channels, rows, columns = shape
+    if rows % patch or columns % patch:
+        raise ArgumentError("patch", patch, f"it does not divide {shape}", "Choose a divisor.")
+    tokens = (rows // patch) * (columns // patch)
+
+    def block() -> nn.Module:
+        feed_forward = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+        attention = nn.Sequential(nn.LayerNorm(width), _SelfAttention(width, heads))
+        return nn.Sequential(_Residual(attention), _Residual(feed_forward))
+
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(channels, width, patch, stride=patch),
+            nn.Flatten(2),
+            _Positions(tokens, width),
+            *[block() for _ in range(depth)],
+            nn.LayerNorm(width),
+            _TokenMean(),
+            nn.Linear(width, classes),
+        )
+
+    return build(make, _generator(seed))
+
+
+def wide_resnet(
+    shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: int = 16, blocks: int = 1
+) -> nn.Module:
+    """Return a small wide residual network (pre-activation, group norm, two stages).
+
+    Args:
+        shape: (channels, height, width) of an image.
+        classes: Number of outputs.
+        seed: A seed, or a generator to draw from.
+        width: Channels of the first stage; the second has twice as many.
+        blocks: Residual blocks a stage.
+    """
+    channels = shape[0]
+
+    def make() -> nn.Module:
+        stages: list[nn.Module] = []
+        previous = width
+        for stage in (width, 2 * width):
+            for number in range(blocks):
+                stride = 2 if number == 0 and stage > width else 1
+                stages.append(_ResidualBlock(previous, stage, stride))
+                previous = stage
+        return nn.Sequential(
+            nn.Conv2d(channels, width, 3, padding=1, stride=2),
+            *stages,
+            nn.GroupNorm(4, previous),
+            nn.ReLU(),
+            _SpatialMean(),
+            nn.Linear(previous, classes),
+        )
+
+    return build(make, _generator(seed))
+
+
+def _fully_connected(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
+    return mlp((shape[0] * shape[1] * shape[2], 128, 128, classes), "relu", seed)
+
+
+def _linear_image(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
+    return linear(shape[0] * shape[1] * shape[2], classes, seed)
+
+
+ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+    "linear": _linear_image,
+    "fully_connected": _fully_connected,
+    "all_convolutional": all_convolutional,
+    "conv_mixer": conv_mixer,
+    "vision_transformer": vision_transformer,
+    "wide_resnet": wide_resnet,
+}
+
+
+def make_architecture(
+    name: str, shape: tuple[int, int, int], classes: int, seed: Seed = 0
+) -> nn.Module:
+    """Return one of `ARCHITECTURES` for images of a shape (channels, height, width)."""
+    check_choice("name", name, ARCHITECTURES)
+    if name == "vision_transformer":
+        patch = next(
+            size for size in (7, 8, 4, 2, 1) if not shape[1] % size and not shape[2] % size
+        )
+        return vision_transformer(shape, classes, seed, patch=patch)
+    if name == "conv_mixer":
+        return conv_mixer(shape, classes, seed, patch=4 if min(shape[1:]) >= 16 else 2)
+    return ARCHITECTURES[name](shape, classes, seed)
+
+
+def _generator(seed: Seed) -> torch.Generator:
+    return seed if isinstance(seed, torch.Generator) else torch_generator(seed, "model")
+
+
+class _Erf(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.erf(inputs)
+
+
+class _SpatialMean(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.mean(dim=(-2, -1))
+
+
+class _TokenMean(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.mean(dim=-2)
+
+
+class _Residual(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + self.inner(inputs)
+
+
+class _ResidualBlock(nn.Module):
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(4, channels_in)
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(4, channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1 and channels_in == channels_out
+            else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.conv1(F.relu(self.norm1(inputs)))
+        return self.shortcut(inputs) + self.conv2(F.relu(self.norm2(hidden)))
+
+
+class _Positions(nn.Module):
+    """(n, width, tokens) to (n, tokens, width), plus a learned vector a position."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.empty(tokens, width))
+
+    def draw(self, generator: torch.Generator) -> None:
+        self.positions.normal_(0, 0.02, generator=generator)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.transpose(-2, -1) + self.positions
+
+
+class _SelfAttention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.project_in = nn.Linear(width, 3 * width)
+        self.project_out = nn.Linear(width, width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        split = self.project_in(inputs).unflatten(-1, (3, self.heads, -1))
+        queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)
+        weights = (queries @ keys.transpose(-2, -1) / keys.shape[-1] ** 0.5).softmax(-1)
+        return self.project_out((weights @ values).transpose(-3, -2).flatten(-2))

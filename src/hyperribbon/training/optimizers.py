@@ -1,0 +1,88 @@
+"""Optimisers and learning-rate schedules by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
+
+__all__ = ["OptimizerChoice", "Schedule", "make_optimizer", "rate_factor"]
+
+Schedule = Mapping[int, float] | Callable[[int], float] | None
+OptimizerChoice = str | Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+
+
+def make_optimizer(
+    parameters: Iterable[torch.Tensor],
+    optimizer: OptimizerChoice,
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> torch.optim.Optimizer:
+    """Return a torch optimiser.
+
+    Args:
+        parameters: What it updates.
+        optimizer: "sgd", "adam", "adamw", or a function of the parameters that returns one.
+        lr: Learning rate η.
+        momentum: Heavy-ball momentum μ of "sgd".
+        nesterov: Nesterov's form of it.
+        weight_decay: Coefficient of ½‖w‖² in the loss (for "adamw": decoupled decay).
+    """
+    parameters = list(parameters)
+    if callable(optimizer):
+        return optimizer(parameters)
+    check_choice("optimizer", optimizer, ("sgd", "adam", "adamw"))
+    check_positive("lr", lr)
+    check_positive("weight_decay", weight_decay, zero=True)
+    if optimizer == "sgd":
+        if nesterov and not momentum:
+            raise ArgumentError(
+                "nesterov", nesterov, "it is a form of momentum", "Give momentum=0.9 too."
+            )
+        return torch.optim.SGD(
+            parameters,
+            lr=lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            fused=_can_fuse(parameters),
+        )
+    if momentum or nesterov:
+        raise ArgumentError(
+            "momentum" if momentum else "nesterov",
+            momentum or nesterov,
+            f"{optimizer!r} has its own momentum",
+            "Leave it out, or use optimizer='sgd'.",
+        )
+    kind = torch.optim.Adam if optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=lr, weight_decay=weight_decay, fused=_can_fuse(parameters))
+
+
+def rate_factor(schedule: Schedule, epoch: int) -> float:
+    """Return the factor on the learning rate during an epoch (counted from 0).
+
+    A mapping multiplies the rate by its factor when that epoch begins, and keeps it: with
+    {30: 0.2, 60: 0.2} the rate is η, 0.2 η from epoch 30, 0.04 η from epoch 60. A function gives
+    the factor itself.
+
+    >>> [round(rate_factor({2: 0.1, 4: 0.5}, epoch), 3) for epoch in range(6)]
+    [1.0, 1.0, 0.1, 0.1, 0.05, 0.05]
+    """
+    if schedule is None:
+        return 1.0
+    if callable(schedule):
+        return float(schedule(epoch))
+    factor = 1.0
+    for start in sorted(schedule):
+        if epoch >= start:
+            factor *= schedule[start]
+    return factor
+
+
+def _can_fuse(parameters: list[torch.Tensor]) -> bool:
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
