@@ -8,9 +8,14 @@ from hyperribbon.core.store.atomic import (
     write_text,
     writing,
 )
+from hyperribbon.core.store.runs import RunFolder, Store, config_hash, describe_environment
 from hyperribbon.core.store.trees import load_tree, save_tree
 
 __all__ = [
+    "RunFolder",
+    "Store",
+    "config_hash",
+    "describe_environment",
     "ensure_folder",
     "load_tree",
     "read_json",

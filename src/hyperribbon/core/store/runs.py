@@ -1,0 +1,183 @@
+"""A store of runs: one folder a configuration, named by its hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.claims import Claim
+from hyperribbon.core.store.atomic import ensure_folder, read_json, write_json
+from hyperribbon.core.store.trees import load_tree, save_tree
+
+__all__ = ["RunFolder", "Store", "config_hash", "describe_environment"]
+
+
+def config_hash(*parts: Any) -> str:
+    """Return twelve hexadecimal digits that depend on plain values and dataclasses alone.
+
+    >>> config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps([_plain(part) for part in parts], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def describe_environment(seed: int) -> dict[str, Any]:
+    """Return versions, cores and seed: what a reader needs to repeat a run."""
+    packages = {}
+    for name in ("hyperribbon", "torch", "numpy", "scipy", "scikit-learn"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed"
+    return {
+        "python": sys.version.split()[0],
+        "packages": packages,
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "seed": seed,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def parts(self) -> Path:
+        """Folder of finished pieces of a run that is not finished."""
+        return self.path / "parts"
+
+    @property
+    def figures(self) -> Path:
+        """Folder of figures."""
+        return self.path / "figures"
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Id, title, preset, configuration and environment of the run."""
+        return read_json(self.path / "run.json")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether results, figures and claims are all in place (claims are written last)."""
+        return (self.path / "claims.json").is_file()
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the computation is finished."""
+        return (self.path / "result.safetensors").is_file()
+
+    def save_result(self, result: Any) -> None:
+        """Store the computed result."""
+        save_tree(self.path / "result.safetensors", result)
+
+    def load_result(self) -> Any:
+        """Return the stored result as a tree."""
+        return load_tree(self.path / "result.safetensors")
+
+    def save_claims(self, claims: list[Claim]) -> None:
+        """Store the claims; this completes the run."""
+        write_json(self.path / "claims.json", [claim.to_json() for claim in claims])
+
+    def load_claims(self) -> list[Claim]:
+        """Return the stored claims."""
+        return [Claim.from_json(record) for record in read_json(self.path / "claims.json")]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for this process; the lock vanishes with the process that holds it."""
+        lock = FileLock(self.path / ".lock", mode=0o644)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ArgumentError(
+                "out",
+                str(self.path),
+                "another process is computing this run",
+                "Wait for it, or choose another --out folder.",
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class Store:
+    """A folder of runs.
+
+    Args:
+        folder: The store's folder; made if absent.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = ensure_folder("out", Path(folder))
+
+    def run(self, id: str, config: Any, seed: int, **info: Any) -> RunFolder:
+        """Return the folder of a run, making it if it is new.
+
+        Args:
+            id: What is run, such as "ribbons/fig4".
+            config: Its configuration, a dataclass or a dict of plain values.
+            seed: Its seed.
+            **info: Further plain values to record (title, preset, …); not part of the hash.
+        """
+        digest = config_hash(id, config, seed, info.get("code", ""))
+        run = RunFolder(self.folder / f"{id.replace('/', '_')}-{digest}")
+        if not (run.path / "run.json").is_file():
+            for folder in (run.path, run.parts, run.figures):
+                folder.mkdir(parents=True, exist_ok=True)
+            write_json(
+                run.path / "run.json",
+                {
+                    "id": id,
+                    **info,
+                    "config": _plain(config),
+                    "environment": describe_environment(seed),
+                },
+            )
+        return run
+
+    def runs(self) -> list[RunFolder]:
+        """Return every run of the store, by name."""
+        return [RunFolder(path.parent) for path in sorted(self.folder.glob("*/run.json"))]
+
+    @property
+    def shared(self) -> Path:
+        """Folder of computations that several runs share."""
+        return ensure_folder("out", self.folder / "shared")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise ArgumentError(
+        "config", value, "a configuration holds plain values only", "Use numbers, strings, tuples."
+    )
