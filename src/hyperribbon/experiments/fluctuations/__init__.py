@@ -1,1 +1,1 @@
-""""""
+"""Weight fluctuations under SGD."""

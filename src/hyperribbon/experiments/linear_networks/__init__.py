@@ -1,1 +1,1 @@
-""""""
+"""The Hessian spectrum of linear networks."""

@@ -1,1 +1,1 @@
-""""""
+"""Sloppiness and the hyper-ribbon of linear models."""

@@ -1,1 +1,1 @@
-""""""
+"""Critical sub-networks and the anisotropy they cause."""

@@ -1,0 +1,165 @@
+"""What an experiment is given: random streams, resumable maps, shared computations, progress."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from hyperribbon.core.generators import numpy_generator, torch_generator
+from hyperribbon.core.store import config_hash, load_tree, save_tree
+from hyperribbon.experiments.workers import SerialWorkers, Workers
+
+__all__ = ["Context", "Progress", "SilentProgress"]
+
+Item = Mapping[str, Any]
+
+
+class Progress(Protocol):
+    """Somebody who wants to know how far a computation is."""
+
+    def start(self, label: str, total: int) -> Any:
+        """Announce a piece of work; return a handle for it."""
+        ...
+
+    def advance(self, handle: Any, count: int = 1) -> None:
+        """Report finished units."""
+        ...
+
+    def finish(self, handle: Any) -> None:
+        """Report the end of the piece."""
+        ...
+
+
+class SilentProgress:
+    """Nobody is watching."""
+
+    def start(self, label: str, total: int) -> None:
+        """Ignore the announcement."""
+
+    def advance(self, handle: Any, count: int = 1) -> None:
+        """Ignore the report."""
+
+    def finish(self, handle: Any) -> None:
+        """Ignore the report."""
+
+
+class Context:
+    """Random streams, resumable maps and shared computations of one run.
+
+    Args:
+        seed: Seed of the run; every stream is derived from it by name.
+        parts: Folder for finished pieces of this run.
+        shared: Folder for computations shared between runs.
+        progress: Told how far the work is.
+        workers: Where items run; one after the other in this process by default.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        parts: Path,
+        shared: Path,
+        progress: Progress | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self.seed = seed
+        self._parts = parts
+        self._shared = shared
+        self._progress = progress or SilentProgress()
+        self._workers = workers or SerialWorkers()
+
+    def rng(self, *keys: str | int | float) -> np.random.Generator:
+        """Return the numpy generator of a named stream."""
+        return numpy_generator(self.seed, *keys)
+
+    def generator(self, *keys: str | int | float) -> torch.Generator:
+        """Return the torch generator of a named stream."""
+        return torch_generator(self.seed, *keys)
+
+    @contextmanager
+    def progress(self, label: str, total: int) -> Iterator[Callable[..., None]]:
+        """Yield a function that reports finished units of a piece of work."""
+        handle = self._progress.start(label, total)
+        try:
+            yield lambda count=1: self._progress.advance(handle, count)
+        finally:
+            self._progress.finish(handle)
+
+    def map(
+        self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
+    ) -> list[Any]:
+        """Return [function(item) for item in items], each kept on disk when it is done.
+
+        A run that was killed finds its finished items again. Results pass through the disk in any
+        case, so an interrupted run and an uninterrupted one give the same bits.
+
+        Args:
+            function: A function of a module (so that other processes can find it), from one item
+                to a tree of dicts, lists, arrays and plain values. All randomness comes from seeds
+                in the item.
+            items: Dicts of plain values.
+            label: What the progress display calls it.
+        """
+        files = [self._parts / f"{_key(function, item)}.safetensors" for item in items]
+        waiting = [
+            (item, file) for item, file in zip(items, files, strict=True) if not file.exists()
+        ]
+        with self.progress(label or function.__name__.strip("_"), len(items)) as advance:
+            advance(len(items) - len(waiting))
+            jobs = [(function, item, file) for item, file in waiting]
+            for _ in self._workers.run(_compute_to_file, jobs):
+                advance(1)
+        return [load_tree(file) for file in files]
+
+    def shared(self, function: Callable[[Item], Any], item: Item, label: str | None = None) -> Any:
+        """Return function(item), computed once for all runs of the store."""
+        file = self._shared / f"{_key(function, item)}.safetensors"
+        with (
+            FileLock(f"{file}.lock", mode=0o644),
+            self.progress(label or function.__name__.strip("_"), 1) as advance,
+        ):
+            if not file.exists():
+                _compute_to_file(function, item, file)
+            advance(1)
+        return load_tree(file)
+
+    def shared_folder(
+        self, function: Callable[[Path, Item], None], item: Item, label: str | None = None
+    ) -> Path:
+        """Return a folder that function(folder, item) filled once for all runs of the store.
+
+        The function may find the folder partly filled by an earlier call that was killed, and may
+        go on from there.
+        """
+        folder = self._shared / _key(function, item)
+        with (
+            FileLock(f"{folder}.lock", mode=0o644),
+            self.progress(label or function.__name__.strip("_"), 1) as advance,
+        ):
+            if not (folder / "complete").exists():
+                folder.mkdir(exist_ok=True)
+                function(folder, item)
+                (folder / "complete").touch()
+            advance(1)
+        return folder
+
+    def forget(self) -> None:
+        """Remove the finished pieces of this run (its result is kept elsewhere)."""
+        shutil.rmtree(self._parts, ignore_errors=True)
+        self._parts.mkdir(exist_ok=True)
+
+
+def _key(function: Callable[..., Any], item: Item) -> str:
+    name = f"{function.__module__}.{function.__qualname__}"
+    return f"{function.__name__.strip('_')}-{config_hash(name, dict(item))}"
+
+
+def _compute_to_file(function: Callable[[Item], Any], item: Item, file: Path) -> None:
+    save_tree(file, function(item))
