@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import ensure_folder, read_json, write_json, writing
@@ -24,6 +25,8 @@ __all__ = ["Record", "Trajectory", "load_state"]
 
 _FORMAT = {"format": "hyperribbon trajectory", "version": 1}
 _METRIC_CHUNK = 256
+_CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+_MODEL_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -119,13 +122,18 @@ class Trajectory:
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
         """Read a folder of checkpoints whose names carry the step, such as step-500.safetensors.
 
-        Takes .safetensors, .pt, .pth and .bin files; the last number in a name is its step.
+        Takes .safetensors, .pt, .pth, .ckpt and .bin files, and folders such as checkpoint-500
+        that hold one model file. The step is the number after "step" in a name, or else the last
+        number in it.
         """
         folder = Path(folder)
         found = []
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            numbers = re.findall(r"\d+", path.stem)
-            if path.suffix in (".safetensors", ".pt", ".pth", ".bin") and numbers:
+            numbers = re.findall(r"step\D?(\d+)", path.name) or re.findall(r"\d+", path.stem)
+            if path.is_dir():
+                inside = [path / name for name in _MODEL_FILES if (path / name).is_file()]
+                path = inside[0] if inside else path
+            if path.suffix in _CHECKPOINT_SUFFIXES and path.is_file() and numbers:
                 found.append((int(numbers[-1]), path))
         if not found:
             raise ArgumentError(
@@ -338,8 +346,8 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
         raise ArgumentError("path", str(path), "there is no such file", "Check the path.")
     if path.suffix == ".safetensors":
         try:
-            return load_file(path)
-        except (SafetensorError, ValueError) as error:
+            return _load_safetensors(path)
+        except (SafetensorError, ValueError, TypeError) as error:
             raise ArgumentError(
                 "path", str(path), f"it is damaged or truncated ({error})", "Write it again."
             ) from None
@@ -368,4 +376,14 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
 def _save_state(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     with writing(path) as temporary:
-        save_file(tensors, temporary)
+        # The format sorts tensors by type and name; the model's own order goes in the header.
+        save_file(tensors, temporary, metadata={"order": json.dumps(list(tensors))})
+
+
+def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    with safe_open(path, framework="pt") as file:
+        names = list(file.keys())
+        order = json.loads((file.metadata() or {}).get("order", "[]"))
+        if sorted(order) == sorted(names):
+            names = order
+        return {name: file.get_tensor(name) for name in names}
