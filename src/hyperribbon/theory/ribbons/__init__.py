@@ -1,6 +1,48 @@
 """The manifold that training linear models follows, in closed form [ribbons]."""
 
-from hyperribbon.theory.ribbons.bounds import Bound, weight_bound
+from hyperribbon.theory.ribbons.bounds import (
+    Bound,
+    decay_base,
+    mean_bound,
+    spectrum_bound,
+    split_index,
+    target_decay_bound,
+    target_norm_bound,
+    weight_bound,
+    weyl_bound,
+)
 from hyperribbon.theory.ribbons.model import Part, Ribbon
+from hyperribbon.theory.ribbons.phases import PhaseDiagram, phase_diagram, smallest_model
+from hyperribbon.theory.ribbons.sloppiness import Slope, slope
+from hyperribbon.theory.ribbons.truncation import Count, count_dimensions
+from hyperribbon.theory.ribbons.variants import (
+    TrajectoryCovariance,
+    kernels_bound,
+    several_kernels,
+    sgd,
+)
 
-__all__ = ["Bound", "Part", "Ribbon", "weight_bound"]
+__all__ = [
+    "Bound",
+    "Count",
+    "Part",
+    "PhaseDiagram",
+    "Ribbon",
+    "Slope",
+    "TrajectoryCovariance",
+    "count_dimensions",
+    "decay_base",
+    "kernels_bound",
+    "mean_bound",
+    "phase_diagram",
+    "several_kernels",
+    "sgd",
+    "slope",
+    "smallest_model",
+    "spectrum_bound",
+    "split_index",
+    "target_decay_bound",
+    "target_norm_bound",
+    "weight_bound",
+    "weyl_bound",
+]

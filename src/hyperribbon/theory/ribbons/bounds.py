@@ -6,10 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.theory.ribbons.model import Ribbon
+from hyperribbon.theory.ribbons.sums import mean_powers, square_sums
 
-__all__ = ["Bound", "weight_bound"]
+__all__ = [
+    "Bound",
+    "decay_base",
+    "mean_bound",
+    "spectrum_bound",
+    "split_index",
+    "target_decay_bound",
+    "target_norm_bound",
+    "weight_bound",
+    "weyl_bound",
+]
 
 
 @dataclass(frozen=True)
@@ -18,7 +29,7 @@ class Bound:
 
     Attributes:
         truth: (k,), the exact values.
-        upper: (k,), upper bounds; inf where there is none.
+        upper: (k,), upper bounds.
         lower: (k,), lower bounds; 0 where there is none.
     """
 
@@ -27,9 +38,42 @@ class Bound:
     lower: np.ndarray
 
     def violations(self, rtol: float = 1e-12) -> np.ndarray:
-        """Return which entries leave their interval by more than `rtol` of the largest truth."""
+        """Return which entries leave their interval by more than `rtol` of the largest truth.
+
+        Eigenvalues of a matrix P come with absolute errors of about 1e-16·λ₁(P), so entries far
+        below the largest cannot be held to a relative tolerance of their own.
+        """
         slack = rtol * np.abs(self.truth).max()
         return (self.truth > self.upper + slack) | (self.truth < self.lower - slack)
+
+
+def weyl_bound(ribbon: Ribbon) -> Bound:
+    """Bound the eigenvalues of P by those of P₁ and the single one of P₂.
+
+        max(λ_{i+1}(P₁), λᵢ(P₁) − λ(P₂)) ≤ λᵢ(P) ≤ λᵢ(P₁).
+
+    Implements Eq. (7) of [ribbons].
+    """
+    first = ribbon.spectrum("P1")
+    following = np.append(first[1:], 0.0)
+    lower = np.maximum(following, first - ribbon.spectrum("P2")[0])
+    return Bound(ribbon.spectrum("P"), first, lower)
+
+
+def mean_bound(ribbon: Ribbon) -> Bound:
+    """Bound the norm of K_T, which carries the initial residual to the mean one: one entry.
+
+        ‖K_T‖ = (1 − (1 − αλ_n)^T)/(αTλ_n) ≤ (1 − (1 − αλ₁)^T)/(αTλ_n).
+
+    The bound is valid but says nothing below 1 until T exceeds 1/(αλ_n); the norm itself tends to
+    1 for short training, so P₂ must not be dropped there. Implements Eq. (8) of [ribbons].
+    """
+    _require(ribbon)
+    rates = ribbon.alpha * ribbon.eigenvalues
+    powers = mean_powers(rates, ribbon.steps)
+    with np.errstate(divide="ignore"):
+        upper = powers[0] * rates[0] / rates[-1]
+    return Bound(powers[-1:], np.atleast_1d(upper), np.zeros(1))
 
 
 def weight_bound(ribbon: Ribbon) -> Bound:
@@ -43,25 +87,116 @@ def weight_bound(ribbon: Ribbon) -> Bound:
     >>> bound.truth[[0, 1, 10]].round(6)
     array([1.      , 0.717633, 0.371911])
     """
-    _check_plain(ribbon)
+    _require(ribbon)
     x = ribbon.alpha * ribbon.eigenvalues
     scale = ribbon.sigma_w**2 / ribbon.alpha
     upper = scale * np.minimum(1, 2 * ribbon.steps * x) / (2 - x)
     return Bound(ribbon.steps * ribbon.P1_sigma, upper, np.zeros_like(upper))
 
 
-def _check_plain(ribbon: Ribbon) -> None:
-    if ribbon.alpha * ribbon.eigenvalues[0] > 1:
+def target_decay_bound(ribbon: Ribbon) -> Bound:
+    """Bound the odd eigenvalues λ^y_{1+2i} of P₁^y, relative to the first.
+
+        λ^y_{1+2i}/λ^y_1 ≤ 4ρ^{−2i}/(1 + ρ^{−4i})²,   ρ = exp(π²/(2 ln(8λ₁/λ_n − 4))).
+
+    Implements Lemma 1 of [ribbons]; the decay is about exp(−π²/(2nc)) an index.
+    """
+    _require(ribbon)
+    truth = ribbon.spectrum("P1_y")[::2]
+    decay = decay_base(ribbon.eigenvalues) ** (-2.0 * np.arange(len(truth)))
+    return Bound(truth / truth[0], 4 * decay / (1 + decay**2) ** 2, np.zeros_like(truth))
+
+
+def target_norm_bound(ribbon: Ribbon) -> Bound:
+    """Bound the largest eigenvalue of T·P₁^y: one entry.
+
+        ‖y‖² ≤ λ^y_1 ≤ ‖y‖² Σ_{t<T} (1 − αλ_n)^{2t}.
+
+    Implements Lemma 2 of [ribbons].
+    """
+    _require(ribbon)
+    norm = np.atleast_1d(ribbon.targets @ ribbon.targets)
+    longest = square_sums(ribbon.alpha * ribbon.eigenvalues[-1:], ribbon.steps)
+    return Bound(ribbon.steps * ribbon.spectrum("P1_y")[:1], norm * longest, norm)
+
+
+def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
+    """Bound the eigenvalues of P₁ relative to the first.
+
+        λᵢ/λ₁ ≤ min{1, 4ρ^{−(i−1)} + w/‖y‖²}                              for i ≤ 2k*,
+        λᵢ/λ₁ ≤ 4ρ^{−(k*−1)} + min{1, 2αTλ_{i−k*+1}}·w/‖y‖²               beyond,
+
+    with w = σw²/α and k* = min{ln(2Tα)/(2c), n/2}. Implements Lemma 3 of [ribbons].
+
+    With a batch size b the noise adds T·(α/b)·λ to w (largest for λ₁); the paper prints α/b, which
+    is too small by up to T. With weight decay μ, K + μI takes the place of K in ρ and k* and
+    K(K + μI)⁻¹y that of y; the paper keeps y and adds μ to w.
+
+    Args:
+        ribbon: One output, α(λ₁ + μ) ≤ 1.
+        form: "verified", or "printed" for the text of the paper.
+    """
+    check_choice("form", form, ("verified", "printed"))
+    _require(ribbon, variants=True)
+    printed = form == "printed"
+    decayed = ribbon.eigenvalues + ribbon.weight_decay
+    n, T, alpha = len(decayed), ribbon.steps, ribbon.alpha
+    targets = ribbon.targets
+    if ribbon.weight_decay and not printed:
+        targets = targets * ribbon.eigenvalues / decayed
+    noise = 0.0
+    if ribbon.batch_size is not None:
+        noise = alpha / ribbon.batch_size * (1 if printed else T)
+    decay = ribbon.weight_decay if printed else 0.0
+    rho, k = decay_base(decayed), split_index(decayed, alpha, T)
+    index = np.arange(1, n + 1)
+    partner = ribbon.eigenvalues[np.clip(index - k, 0, n - 1)]
+    head = 4 * rho ** -(index - 1.0) + (ribbon.sigma_w**2 / alpha + noise + decay) / (
+        targets @ targets
+    )
+    reach = np.minimum(1, 2 * alpha * T * partner) * ribbon.sigma_w**2 / alpha
+    beyond = 4 * rho ** -(k - 1.0) + (reach + noise * partner + decay) / (targets @ targets)
+    upper = np.where(index <= 2 * k, np.minimum(1, head), beyond)
+    truth = ribbon.spectrum("P1")
+    return Bound(truth / truth[0], upper, np.zeros(n))
+
+
+def decay_base(eigenvalues: np.ndarray) -> float:
+    """Return ρ = exp(π²/(2 ln(8λ₁/λ_n − 4))) of Lemma 1; 1 when λ_n is zero."""
+    if eigenvalues[-1] <= 0:
+        return 1.0
+    return float(np.exp(np.pi**2 / (2 * np.log(8 * eigenvalues[0] / eigenvalues[-1] - 4))))
+
+
+def split_index(eigenvalues: np.ndarray, alpha: float, steps: int) -> int:
+    """Return k* = min{ln(2Tα)/(2c), n/2} of Lemma 3, rounded down, at least 1.
+
+    c is the mean slope ln(λ₁/λ_n)/(n − 1). Any whole number gives a valid bound by Weyl's
+    inequality; this one gives nearly the tightest.
+    """
+    n = len(eigenvalues)
+    if n == 1 or eigenvalues[-1] <= 0:
+        return 1
+    slope = np.log(eigenvalues[0] / eigenvalues[-1]) / (n - 1)
+    best = n / 2 if slope == 0 else min(np.log(max(2 * steps * alpha, 1)) / (2 * slope), n / 2)
+    return max(1, int(best))
+
+
+def _require(ribbon: Ribbon, *, variants: bool = False) -> None:
+    largest = ribbon.eigenvalues[0] + ribbon.weight_decay
+    if ribbon.alpha * largest > 1 + 1e-12:
         raise ArgumentError(
             "alpha",
             ribbon.alpha,
             "the bound assumes alpha at most 1/λ₁ (assumption iii of the paper)",
-            f"Choose alpha up to {1 / ribbon.eigenvalues[0]:.4g}.",
+            f"Choose alpha up to {1 / largest:.4g}.",
         )
-    if ribbon.weight_decay or ribbon.batch_size is not None or ribbon.targets.ndim > 1:
+    varied = bool(ribbon.weight_decay) or ribbon.batch_size is not None
+    if ribbon.targets.ndim > 1 or (varied and not variants):
         raise ArgumentError(
             "ribbon",
             ribbon,
-            "the bound is for full-batch gradient descent on one output without weight decay",
-            "Give a plain ribbon.",
+            "the bound is for one output"
+            + ("" if variants else ", full-batch gradient descent and no weight decay"),
+            "Give a ribbon without these.",
         )

@@ -17,7 +17,7 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
-from hyperribbon.theory.ribbons.sums import noise_average, power_sums
+from hyperribbon.theory.ribbons.sums import mean_powers, noise_average, pair_sums, square_sums
 from hyperribbon.theory.ribbons.truncation import count_dimensions
 
 __all__ = ["Part", "Ribbon"]
@@ -197,15 +197,11 @@ class Ribbon:
         spread = np.repeat(self.sigma_w**2 * self.eigenvalues, outputs)
         return np.repeat(self.alpha * decayed, outputs), spread, targets
 
-    @cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
-        return power_sums(self._coordinates[0], self.steps)
-
     @property
     def P1_sigma(self) -> np.ndarray:
         """Part due to the initial weights (and to SGD's noise, if any): (n,), a diagonal."""
         rates, spread, _ = self._coordinates
-        diagonal = spread * np.diagonal(self._sums[0]) / self.steps
+        diagonal = spread * square_sums(rates, self.steps) / self.steps
         if self.batch_size is not None:
             outputs = len(rates) // len(self.eigenvalues)
             kicks = self.alpha**2 / self.batch_size * np.repeat(self.eigenvalues, outputs) ** 2
@@ -215,8 +211,8 @@ class Ribbon:
     @property
     def P1_y(self) -> np.ndarray:
         """Part due to the targets: (n, n)."""
-        targets = self._coordinates[2]
-        return targets[:, None] * targets * self._sums[0] / self.steps
+        rates, _, targets = self._coordinates
+        return targets[:, None] * targets * pair_sums(rates, self.steps) / self.steps
 
     @property
     def P1(self) -> np.ndarray:
@@ -226,7 +222,8 @@ class Ribbon:
     @property
     def mean(self) -> np.ndarray:
         """Mean residual K_T y up to its sign: (n,)."""
-        return self._sums[1] * self._coordinates[2]
+        rates, _, targets = self._coordinates
+        return mean_powers(rates, self.steps) * targets
 
     @property
     def P2(self) -> np.ndarray:

@@ -1,52 +1,43 @@
-"""Geometric sums of (1 − x)^t that keep their relative accuracy for every rate 0 ≤ x < 2."""
+"""Geometric sums of (1 − x)^t that keep their relative accuracy for every rate 0 ≤ x < 2.
+
+With d = 1 − x and v = 1 − d^T, taken as −expm1(T·log1p(−x)), no sum needs a subtraction:
+
+    Σ_{t<T} (dᵢdⱼ)^t = (vᵢ + vⱼ − vᵢvⱼ)/(xᵢ + xⱼ − xᵢxⱼ),   (1/T) Σ_{t<T} d^t = v/(xT).
+
+Rates may carry leading batch axes, with one number of steps for each.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["noise_average", "power_sums"]
+__all__ = ["mean_powers", "noise_average", "pair_sums", "square_sums"]
 
 
-def power_sums(rates: np.ndarray, steps: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return s_ij = Σ_{t<T} (dᵢdⱼ)^t and g_i = (1/T) Σ_{t<T} dᵢ^t with d = 1 − x.
-
-    With v = 1 − d^T, taken as −expm1(T·log1p(−x)), both follow without subtraction:
-
-        s_ij = (vᵢ + vⱼ − vᵢvⱼ)/(xᵢ + xⱼ − xᵢxⱼ),   g = v/(xT).
-
-    Args:
-        rates: (n,), x = αλ.
-        steps: T, or an array of B of them.
-
-    Returns:
-        s of shape (n, n) or (B, n, n) and g of shape (n,) or (B, n).
-    """
+def pair_sums(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
+    """Return Σ_{t<T} (dᵢdⱼ)^t for all pairs: (..., n, n) from rates (..., n) and steps (...)."""
     T = np.asarray(steps, dtype=float)[..., None]
     moved, flips = _complement(rates, T)
     gap, flip = _complement(rates, 1.0)
-    numerator = _pair(moved, flips)
-    denominator = _pair(gap, flip)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        s = np.where(denominator > 0, numerator / denominator, T[..., None])
-        single = np.where(flips, 2 - moved, moved)
-        g = np.where(rates > 0, single / (rates * T), 1.0)
-    return s, g
+    return _divide(
+        _union(moved[..., :, None], moved[..., None, :], flips[..., :, None] ^ flips[..., None, :]),
+        _union(gap[..., :, None], gap[..., None, :], flip[..., :, None] ^ flip[..., None, :]),
+        T[..., None],
+    )
 
 
-def _complement(rates: np.ndarray, power: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """Return 1 − |d|^power and whether d^power is negative."""
-    distance = np.minimum(rates, 2 - rates)
-    with np.errstate(divide="ignore"):
-        moved = -np.expm1(power * np.log1p(-distance))
-    return moved, (rates > 1) & (np.mod(power, 2) == 1)
+def square_sums(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
+    """Return Σ_{t<T} d^{2t}, the diagonal of `pair_sums`: (..., n)."""
+    T = np.asarray(steps, dtype=float)[..., None]
+    moved, _ = _complement(rates, T)
+    return _divide(_union(moved, moved, False), rates * (2 - rates), T)
 
 
-def _pair(moved: np.ndarray, negative: np.ndarray) -> np.ndarray:
-    """Return 1 − (dᵢdⱼ)^power for all pairs from 1 − |d|^power and the signs."""
-    row, column = moved[..., :, None], moved[..., None, :]
-    union = row + column - row * column
-    opposite = negative[..., :, None] != negative[..., None, :]
-    return np.where(opposite, 2 - union, union)
+def mean_powers(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
+    """Return (1/T) Σ_{t<T} d^t: (..., n)."""
+    T = np.asarray(steps, dtype=float)[..., None]
+    moved, flips = _complement(rates, T)
+    return _divide(np.where(flips, 2 - moved, moved), rates, T) / T
 
 
 def noise_average(rates: np.ndarray, steps: int) -> np.ndarray:
@@ -55,16 +46,34 @@ def noise_average(rates: np.ndarray, steps: int) -> np.ndarray:
     It equals (1 − s/T)/(1 − d²) with s = Σ_{t<T} d^{2t}; for xT ≪ 1 the difference 1 − s/T cancels
     and its series in log d² is used instead.
     """
-    q = (1 - rates) ** 2
     gap = rates * (2 - rates)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        s = np.diagonal(power_sums(rates, steps)[0])
-        direct = (1 - s / steps) / gap
-    u = np.log1p(-np.minimum(gap, 0.5))
-    series = _excess(u) - steps * _excess(steps * u)
-    ratio = np.where(q < 1, np.expm1(u) / np.where(u == 0, 1, u), 1.0)
-    small = np.where(u == 0, (steps - 1) / 2, -series / ratio**2)
-    return np.where(steps * gap < 1e-2, small, direct)
+    far = steps * gap >= 1e-2
+    direct = (1 - square_sums(rates, steps) / steps) / np.where(far, gap, 1.0)
+    u = np.log1p(-np.where(far, 0.0, gap))
+    growth = 1 + u * _excess(u)
+    series = (steps * _excess(steps * u) - _excess(u)) / growth**2
+    return np.where(far, direct, series)
+
+
+def _complement(rates: np.ndarray, power: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Return 1 − |d|^power and whether d^power is negative."""
+    with np.errstate(divide="ignore"):
+        moved = -np.expm1(power * np.log1p(-np.minimum(rates, 2 - rates)))
+    return moved, (rates > 1) & (np.mod(power, 2) == 1)
+
+
+def _union(a: np.ndarray, b: np.ndarray, opposite: np.ndarray | bool) -> np.ndarray:
+    """Return 1 − (dᵢdⱼ)^power from 1 − |d|^power and whether the signs of the two differ."""
+    union = a + b - a * b
+    return np.where(opposite, 2 - union, union) if np.any(opposite) else union
+
+
+def _divide(numerator: np.ndarray, denominator: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Return the quotient, and its limit T where a rate of zero makes it 0/0."""
+    still = denominator <= 0
+    if not still.any():
+        return numerator / denominator
+    return np.where(still, limit, numerator / np.where(still, 1.0, denominator))
 
 
 def _excess(z: np.ndarray) -> np.ndarray:

@@ -9,6 +9,8 @@ import numpy as np
 
 __all__ = ["Count", "count_dimensions"]
 
+_ENTRIES_AT_ONCE = 1 << 21
+
 
 @dataclass(frozen=True)
 class Count:
@@ -54,25 +56,27 @@ def count_dimensions(
     dimensions = np.zeros(count, dtype=int)
     interpolated = np.zeros(count)
     kept = np.zeros(count, dtype=int)
-    open_ones = np.arange(count)
+    unsure = np.arange(count)
     size = min(start, n)
-    while open_ones.size:
-        coordinates = order[open_ones, :size]
-        eigenvalues = np.linalg.eigvalsh(block(open_ones, coordinates))[:, ::-1]
-        sums = np.cumsum(np.maximum(eigenvalues, 0), axis=1)
-        inside = np.take_along_axis(diagonal[open_ones], coordinates, axis=1).sum(axis=1)
-        rest = np.zeros(len(open_ones)) if size == n else trace[open_ones] - inside
-        goal = fraction * trace[open_ones]
-        if size == n:
-            goal = np.minimum(goal, sums[:, -1])
-        high = (sums < goal[:, None]).sum(axis=1) + 1
-        low = (sums + rest[:, None] < goal[:, None]).sum(axis=1) + 1
-        sure = (low == high) & (high <= size)
-        done = open_ones[sure]
-        dimensions[done] = high[sure]
-        interpolated[done] = _interpolate(sums[sure], high[sure], goal[sure])
-        kept[done] = size
-        open_ones = open_ones[~sure]
+    while unsure.size:
+        later = []
+        for rows in np.array_split(unsure, -(-unsure.size * size**2 // _ENTRIES_AT_ONCE)):
+            coordinates = order[rows, :size]
+            eigenvalues = np.linalg.eigvalsh(block(rows, coordinates))[:, ::-1]
+            sums = np.cumsum(np.maximum(eigenvalues, 0), axis=1)
+            outside = np.take_along_axis(diagonal[rows], order[rows, size:], axis=1).sum(axis=1)
+            goal = fraction * trace[rows]
+            if size == n:
+                goal = np.minimum(goal, sums[:, -1])
+            high = (sums < goal[:, None]).sum(axis=1) + 1
+            low = (sums + outside[:, None] < goal[:, None]).sum(axis=1) + 1
+            sure = low == high
+            done = rows[sure]
+            dimensions[done] = high[sure]
+            interpolated[done] = _interpolate(sums[sure], high[sure], goal[sure])
+            kept[done] = size
+            later.append(rows[~sure])
+        unsure = np.concatenate(later)
         size = min(2 * size, n)
     return Count(dimensions, interpolated, kept)
 

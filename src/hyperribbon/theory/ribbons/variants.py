@@ -1,0 +1,191 @@
+"""SGD with its state-dependent noise, and several kernels together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.linalg
+
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_finite,
+    check_positive,
+    check_positive_int,
+)
+from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
+from hyperribbon.theory.ribbons.sums import mean_powers, pair_sums, square_sums
+from hyperribbon.theory.ribbons.truncation import count_dimensions
+
+__all__ = ["TrajectoryCovariance", "kernels_bound", "several_kernels", "sgd"]
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryCovariance:
+    """Covariance P = P1 − P2 of the points on trajectories, in the basis of the samples.
+
+    Attributes:
+        P1: (n, n), second moment of the residuals divided by √n.
+        P2: (n, n), outer product of their mean.
+        losses: (T,), expected ‖r_t‖²/2n at every step; empty where it was not followed.
+    """
+
+    P1: np.ndarray
+    P2: np.ndarray
+    losses: np.ndarray
+
+    @property
+    def P(self) -> np.ndarray:
+        """Covariance of all points: (n, n)."""
+        return self.P1 - self.P2
+
+    def spectrum(self, part: Literal["P", "P1", "P2"] = "P") -> np.ndarray:
+        """Return the eigenvalues of a part, descending."""
+        check_choice("part", part, ("P", "P1", "P2"))
+        return scipy.linalg.eigvalsh(getattr(self, part))[::-1]
+
+    def dimensions(self, fraction: float = 0.95) -> int:
+        """Return the number of principal components that carry `fraction` of the variance."""
+        matrix = np.diag(np.maximum(self.spectrum(), 0))
+        found = count_dimensions(
+            np.diagonal(matrix)[None], lambda _, at: matrix[np.ix_(at[0], at[0])][None], fraction
+        )
+        return int(found.dimensions[0])
+
+
+def sgd(
+    X: np.ndarray,
+    y: np.ndarray,
+    sigma_w: float,
+    alpha: float,
+    steps: int,
+    batch_size: int,
+    noise: Literal["exact", "constant"] = "exact",
+) -> TrajectoryCovariance:
+    """Return the covariance of trajectories of SGD with batches drawn with replacement.
+
+    The second moment M_t = E[r_t r_tᵀ] obeys, exactly,
+
+        M_{t+1} = K_d M_t K_d + (α²/b)·[n·K·diag(M_t)·K − K M_t K],
+
+    so the noise vanishes with the residuals. "constant" replaces the bracket by K², the Langevin
+    model of Eq. (11) of [ribbons] with residuals divided by √n; it never vanishes.
+
+    Args:
+        X: (n, d), data.
+        y: (n,), targets.
+        sigma_w: Standard deviation of the initial weights.
+        alpha: Learning rate.
+        steps: T, points of each trajectory.
+        batch_size: b.
+        noise: "exact" or "constant".
+
+    Raises:
+        ArgumentError: The second moment diverges (it can, for α well below 2/λ₁).
+    """
+    check_choice("noise", noise, ("exact", "constant"))
+    X = check_finite("X", np.asarray(X, dtype=float))
+    n = len(X)
+    K = X @ X.T / n
+    residual = -check_finite("y", np.asarray(y, dtype=float)) / np.sqrt(n)
+    M = sigma_w**2 * K + np.outer(residual, residual)
+    kick = check_positive("alpha", alpha) ** 2 / check_positive_int("batch_size", batch_size)
+    decay = np.eye(n) - alpha * K
+    total, mean = np.zeros_like(K), np.zeros(n)
+    losses = np.zeros(check_positive_int("steps", steps))
+    for t in range(steps):
+        losses[t] = np.trace(M) / 2
+        total += M
+        mean += residual
+        spread = (n * K * np.diagonal(M)) @ K - K @ M @ K if noise == "exact" else K @ K
+        M = decay @ M @ decay + kick * spread
+        residual = decay @ residual
+        if not losses[t] < 1e12 * (losses[0] + sigma_w**2 + 1):
+            raise ArgumentError(
+                "alpha",
+                alpha,
+                f"with batches of {batch_size} the second moment diverges (step {t})",
+                "Lower alpha or raise batch_size.",
+            )
+    mean /= steps
+    return TrajectoryCovariance(total / steps, np.outer(mean, mean), losses)
+
+
+def several_kernels(
+    grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
+) -> TrajectoryCovariance:
+    """Return the covariance of the trajectories of M kernel machines taken together.
+
+        P(M, T) = (1/M) Σ_m P₁^(m) − K_{T,M} yyᵀ K_{T,M},   K_{T,M} = (1/MT) Σ_m Σ_t K_d^(m)t.
+
+    Implements Sec. III of [ribbons]. The kernels share samples, targets and learning rate.
+
+    Args:
+        grams: Gram matrices k(xᵢ, xⱼ), each (n, n); K is gram/n.
+        y: (n,), targets.
+        sigma_w: Standard deviation of the initial functions, σw·GP(0, k).
+        alpha: Learning rate.
+        steps: T, points of each trajectory.
+    """
+    y = check_finite("y", np.asarray(y, dtype=float)) / np.sqrt(len(y))
+    second, mean = np.zeros((len(y), len(y))), np.zeros(len(y))
+    for eigenvalues, U in _spectra(grams, alpha):
+        rates, targets = alpha * eigenvalues, U.T @ y
+        part = np.outer(targets, targets) * pair_sums(rates, steps)
+        part += np.diag(sigma_w**2 * eigenvalues * square_sums(rates, steps))
+        second += U @ part @ U.T / (steps * len(grams))
+        mean += U @ (mean_powers(rates, steps) * targets) / len(grams)
+    return TrajectoryCovariance(second, np.outer(mean, mean), np.zeros(0))
+
+
+def kernels_bound(
+    grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
+) -> Bound:
+    """Bound the eigenvalues of P₁ of several kernels relative to the first.
+
+    With j = ⌊(i−1)/M⌋ + 1, Lemma 3 is applied to every kernel at index j and averaged:
+
+        λᵢ/λ₁ ≤ min{1, (4/M) Σ_m ρ_m^{−(j−1)} + σw²/(α‖y‖²)}                            j ≤ 2k*,
+        λᵢ/λ₁ ≤ (1/M) Σ_m {4ρ_m^{−(k*−1)} + min{1, 2αTλ^(m)_{j−k*+1}}·σw²/(α‖y‖²)}      beyond.
+
+    Implements Eq. (12) of [ribbons]. The paper states the first line for i ≤ 2k*; Weyl's
+    inequality needs j there, and that is what is used.
+    """
+    truth = several_kernels(grams, y, sigma_w, alpha, steps).spectrum("P1")
+    spectra = [eigenvalues[eigenvalues > 0] for eigenvalues, _ in _spectra(grams, alpha)]
+    n, count = len(truth), len(grams)
+    weight = sigma_w**2 / (alpha * (np.asarray(y, dtype=float) @ y / n))
+    rhos = np.array([decay_base(spectrum) for spectrum in spectra])[:, None]
+    k = min(split_index(spectrum, alpha, steps) for spectrum in spectra)
+    j = np.arange(n) // count + 1
+    partners = np.array(
+        [np.append(s, np.zeros(n - len(s)))[np.clip(j - k, 0, n - 1)] for s in spectra]
+    )
+    head = 4 * np.mean(rhos ** -(j - 1.0), axis=0) + weight
+    reach = weight * np.minimum(1, 2 * alpha * steps * partners)
+    beyond = np.mean(4 * rhos ** -(k - 1.0) + reach, axis=0)
+    upper = np.where(j <= 2 * k, np.minimum(1, head), beyond)
+    return Bound(truth / truth[0], upper, np.zeros(n))
+
+
+def _spectra(grams: Sequence[np.ndarray], alpha: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return eigenvalues (descending, rounding errors at zero) and eigenvectors of every K."""
+    found = []
+    for gram in grams:
+        gram = check_finite("grams", np.asarray(gram, dtype=float))
+        eigenvalues, U = scipy.linalg.eigh(gram / len(gram))
+        eigenvalues = eigenvalues[::-1]
+        floor = len(gram) * np.finfo(float).eps * eigenvalues[0]
+        eigenvalues = np.where(eigenvalues > floor, eigenvalues, 0.0)
+        if alpha * eigenvalues[0] > 1 + 1e-12:
+            raise ArgumentError(
+                "alpha",
+                alpha,
+                f"a kernel has largest eigenvalue {eigenvalues[0]:.4g}",
+                f"Choose alpha up to {1 / eigenvalues[0]:.4g}, or rescale the kernels.",
+            )
+        found.append((eigenvalues, U[:, ::-1]))
+    return found
