@@ -1,0 +1,124 @@
+"""How the loss rises along the modes in which weights fluctuate, and how those modes relax."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+
+__all__ = [
+    "drift_rates",
+    "fit_exponent",
+    "local_exponent",
+    "loss_along_first_layer_modes",
+    "loss_along_second_layer_modes",
+    "mode_correlation",
+    "mode_variance",
+    "stationarity_ratio",
+]
+
+
+def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: float) -> np.ndarray:
+    """Return δL(θaᵢ) = ½σx²θ²D₁ᵢ for a step θ along mode aᵢ of W₂.
+
+    Exact for white inputs. Implements the first form of Eq. (3.37) of [fluctuations]; its second
+    form, in terms of M₂₂, is smaller by 1 + D₁/D₂.
+    """
+    return 0.5 * check_positive("input_variance", input_variance) * theta**2 * np.asarray(D1, float)
+
+
+def loss_along_first_layer_modes(
+    D2: float, input_variance: float, theta: float, inputs: int, modes: int
+) -> np.ndarray:
+    """Return δL along the modes of W₁ (N_o = 1): ½σx²θ²D₂ for the first N_i, zero beyond.
+
+    The modes that fluctuate are all of the form V⊗e, so every one meets the same curvature σx²D₂.
+    """
+    height = 0.5 * check_positive("input_variance", input_variance) * theta**2 * float(D2)
+    return np.where(np.arange(modes) < inputs, height, 0.0)
+
+
+def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
+    """Return the local exponent ψ = −d ln M₂₂/d ln F = 2·D₂/(D₁+D₂), flatness F ∝ D₁^(−1/2).
+
+    From Eqs. (3.34) and (3.37) of [fluctuations]. The ψ = 2 stated there needs D₁ ≪ D₂.
+
+    >>> local_exponent([0.0, 1.0], 1.0)
+    array([2., 1.])
+    """
+    return 2 * float(D2) / (np.asarray(D1, dtype=np.float64) + float(D2))
+
+
+def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
+    """Return ψ of variance ∝ F^(−ψ), F = curvature^(−1/2), by least squares on logarithms.
+
+    Modes without positive variance or curvature are left out.
+
+    Raises:
+        ArgumentError: Fewer than three modes remain, or they share one curvature.
+
+    >>> round(fit_exponent([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]), 12)
+    4.0
+    """
+    variances = np.asarray(variances, dtype=np.float64)
+    curvatures = np.asarray(curvatures, dtype=np.float64)
+    use = (variances > 0) & (curvatures > 0)
+    if use.sum() < 3 or np.ptp(np.log(curvatures[use])) == 0:
+        raise ArgumentError(
+            "curvatures",
+            curvatures,
+            f"{int(use.sum())} modes have positive variance and curvature, too few for a slope",
+            "Give at least three modes of different curvature.",
+        )
+    return float(2 * np.polyfit(np.log(curvatures[use]), np.log(variances[use]), 1)[0])
+
+
+def mode_correlation(t: ArrayLike, rates: ArrayLike, input_variance: float) -> np.ndarray:
+    """Return ⟨χ_k(t)χ_k(0)⟩/⟨χ_k²⟩ = e^(−σx²ω_k t), shape (times, modes).
+
+    Implements Eq. (3.40) of [fluctuations], where χ̇ = −σx²ωχ + ζ (Eq. 3.39 lacks the sign).
+    """
+    return np.exp(-check_positive("input_variance", input_variance) * np.multiply.outer(t, rates))
+
+
+def mode_variance(
+    t: ArrayLike,
+    rates: ArrayLike,
+    input_variance: float,
+    strength: float,
+    initial: ArrayLike = 0.0,
+) -> np.ndarray:
+    """Return ⟨χ_k(t)²⟩ from ⟨χ_k(0)²⟩ = `initial`, shape (times, modes).
+
+        e^(−2σx²ω_k t)·initial + σ_R²/(2σx²)·(1 − e^(−2σx²ω_k t))
+
+    Implements Eqs. (3.41) and (3.42) of [fluctuations]; modes with ω_k = 0 keep their variance.
+    """
+    variance = check_positive("input_variance", input_variance)
+    decay = np.exp(-2 * variance * np.multiply.outer(t, rates))
+    return decay * np.asarray(initial) + strength / (2 * variance) * (1 - decay)
+
+
+def drift_rates(
+    lr: float, batch_size: int, input_variance: float, target_variance: float, inputs: int
+) -> tuple[float, float]:
+    """Return how fast W₁W₁ᵀ ⟂ W₂ and D₂ decay, per step: λ²σx²σy²/S and N_i times that.
+
+    The noise does not conserve W₂ᵀW₂ − W₁W₁ᵀ (Eq. 3.6 of [fluctuations]): its mean changes by
+    λσ_R²(W₁W₁ᵀ − N_i W₂ᵀW₂) a step for one output, so that the weights shrink towards balance.
+    """
+    variances = check_positive("input_variance", input_variance) * target_variance
+    rate = check_positive("lr", lr) ** 2 * variances / check_positive("batch_size", batch_size)
+    return rate, rate * check_positive_int("inputs", inputs)
+
+
+def stationarity_ratio(
+    lr: float, batch_size: int, target_variance: float, inputs: int, D2: float
+) -> float:
+    """Return λσy²N_i/(S·D₂): drift of D₂ over relaxation of the fluctuations.
+
+    Quasi-stationary theory needs it far below one. For σx² = 1/N_i it is λσy²/(Sσx²D₂).
+    """
+    noise = check_positive("lr", lr) * target_variance * check_positive_int("inputs", inputs)
+    return noise / (check_positive("batch_size", batch_size) * check_positive("D2", D2))

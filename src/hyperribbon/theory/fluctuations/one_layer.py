@@ -1,0 +1,217 @@
+"""Linear regression under SGD: solution, Hessian, gradient noise and relaxation [fluctuations].
+
+Samples are the columns of the design matrix X (N×P); targets Y are (P,). The loss is
+L(w) = ‖wᵀX − Y‖²/(2P), a step of SGD is w ← w − λ∇L_B(w) on a minibatch B of S samples, and
+continuum time is t = λτ after τ steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_finite,
+    check_positive,
+    check_positive_int,
+)
+
+__all__ = [
+    "geometric_brownian_moments",
+    "hessian",
+    "marchenko_pastur_edges",
+    "minibatch_covariance",
+    "minimum_norm_solution",
+    "mode_covariance",
+    "mode_mean",
+    "noise_covariance",
+    "noise_covariance_limit",
+    "projector_variance",
+    "regression_loss",
+    "residual_weights",
+    "residuals",
+]
+
+
+def check_design(X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return X (N×P) and Y (P,) as float64 arrays that fit together."""
+    X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
+    if X.ndim != 2:
+        raise ArgumentError("X", X, "the design matrix is N×P", "Put one sample in each column.")
+    Y = Y.reshape(-1) if Y.size == X.shape[1] else Y
+    if Y.shape != (X.shape[1],):
+        raise ArgumentError(
+            "Y", Y, f"X has {X.shape[1]} samples (columns)", "Give one target for each column of X."
+        )
+    return check_finite("X", X), check_finite("Y", Y)
+
+
+def hessian(X: ArrayLike) -> np.ndarray:
+    """Return H = XXᵀ/P (N×N). Implements Eq. (2.4) of [fluctuations]."""
+    X = np.asarray(X, dtype=np.float64)
+    return X @ X.T / X.shape[1]
+
+
+def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
+    """Return w* = (XXᵀ)⁺XYᵀ (N,), the least-squares solution of smallest norm.
+
+    Implements Eq. (2.7) of [fluctuations].
+
+    >>> minimum_norm_solution([[1.0, 2.0]], [2.0, 4.0])
+    array([2.])
+    """
+    X, Y = check_design(X, Y)
+    return np.linalg.lstsq(X.T, Y, rcond=None)[0]
+
+
+def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> np.ndarray:
+    """Return r = wᵀX − Y (P,), at the minimum-norm solution unless `w` is given.
+
+    With N ≥ P and X of full rank the solution interpolates: its residuals are exactly zero.
+    """
+    X, Y = check_design(X, Y)
+    if w is not None:
+        return np.asarray(w, dtype=np.float64) @ X - Y
+    r = minimum_norm_solution(X, Y) @ X - Y
+    rounding = 1e3 * np.finfo(float).eps * max(X.shape) * max(np.linalg.norm(Y), 1e-300)
+    return np.where(np.linalg.norm(r) <= rounding, 0.0, r)
+
+
+def regression_loss(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> float:
+    """Return L(w) = ‖wᵀX − Y‖²/(2P); L* at the solution unless `w` is given. Eq. (2.3)."""
+    return float(np.mean(residuals(X, Y, w) ** 2) / 2)
+
+
+def minibatch_covariance(
+    gradients: ArrayLike, batch_size: int, *, replacement: bool = True
+) -> np.ndarray:
+    """Return the covariance of the mean of `batch_size` rows drawn from `gradients` (P×N).
+
+        C = f·[(1/P) Σ gᵘgᵘᵀ − ḡḡᵀ],  f = 1/S with replacement, (P−S)/(S(P−1)) without.
+
+    Implements Eqs. (2.14) and (C2) of [fluctuations].
+
+    Raises:
+        ArgumentError: More distinct samples asked for than there are.
+    """
+    g = np.asarray(gradients, dtype=np.float64)
+    centered = g - g.mean(axis=0)
+    return batch_factor(len(g), batch_size, replacement) * (centered.T @ centered) / len(g)
+
+
+def batch_factor(samples: int, batch_size: int, replacement: bool) -> float:
+    """Return 1/S, or (P−S)/(S(P−1)) when the S samples of a batch are distinct."""
+    size = check_positive_int("batch_size", batch_size)
+    if replacement:
+        return 1 / size
+    if size > samples:
+        raise ArgumentError(
+            "batch_size",
+            batch_size,
+            f"only {samples} distinct samples can be drawn without replacement",
+            f"Use at most {samples}, or sample with replacement.",
+        )
+    return 0.0 if samples == size else (samples - size) / (size * (samples - 1))
+
+
+def noise_covariance(
+    X: ArrayLike,
+    Y: ArrayLike,
+    batch_size: int,
+    w: ArrayLike | None = None,
+    *,
+    replacement: bool = True,
+) -> np.ndarray:
+    """Return the covariance C (N×N) of the minibatch gradient at `w`, or at the solution w*.
+
+        C(w) = (1/S)[(1/P) Σ (rᵘ)²xᵘxᵘᵀ − ∇L∇Lᵀ],   C(w*) = X K Xᵀ/S, K = diag(r²)/P.
+
+    Implements Eqs. (2.14), (2.16)–(2.18) of [fluctuations]; the subtracted gradient is Hw̄ − J,
+    not the Hw̄ of its Eq. (2.15), which holds only for P → ∞.
+    """
+    X, Y = check_design(X, Y)
+    return minibatch_covariance((X * residuals(X, Y, w)).T, batch_size, replacement=replacement)
+
+
+def residual_weights(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
+    """Return P·K = (r*)² (P,), the weight of each sample in C. Implements Eq. (2.18)."""
+    return residuals(X, Y) ** 2
+
+
+def noise_covariance_limit(
+    H: ArrayLike, batch_size: int, label_variance: float, deviation: ArrayLike | None = None
+) -> np.ndarray:
+    """Return C for P → ∞ Gaussian samples, at w = u + `deviation`.
+
+        C = (1/S)[H w̄w̄ᵀ H + tr(H w̄w̄ᵀ) H + σε² H];  w̄ = 0 gives (σε²/S) H.
+
+    Implements Eqs. (2.19) and (2.20) of [fluctuations].
+    """
+    H = np.asarray(H, dtype=np.float64)
+    size = check_positive_int("batch_size", batch_size)
+    variance = check_positive("label_variance", label_variance, zero=True)
+    if deviation is None:
+        return variance * H / size
+    Hw = H @ np.asarray(deviation, dtype=np.float64)
+    return (np.outer(Hw, Hw) + (np.asarray(deviation) @ Hw + variance) * H) / size
+
+
+def projector_variance(inputs: int, samples: int) -> tuple[float, float]:
+    """Return the exact variances of (diagonal, off-diagonal) entries of X⁺X, Gaussian X, N ≤ P.
+
+        Var diagonal = 2N(P−N)/[P²(P+2)],   Var off-diagonal = N(P−N)/[P(P−1)(P+2)].
+
+    The diagonal is Beta(N/2, (P−N)/2) distributed. In s = P/N the exponent is −2 for s → ∞, where
+    [fluctuations] reads −1.8 off its Fig. 2(a).
+    """
+    N, P = check_positive_int("inputs", inputs), check_positive_int("samples", samples)
+    if N >= P:
+        return 0.0, 0.0
+    diagonal = 2 * N * (P - N) / (P**2 * (P + 2))
+    return diagonal, N * (P - N) / (P * (P - 1) * (P + 2))
+
+
+def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[float, float]:
+    """Return the edges σx²(1 ∓ √(N/P))² of the spectrum of H for N, P → ∞.
+
+    The lower edge is the slowest relaxation rate ω₀ of Sec. II B 3 of [fluctuations], whose printed
+    form σx²(√(P/N) − 1)² is too large by P/N.
+    """
+    root = np.sqrt(check_positive_int("inputs", inputs) / check_positive_int("samples", samples))
+    variance = check_positive("variance", variance)
+    return float(variance * (1 - root) ** 2), float(variance * (1 + root) ** 2)
+
+
+def geometric_brownian_moments(
+    t: ArrayLike, second_moment: float, lr: float, batch_size: int, start: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance of the weight error of one noiseless input at continuum time t.
+
+        ⟨w̄⟩ = w₀e^(−at),  Var w̄ = w₀²[e^(2a(λa/S − 1)t) − e^(−2at)],  a = ⟨x²⟩.
+
+    Implements Eq. (2.24) of [fluctuations], with the λ its variance lacks in print.
+    """
+    t, a = np.asarray(t, dtype=np.float64), check_positive("second_moment", second_moment)
+    rate = check_positive("lr", lr) * a / check_positive_int("batch_size", batch_size) - 1
+    return start * np.exp(-a * t), start**2 * (np.exp(2 * a * rate * t) - np.exp(-2 * a * t))
+
+
+def mode_mean(t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike) -> np.ndarray:
+    """Return ⟨z_k(t)⟩ = z*_k + e^(−ω_k t)(z_k(0) − z*_k), shape (times, modes). Eq. (2.27)."""
+    start, solution = np.asarray(start, dtype=np.float64), np.asarray(solution, dtype=np.float64)
+    return solution + np.exp(-np.multiply.outer(t, rates)) * (start - solution)
+
+
+def mode_covariance(t: float, rates: ArrayLike, noise: ArrayLike, lr: float) -> np.ndarray:
+    """Return the covariance of the modes at time t after a start without fluctuations.
+
+        M̃_ij(t) = λ C̃_ij (1 − e^(−(ω_i+ω_j)t))/(ω_i+ω_j)
+
+    from Eq. (2.27) of [fluctuations]; `noise` is C̃ = VᵀCV in the eigenbasis of H. Modes without a
+    restoring force (ω_i + ω_j = 0) diffuse: λ C̃_ij t.
+    """
+    sums = np.add.outer(np.asarray(rates, dtype=np.float64), np.asarray(rates, dtype=np.float64))
+    safe = np.where(sums > 0, sums, 1.0)
+    growth = np.where(sums > 0, -np.expm1(-safe * t) / safe, t)
+    return check_positive("lr", lr) * np.asarray(noise, dtype=np.float64) * growth

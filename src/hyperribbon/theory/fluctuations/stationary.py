@@ -1,0 +1,209 @@
+"""Stationary covariance of the weights under SGD, continuous and discrete time [fluctuations]."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive
+from hyperribbon.theory.fluctuations.one_layer import (
+    batch_factor,
+    check_design,
+    hessian,
+    noise_covariance,
+)
+
+__all__ = [
+    "antisymmetric_part",
+    "detailed_balance_covariance",
+    "discrete_covariance",
+    "isotropic_variance",
+    "probability_current",
+    "relaxation_steps",
+    "stationary_covariance",
+]
+
+_NULL = 1e-12
+
+
+def stationary_covariance(
+    H: ArrayLike, C: ArrayLike, lr: float, *, time: str = "continuous"
+) -> np.ndarray:
+    """Return the stationary covariance M of the weights for curvature H and gradient noise C.
+
+        continuous:  HM + MH = λC          M̃_ij = λC̃_ij/(ω_i+ω_j)
+        discrete:    HM + MH − λHMH = λC   M̃_ij = λC̃_ij/(ω_i+ω_j−λω_iω_j)
+
+    in the eigenbasis of H. The continuous form implements Eqs. (2.29)–(2.31) of [fluctuations]; the
+    discrete one is exact for w ← w − λ(Hw + ξ) with noise ξ that does not depend on w. Directions
+    without curvature and without noise do not fluctuate.
+
+    Args:
+        H: Curvature (N×N), symmetric, no negative eigenvalues.
+        C: Covariance (N×N) of one step's gradient noise.
+        lr: Learning rate λ.
+        time: "continuous" or "discrete".
+
+    Raises:
+        ArgumentError: H is not positive semidefinite, noise acts where there is no curvature (the
+            weights diffuse for ever), or the learning rate is beyond stability.
+
+    >>> stationary_covariance([[2.0]], [[4.0]], 0.1)
+    array([[0.1]])
+    """
+    check_choice("time", time, ("continuous", "discrete"))
+    lr = check_positive("lr", lr)
+    rates, V, noise, null = _in_eigenbasis(H, C)
+    sums = np.add.outer(rates, rates)
+    if time == "discrete":
+        check_stable(lr, float(rates[-1]))
+        sums = sums - lr * np.multiply.outer(rates, rates)
+    M = V @ np.where(null, 0.0, lr * noise / np.where(null, 1.0, sums)) @ V.T
+    return (M + M.T) / 2
+
+
+def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> np.ndarray:
+    """Return Q = −Qᵀ of HM = (λ/2)(C + Q): Q̃_ij = C̃_ij (ω_i−ω_j)/(ω_i+ω_j).
+
+    Zero when C is a function of H; otherwise detailed balance is broken. Implements Eq. (2.31) of
+    [fluctuations].
+    """
+    rates, V, noise, null = _in_eigenbasis(H, C)
+    sums = np.where(null, 1.0, np.add.outer(rates, rates))
+    Q = V @ (noise * np.subtract.outer(rates, rates) / sums) @ V.T
+    return (Q - Q.T) / 2
+
+
+def probability_current(deviation: ArrayLike, H: ArrayLike, C: ArrayLike, lr: float) -> np.ndarray:
+    """Return the stationary velocity 𝒥/p = −(λ/2) Q M⁺ δw at weights w* + δw, (N,) or (n, N).
+
+    Implements Eq. (2.32) of [fluctuations], with the λ/2 it lacks in print. The velocity runs
+    along surfaces of constant density: δwᵀM⁺𝒥 = 0.
+    """
+    M = stationary_covariance(H, C, lr)
+    force = np.asarray(deviation, dtype=np.float64) @ np.linalg.pinv(M, hermitian=True)
+    return -(lr / 2) * force @ antisymmetric_part(H, C).T
+
+
+def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> np.ndarray:
+    """Return (λ/2) H^(−1/2) C H^(−1/2), the covariance if detailed balance held.
+
+    (λ/2)H⁻¹C of Eq. (2.33) of [fluctuations] is not symmetric at finite P; this symmetric matrix
+    has the same eigenvalues. Directions without curvature are left out.
+    """
+    rates, V, noise, _ = _in_eigenbasis(H, C)
+    keep = rates > _NULL * rates[-1]
+    root = np.where(keep, 1 / np.sqrt(np.where(keep, rates, 1.0)), 0.0)
+    return check_positive("lr", lr) / 2 * (V * root) @ noise @ (V * root).T
+
+
+def isotropic_variance(lr: float, label_variance: float, batch_size: int) -> float:
+    """Return λσε²/(2S), the variance of every weight for P/N → ∞. Implements Eq. (2.34)."""
+    variance = check_positive("label_variance", label_variance, zero=True)
+    return check_positive("lr", lr) * variance / (2 * check_positive("batch_size", batch_size))
+
+
+def relaxation_steps(H: ArrayLike, lr: float) -> float:
+    """Return 1/(λω₀), the steps in which the slowest mode of H that relaxes falls by e."""
+    rates = np.linalg.eigvalsh(np.asarray(H, dtype=np.float64))
+    positive = rates[rates > _NULL * max(rates[-1], 0.0)]
+    if positive.size == 0:
+        raise ArgumentError("H", H, "it has no positive eigenvalue", "Nothing relaxes.")
+    return float(1 / (check_positive("lr", lr) * positive[0]))
+
+
+def discrete_covariance(
+    X: ArrayLike,
+    Y: ArrayLike,
+    lr: float,
+    batch_size: int,
+    *,
+    replacement: bool = True,
+    rtol: float = 1e-12,
+) -> np.ndarray:
+    """Return the exact stationary covariance of SGD on linear regression, at any learning rate.
+
+        HM + MH − λHMH = λ{C + f·[(1/P) Σ (xᵀMx) xxᵀ − HMH]},
+
+    f = 1/S with replacement and (P−S)/(S(P−1)) without. The second term is the noise that the
+    fluctuations themselves bring in, which Eq. (2.29) of [fluctuations] leaves out together with
+    −λHMH. Solved by fixed-point rounds, each one discrete-time Lyapunov equation.
+
+    Args:
+        X: Design matrix (N×P), samples as columns.
+        Y: Targets (P,).
+        lr: Learning rate λ.
+        batch_size: Minibatch size S.
+        replacement: Whether a minibatch may draw a sample twice.
+        rtol: Relative change of M at which the rounds end.
+
+    Raises:
+        ArgumentError: The mean (λω_max ≥ 2) or the covariance has no stationary state.
+    """
+    X, Y = check_design(X, Y)
+    H, samples = hessian(X), X.shape[1]
+    additive = noise_covariance(X, Y, batch_size, replacement=replacement)
+    factor = batch_factor(samples, batch_size, replacement)
+    M = stationary_covariance(H, additive, lr, time="discrete")
+    change, growing = np.trace(M), 0
+    for _ in range(10_000):
+        fed_back = (X * np.einsum("np,np->p", X, M @ X)) @ X.T / samples - H @ M @ H
+        noise = additive + factor * (fed_back + fed_back.T) / 2
+        following = stationary_covariance(H, noise, lr, time="discrete")
+        previous, change = change, np.trace(following - M)
+        M = following
+        if change <= rtol * np.trace(M):
+            return M
+        growing = growing + 1 if change >= previous else 0
+        if growing == 20 or not np.isfinite(change):
+            break
+    raise ArgumentError(
+        "lr",
+        lr,
+        "the covariance grows without bound: the noise of each step feeds on the fluctuations",
+        "Use a smaller learning rate or a larger batch.",
+    )
+
+
+def check_stable(lr: float, largest_rate: float) -> None:
+    """Raise if gradient descent with step `lr` diverges along the sharpest direction."""
+    if lr * largest_rate >= 2:
+        raise ArgumentError(
+            "lr",
+            lr,
+            f"gradient descent diverges: the largest curvature is {largest_rate:.4g}",
+            f"Use less than 2/ω_max = {2 / largest_rate:.4g}.",
+        )
+
+
+def _in_eigenbasis(
+    H: ArrayLike, C: ArrayLike
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return ω ascending, V, C̃ = VᵀCV and where ω_i + ω_j vanishes; checks both matrices."""
+    H = check_finite("H", np.asarray(H, dtype=np.float64))
+    C = check_finite("C", np.asarray(C, dtype=np.float64))
+    if H.ndim != 2 or H.shape[0] != H.shape[1] or C.shape != H.shape:
+        raise ArgumentError(
+            "C", C, f"H has shape {H.shape}", "Give two square matrices of one size."
+        )
+    rates, V = np.linalg.eigh((H + H.T) / 2)
+    scale = max(abs(rates[0]), abs(rates[-1]))
+    if rates[0] < -1e-9 * scale:
+        raise ArgumentError(
+            "H",
+            H,
+            f"it has the negative eigenvalue {rates[0]:.4g}, along which weights run away",
+            "Measure at a minimum, or use the GGN instead of the Hessian.",
+        )
+    rates = np.maximum(rates, 0.0)
+    noise = V.T @ ((C + C.T) / 2) @ V
+    flat = rates <= _NULL * scale
+    if flat.any() and noise[np.ix_(flat, flat)].max() > 1e-9 * max(abs(noise).max(), 1e-300):
+        raise ArgumentError(
+            "C",
+            C,
+            f"it puts noise into {int(flat.sum())} directions without curvature, where weights "
+            "diffuse without end",
+            "Restrict both matrices to the range of H.",
+        )
+    return rates, V, noise, np.logical_and.outer(flat, flat)

@@ -1,0 +1,224 @@
+"""Weight fluctuations of a two-layer linear network ŷ = W₂W₁x under SGD [fluctuations].
+
+W₁ is N_h×N_i, W₂ is N_o×N_h, with N_i ≥ N_h ≥ N_o. Inputs are white with variance σx², targets are
+noise of variance σy², and the weights sit at a solution of the regression. In the bases of
+W₁ = A S₁ Bᵀ and W₂ = U S₂ Vᵀ the fluctuations are z₁ = VᵀδW₁ (N_o×N_i) and z₂ = δW₂A (N_o×N_h),
+stacked column by column into Z = (vec z₁, vec z₂).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
+
+__all__ = [
+    "TwoLayerModes",
+    "decompose",
+    "drift_eigenvalues",
+    "drift_matrix",
+    "first_layer_covariance",
+    "layer_covariance",
+    "layer_noise_covariances",
+    "moment_covariances",
+    "noise_strength",
+    "second_layer_covariance",
+    "second_layer_variances",
+]
+
+
+@dataclass(frozen=True)
+class TwoLayerModes:
+    """Singular bases of both layers. Implements Eq. (3.23) of [fluctuations].
+
+    Attributes:
+        A: (N_h, N_h), left basis of W₁: the principal modes of δW₂.
+        B: (N_i, N_i), right basis of W₁.
+        U: (N_o, N_o), left basis of W₂.
+        V: (N_h, N_o), right basis of W₂.
+        s1: (N_h,), singular values of W₁, descending.
+        s2: (N_o,), singular values of W₂, descending.
+    """
+
+    A: np.ndarray
+    B: np.ndarray
+    U: np.ndarray
+    V: np.ndarray
+    s1: np.ndarray
+    s2: np.ndarray
+
+    @property
+    def D1(self) -> np.ndarray:
+        """Eigenvalues of W₁W₁ᵀ, (N_h,)."""
+        return self.s1**2
+
+    @property
+    def D2(self) -> np.ndarray:
+        """Eigenvalues of W₂W₂ᵀ, (N_o,)."""
+        return self.s2**2
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(N_i, N_h, N_o)."""
+        return len(self.B), len(self.A), len(self.U)
+
+    def jacobian(self) -> np.ndarray:
+        """Return 𝒥 with vec(W₂δW₁ + δW₂W₁) = 𝒥Z, so that Γ/σx² = 𝒥ᵀ𝒥."""
+        N_i, _, N_o = self.sizes
+        first = np.kron(np.eye(N_i), self.U * self.s2)
+        second = np.kron(self.B[:, : len(self.s1)] * self.s1, np.eye(N_o))
+        return np.hstack([first, second])
+
+
+def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
+    """Return the singular bases of both layers.
+
+    Raises:
+        ArgumentError: The shapes do not chain, or N_i ≥ N_h ≥ N_o does not hold.
+    """
+    W1 = check_finite("W1", np.asarray(W1, dtype=np.float64))
+    W2 = check_finite("W2", np.asarray(W2, dtype=np.float64))
+    if W1.ndim != 2 or W2.ndim != 2 or W2.shape[1] != W1.shape[0]:
+        raise ArgumentError(
+            "W2", W2, f"W1 has shape {W1.shape}", f"Give W2 of shape (N_o, {len(W1)})."
+        )
+    if not W1.shape[1] >= W1.shape[0] >= W2.shape[0]:
+        raise ArgumentError(
+            "W1",
+            W1,
+            f"the theory needs N_i ≥ N_h ≥ N_o, not {W1.shape[1]}, {W1.shape[0]}, {W2.shape[0]}",
+            "Use a hidden layer no wider than the input and no narrower than the output.",
+        )
+    A, s1, Bt = np.linalg.svd(W1)
+    U, s2, Vt = np.linalg.svd(W2, full_matrices=False)
+    return TwoLayerModes(A, Bt.T, U, Vt.T, s1, s2)
+
+
+def noise_strength(
+    lr: float, batch_size: int, input_variance: float, target_variance: float
+) -> float:
+    """Return σ_R² = λσx²⟨y²⟩/S. Implements Eq. (3.21) of [fluctuations]."""
+    variances = check_positive("input_variance", input_variance) * check_positive(
+        "target_variance", target_variance, zero=True
+    )
+    return check_positive("lr", lr) * variances / check_positive("batch_size", batch_size)
+
+
+def moment_covariances(
+    Sxx: ArrayLike, Syx: ArrayLike, target_variance: ArrayLike, batch_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return cov(δΣxx)_ij,kl, cov(δΣyx)_ij,kl and cov(δΣxx_ij, δΣyx_kl) of a minibatch.
+
+    Gaussian data, P → ∞, uncorrelated targets of variance ⟨y_i²⟩. Implements Eqs. (3.12a–c) of
+    [fluctuations] (whose Eq. 3.14 misses σx⁴ on the second term).
+    """
+    Sxx, Syx = np.asarray(Sxx, dtype=np.float64), np.asarray(Syx, dtype=np.float64)
+    size = check_positive("batch_size", batch_size)
+    variances = np.broadcast_to(np.asarray(target_variance, dtype=np.float64), (len(Syx),))
+    xx = np.einsum("ik,jl->ijkl", Sxx, Sxx) + np.einsum("il,jk->ijkl", Sxx, Sxx)
+    yx = np.einsum("ik,jl->ijkl", np.diag(variances), Sxx) + np.einsum("il,kj->ijkl", Syx, Syx)
+    cross = np.einsum("ki,jl->ijkl", Syx, Sxx) + np.einsum("il,kj->ijkl", Sxx, Syx)
+    return xx / size, yx / size, cross / size
+
+
+def layer_noise_covariances(
+    W1: ArrayLike, W2: ArrayLike, strength: float, samples: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return cov(R₁)_ij,kl, cov(R₂)_ij,kl and cov(R₁_ij, R₂_kl) of the layers' gradient noise.
+
+        σ_R²(1−N_i/P)·{δ_jl (W₂ᵀW₂)_ik,  δ_ik (W₁W₁ᵀ)_jl,  W₂ᵀ_ik W₁ᵀ_jl}
+
+    Implements Eq. (3.21) of [fluctuations], with 1−N_i/P where it prints 1−1/P.
+
+    Args:
+        W1: First layer.
+        W2: Second layer.
+        strength: σ_R², see `noise_strength`.
+        samples: P; None for P → ∞.
+    """
+    W1, W2 = np.asarray(W1, dtype=np.float64), np.asarray(W2, dtype=np.float64)
+    scale = strength * finite_sample_factor(W1.shape[1], samples)
+    first = np.einsum("jl,ik->ijkl", np.eye(W1.shape[1]), W2.T @ W2)
+    second = np.einsum("ik,jl->ijkl", np.eye(len(W2)), W1 @ W1.T)
+    return scale * first, scale * second, scale * np.einsum("ik,jl->ijkl", W2.T, W1.T)
+
+
+def finite_sample_factor(inputs: int, samples: int | None) -> float:
+    """Return 1 − N_i/P, the share of the targets that the regression leaves unexplained."""
+    if samples is None:
+        return 1.0
+    return max(0.0, 1 - inputs / check_positive("samples", samples))
+
+
+def drift_matrix(modes: TwoLayerModes) -> np.ndarray:
+    """Return Γ/σx² = Δ/σ_R² (N_o(N_i+N_h) square). Implements Eq. (3.27) of [fluctuations]."""
+    J = modes.jacobian()
+    return J.T @ J
+
+
+def drift_eigenvalues(modes: TwoLayerModes) -> np.ndarray:
+    """Return all eigenvalues of Γ/σx², descending; N_oN_i of them are positive.
+
+    D₁k + D₂l once each, D₂l N_i − N_h times, 0 N_oN_h times. Implements Eq. (3.28).
+    """
+    N_i, N_h, N_o = modes.sizes
+    padded = np.concatenate([modes.D1, np.zeros(N_i - N_h)])
+    values = np.concatenate([np.add.outer(padded, modes.D2).ravel(), np.zeros(N_o * N_h)])
+    return np.sort(values)[::-1]
+
+
+def layer_covariance(
+    modes: TwoLayerModes,
+    lr: float,
+    batch_size: int,
+    target_variance: float,
+    *,
+    samples: int | None = None,
+) -> np.ndarray:
+    """Return M = ½Γ⁺Δ, the stationary covariance of Z: λσy²/(2S)(1−N_i/P) times a projector.
+
+    Implements Eqs. (3.29)–(3.32) of [fluctuations]. 𝒥𝒥ᵀ is a Kronecker sum, so the projector
+    𝒥ᵀ(𝒥𝒥ᵀ)⁺𝒥 on the range of Γ needs no numerical pseudo-inverse.
+    """
+    N_i, N_h, _ = modes.sizes
+    scale = (
+        check_positive("lr", lr) * target_variance / (2 * check_positive("batch_size", batch_size))
+    )
+    padded = np.concatenate([modes.D1, np.zeros(N_i - N_h)])
+    sums = np.add.outer(padded, modes.D2).ravel()
+    positive = sums > 1e-12 * sums.max()
+    root = np.where(positive, 1 / np.sqrt(np.where(positive, sums, 1.0)), 0.0)
+    rows = root[:, None] * (np.kron(modes.B, modes.U).T @ modes.jacobian())
+    return scale * finite_sample_factor(N_i, samples) * rows.T @ rows
+
+
+def first_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
+    """Return cov(vec δW₁) (columns stacked) from M of `layer_covariance`. Eq. (3.31a)."""
+    N_i, _, N_o = modes.sizes
+    lift = np.kron(np.eye(N_i), modes.V)
+    return lift @ np.asarray(M)[: N_o * N_i, : N_o * N_i] @ lift.T
+
+
+def second_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
+    """Return cov(vec δW₂) (columns stacked) from M of `layer_covariance`. Eq. (3.31b)."""
+    N_i, _, N_o = modes.sizes
+    lift = np.kron(modes.A, np.eye(N_o))
+    return lift @ np.asarray(M)[N_o * N_i :, N_o * N_i :] @ lift.T
+
+
+def second_layer_variances(
+    D1: ArrayLike, D2: ArrayLike, lr: float, batch_size: int, target_variance: float
+) -> np.ndarray:
+    """Return λσy²/(2S)·D₁k/(D₁k+D₂l), the eigenvalues of M₂₂, shape (N_h, N_o).
+
+    Implements Eq. (3.34) of [fluctuations], here for any number of outputs.
+    """
+    D1, D2 = np.asarray(D1, dtype=np.float64)[:, None], np.asarray(D2, dtype=np.float64)
+    scale = (
+        check_positive("lr", lr) * target_variance / (2 * check_positive("batch_size", batch_size))
+    )
+    total = D1 + np.atleast_1d(D2)
+    return scale * D1 / np.where(total > 0, total, 1.0)

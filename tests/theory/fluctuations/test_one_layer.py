@@ -1,0 +1,203 @@
+"""One-layer closed forms against brute force over samples, batches and random draws."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
+
+from hyperribbon.core import ArgumentError
+from hyperribbon.theory import fluctuations as th
+
+
+def regression(N, P, seed, noise=0.5):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, P))
+    return X, rng.normal(size=N) @ X + noise * rng.normal(size=P)
+
+
+sizes = st.integers(1, 7), st.integers(2, 12), st.integers(0, 10**6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(*sizes)
+def test_minimum_norm_solution_is_the_pseudo_inverse_and_stationary(N, P, seed):
+    X, Y = regression(N, P, seed)
+    w = th.minimum_norm_solution(X, Y)
+    np.testing.assert_allclose(w, np.linalg.pinv(X.T) @ Y, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(X @ th.residuals(X, Y), 0, atol=1e-9)
+
+
+def all_batches(P, S, replacement):
+    if replacement:
+        return list(itertools.product(range(P), repeat=S))
+    return list(itertools.combinations(range(P), S))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize(("P", "S"), [(5, 1), (5, 2), (4, 3), (4, 4)])
+@pytest.mark.parametrize("at_solution", [True, False])
+def test_noise_covariance_is_the_covariance_over_every_batch(P, S, replacement, at_solution):
+    X, Y = regression(3, P, seed=P * S)
+    w = None if at_solution else np.array([0.3, -1.0, 2.0])
+    at = th.minimum_norm_solution(X, Y) if at_solution else w
+    r = at @ X - Y
+    means = np.array([(X * r)[:, list(b)].mean(axis=1) for b in all_batches(P, S, replacement)])
+    expected = np.cov(means.T, bias=True)
+    C = th.noise_covariance(X, Y, S, w, replacement=replacement)
+    np.testing.assert_allclose(C, expected, atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(*sizes)
+def test_noise_at_the_solution_is_X_K_XT(N, P, seed):
+    X, Y = regression(N, P, seed)
+    K = np.diag(th.residual_weights(X, Y)) / P
+    np.testing.assert_allclose(th.noise_covariance(X, Y, 3), X @ K @ X.T / 3, atol=1e-10)
+
+
+def test_noise_limit_is_reached_by_many_gaussian_samples():
+    rng = np.random.default_rng(0)
+    N, P, S = 3, 400_000, 4
+    X = rng.normal(size=(N, P)) * np.array([[1.0], [0.5], [2.0]])
+    u, deviation = rng.normal(size=N), np.array([0.4, -0.2, 0.3])
+    Y = u @ X + 0.7 * rng.normal(size=P)
+    H = np.diag([1.0, 0.25, 4.0])
+    C = th.noise_covariance(X, Y, S, u + deviation)
+    limit = th.noise_covariance_limit(H, S, 0.49, deviation)
+    np.testing.assert_allclose(C, limit, atol=0.02 * np.abs(limit).max())
+    np.testing.assert_allclose(th.noise_covariance_limit(H, S, 0.49), 0.49 * H / S)
+
+
+def test_interpolating_network_has_exactly_no_noise_and_no_fluctuations():
+    X, Y = regression(8, 5, seed=1)
+    assert not th.noise_covariance(X, Y, 2).any()
+    assert not th.discrete_covariance(X, Y, 0.1, 2).any()
+    assert th.regression_loss(X, Y) == 0
+
+
+def test_projector_variances_match_sampled_projectors():
+    rng = np.random.default_rng(3)
+    N, P = 4, 11
+    bases = np.linalg.qr(rng.normal(size=(40_000, P, N)))[0]
+    projectors = bases @ bases.transpose(0, 2, 1)
+    diagonal, off = th.projector_variance(N, P)
+    assert projectors[:, 0, 0].var() == pytest.approx(diagonal, rel=0.03)
+    assert projectors[:, 0, 1].var() == pytest.approx(off, rel=0.03)
+    # Exact sum rule: tr 𝒫² = N fixes the mean square of all entries.
+    mean_square = P * (diagonal + (N / P) ** 2) + P * (P - 1) * off
+    assert mean_square == pytest.approx(N, rel=1e-12)
+
+
+def test_marchenko_pastur_edges_enclose_a_large_sample_spectrum():
+    rng = np.random.default_rng(0)
+    rates = np.linalg.eigvalsh(th.hessian(rng.normal(size=(400, 1200)) * 0.5))
+    low, high = th.marchenko_pastur_edges(400, 1200, 0.25)
+    assert rates[0] == pytest.approx(low, rel=0.05)
+    assert rates[-1] == pytest.approx(high, rel=0.03)
+
+
+def test_geometric_brownian_moments_match_integrated_paths():
+    rng = np.random.default_rng(5)
+    a, lr, S, t, steps = 1.3, 0.4, 2, 1.5, 3000
+    dt = t / steps
+    kicks = rng.normal(size=(steps, 1000)) * np.sqrt(dt * 2 * lr / S) * a
+    w = np.prod(1 - a * dt + kicks, axis=0)
+    mean, variance = th.geometric_brownian_moments(t, a, lr, S)
+    assert w.mean() == pytest.approx(mean, abs=4 * w.std() / np.sqrt(1000))
+    square = w**2
+    expected = variance + mean**2
+    assert square.mean() == pytest.approx(expected, abs=4 * square.std() / np.sqrt(1000))
+
+
+def test_mode_covariance_grows_from_zero_to_the_stationary_one():
+    X, Y = regression(4, 20, seed=2)
+    H, C = th.hessian(X), th.noise_covariance(X, Y, 3)
+    rates, V = np.linalg.eigh(H)
+    late = V @ th.mode_covariance(1e4, rates, V.T @ C @ V, 0.1) @ V.T
+    np.testing.assert_allclose(late, th.stationary_covariance(H, C, 0.1), atol=1e-14)
+    assert not th.mode_covariance(0.0, rates, V.T @ C @ V, 0.1).any()
+    start, solution = np.ones(4), np.zeros(4)
+    np.testing.assert_allclose(
+        th.mode_mean([0.0, 2.0], rates, start, solution)[1], np.exp(-2 * rates)
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 8), st.integers(0, 10**6), st.floats(0.001, 0.2))
+def test_stationary_covariance_solves_both_lyapunov_equations(N, seed, lr):
+    X, Y = regression(N, 3 * N + 2, seed)
+    H, C = th.hessian(X), th.noise_covariance(X, Y, 5)
+    M = th.stationary_covariance(H, C, lr)
+    np.testing.assert_allclose(M, solve_continuous_lyapunov(H, lr * C), atol=1e-10)
+    M = th.stationary_covariance(H, C, lr, time="discrete")
+    step = np.eye(N) - lr * H
+    np.testing.assert_allclose(M, solve_discrete_lyapunov(step, lr**2 * C), rtol=1e-7, atol=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 8), st.integers(0, 10**6))
+def test_antisymmetric_part_completes_the_covariance(N, seed):
+    X, Y = regression(N, 3 * N + 2, seed)
+    H, C, lr = th.hessian(X), th.noise_covariance(X, Y, 5), 0.1
+    Q = th.antisymmetric_part(H, C)
+    np.testing.assert_array_equal(Q, -Q.T)
+    M = th.stationary_covariance(H, C, lr)
+    np.testing.assert_allclose(M, lr / 2 * np.linalg.solve(H, C + Q), atol=1e-10)
+    deviation = np.random.default_rng(seed).normal(size=(3, N))
+    current = th.probability_current(deviation, H, C, lr)
+    drift = deviation @ (-H + lr / 2 * C @ np.linalg.inv(M)).T
+    np.testing.assert_allclose(current, drift, atol=1e-8 * max(1, abs(drift).max()))
+
+
+def test_detailed_balance_has_the_eigenvalues_of_the_printed_form():
+    X, Y = regression(5, 12, seed=7)
+    H, C = th.hessian(X), th.noise_covariance(X, Y, 2)
+    printed = np.sort(np.linalg.eigvals(0.05 * np.linalg.solve(H, C)).real)
+    ours = np.linalg.eigvalsh(th.detailed_balance_covariance(H, C, 0.1))
+    np.testing.assert_allclose(ours, printed, rtol=1e-9)
+    proportional = th.detailed_balance_covariance(H, 3 * H, 0.1)
+    np.testing.assert_allclose(proportional, th.stationary_covariance(H, 3 * H, 0.1), atol=1e-12)
+    assert th.isotropic_variance(0.1, 3.0 * 4, 4) == pytest.approx(proportional[0, 0])
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("lr", [0.05, 0.6])
+def test_discrete_covariance_is_the_fixed_point_over_every_batch(lr, replacement):
+    N, P, S = 2, 5, 2
+    X, Y = regression(N, P, seed=4)
+    M = th.discrete_covariance(X, Y, lr, S, replacement=replacement)
+    r = th.residuals(X, Y)
+    following = np.zeros((N, N))
+    batches = all_batches(P, S, replacement)
+    for batch in batches:
+        b = list(batch)
+        A = np.eye(N) - lr * X[:, b] @ X[:, b].T / S
+        kick = lr * X[:, b] @ r[b] / S
+        following += A @ M @ A.T + np.outer(kick, kick)
+    np.testing.assert_allclose(following / len(batches), M, rtol=1e-10, atol=1e-12)
+
+
+def test_learning_rates_beyond_stability_are_refused_with_the_limit():
+    X, Y = regression(3, 30, seed=0)
+    H, C = th.hessian(X), th.noise_covariance(X, Y, 4)
+    limit = 2 / np.linalg.eigvalsh(H)[-1]
+    with pytest.raises(ArgumentError, match="diverges"):
+        th.stationary_covariance(H, C, 1.01 * limit, time="discrete")
+    with pytest.raises(ArgumentError, match="grows without bound"):
+        th.discrete_covariance(X, Y, 0.95 * limit, 1)
+
+
+def test_unusable_arguments_are_refused():
+    X, Y = regression(3, 6, seed=0)
+    with pytest.raises(ArgumentError, match="distinct samples"):
+        th.noise_covariance(X, Y, 7, replacement=False)
+    with pytest.raises(ArgumentError, match="diffuse"):
+        th.stationary_covariance(np.diag([1.0, 0.0]), np.eye(2), 0.1)
+    with pytest.raises(ArgumentError, match="negative eigenvalue"):
+        th.stationary_covariance(np.diag([1.0, -1.0]), np.eye(2), 0.1)
+    with pytest.raises(ArgumentError, match="one target"):
+        th.minimum_norm_solution(X, Y[:-1])
+    assert th.relaxation_steps(np.diag([2.0, 0.5, 0.0]), 0.1) == pytest.approx(20)
