@@ -1,1 +1,43 @@
-""""""
+"""Which weights carry the result: select, prune, re-initialise, re-randomise, rewind."""
+
+from hyperribbon.core.mask import Mask
+from hyperribbon.subnetworks.criticality import Criticality, LayerCriticality, layer_criticality
+from hyperribbon.subnetworks.evaluation import evaluate, metric_of
+from hyperribbon.subnetworks.operations import prune, redraw, reinitialize, rerandomize
+from hyperribbon.subnetworks.overlap import Overlap, overlap_ratio
+from hyperribbon.subnetworks.saliency import fisher_saliency, gradient_saliency
+from hyperribbon.subnetworks.selection import Ranking, rank, select
+from hyperribbon.subnetworks.states import eligible_names, layer_of, state_of
+from hyperribbon.subnetworks.sweeps import Sweep, sweep
+from hyperribbon.subnetworks.tickets import Ticket, TicketLevel, find_ticket
+from hyperribbon.subnetworks.torch_pruning import from_torch_prune, to_torch_prune
+
+__all__ = [
+    "Criticality",
+    "LayerCriticality",
+    "Mask",
+    "Overlap",
+    "Ranking",
+    "Sweep",
+    "Ticket",
+    "TicketLevel",
+    "eligible_names",
+    "evaluate",
+    "find_ticket",
+    "fisher_saliency",
+    "from_torch_prune",
+    "gradient_saliency",
+    "layer_criticality",
+    "layer_of",
+    "metric_of",
+    "overlap_ratio",
+    "prune",
+    "rank",
+    "redraw",
+    "reinitialize",
+    "rerandomize",
+    "select",
+    "state_of",
+    "sweep",
+    "to_torch_prune",
+]

@@ -1,0 +1,189 @@
+"""Which layers carry the result: re-initialise and re-randomise each, and measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import nn
+
+from hyperribbon.core import ArgumentError, Mask, derive_seed
+from hyperribbon.core.checks import check_positive, check_positive_int
+from hyperribbon.subnetworks.evaluation import Metric
+from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
+from hyperribbon.subnetworks.states import State, eligible_names, layer_of, state_of
+
+__all__ = ["Criticality", "LayerCriticality", "layer_criticality"]
+
+
+@dataclass(frozen=True)
+class LayerCriticality:
+    """One layer (or block) put back to its start, and drawn anew.
+
+    Attributes:
+        layer: Its name.
+        parameters: Number of entries replaced.
+        reinitialized: The metric with the layer at its recorded start.
+        drop: Baseline minus that (reversed where lower is better).
+        drop_stderr: Standard error of the drop over the samples, which are the same before and
+            after; 0 when the metric gives a single number.
+        rerandomized: The metric with the layer drawn anew, mean over the draws.
+        rerandomized_stderr: Its standard error over the draws; NaN for one draw.
+        verdict: "critical", "robust" or "undecided".
+    """
+
+    layer: str
+    parameters: int
+    reinitialized: float
+    drop: float
+    drop_stderr: float
+    rerandomized: float
+    rerandomized_stderr: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Criticality:
+    """Every layer's verdict.
+
+    Attributes:
+        baseline: The metric of the trained network.
+        baseline_stderr: Its standard error over the samples; 0 for a single number.
+        tolerance: The drop that separates robust from critical.
+        layers: One entry a layer, in the network's order.
+    """
+
+    baseline: float
+    baseline_stderr: float
+    tolerance: float
+    layers: tuple[LayerCriticality, ...]
+
+    def table(self) -> pd.DataFrame:
+        """Return one row a layer."""
+        return pd.DataFrame([vars(layer) for layer in self.layers])
+
+
+def layer_criticality(
+    final: nn.Module | State,
+    initial: nn.Module | State,
+    metric: Metric,
+    *,
+    initializer: Initializer | None = None,
+    layers: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    draws: int = 3,
+    tolerance: float = 0.1,
+    higher_is_better: bool = True,
+    seed: int = 0,
+) -> Criticality:
+    """Re-initialise and re-randomise each layer by itself and say whether it is critical.
+
+    A layer is critical when the drop after re-initialisation exceeds the tolerance by more than two
+    standard errors, robust when it stays below by as much, and undecided otherwise. Implements
+    Sec. 3.1 of [subnetworks], with the threshold and the uncertainty made explicit.
+
+    Args:
+        final: The trained network: a module or a state dict; it stays as it is.
+        initial: The state the training started from.
+        metric: A function of a state dict: one number a sample (as `metric_of` gives), from which
+            the uncertainty follows, or a single number.
+        initializer: Where re-randomised values come from, as in `rerandomize`; by default the
+            initial state, shuffled within each parameter.
+        layers: Names of modules, each taken with all that is below it, or a mapping from a block's
+            name to parameter names; by default every module that owns parameters.
+        draws: Number of re-randomisations of each layer.
+        tolerance: Drop of the metric that separates robust from critical.
+        higher_is_better: False for a loss.
+        seed: Seed of the re-randomisations.
+
+    Raises:
+        ArgumentError: A layer does not exist, or the states do not belong together.
+    """
+    check_positive("tolerance", tolerance)
+    check_positive_int("draws", draws)
+    if initial is None:
+        raise ArgumentError(
+            "initial",
+            None,
+            "re-initialising needs the recorded start",
+            "Keep copy.deepcopy(model.state_dict()) before training.",
+        )
+    state, start = state_of("final", final), state_of("initial", initial)
+    blocks = _blocks(final, layers)
+    sign = 1.0 if higher_is_better else -1.0
+    before = _samples(metric(state))
+    results = []
+    for block, names in blocks.items():
+        mask = Mask({name: torch.ones_like(state[name], dtype=torch.bool) for name in names})
+        after = _samples(metric(reinitialize(state, start, mask)))
+        drop, stderr = _mean(sign * (before - after))
+        redrawn = torch.stack(
+            [
+                _samples(
+                    metric(
+                        rerandomize(
+                            state,
+                            mask,
+                            initial if initializer is None else initializer,
+                            seed=derive_seed(seed, block, draw),
+                        )
+                    )
+                ).mean()
+                for draw in range(draws)
+            ]
+        )
+        results.append(
+            LayerCriticality(
+                layer=block,
+                parameters=mask.size,
+                reinitialized=float(after.mean()),
+                drop=drop,
+                drop_stderr=stderr,
+                rerandomized=float(redrawn.mean()),
+                rerandomized_stderr=_mean(redrawn)[1] if draws > 1 else float("nan"),
+                verdict=_verdict(drop, stderr, tolerance),
+            )
+        )
+    baseline, baseline_stderr = _mean(before)
+    return Criticality(baseline, baseline_stderr, tolerance, tuple(results))
+
+
+def _verdict(drop: float, stderr: float, tolerance: float) -> str:
+    if drop - 2 * stderr > tolerance:
+        return "critical"
+    return "robust" if drop + 2 * stderr < tolerance else "undecided"
+
+
+def _samples(measured: torch.Tensor | float) -> torch.Tensor:
+    return torch.as_tensor(measured, dtype=torch.float64).detach().reshape(-1)
+
+
+def _mean(samples: torch.Tensor) -> tuple[float, float]:
+    """Return mean and standard error; a single number has error 0."""
+    count = len(samples)
+    stderr = float(samples.std() / count**0.5) if count > 1 else 0.0
+    return float(samples.mean()), stderr
+
+
+def _blocks(
+    final: nn.Module | State, layers: Sequence[str] | Mapping[str, Sequence[str]] | None
+) -> dict[str, list[str]]:
+    names = eligible_names(final, "all")
+    if isinstance(layers, Mapping):
+        return {block: eligible_names(final, "all", chosen) for block, chosen in layers.items()}
+    if layers is None:
+        owners: dict[str, list[str]] = {}
+        for name in names:
+            owners.setdefault(layer_of(name), []).append(name)
+        return owners
+    blocks = {}
+    for layer in layers:
+        below = [name for name in names if name == layer or name.startswith(f"{layer}.")]
+        if not below:
+            owners_listed = ", ".join(dict.fromkeys(layer_of(name) for name in names))
+            raise ArgumentError(
+                "layers", layer, "the network has no such layer", f"It has: {owners_listed}."
+            )
+        blocks[layer] = below
+    return blocks

@@ -1,0 +1,155 @@
+"""What to do with selected entries: zero them, take them back, or draw them anew."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
+from hyperribbon.subnetworks.states import (
+    State,
+    aliases_of,
+    check_mask,
+    check_same_architecture,
+    layer_of,
+    state_of,
+)
+
+__all__ = ["Initializer", "prune", "redraw", "reinitialize", "rerandomize"]
+
+Initializer = Callable[[], nn.Module | State] | nn.Module | State
+
+
+def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
+    """Return a new state whose selected entries are zero.
+
+    Args:
+        state: A module or a state dict; it stays as it is.
+        mask: The entries to remove.
+
+    Returns:
+        A state dict for `load_state_dict`; entries of other parameters and buffers are copies.
+        Tied parameters (several names, one memory) change together.
+
+    >>> mask = Mask({"weight": torch.tensor([True, False])})
+    >>> prune({"weight": torch.tensor([1.0, 2.0])}, mask)["weight"]
+    tensor([0., 2.])
+    """
+    state = state_of("state", state)
+    return _replace(state, mask, lambda name: torch.zeros_like(state[name]))
+
+
+def reinitialize(
+    final: nn.Module | State, initial: nn.Module | State, mask: Mask
+) -> dict[str, torch.Tensor]:
+    """Return a new state whose selected entries are back at their recorded start.
+
+    Implements Algorithm 1 of [subnetworks] for the entries that `mask` selects.
+
+    Args:
+        final: The trained network: a module or a state dict; it stays as it is.
+        initial: The state the training started from.
+        mask: The entries to take back.
+
+    Raises:
+        ArgumentError: The states or the mask belong to different architectures.
+    """
+    if initial is None:
+        raise ArgumentError(
+            "initial",
+            None,
+            "re-initialising needs the recorded start",
+            "Keep copy.deepcopy(model.state_dict()) before training, or use rerandomize.",
+        )
+    final, start = state_of("final", final), state_of("initial", initial)
+    check_mask(mask, final)
+    check_same_architecture(final, start, list(mask))
+    return _replace(final, mask, lambda name: start[name].to(final[name]))
+
+
+def rerandomize(
+    final: nn.Module | State, mask: Mask, initializer: Initializer, *, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Return a new state whose selected entries are drawn anew from the initialiser.
+
+    Args:
+        final: The trained network: a module or a state dict; it stays as it is.
+        mask: The entries to draw anew.
+        initializer: Where new values come from. A function without arguments that builds a fresh
+            module or state; a module, whose layers' own `reset_parameters` are used on a copy; or
+            the initial state, whose entries are shuffled within each parameter, which is a draw
+            from the same distribution when its entries are independent and alike.
+        seed: Seed of the draw. The global random state is not touched.
+
+    Raises:
+        ArgumentError: The mask does not fit, or a layer has no way to draw new values.
+    """
+    state = state_of("final", final)
+    check_mask(mask, state)
+    fresh = redraw(initializer, seed=seed, names=list(mask))
+    check_same_architecture(state, fresh, list(mask))
+    return _replace(state, mask, lambda name: fresh[name].to(state[name]))
+
+
+def redraw(
+    initializer: Initializer, *, seed: int = 0, names: list[str] | None = None
+) -> dict[str, torch.Tensor]:
+    """Return a newly drawn initial state; see `rerandomize` for what `initializer` may be.
+
+    Args:
+        initializer: Function, module or initial state.
+        seed: Seed of the draw.
+        names: The parameters that must be new (all of the module's by default).
+    """
+    if isinstance(initializer, nn.Module):
+        fresh = copy.deepcopy(initializer)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive_seed(seed, "redraw"))
+            _reset(fresh, names)
+        return state_of("initializer", fresh)
+    if callable(initializer):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive_seed(seed, "redraw"))
+            return state_of("initializer", initializer())
+    generator = torch_generator(seed, "redraw")
+    fresh = {}
+    for name, tensor in state_of("initializer", initializer).items():
+        shuffled = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        fresh[name] = tensor.reshape(-1)[shuffled].reshape(tensor.shape)
+    return fresh
+
+
+def _reset(model: nn.Module, names: list[str] | None) -> None:
+    wanted = [name for name, _ in model.named_parameters()] if names is None else names
+    # Children first: a container such as MultiheadAttention overrides what its children drew.
+    for module_name, module in reversed(list(model.named_modules())):
+        reset = getattr(module, "reset_parameters", None) or getattr(
+            module, "_reset_parameters", None
+        )
+        owned = [name for name in wanted if layer_of(name) == module_name]
+        if callable(reset):
+            reset()
+        elif owned:
+            raise ArgumentError(
+                "initializer",
+                type(module).__name__,
+                f"it owns {owned} but has no reset_parameters",
+                "Give a function that builds a freshly initialised model.",
+            )
+
+
+def _replace(
+    state: State, mask: Mask, value: Callable[[str], torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    check_mask(mask, state)
+    aliases = aliases_of(state)
+    new = {name: tensor.clone() for name, tensor in state.items() if name not in mask}
+    for name, entry in mask.items():
+        replaced = torch.where(entry.to(state[name].device), value(name), state[name])
+        for alias in aliases[name]:
+            if alias == name or alias not in mask:
+                new[alias] = replaced
+    return {name: new[name] for name in state}

@@ -1,0 +1,74 @@
+"""How much two selections share, and how surprising that is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hyperribbon.core import ArgumentError, Mask
+
+__all__ = ["Overlap", "overlap_ratio"]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The overlap of two selections S₁, S₂ of n entries, against independence.
+
+    Attributes:
+        ratio: |S₁ ∩ S₂| / |S₁|.
+        expected: |S₂| / n, its expectation if S₂ were drawn uniformly.
+        stderr: Standard deviation of the ratio under independence.
+        z: (ratio − expected) / stderr; 0 where the ratio cannot vary.
+        shared: |S₁ ∩ S₂|.
+        size: n.
+    """
+
+    ratio: float
+    expected: float
+    stderr: float
+    z: float
+    shared: int
+    size: int
+
+
+def overlap_ratio(first: Mask, second: Mask) -> Overlap:
+    r"""Return the share of the first selection that the second selects too.
+
+    $$R = \frac{|S_1 \cap S_2|}{|S_1|},\qquad
+      \operatorname{Var}|S_1\cap S_2| = \frac{k_1 k_2 (n-k_1)(n-k_2)}{n^2 (n-1)}$$
+
+    Under independence the shared count is hypergeometric; for k₁ = k₂ = pn its variance is
+    n p²(1−p)² up to n/(n−1). Implements Eq. (3.1) of [subnetworks], with the z-score the text
+    leaves out: there the closeness of R and p is taken for independence, although R has a standard
+    deviation of only about (1−p)/√n.
+
+    Args:
+        first: A mask that selects at least one entry.
+        second: A mask over the same parameters.
+
+    Raises:
+        ArgumentError: The masks cover different parameters, or the first is empty.
+    """
+    if first.keys() != second.keys():
+        raise ArgumentError(
+            "second",
+            list(second),
+            f"the first mask covers {list(first)}",
+            "Select both from the same parameters.",
+        )
+    size, k1, k2 = first.size, first.count, second.count
+    if k1 == 0:
+        raise ArgumentError(
+            "first", first, "it selects nothing, so the ratio is 0/0", "Select a larger fraction."
+        )
+    shared = (first & second).count
+    variance = k1 * k2 * (size - k1) * (size - k2) / (size**2 * (size - 1)) if size > 1 else 0.0
+    deviation = shared - k1 * k2 / size
+    return Overlap(
+        ratio=shared / k1,
+        expected=k2 / size,
+        stderr=math.sqrt(variance) / k1,
+        z=deviation / math.sqrt(variance) if variance > 0 else 0.0,
+        shared=shared,
+        size=size,
+    )

@@ -1,0 +1,227 @@
+"""Which entries to select: a score an entry, an order, a scope, and an exact count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyperribbon.core import ArgumentError, Mask, ParameterFilter, torch_generator
+from hyperribbon.core.checks import check_choice, check_finite, check_fraction
+from hyperribbon.subnetworks.states import (
+    State,
+    check_same_architecture,
+    eligible_names,
+    layer_of,
+    state_of,
+)
+
+__all__ = ["Ranking", "rank", "select"]
+
+CRITERIA = ("magnitude", "change", "random")
+Criterion = str | Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The order in which entries are selected, from which masks of any size are cut.
+
+    A fraction p of n entries is the whole number nearest to p·n, halves rounded up. Equal scores
+    are taken in the order of the state: parameter by parameter, each row by row. So masks of
+    growing fraction are nested.
+
+    Attributes:
+        scores: The score of every entry, by parameter name.
+        groups: For each scope group, its parameter names and the flat indices of its entries
+            (over the group's parameters joined), first selected first.
+    """
+
+    scores: Mapping[str, torch.Tensor]
+    groups: tuple[tuple[tuple[str, ...], torch.Tensor], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries ranked."""
+        return sum(len(order) for _, order in self.groups)
+
+    def select(self, fraction: float) -> Mask:
+        """Return the first `fraction` of every scope group."""
+        check_fraction("fraction", fraction)
+        entries = {}
+        for names, order in self.groups:
+            chosen = torch.zeros(len(order), dtype=torch.bool)
+            chosen[order[: math.floor(fraction * len(order) + 0.5)]] = True
+            sizes = [self.scores[name].numel() for name in names]
+            for name, piece in zip(names, chosen.split(sizes), strict=True):
+                entries[name] = piece.reshape(self.scores[name].shape)
+        return Mask({name: entries[name] for name in self.scores})
+
+    def between(self, low: float, high: float) -> Mask:
+        """Return the entries with low ≤ score ≤ high, as in Algorithm 1 of [subnetworks]."""
+        _check_interval(low, high)
+        return Mask({name: (score >= low) & (score <= high) for name, score in self.scores.items()})
+
+
+def rank(
+    final: nn.Module | State,
+    initial: nn.Module | State | None = None,
+    *,
+    criterion: Criterion = "magnitude",
+    order: str = "smallest",
+    scope: str = "global",
+    include: str = "weights",
+    params: ParameterFilter = None,
+    seed: int = 0,
+) -> Ranking:
+    """Rank the entries of a state.
+
+    Args:
+        final: The trained network: a module or a state dict.
+        initial: Its start; needed by the criterion "change".
+        criterion: "magnitude" |θ|; "change" |θ − θ⁰|; "random"; or scores of your own by parameter
+            name, such as those of `gradient_saliency` and `fisher_saliency`.
+        order: "smallest" or "largest" scores first.
+        scope: "global" ranks all entries together, "layer" each layer (the module that owns the
+            parameters) by itself.
+        include: "weights" for tensors of two or more dimensions, "all" for biases and
+            normalisation parameters too.
+        params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
+        seed: Seed of the criterion "random".
+
+    Returns:
+        The ranking; `.select(fraction)` and `.between(low, high)` cut masks from it.
+
+    Raises:
+        ArgumentError: The states do not belong together, a name does not exist, a choice is
+            unknown, or a score is not finite.
+    """
+    check_choice("order", order, ("smallest", "largest"))
+    check_choice("scope", scope, ("global", "layer"))
+    names = eligible_names(final, include, params)
+    scores = _scores(state_of("final", final), initial, names, criterion, seed)
+    members: dict[str, list[str]] = {}
+    for name in names:
+        members.setdefault(layer_of(name) if scope == "layer" else "", []).append(name)
+    groups = []
+    for group in members.values():
+        flat = torch.cat([scores[name].reshape(-1) for name in group])
+        signed = flat if order == "smallest" else -flat
+        groups.append((tuple(group), torch.from_numpy(np.argsort(signed.numpy(), kind="stable"))))
+    return Ranking(scores, tuple(groups))
+
+
+def select(
+    final: nn.Module | State,
+    initial: nn.Module | State | None = None,
+    *,
+    fraction: float | None = None,
+    between: tuple[float, float] | None = None,
+    criterion: Criterion = "magnitude",
+    order: str = "smallest",
+    scope: str = "global",
+    include: str = "weights",
+    params: ParameterFilter = None,
+    seed: int = 0,
+) -> Mask:
+    """Return the mask of the selected entries.
+
+    Give either `fraction` (an exact share: the whole number of entries nearest to fraction·n,
+    halves up; equal scores in the order of the state) or `between` (all entries whose score lies in
+    the closed interval, whatever their number). Implements the selections of Algorithms 1 and 2 of
+    [subnetworks].
+
+    Args:
+        final: The trained network: a module or a state dict.
+        initial: Its start; needed by the criterion "change".
+        fraction: Share of the entries to select, of all together or of each layer (`scope`).
+        between: Lowest and highest score to select.
+        criterion: "magnitude", "change", "random", or scores by parameter name.
+        order: "smallest" or "largest" scores first.
+        scope: "global" or "layer".
+        include: "weights", or "all" for biases and normalisation parameters too.
+        params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
+        seed: Seed of the criterion "random".
+
+    Raises:
+        ArgumentError: Not exactly one of `fraction` and `between` is given, or as in `rank`.
+
+    >>> state = {"weight": torch.tensor([[3.0, -1.0], [2.0, 0.5]])}
+    >>> select(state, fraction=0.5)["weight"]
+    tensor([[False,  True],
+            [False,  True]])
+    """
+    if (fraction is None) == (between is None):
+        raise ArgumentError(
+            "fraction",
+            fraction,
+            "exactly one of fraction and between decides how much is selected",
+            "Give fraction=0.8 or between=(0.0, 0.05).",
+        )
+    if fraction is not None:
+        check_fraction("fraction", fraction)
+    ranking = rank(
+        final,
+        initial,
+        criterion=criterion,
+        order=order,
+        scope=scope,
+        include=include,
+        params=params,
+        seed=seed,
+    )
+    return ranking.between(*between) if between is not None else ranking.select(fraction or 0.0)
+
+
+def _scores(
+    final: State,
+    initial: nn.Module | State | None,
+    names: Iterable[str],
+    criterion: Criterion,
+    seed: int,
+) -> dict[str, torch.Tensor]:
+    names = list(names)
+    if isinstance(criterion, Mapping):
+        missing = [
+            name
+            for name in names
+            if name not in criterion or criterion[name].shape != final[name].shape
+        ]
+        if missing:
+            raise ArgumentError(
+                "criterion",
+                missing,
+                "it has no scores of the right shape for these parameters",
+                "Give a tensor of scores for each, or restrict params.",
+            )
+        scores = {name: criterion[name].detach() for name in names}
+    elif check_choice("criterion", criterion, CRITERIA) == "magnitude":
+        scores = {name: final[name].abs() for name in names}
+    elif criterion == "change":
+        if initial is None:
+            raise ArgumentError(
+                "initial",
+                None,
+                "the criterion 'change' compares with the start",
+                "Give the state the training started from, or criterion='magnitude'.",
+            )
+        start = state_of("initial", initial)
+        check_same_architecture(final, start, names)
+        scores = {name: (final[name] - start[name].to(final[name])).abs() for name in names}
+    else:
+        generator = torch_generator(seed, "select")
+        scores = {
+            name: torch.rand(final[name].shape, generator=generator, dtype=torch.float64)
+            for name in names
+        }
+    return {name: check_finite(f"scores of {name!r}", s.cpu()) for name, s in scores.items()}
+
+
+def _check_interval(low: float, high: float) -> None:
+    if not low <= high:
+        raise ArgumentError(
+            "between", (low, high), "the interval ends before it begins", "Give (lowest, highest)."
+        )

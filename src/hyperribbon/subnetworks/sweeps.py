@@ -1,0 +1,139 @@
+"""Accuracy (or any measurement) of sub-networks over fractions or thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hyperribbon.core import ArgumentError, Mask, ParameterFilter
+from hyperribbon.core.checks import check_choice
+from hyperribbon.subnetworks.evaluation import Measure, evaluate
+from hyperribbon.subnetworks.operations import prune, reinitialize
+from hyperribbon.subnetworks.selection import Criterion, rank
+from hyperribbon.subnetworks.states import State, state_of
+
+__all__ = ["Sweep", "sweep"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measurements of a family of sub-networks.
+
+    Attributes:
+        settings: (s,) the fractions or thresholds asked for.
+        fractions: (s,) the share of entries that was selected.
+        values: (s,) mean over the samples.
+        stderr: (s,) its standard error over the samples.
+    """
+
+    settings: torch.Tensor
+    fractions: torch.Tensor
+    values: torch.Tensor
+    stderr: torch.Tensor
+
+
+def sweep(
+    model: nn.Module,
+    final: State,
+    initial: State | None,
+    data: tuple[torch.Tensor, torch.Tensor],
+    *,
+    operation: str = "reinitialize",
+    criterion: Criterion = "change",
+    fractions: Sequence[float] | None = None,
+    thresholds: Sequence[float] | None = None,
+    order: str = "smallest",
+    scope: str = "global",
+    include: str = "weights",
+    params: ParameterFilter = None,
+    measure: Measure = "accuracy",
+    seed: int = 0,
+) -> Sweep:
+    """Measure sub-networks over growing fractions, or over growing upper thresholds from zero.
+
+    Implements the scans of Figs. 3.3, 3.4 and 3.6 of [subnetworks]: the entries are ranked
+    once, the sub-networks are evaluated many together, and none is trained.
+
+    Args:
+        model: The architecture; it stays as it is.
+        final: Its trained state.
+        initial: Its start (not needed to prune by magnitude).
+        data: Inputs and targets to measure on.
+        operation: "reinitialize" or "prune" the selected entries.
+        criterion: As in `select`.
+        fractions: Shares to select.
+        thresholds: Upper ends of the interval [0, threshold] of scores to select.
+        order: As in `select`; fractions only.
+        scope: As in `select`; fractions only.
+        include: As in `select`.
+        params: As in `select`.
+        measure: As in `evaluate`.
+        seed: Seed of the criterion "random".
+
+    Raises:
+        ArgumentError: Not exactly one of `fractions` and `thresholds` is given, or as in `rank`.
+    """
+    check_choice("operation", operation, ("reinitialize", "prune"))
+    settings = fractions if fractions is not None else thresholds
+    if settings is None or (fractions is None) == (thresholds is None) or not len(settings):
+        raise ArgumentError(
+            "fractions",
+            fractions,
+            "exactly one of fractions and thresholds gives the points of the sweep",
+            "Give fractions=[0.5, 0.8] or thresholds=[0.01, 0.05].",
+        )
+    ranking = rank(
+        final,
+        initial,
+        criterion=criterion,
+        order=order,
+        scope=scope,
+        include=include,
+        params=params,
+        seed=seed,
+    )
+    masks = [
+        ranking.select(setting) if fractions is not None else ranking.between(0.0, setting)
+        for setting in settings
+    ]
+    values = _evaluate_masks(model, final, initial, masks, data, operation, measure)
+    count = values.shape[1]
+    return Sweep(
+        settings=torch.tensor([float(setting) for setting in settings], dtype=torch.float64),
+        fractions=torch.tensor([mask.fraction for mask in masks], dtype=torch.float64),
+        values=values.mean(1),
+        stderr=values.std(1, correction=1 if count > 1 else 0) / count**0.5,
+    )
+
+
+def _evaluate_masks(
+    model: nn.Module,
+    final: State,
+    initial: State | None,
+    masks: list[Mask],
+    data: tuple[torch.Tensor, torch.Tensor],
+    operation: str,
+    measure: Measure,
+    group: int = 16,
+) -> torch.Tensor:
+    """Return (masks, samples); only one group of states is in memory at a time."""
+    base = state_of("final", final)
+    rows = []
+    for start in range(0, len(masks), group):
+        states = []
+        for mask in masks[start : start + group]:
+            if operation == "prune":
+                changed = prune(base, mask)
+            else:
+                changed = reinitialize(base, initial, mask)  # type: ignore[arg-type]
+            states.append(
+                {
+                    name: tensor if torch.equal(tensor, changed[name]) else changed[name]
+                    for name, tensor in base.items()
+                }
+            )
+        rows.append(evaluate(model, states, data, measure=measure))
+    return torch.cat(rows).double()

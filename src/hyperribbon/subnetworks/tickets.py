@@ -1,0 +1,196 @@
+"""Winning tickets: iterative pruning with rewinding, beside its controls."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import nn
+
+from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
+from hyperribbon.core.checks import check_choice, check_fraction, check_positive_int
+from hyperribbon.subnetworks.evaluation import Metric
+from hyperribbon.subnetworks.operations import Initializer, prune, redraw
+from hyperribbon.subnetworks.selection import rank
+from hyperribbon.subnetworks.states import State, check_same_architecture, state_of
+from hyperribbon.subnetworks.torch_pruning import to_torch_prune
+
+__all__ = ["Ticket", "TicketLevel", "find_ticket"]
+
+BRANCHES = ("random", "reinitialized")
+
+
+@dataclass(frozen=True)
+class TicketLevel:
+    """One level of iterative pruning.
+
+    Attributes:
+        kept: Share of the entries still there.
+        ticket: Metric after training the ticket from the rewound weights.
+        branches: Metric of the controls at the same share, by name: "random" keeps as many
+            entries of every parameter, chosen at random; "reinitialized" keeps the ticket's
+            entries but starts from a new draw.
+    """
+
+    kept: float
+    ticket: float
+    branches: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A sub-network that trains.
+
+    Attributes:
+        pruned: The entries that are removed.
+        start: The state to train from: the rewound weights, pruned entries zero.
+        final: The state after the last training.
+        levels: One entry a level, the dense network first.
+    """
+
+    pruned: Mask
+    start: dict[str, torch.Tensor]
+    final: dict[str, torch.Tensor]
+    levels: tuple[TicketLevel, ...]
+
+    def table(self) -> pd.DataFrame:
+        """Return one row a level."""
+        return pd.DataFrame(
+            [
+                {"kept": level.kept, "ticket": level.ticket, **level.branches}
+                for level in self.levels
+            ]
+        )
+
+
+def find_ticket(
+    model: nn.Module,
+    train: Callable[[nn.Module], object],
+    metric: Metric,
+    *,
+    initial: State | None = None,
+    rewind: State | None = None,
+    levels: int = 5,
+    fraction: float = 0.2,
+    criterion: str = "magnitude",
+    scope: str = "global",
+    include: str = "weights",
+    branches: Sequence[str] = BRANCHES,
+    initializer: Initializer | None = None,
+    seed: int = 0,
+) -> Ticket:
+    """Find a sub-network by iterative pruning with rewinding.
+
+    Every level trains the surviving entries from the rewound weights, then removes the share
+    `fraction` of them with the smallest score. Implements Sec. 3.3 of [subnetworks], and with
+    criterion="change" the comparison its Sec. 3.4 proposes.
+
+    Args:
+        model: The architecture; it stays as it is.
+        train: Trains the module it is given in place, with any loop. It receives a copy in which
+            `torch.nn.utils.prune` holds the removed entries at zero.
+        metric: A function of a state dict: one number, or one number a sample, of which the mean is
+            taken.
+        initial: The start; the model's weights by default.
+        rewind: The state that survivors go back to: the start by default, or the dense network's
+            weights at an early step (one entry of a `Trajectory`), which deep networks need.
+        levels: How often to prune.
+        fraction: Share of the survivors removed at each level.
+        criterion: "magnitude" |θ| or "change" |θ − θ_rewind| after training.
+        scope: "global" or "layer".
+        include: "weights", or "all" for biases and normalisation parameters too.
+        branches: Controls to train at every level: "random", "reinitialized", both or none.
+        initializer: Source of new starts for the branch "reinitialized", as in `rerandomize`; by
+            default the start, shuffled within each parameter.
+        seed: Seed of the controls.
+
+    Returns:
+        The ticket with the metric of every level and branch.
+    """
+    check_choice("criterion", criterion, ("magnitude", "change"))
+    check_fraction("fraction", fraction)
+    check_positive_int("levels", levels)
+    for branch in branches:
+        check_choice("branches", branch, BRANCHES)
+    start = state_of("initial", model if initial is None else initial)
+    start = {name: tensor.clone() for name, tensor in start.items()}
+    rewound = start if rewind is None else state_of("rewind", rewind)
+    check_same_architecture(start, rewound, list(start))
+
+    trained = _train(model, rewound, None, train)
+    value = _value(metric, trained)
+    records = [TicketLevel(1.0, value, dict.fromkeys(branches, value))]
+    pruned: Mask | None = None
+    for level in range(1, levels + 1):
+        share = 1.0 - (1.0 - fraction) ** level
+        pruned = _prune_further(trained, rewound, pruned, criterion, scope, include, share)
+        trained = _train(model, rewound, pruned, train)
+        controls = {}
+        for branch in branches:
+            stream = derive_seed(seed, branch, level)
+            if branch == "random":
+                control = _train(model, rewound, _shuffled(pruned, stream), train)
+            else:
+                source = start if initializer is None else initializer
+                drawn = {**start, **redraw(source, seed=stream, names=list(pruned))}
+                control = _train(model, drawn, pruned, train)
+            controls[branch] = _value(metric, control)
+        records.append(TicketLevel(1.0 - pruned.fraction, _value(metric, trained), controls))
+    assert pruned is not None
+    return Ticket(pruned, prune(rewound, pruned), trained, tuple(records))
+
+
+def _train(
+    model: nn.Module, start: State, pruned: Mask | None, train: Callable[[nn.Module], object]
+) -> dict[str, torch.Tensor]:
+    network = copy.deepcopy(model)
+    network.load_state_dict(start)
+    if pruned is not None:
+        to_torch_prune(network, pruned)
+    train(network)
+    return {name: tensor.clone() for name, tensor in state_of("model", network).items()}
+
+
+def _prune_further(
+    trained: State,
+    rewound: State,
+    pruned: Mask | None,
+    criterion: str,
+    scope: str,
+    include: str,
+    share: float,
+) -> Mask:
+    """Return the mask of the removed share, which holds what was removed before."""
+    ranking = rank(trained, rewound, criterion=criterion, scope=scope, include=include)
+    if pruned is None:
+        return ranking.select(share)
+    gone_first = {
+        name: torch.where(pruned[name], torch.full_like(score, -1.0), score)
+        for name, score in ranking.scores.items()
+    }
+    return rank(trained, criterion=gone_first, scope=scope, include=include).select(share)
+
+
+def _shuffled(mask: Mask, seed: int) -> Mask:
+    """Return a random mask with as many selected entries in every parameter."""
+    generator = torch_generator(seed, "shuffled")
+    return Mask(
+        {
+            name: entry.reshape(-1)[torch.randperm(entry.numel(), generator=generator)].reshape(
+                entry.shape
+            )
+            for name, entry in mask.items()
+        }
+    )
+
+
+def _value(metric: Metric, state: State) -> float:
+    value = float(torch.as_tensor(metric(state), dtype=torch.float64).mean())
+    if value != value:
+        raise ArgumentError(
+            "metric", value, "it is not a number after training", "Lower the learning rate."
+        )
+    return value
