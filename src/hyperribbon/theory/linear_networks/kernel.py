@@ -1,0 +1,136 @@
+"""The tangent kernel of a linear network, a bound of its sharpness, and its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
+from hyperribbon.core.linear_chain import chain_products
+from hyperribbon.core.linear_moments import Moments
+
+__all__ = ["jacobian", "ntk", "sharpness_bound", "trace"]
+
+
+def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
+    r"""Return the Jacobian of the outputs f(X) with respect to all weights.
+
+    $$ J = [J_1 \cdots J_L], \qquad J_\ell = (P_\ell X)^\top \otimes S_\ell $$
+
+    Implements Eq. (4) of [linear_networks]. Outputs are ordered sample by sample, and the weights
+    of a layer column by column.
+
+    Args:
+        weights: W1, …, WL.
+        X: Inputs (d0, n), samples as columns.
+
+    Returns:
+        (n dL, p), with p the number of weights. The eigenvalues of the Gauss-Newton matrix are
+        squared singular values of J/√n, and small ones are more precise so than from J Jᵀ.
+    """
+    before, after = chain_products(weights)
+    X = _check_inputs(X, before[0].shape[1])
+    return np.hstack([np.kron((P @ X).T, S) for P, S in zip(before, after, strict=True)])
+
+
+def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
+    r"""Return the neural tangent kernel over n, with the Gauss-Newton matrix's eigenvalues.
+
+    $$ \tfrac1n J J^\top = \sum_{\ell=1}^L \tfrac1n X^\top P_\ell^\top P_\ell X
+    \otimes S_\ell S_\ell^\top $$
+
+    Implements Eq. (5) of [linear_networks], for any inputs.
+
+    Args:
+        weights: W1, …, WL.
+        X: Inputs (d0, n), samples as columns.
+
+    Returns:
+        (n dL, n dL), ordered sample by sample.
+
+    >>> ntk([np.array([[2.0]]), np.array([[3.0]])], np.array([[1.0]]))
+    array([[13.]])
+    """
+    before, after = chain_products(weights)
+    X = _check_inputs(X, before[0].shape[1])
+    samples = X.shape[1]
+    size = samples * after[-1].shape[0]
+    kernel = np.zeros((size, size))
+    for P, S in zip(before, after, strict=True):
+        features = P @ X
+        kernel += np.kron(features.T @ features / samples, S @ S.T)
+    return kernel
+
+
+def sharpness_bound(
+    weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
+) -> float:
+    r"""Return the upper bound of the largest Gauss-Newton eigenvalue.
+
+    $$ \lambda_{\max} \le \sum_{\ell=1}^L
+    \lambda_{\max}\big(\tfrac1n X^\top P_\ell^\top P_\ell X\big)\,
+    \lambda_{\max}(S_\ell S_\ell^\top) $$
+
+    which is σx² Σ σmax²(Pℓ) σmax²(Sℓ) for white inputs. Implements Eq. (6) of [linear_networks];
+    balanced layers attain it.
+
+    Args:
+        weights: W1, …, WL.
+        X: Inputs (d0, n), or their moments; None for white ones.
+        sigma_x: Root mean square of white inputs.
+    """
+    before, after = chain_products(weights)
+    scaled = [_times_inputs(P, X, sigma_x) for P in before]
+    return float(
+        sum(
+            np.linalg.eigvalsh(product @ P.T)[-1] * np.linalg.norm(S, 2) ** 2
+            for product, P, S in zip(scaled, before, after, strict=True)
+        )
+    )
+
+
+def trace(
+    weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
+) -> float:
+    r"""Return the trace of the Hessian.
+
+    $$ \mathrm{Tr} = \tfrac1n \sum_{\ell=1}^L \|P_\ell X\|_F^2 \, \|S_\ell\|_F^2 $$
+
+    Implements Eq. (7) of [linear_networks]. It is exact for any inputs and at any loss: the
+    network is linear in each weight by itself, so the residual adds nothing to the diagonal.
+
+    Args:
+        weights: W1, …, WL.
+        X: Inputs (d0, n), or their moments; None for white ones.
+        sigma_x: Root mean square of white inputs.
+
+    >>> trace([np.array([[2.0]]), np.array([[3.0]])])
+    13.0
+    """
+    before, after = chain_products(weights)
+    return float(
+        sum(
+            np.sum(_times_inputs(P, X, sigma_x) * P) * np.sum(S * S)
+            for P, S in zip(before, after, strict=True)
+        )
+    )
+
+
+def _times_inputs(P: np.ndarray, X: np.ndarray | Moments | None, sigma_x: float) -> np.ndarray:
+    """Return P Σ; the eigenvalues of XᵀPᵀPX/n are those of P Σ Pᵀ."""
+    if X is None:
+        return check_positive("sigma_x", sigma_x) ** 2 * P
+    if isinstance(X, Moments):
+        return X.times_inputs(P)
+    X = _check_inputs(X, P.shape[1])
+    return P @ X @ X.T / X.shape[1]
+
+
+def _check_inputs(X: np.ndarray, width: int) -> np.ndarray:
+    X = np.asarray(X, dtype=np.float64)
+    if X.ndim != 2 or X.shape[0] != width or X.shape[1] == 0:
+        raise ArgumentError(
+            "X", X, f"the first layer takes {width} inputs", f"Give a matrix ({width}, n)."
+        )
+    return check_finite("X", X)

@@ -1,0 +1,128 @@
+"""Two layers, balanced or not: every eigenvalue and eigenvector from the two matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hyperribbon.core.checks import check_positive
+from hyperribbon.core.linear_chain import check_chain
+from hyperribbon.theory.linear_networks.solution import check_white
+
+__all__ = [
+    "shallow_count",
+    "shallow_eigenvalues",
+    "shallow_eigenvectors",
+    "shallow_sharpness",
+    "shallow_trace",
+]
+
+_ZERO = 1e-12  # relative size below which a singular value counts as zero
+
+
+def shallow_eigenvalues(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> np.ndarray:
+    r"""Return the eigenvalues of the tangent kernel of two layers on white inputs.
+
+    $$ \lambda_{ij} = \sigma_x^2 \left(\sigma_i^2(W_1) + \sigma_j^2(W_2)\right),
+    \qquad i \in [d_0],\ j \in [d_2] $$
+
+    with the singular values padded by zeros. Implements Eq. (15) of [linear_networks], which
+    lists i ≤ min(d0, d1) and j ≤ min(d1, d2) only.
+
+    Args:
+        W1: First layer (d1, d0).
+        W2: Second layer (d2, d1).
+        sigma_x: Root mean square of the white inputs.
+
+    Returns:
+        (d0 · d2,), descending.
+
+    >>> shallow_eigenvalues(np.array([[2.0, 0.0]]), np.array([[3.0]]))
+    array([13., 9.])
+    """
+    return np.sort(_pair_sums(W1, W2, sigma_x).ravel())[::-1]
+
+
+def shallow_eigenvectors(W1: np.ndarray, W2: np.ndarray, X: np.ndarray) -> np.ndarray:
+    r"""Return the eigenvectors of the tangent kernel of two layers on white inputs.
+
+    $$ q_{ij} = \tfrac{1}{\sqrt n \sigma_x} X^\top v_i \otimes u_j $$
+
+    with v_i the right singular vectors of W1 and u_j the left ones of W2. Implements Eq. (16) of
+    [linear_networks], normalised.
+
+    Args:
+        W1: First layer (d1, d0).
+        W2: Second layer (d2, d1).
+        X: White inputs (d0, n), samples as columns.
+
+    Returns:
+        (n d2, d0 d2), orthonormal columns in the order of `shallow_eigenvalues`.
+
+    Raises:
+        ArgumentError: The inputs are not white.
+    """
+    W1, W2 = check_chain([W1, W2])
+    sigma_x = check_white(X, W1.shape[1])
+    sums = _pair_sums(W1, W2, sigma_x)
+    features = np.linalg.svd(W1)[2] @ X / (np.sqrt(X.shape[1]) * sigma_x)
+    vectors = np.kron(features.T, np.linalg.svd(W2)[0])
+    return vectors[:, np.argsort(-sums.ravel(), kind="stable")]
+
+
+def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
+    r"""Return the largest eigenvalue, σx²(‖W1‖₂² + ‖W2‖₂²).
+
+    Implements Eq. (10) of [linear_networks].
+
+    Args:
+        W1: First layer (d1, d0).
+        W2: Second layer (d2, d1).
+        sigma_x: Root mean square of the white inputs.
+    """
+    W1, W2 = check_chain([W1, W2])
+    variance = check_positive("sigma_x", sigma_x) ** 2
+    return float(variance * (np.linalg.norm(W1, 2) ** 2 + np.linalg.norm(W2, 2) ** 2))
+
+
+def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
+    r"""Return the sum of the eigenvalues, σx²(d2‖W1‖²_F + d0‖W2‖²_F).
+
+    Implements Eq. (11) of [linear_networks].
+
+    Args:
+        W1: First layer (d1, d0).
+        W2: Second layer (d2, d1).
+        sigma_x: Root mean square of the white inputs.
+    """
+    W1, W2 = check_chain([W1, W2])
+    variance = check_positive("sigma_x", sigma_x) ** 2
+    return float(variance * (len(W2) * np.sum(W1 * W1) + W1.shape[1] * np.sum(W2 * W2)))
+
+
+def shallow_count(W1: np.ndarray, W2: np.ndarray) -> int:
+    r"""Return how many eigenvalues of two layers on white inputs are not zero.
+
+    $$ d_0 d_2 - (d_0 - r_1)(d_2 - r_2), \qquad r_\ell = \mathrm{rank}\, W_\ell $$
+
+    Appendix B of [linear_networks] prints min(d0, d1) · min(d1, d2), which leaves out the pairs
+    with one zero.
+
+    Args:
+        W1: First layer (d1, d0).
+        W2: Second layer (d2, d1).
+    """
+    W1, W2 = check_chain([W1, W2])
+    d_in, d_out = W1.shape[1], W2.shape[0]
+    ranks = [int(np.linalg.matrix_rank(W, rtol=_ZERO)) for W in (W1, W2)]
+    return d_in * d_out - (d_in - ranks[0]) * (d_out - ranks[1])
+
+
+def _pair_sums(W1: np.ndarray, W2: np.ndarray, sigma_x: float) -> np.ndarray:
+    """Return λ_ij as a matrix (d0, d2)."""
+    W1, W2 = check_chain([W1, W2])
+    variance = check_positive("sigma_x", sigma_x) ** 2
+    first, second = np.zeros(W1.shape[1]), np.zeros(W2.shape[0])
+    for padded, weight in ((first, W1), (second, W2)):
+        squares = np.linalg.svd(weight, compute_uv=False) ** 2
+        padded[: len(squares)] = squares
+    return variance * (first[:, None] + second)
