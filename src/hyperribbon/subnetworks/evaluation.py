@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.checks import check_choice, check_positive_int
+from hyperribbon.subnetworks.kernels import vectorisable_attention
 from hyperribbon.subnetworks.states import State, state_of
 
 __all__ = ["Metric", "evaluate", "metric_of"]
@@ -60,7 +61,7 @@ def evaluate(
         together = max(1, min(16, _MEMORY_BYTES // _bytes_per_state(plain[0], inputs)))
     check_positive_int("together", together)
     values = torch.empty(len(plain), len(targets), dtype=torch.float32, device=inputs.device)
-    with torch.no_grad():
+    with torch.no_grad(), vectorisable_attention():
         for start in range(0, len(plain), together):
             group = plain[start : start + together]
             for row in range(0, len(targets), _ROWS):

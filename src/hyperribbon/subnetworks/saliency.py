@@ -10,6 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hyperribbon.core import ArgumentError
+from hyperribbon.subnetworks.kernels import vectorisable_attention
 
 __all__ = ["fisher_saliency", "gradient_saliency"]
 
@@ -80,7 +81,9 @@ def fisher_saliency(
     squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
     for start in range(0, len(targets), _ROWS):
         window = slice(start, start + _ROWS)
-        for name, rows in per_sample(parameters, inputs[window], targets[window]).items():
+        with vectorisable_attention():
+            gradients = per_sample(parameters, inputs[window], targets[window])
+        for name, rows in gradients.items():
             squares[name] += rows.square().sum(0)
     return {
         name: 0.5 * value.square() * squares[name] / len(targets)
