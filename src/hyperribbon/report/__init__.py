@@ -1,1 +1,5 @@
-""""""
+"""Stored results to HTML: one file, no network."""
+
+from hyperribbon.report.writing import write_report
+
+__all__ = ["write_report"]

@@ -1,0 +1,207 @@
+"""What a page is made of: tabs of sections with text, pictures, tables and claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyperribbon.core.claims import Claim
+
+__all__ = ["ClaimRow", "Page", "Picture", "Section", "Tab", "Table", "flatten", "format_number"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: a static image, and where it helps an interactive chart in its place.
+
+    Attributes:
+        name: File name of the export, without its ending.
+        title: Heading; may be empty.
+        image: Data URI of the static image, or None.
+        chart: Plotly figure as JSON, or None.
+        caption: What it shows and how to read it.
+        toggles: Axes of the chart that can be switched between linear and logarithmic: "x", "y".
+        wide: Whether it takes the page's whole width.
+    """
+
+    name: str
+    title: str
+    image: str | None
+    chart: str | None = None
+    caption: str = ""
+    toggles: tuple[str, ...] = ()
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text.
+
+    Attributes:
+        name: File name of the export, without its ending.
+        title: Heading; may be empty.
+        columns: Column headings.
+        rows: Cells as text, one list a row.
+        caption: A note below the heading.
+        folded: Whether it opens on a click.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """A claim ready to be shown.
+
+    Attributes:
+        claim: The claim.
+        preset: Preset of the run that measured it.
+        measured: The number with its uncertainty.
+        expected: The band.
+        band: Left and right edge of the expected band in percent of the picture's width.
+        mark: Position of the measurement, or None when it is not finite.
+        error: Left and right edge of ± 2 standard errors.
+    """
+
+    claim: Claim
+    preset: str
+    measured: str
+    expected: str
+    band: tuple[float, float]
+    mark: float | None
+    error: tuple[float, float]
+
+    @classmethod
+    def of(cls, claim: Claim, preset: str) -> ClaimRow:
+        """Lay a claim out."""
+        low, high = claim.expected.low, claim.expected.high
+        digits = _band_digits(low, high)
+        measured = format_number(claim.measured, digits)
+        if claim.uncertainty > 0:
+            measured += f" ± {format_number(claim.uncertainty, 2)}"
+        spread = 2 * claim.uncertainty if math.isfinite(claim.uncertainty) else 0.0
+        marks = [claim.measured - spread, claim.measured + spread]
+        known = [value for value in (low, high, *marks) if math.isfinite(value)] or [0.0]
+        middle, span = (min(known) + max(known)) / 2, max(known) - min(known)
+        span = span or abs(middle) or 1.0
+
+        def place(value: float) -> float:
+            if math.isinf(value):
+                return 0.0 if value < 0 else 100.0
+            return 50 + 70 * (value - middle) / span
+
+        finite = math.isfinite(claim.measured)
+        return cls(
+            claim,
+            preset,
+            measured,
+            _format_band(low, high),
+            (place(low), place(high)),
+            place(claim.measured) if finite else None,
+            (place(marks[0]), place(marks[1])) if finite else (0.0, 0.0),
+        )
+
+
+@dataclass
+class Section:
+    """A piece of a tab.
+
+    Attributes:
+        title: Heading.
+        note: One line beside the heading: an id, a preset, a folder.
+        text: Paragraphs.
+        facts: Headline numbers: what, value, how certain.
+        pictures: Figures, side by side where there is room.
+        tables: Tables.
+        claims: Claims in full.
+        columns: Names of the runs that `verdicts` compares.
+        verdicts: Claims in short, side by side: the statement, then one claim a run or None.
+        warning: What is wrong with it, if anything.
+    """
+
+    title: str
+    note: str = ""
+    text: list[str] = field(default_factory=list)
+    facts: list[tuple[str, str, str]] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    claims: list[ClaimRow] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    verdicts: list[tuple[str, list[ClaimRow | None]]] = field(default_factory=list)
+    warning: str = ""
+
+
+@dataclass
+class Tab:
+    """Sections under one label."""
+
+    label: str
+    sections: list[Section]
+
+    @property
+    def has_charts(self) -> bool:
+        """Whether a chart needs plotly.js."""
+        return any(picture.chart for section in self.sections for picture in section.pictures)
+
+
+@dataclass
+class Page:
+    """Everything the template shows."""
+
+    title: str
+    subtitle: str
+    tabs: list[Tab]
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """Return a number as people write it.
+
+    >>> format_number(2.28973e-9, 3), format_number(float("nan")), format_number(1234567)
+    ('2.29e-09', 'not finite', '1234567')
+    """
+    if not math.isfinite(value):
+        return "not finite"
+    if float(value).is_integer() and abs(value) < 1e9:
+        return str(int(value))
+    return f"{value:.{digits}g}"
+
+
+def flatten(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Return nested plain values as rows of a dotted name and a text.
+
+    >>> flatten({"a": {"b": 1}, "c": [1, 2]})
+    [('a.b', '1'), ('c', '1, 2')]
+    """
+    if isinstance(tree, dict):
+        rows = []
+        for key, value in tree.items():
+            rows += flatten(value, f"{prefix}.{key}" if prefix else str(key))
+        return rows
+    if isinstance(tree, list | tuple):
+        return [(prefix, ", ".join(str(entry) for entry in tree))]
+    return [(prefix, str(tree))]
+
+
+def _format_band(low: float, high: float) -> str:
+    if math.isinf(low):
+        return "anything" if math.isinf(high) else f"at most {format_number(high)}"
+    if math.isinf(high):
+        return f"at least {format_number(low)}"
+    if low == high:
+        return format_number(low)
+    digits = _band_digits(low, high)
+    return f"{format_number(low, digits)} to {format_number(high, digits)}"
+
+
+def _band_digits(low: float, high: float) -> int:
+    """Return how many digits tell the edges of a band apart."""
+    if not (math.isfinite(low) and math.isfinite(high)) or low == high:
+        return 4
+    return min(max(4, 2 - math.floor(math.log10((high - low) / max(abs(low), abs(high))))), 12)

@@ -1,0 +1,88 @@
+"""`write_report`: run folders and stores to one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hyperribbon import __version__
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store import RunFolder, ensure_folder, write_text
+from hyperribbon.report.experiments import experiment_tabs
+from hyperribbon.report.parts import Page
+
+__all__ = ["render", "write_report"]
+
+
+def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
+    """Write runs as one HTML file that holds everything it needs.
+
+    Args:
+        paths: Folders of runs, or of stores with many runs.
+        out: The file to write; replaced as a whole, or left as it was if anything fails.
+
+    Returns:
+        The file written.
+
+    Raises:
+        ArgumentError: There is no run in a path, or the file cannot be written.
+    """
+    out = Path(out)
+    if out.is_dir():
+        raise ArgumentError("out", str(out), "it is a folder", "Give a file such as report.html.")
+    runs = [run for path in paths for run in _runs(Path(path))]
+    page = Page("hyperribbon report", _count(len(runs), "run"), experiment_tabs(runs))
+    ensure_folder("out", out.absolute().parent)
+    write_text(out, render(page))
+    return out
+
+
+def render(page: Page) -> str:
+    """Return the page as HTML."""
+    environment = Environment(
+        loader=PackageLoader("hyperribbon.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["script_json"] = _script_json
+    templates = files("hyperribbon.report") / "templates"
+    return environment.get_template("report.html.j2").render(
+        page=page,
+        version=__version__,
+        css=Markup((templates / "report.css").read_text()),
+        js=Markup((templates / "report.js").read_text()),
+        plotly=_plotly() if any(tab.has_charts for tab in page.tabs) else "",
+    )
+
+
+def _runs(path: Path) -> list[RunFolder]:
+    if (path / "run.json").is_file():
+        return [RunFolder(path)]
+    found = [RunFolder(file.parent) for file in sorted(path.glob("*/run.json"))]
+    if not found:
+        reason = "it holds no run" if path.is_dir() else "there is no such folder"
+        raise ArgumentError(
+            "runs", str(path), reason, "Give a run's folder, or the --out folder of `reproduce`."
+        )
+    return found
+
+
+def _script_json(text: str) -> Markup:
+    """Return JSON text that cannot end the script element it stands in."""
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+
+
+def _plotly() -> Markup:
+    from plotly.offline import get_plotlyjs
+
+    return Markup(get_plotlyjs().replace("</script", "<\\/script"))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,74 @@
+"""Chromium for tests: skipped where there is none, except in continuous integration."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--enable-unsafe-swiftshader",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@dataclass
+class Watched:
+    """A page, what it wrote to the console and what it asked the network for."""
+
+    page: object
+    problems: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, path: Path):
+        self.page.goto(path.as_uri())
+        return self.page
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[object]:
+    if not Path(CHROMIUM).exists() and not os.environ.get("CI"):
+        pytest.skip(f"{CHROMIUM} is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium) -> Iterator[object]:
+    contexts = []
+
+    def make(*, width: int = 1200, height: int = 900, scheme: str = "light") -> Watched:
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
+        )
+        contexts.append(context)
+        watched = Watched(context.new_page())
+        watched.page.on(
+            "console",
+            lambda m: watched.problems.append(m.text) if m.type in ("error", "warning") else None,
+        )
+        watched.page.on("pageerror", lambda error: watched.problems.append(str(error)))
+        watched.page.on(
+            "request",
+            lambda request: (
+                watched.requests.append(request.url)
+                if not request.url.startswith(("file:", "data:", "blob:"))
+                else None
+            ),
+        )
+        return watched
+
+    yield make
+    for context in contexts:
+        context.close()

@@ -1,0 +1,154 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hyperribbon.core import ArgumentError, Band, Claim
+from hyperribbon.core.store import Store
+from hyperribbon.report import write_report
+from hyperribbon.report.parts import ClaimRow
+
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>"
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489"
+    "0000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
+)
+
+
+def _claim(measured: float, name: str = "x", statement: str = "x is about one") -> Claim:
+    return Claim.judge(
+        f"ribbons/fig4/{name}", place="Fig. 4", statement=statement,
+        expected=Band(0.9, 1.1, "paper"), measured=measured, uncertainty=0.01, why="because",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "runs")
+    run = store.run("ribbons/fig4", {"slope": 0.5}, 0, title="A figure", preset="smoke")
+    (run.figures / "figure.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (run.figures / "figure.png").write_bytes(PNG)
+    run.save_claims([_claim(1.0, "good"), _claim(2.0, "bad"), _claim(float("nan"), "odd")])
+    return store
+
+
+class _Elements(HTMLParser):
+    """Collects tags with their attributes and the text outside scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._raw = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._raw = tag if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag):
+        self._raw = ""
+
+    def handle_data(self, data):
+        if not self._raw:
+            self.text += data
+
+
+def test_a_report_shows_every_claim_with_its_verdict_and_numbers(store: Store, tmp_path: Path):
+    page = _Elements(write_report([store.folder], tmp_path / "r.html").read_text())
+    for verdict in ("✓ holds", "✗ fails", "? undecided"):
+        assert verdict in page.text
+    assert "2 ± 0.01" in page.text
+    assert "0.9 to 1.1" in page.text
+    assert "slope" in page.text
+    assert "torch" in page.text
+
+
+def test_everything_a_report_shows_is_inside_it(store: Store, tmp_path: Path):
+    page = _Elements(write_report([store.folder], tmp_path / "r.html").read_text())
+    addresses = [a for _, attrs in page.tags for k in ("src", "href") if (a := attrs.get(k))]
+    assert len(addresses) >= 2
+    assert all(address.startswith("data:") for address in addresses)
+
+
+def test_names_paths_and_claims_cannot_carry_markup(tmp_path: Path):
+    store = Store(tmp_path / "<b>runs")
+    run = store.run("ribbons/fig4", {"note": HOSTILE}, 0, title=HOSTILE, preset=HOSTILE)
+    (run.figures / "<i>name.png").write_bytes(PNG)
+    (run.figures / "chart.plotly.json").write_text(
+        '{"data": [], "layout": {"title": {"text": "</script><script>alert(2)</script>"}}}'
+    )
+    run.save_claims([_claim(1.0, HOSTILE.replace("/", ""), HOSTILE)])
+    html = write_report([store.folder], tmp_path / "r.html").read_text()
+    page = _Elements(html)
+    assert not any("onerror" in attrs for _, attrs in page.tags)
+    assert "alert('x')" in page.text
+    assert "<script>alert" not in html
+    assert "</script><script>alert" not in html
+    assert not any(tag in ("b", "i") and not attrs for tag, attrs in page.tags if tag == "i")
+
+
+def test_plotly_is_carried_once_and_only_when_a_chart_needs_it(store: Store, tmp_path: Path):
+    plain = write_report([store.folder], tmp_path / "plain.html")
+    assert plain.stat().st_size < 100_000
+    for name in ("one", "two"):
+        (store.runs()[0].figures / f"{name}.plotly.json").write_text('{"data": [], "layout": {}}')
+    drawn = write_report([store.folder], tmp_path / "drawn.html")
+    assert 4e6 < drawn.stat().st_size < 6e6
+
+
+def test_runs_of_one_experiment_stand_side_by_side(store: Store, tmp_path: Path):
+    other = store.run("ribbons/fig4", {"slope": 0.7}, 0, title="A figure", preset="laptop")
+    other.save_claims([_claim(1.0, "good")])
+    page = _Elements(write_report([store.folder], tmp_path / "r.html").read_text())
+    assert "2 runs" in page.text
+    columns = re.search(r"Claim\s*(laptop|smoke)\s*(laptop|smoke)", page.text)
+    assert columns
+    assert {columns[1], columns[2]} == {"laptop", "smoke"}
+
+
+def test_a_damaged_or_unfinished_run_does_not_hide_the_others(store: Store, tmp_path: Path):
+    store.run("ribbons/fig5", {}, 0, title="Unfinished", preset="smoke")
+    damaged = store.run("ribbons/fig6", {}, 0, title="Damaged")
+    (damaged.path / "run.json").write_text("{ not json")
+    page = _Elements(write_report([store.folder], tmp_path / "r.html").read_text())
+    assert "is not finished" in page.text
+    assert "damaged" in page.text
+    assert "✗ fails" in page.text
+
+
+def test_a_folder_without_runs_is_refused_and_nothing_is_written(tmp_path: Path):
+    out = tmp_path / "r.html"
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(ArgumentError, match="runs="):
+            write_report([path], out)
+    assert not out.exists()
+    with pytest.raises(ArgumentError, match="it is a folder"):
+        write_report([tmp_path], tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_report(store: Store, tmp_path: Path, monkeypatch):
+    out = write_report([store.folder], tmp_path / "r.html")
+    before = out.read_text()
+
+    def full_disk(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    with pytest.raises((OSError, ArgumentError)):
+        write_report([store.folder], out)
+    assert out.read_text() == before
+    assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("measured", [0.0, 1.0, 1.1, 5.0, -1e300, float("inf")])
+def test_the_gauge_places_measurement_and_band_in_their_order(measured: float):
+    row = ClaimRow.of(_claim(measured), "smoke")
+    assert row.band[0] <= row.band[1]
+    if row.mark is None:
+        assert measured == float("inf")
+    else:
+        assert 0 <= row.mark <= 100
+        assert (row.mark < row.band[0]) == (measured < 0.9)
+        assert (row.mark > row.band[1]) == (measured > 1.1)
