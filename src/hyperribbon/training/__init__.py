@@ -1,7 +1,17 @@
 """Models, the reference loop, sampling schemes, ensembles, and the Recorder."""
 
+from hyperribbon.training.cadence import Overhead
+from hyperribbon.training.chains import ChainStatistics, RunningMoments, simulate_one_layer
+from hyperribbon.training.chains_batches import chain_batches
+from hyperribbon.training.chains_two_layer import (
+    TwoLayerEnsemble,
+    descend_two_layer,
+    simulate_two_layer,
+)
+from hyperribbon.training.evaluation import evaluate, predict
 from hyperribbon.training.initialization import initialize
-from hyperribbon.training.loop import DivergenceError, TrainingResult, evaluate, train
+from hyperribbon.training.loop import DivergenceError, TrainingResult, train
+from hyperribbon.training.measurements import Measurement
 from hyperribbon.training.models import (
     ARCHITECTURES,
     all_convolutional,
@@ -12,21 +22,34 @@ from hyperribbon.training.models import (
     vision_transformer,
     wide_resnet,
 )
+from hyperribbon.training.recorder import Recorder, RecordingWarning
 from hyperribbon.training.sampling import SAMPLING_SCHEMES, epoch_batches
 
 __all__ = [
     "ARCHITECTURES",
+    "ChainStatistics",
     "DivergenceError",
+    "Measurement",
+    "Overhead",
+    "Recorder",
+    "RecordingWarning",
+    "RunningMoments",
     "SAMPLING_SCHEMES",
     "TrainingResult",
+    "TwoLayerEnsemble",
     "all_convolutional",
+    "chain_batches",
     "conv_mixer",
+    "descend_two_layer",
     "epoch_batches",
     "evaluate",
     "initialize",
     "linear",
     "make_architecture",
     "mlp",
+    "predict",
+    "simulate_one_layer",
+    "simulate_two_layer",
     "train",
     "vision_transformer",
     "wide_resnet",

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
-from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.generators import derive_seed, torch_generator
+from hyperribbon.training.evaluation import Loss, Pair, evaluate, in_memory, in_mode
+from hyperribbon.training.measurements import random_state, set_random_state
 from hyperribbon.training.optimizers import OptimizerChoice, Schedule, make_optimizer, rate_factor
-from hyperribbon.training.sampling import epoch_batches
+from hyperribbon.training.recorder import Recorder
+from hyperribbon.training.sampling import epoch_batches, steps_per_epoch
 
-__all__ = ["DivergenceError", "TrainingResult", "evaluate", "train"]
+__all__ = ["Augmentation", "DivergenceError", "TrainingResult", "train"]
 
-Pair = tuple[torch.Tensor, torch.Tensor]
 Augmentation = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+Callback = Callable[[int, nn.Module], bool | None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class DivergenceError(RuntimeError):
 
 def train(
     model: nn.Module,
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    loss: Loss,
     data: Pair | Dataset,
     *,
     epochs: int,
@@ -84,10 +88,10 @@ def train(
     sampling: str = "shuffle",
     seed: int = 0,
     augment: Augmentation | None = None,
-    on_epoch: Callable[[int, nn.Module], bool | None] | None = None,
-    on_step: Callable[[int, nn.Module], bool | None] | None = None,
-    recorder: None = None,
-    test: Pair | None = None,
+    on_epoch: Callback | None = None,
+    on_step: Callback | None = None,
+    recorder: Recorder | None = None,
+    test: Pair | Dataset | None = None,
 ) -> TrainingResult:
     """Train a model in place.
 
@@ -112,7 +116,8 @@ def train(
         augment: `augment(inputs, generator)` applied to every minibatch.
         on_epoch: Called as `on_epoch(epochs_done, model)`; training stops if it returns True.
         on_step: Called as `on_step(updates_done, model)`; training stops if it returns True.
-        recorder: Keeps records, and lets a killed run go on where it was.
+        recorder: Keeps records. With the folder of a killed run, training goes on from its last
+            record, bit for bit (callbacks may be called again for steps after it).
         test: Inputs and targets evaluated after every epoch.
 
     Raises:
@@ -138,105 +143,84 @@ def train(
     )
     rates = [group["lr"] for group in updater.param_groups]
     device = next(model.parameters()).device
+    length = steps_per_epoch(len(inputs), size)
     initial = copy_state(model)
-    rows: list[dict[str, float]] = []
-    step, stop = 0, False
+    run = _Progress()
 
-    with _own_mode_and_randomness(model, derive_seed(seed, "dropout")):
-        for epoch in range(epochs):
+    with in_mode(model, training=True), _own_randomness(derive_seed(seed, "dropout")):
+        if recorder is not None:
+            run.step = recorder.attach(model, updater, progress=run)
+            initial = recorder.initial_state()
+        for epoch in range(run.step // length, epochs):
+            if run.stopped:
+                break
             factor = rate_factor(schedule, epoch)
             for group, rate in zip(updater.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-            total = count = 0.0
-            for batch in epoch_batches(len(inputs), size, scheme=sampling, seed=seed, epoch=epoch):
+            batches = epoch_batches(len(inputs), size, scheme=sampling, seed=seed, epoch=epoch)
+            for batch in batches[run.step % length :]:
                 samples = inputs[batch]
                 if augment is not None:
-                    samples = augment(samples, torch_generator(seed, "augment", step))
+                    samples = augment(samples, torch_generator(seed, "augment", run.step))
                 value = loss(model(samples.to(device)), targets[batch].to(device))
                 number = value.item()
                 if not isfinite(number):
-                    raise DivergenceError(step, epoch, rates[0] * factor, as_history(rows))
+                    raise DivergenceError(run.step, epoch, rates[0] * factor, run.history())
                 updater.zero_grad(set_to_none=True)
                 value.backward()
                 updater.step()
-                step += 1
-                total += number * len(batch)
-                count += len(batch)
-                if on_step is not None and on_step(step, model) is True:
-                    stop = True
+                run.count(number, len(batch))
+                if on_step is not None and on_step(run.step, model) is True:
+                    run.stopped = True
+                row = {}
+                if run.stopped or run.step % length == 0:
+                    row = run.close_epoch(epoch + 1, rates[0] * factor)
+                    if test is not None:
+                        row |= evaluate(model, loss, test, prefix="test_")
+                    if on_epoch is not None and on_epoch(epoch + 1, model) is True:
+                        run.stopped = True
+                if recorder is not None:
+                    metrics = {f"epoch_{k}" if k == "loss" else k: v for k, v in row.items()}
+                    metrics.pop("epoch", None)
+                    recorder.step(number, epoch=run.step / length, metrics=metrics)
+                if run.stopped:
                     break
-            row = {"epoch": epoch + 1, "loss": total / count, "lr": rates[0] * factor}
-            if test is not None:
-                row |= evaluate(model, loss, test, prefix="test_")
-            rows.append(row)
-            if stop or (on_epoch is not None and on_epoch(epoch + 1, model) is True):
-                break
+        if recorder is not None:
+            recorder.finish()
     updater.zero_grad(set_to_none=True)
-    return TrainingResult(initial, copy_state(model), as_history(rows), step)
+    return TrainingResult(initial, copy_state(model), run.history(), run.step)
 
 
-@torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    data: Pair | Dataset,
-    *,
-    batch_size: int = 2000,
-    prefix: str = "",
-) -> dict[str, float]:
-    """Return the mean loss, and for class labels the accuracy, in evaluation mode.
+@dataclass
+class _Progress:
+    """Where a run is: kept by the recorder, so that its history too goes on after a kill."""
 
-    Args:
-        model: Left as it was found.
-        loss: `loss(outputs, targets)`, a mean over samples.
-        data: Inputs and targets.
-        batch_size: Samples at a time; samples are weighted, not batches.
-        prefix: Put before the names "loss" and "accuracy".
-    """
-    inputs, targets = in_memory(data)
-    device = next(model.parameters()).device
-    labels = not targets.is_floating_point() and targets.ndim == 1
-    total, correct = 0.0, 0
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        for some, wanted in zip(inputs.split(batch_size), targets.split(batch_size), strict=True):
-            outputs, wanted = model(some.to(device)), wanted.to(device)
-            total += loss(outputs, wanted).item() * len(some)
-            if labels:
-                correct += int((outputs.argmax(-1) == wanted).sum())
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    result = {f"{prefix}loss": total / len(inputs)}
-    if labels:
-        result[f"{prefix}accuracy"] = correct / len(inputs)
-    return result
+    step: int = 0
+    total: float = 0.0
+    samples: int = 0
+    stopped: bool = False
+    rows: list[dict[str, float]] = field(default_factory=list)
 
+    def count(self, loss: float, samples: int) -> None:
+        self.step += 1
+        self.total += loss * samples
+        self.samples += samples
 
-def in_memory(data: Pair | Dataset) -> Pair:
-    """Return inputs and targets as two tensors.
+    def close_epoch(self, epoch: int, lr: float) -> dict[str, float]:
+        self.rows.append({"epoch": epoch, "loss": self.total / self.samples, "lr": lr})
+        self.total, self.samples = 0.0, 0
+        return self.rows[-1]
 
-    Raises:
-        ArgumentError: They are not, or they differ in length, or they are empty.
-    """
-    if isinstance(data, Dataset):
-        data = default_collate([data[i] for i in range(len(data))])  # type: ignore[arg-type]
-    try:
-        inputs, targets = data  # type: ignore[misc]
-        lengths = len(inputs), len(targets)
-    except (TypeError, ValueError):
-        raise ArgumentError(
-            "data", data, "it is not a pair (inputs, targets)", "Give two tensors or a Dataset."
-        ) from None
-    if lengths[0] != lengths[1] or lengths[0] == 0:
-        raise ArgumentError(
-            "data",
-            lengths,
-            "inputs and targets must be equally many, at least one",
-            "Check how they were made.",
-        )
-    return inputs, targets
+    def history(self) -> dict[str, np.ndarray]:
+        names = self.rows[0] if self.rows else ()
+        return {name: np.array([row[name] for row in self.rows]) for name in names}
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
 
 def copy_state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -244,21 +228,12 @@ def copy_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def as_history(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
-    """Return one array a quantity from one dict an epoch."""
-    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
-
-
 @contextmanager
-def _own_mode_and_randomness(model: nn.Module, seed: int):
-    """Training mode and a random state of its own; both as before at the end."""
-    modes = [(module, module.training) for module in model.modules()]
-    devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
-    model.train()
+def _own_randomness(seed: int) -> Iterator[None]:
+    """Give dropout a random stream of its own; the global ones are as before at the end."""
+    before = random_state()
     try:
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
-            yield
+        torch.manual_seed(seed)
+        yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        set_random_state(before)

@@ -1,0 +1,136 @@
+"""Measurements taken during training, and the promise that they leave no trace in it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.training.evaluation import in_mode
+
+__all__ = [
+    "Measurement",
+    "as_measurement",
+    "check_name",
+    "random_state",
+    "set_random_state",
+    "undisturbed",
+]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A quantity to measure on a model while it trains.
+
+    Attributes:
+        name: Name of the metric; entries of a dict become "name.entry".
+        function: `function(model)` returning a number, a small array, or a dict of them; with
+            `warm`, `function(model, state)` returning (value, state), where the state is what it
+            returned last time (None at first): tensors and plain values in dicts and lists. A
+            tracked spectrum keeps its eigenvectors there and starts from them.
+        warm: Whether it keeps a state.
+        every: Measure at every n-th record only.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    warm: bool = False
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        check_name("measure", self.name)
+        check_positive_int("every", self.every)
+
+    def __call__(self, model: nn.Module, state: Any) -> tuple[dict[str, Any], Any]:
+        """Return the metrics by full name, and the new state."""
+        value = self.function(model, state) if self.warm else self.function(model)
+        if self.warm:
+            value, state = value
+        if not isinstance(value, Mapping):
+            return {self.name: value}, state
+        return {f"{self.name}.{check_name('measure', key)}": v for key, v in value.items()}, state
+
+
+def as_measurement(function: Callable[..., Any] | Measurement) -> Measurement:
+    """Return a Measurement; a plain function lends its own name."""
+    if isinstance(function, Measurement):
+        return function
+    name = getattr(function, "__name__", type(function).__name__)
+    if not callable(function) or name == "<lambda>":
+        raise ArgumentError(
+            "measure",
+            function,
+            "it has no name to store its values under",
+            "Wrap it: Measurement('sharpness', function).",
+        )
+    return Measurement(name, function)
+
+
+def check_name(argument: str, name: str) -> str:
+    """Return a metric's name if it can be part of a file name."""
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.\-+@ ]*", name):
+        raise ArgumentError(
+            argument,
+            name,
+            "it cannot name a metric",
+            "Use letters, digits, '_', '-' and '.', such as 'top_eigenvalue'.",
+        )
+    return name
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Let a block do anything with a model, and put all back: weights, buffers, gradients, modes.
+
+    The global random states of torch, numpy and Python are put back too.
+    """
+    parameters = list(model.parameters())
+    tensors = [*parameters, *model.buffers()]
+    copies = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+    gradients = [(p, p.grad, p.requires_grad) for p in parameters]
+    randomness = random_state()
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        with in_mode(model, None):
+            yield
+    finally:
+        with torch.no_grad():
+            for tensor, version, copy in copies:
+                if tensor._version != version:
+                    tensor.copy_(copy)
+        for parameter, gradient, required in gradients:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
+        set_random_state(randomness)
+
+
+def random_state() -> dict[str, Any]:
+    """Return the global random states of torch, numpy and Python, as tensors and plain values."""
+    kind, words, position, has_gauss, gauss = np.random.get_state()  # type: ignore[misc]
+    version, internal, gauss_next = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "numpy": [str(kind), torch.from_numpy(np.array(words)), int(position), has_gauss, gauss],
+        "python": [version, list(internal), gauss_next],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put back what `random_state` returned."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    kind, words, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((kind, words.numpy(), position, has_gauss, gauss))
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))

@@ -1,0 +1,77 @@
+"""The state a run needs to go on: weights, optimiser, random states, whole or absent on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store import writing
+from hyperribbon.training.measurements import random_state, set_random_state
+
+__all__ = ["Stateful", "load_parts", "save_parts"]
+
+
+class Stateful(Protocol):
+    """Anything whose state can be taken and put back: a module, an optimiser, a scheduler."""
+
+    def state_dict(self) -> Any:
+        """Return the state: tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Put a state back."""
+        ...
+
+
+def save_parts(path: Path, parts: Mapping[str, Stateful], notes: Any = None) -> None:
+    """Write the state of every part, and of the global random generators, atomically.
+
+    Args:
+        path: File to write.
+        parts: What to save, by name.
+        notes: Tensors and plain values to keep beside.
+
+    Raises:
+        OSError: It could not be written, for instance because the disk is full.
+    """
+    content = {
+        "parts": {name: part.state_dict() for name, part in parts.items()},
+        "random": random_state(),
+        "notes": notes,
+    }
+    with writing(path) as temporary:
+        try:
+            torch.save(content, temporary)
+        except RuntimeError as error:  # torch reports a failed write without its cause
+            raise OSError(f"the state could not be written: {str(error).splitlines()[0]}") from None
+
+
+def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
+    """Put back the state of every part and of the random generators; return the notes.
+
+    Raises:
+        ArgumentError: There is no such state, or it has other parts.
+    """
+    if not path.is_file():
+        raise ArgumentError(
+            "folder",
+            str(path.parent.parent),
+            "its last record has no state to go on from",
+            "Choose another folder, or resume by other means and call attach(step=...).",
+        )
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if content["parts"].keys() != parts.keys():
+        raise ArgumentError(
+            "parts",
+            sorted(parts),
+            f"the stored run has {sorted(content['parts'])}",
+            "Attach the same model, optimiser and other parts as before.",
+        )
+    for name, part in parts.items():
+        part.load_state_dict(content["parts"][name])
+    set_random_state(content["random"])
+    return content["notes"]
