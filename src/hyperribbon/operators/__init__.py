@@ -1,1 +1,22 @@
-""""""
+"""Curvature matrices of a model, known by their products: Hessian, GGN, Fisher, Jacobian, NTK."""
+
+from hyperribbon.operators.algebra import Projected, Restricted
+from hyperribbon.operators.base import Cost, LinearOperator
+from hyperribbon.operators.fisher import Fisher
+from hyperribbon.operators.ggn import GGN
+from hyperribbon.operators.gradient_covariance import GradientCovariance
+from hyperribbon.operators.hessian import Hessian
+from hyperribbon.operators.jacobian import NTK, Jacobian
+
+__all__ = [
+    "Cost",
+    "Fisher",
+    "GGN",
+    "GradientCovariance",
+    "Hessian",
+    "Jacobian",
+    "LinearOperator",
+    "NTK",
+    "Projected",
+    "Restricted",
+]

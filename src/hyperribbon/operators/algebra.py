@@ -1,0 +1,82 @@
+"""Compressions and restrictions of operators."""
+
+from __future__ import annotations
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.base import LinearOperator
+
+__all__ = ["Projected", "Restricted"]
+
+
+class Projected(LinearOperator):
+    """The compression UᵀAU onto the columns of U.
+
+    Args:
+        operator: A square operator A (P, P).
+        basis: U (P, r), usually with orthonormal columns.
+    """
+
+    def __init__(self, operator: LinearOperator, basis: torch.Tensor) -> None:
+        _check_square(operator)
+        if basis.ndim != 2 or basis.shape[0] != operator.shape[0]:
+            raise ArgumentError(
+                "basis", basis, f"the operator is {operator.shape}", "Give U of shape (P, r)."
+            )
+        size = basis.shape[1]
+        super().__init__((size, size), operator.dtype, operator.device)
+        self.operator = operator
+        self.basis = basis.to(operator.device, operator.dtype)
+        self.is_symmetric = operator.is_symmetric
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        return self.basis.T @ self.operator._multiply(self.basis @ block)
+
+    def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
+        return self.basis.T @ self.operator._multiply_transposed(self.basis @ block)
+
+
+class Restricted(LinearOperator):
+    """The principal submatrix A[indices, indices].
+
+    Args:
+        operator: A square operator.
+        indices: Coordinates that stay, as whole numbers.
+    """
+
+    def __init__(self, operator: LinearOperator, indices: torch.Tensor) -> None:
+        _check_square(operator)
+        size = operator.shape[0]
+        indices = torch.as_tensor(indices, device=operator.device)
+        if indices.ndim != 1 or indices.dtype not in (torch.int64, torch.int32):
+            raise ArgumentError(
+                "indices", indices, "it is not a vector of whole numbers", "Give mask.nonzero()."
+            )
+        if len(indices) == 0 or int(indices.min()) < 0 or int(indices.max()) >= size:
+            raise ArgumentError(
+                "indices", indices, f"indices run from 0 to {size - 1}", "Give some of them."
+            )
+        super().__init__((len(indices), len(indices)), operator.dtype, operator.device)
+        self.operator, self.indices = operator, indices
+        self.is_symmetric = operator.is_symmetric
+
+    def _embed(self, block: torch.Tensor) -> torch.Tensor:
+        full = block.new_zeros(self.operator.shape[0], block.shape[1])
+        full[self.indices] = block
+        return full
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        return self.operator._multiply(self._embed(block))[self.indices]
+
+    def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
+        return self.operator._multiply_transposed(self._embed(block))[self.indices]
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the chosen entries of the operator's diagonal."""
+        return self.operator.diagonal()[self.indices]
+
+
+def _check_square(operator: LinearOperator) -> None:
+    if operator.shape[0] != operator.shape[1]:
+        raise ArgumentError("operator", operator, "it is not square", "Give a square operator.")

@@ -1,0 +1,279 @@
+"""The linear operator every curvature matrix is: shape, dtype, device and products."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator as ScipyOperator
+
+from hyperribbon.core.checks import ArgumentError
+
+__all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
+
+_COLUMNS = 64  # columns of the identity multiplied at once when a matrix is written out
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one product with one vector takes.
+
+    Attributes:
+        bytes: Working memory at its peak, with what is kept between products.
+        flops: Floating-point operations.
+    """
+
+    bytes: int
+    flops: float
+
+
+class LinearOperator(ABC):
+    """A real matrix that is known by its products.
+
+    Subclasses give `_multiply` on blocks (columns, k), and `_multiply_transposed` when they are not
+    symmetric.
+
+    Args:
+        shape: Rows and columns.
+        dtype: Precision of the products.
+        device: Where vectors live.
+    """
+
+    is_symmetric = True
+    has_exact_trace = False
+
+    def __init__(
+        self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device | str
+    ) -> None:
+        self.shape = (int(shape[0]), int(shape[1]))
+        self.dtype = dtype
+        self.device = torch.device(device)
+
+    @abstractmethod
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        """Return A @ block for a block of shape (columns, k)."""
+
+    def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
+        """Return Aᵀ @ block for a block of shape (rows, k)."""
+        return self._multiply(block)
+
+    def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
+        """Return the product with a vector (columns,) or a block of vectors (columns, k)."""
+        return _apply(self._multiply, other, self.shape[1], self.dtype, self.device)
+
+    @property
+    def T(self) -> LinearOperator:
+        """The transposed operator; a symmetric one is its own."""
+        return self if self.is_symmetric else Transposed(self)
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the matrix, from products with blocks of the identity."""
+        columns = []
+        for start in range(0, self.shape[1], _COLUMNS):
+            columns.append(self._multiply(self._unit_block(start)))
+        dense = torch.cat(columns, dim=1)
+        return (dense + dense.T) / 2 if self.is_symmetric else dense
+
+    def to_scipy(self) -> ScipyOperator:
+        """Return a scipy operator on numpy arrays, with the same products."""
+
+        def forward(array: np.ndarray) -> np.ndarray:
+            return (self @ self._from_numpy(array)).cpu().numpy()
+
+        def adjoint(array: np.ndarray) -> np.ndarray:
+            return (self.T @ self._from_numpy(array)).cpu().numpy()
+
+        products: dict[str, Any] = {
+            "matvec": lambda x: forward(x.reshape(-1)),
+            "rmatvec": lambda x: adjoint(x.reshape(-1)),
+            "matmat": forward,
+            "rmatmat": adjoint,
+        }
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        return ScipyOperator(shape=self.shape, dtype=dtype, **products)
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the diagonal, exactly.
+
+        Without further structure this costs one product a column.
+        """
+        pieces = []
+        for start in range(0, self.shape[1], _COLUMNS):
+            unit = self._unit_block(start)
+            pieces.append((self._multiply(unit) * unit).sum(0))
+        return torch.cat(pieces)
+
+    def trace(self) -> float:
+        """Return the exact trace; `has_exact_trace` tells whether it is cheap."""
+        return float(self.diagonal().sum(dtype=torch.float64))
+
+    def cost(self) -> Cost | None:
+        """Return what a product takes, or None when it is not known."""
+        return None
+
+    def __add__(self, other: LinearOperator) -> LinearOperator:
+        """Return the sum of two operators."""
+        return Sum((self, other)) if isinstance(other, LinearOperator) else NotImplemented
+
+    def __mul__(self, factor: float) -> LinearOperator:
+        """Return the operator times a number."""
+        return Scaled(self, factor) if isinstance(factor, Real) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> LinearOperator:
+        """Return minus the operator."""
+        return self * -1.0
+
+    def __sub__(self, other: LinearOperator) -> LinearOperator:
+        """Return the difference of two operators."""
+        return self + (-other) if isinstance(other, LinearOperator) else NotImplemented
+
+    def __truediv__(self, factor: float) -> LinearOperator:
+        """Return the operator divided by a number."""
+        return self * (1.0 / factor)
+
+    def __repr__(self) -> str:
+        """Show the kind, the shape and the precision."""
+        return (
+            f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+        )
+
+    def _unit_block(self, start: int) -> torch.Tensor:
+        width = min(_COLUMNS, self.shape[1] - start)
+        block = torch.zeros(self.shape[1], width, dtype=self.dtype, device=self.device)
+        block[start : start + width].fill_diagonal_(1)
+        return block
+
+    def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self.dtype)
+
+
+class Transposed(LinearOperator):
+    """The transpose of a rectangular operator."""
+
+    is_symmetric = False
+
+    def __init__(self, operator: LinearOperator) -> None:
+        super().__init__((operator.shape[1], operator.shape[0]), operator.dtype, operator.device)
+        self.operator = operator
+
+    @property
+    def T(self) -> LinearOperator:
+        """The operator that was transposed."""
+        return self.operator
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        return self.operator._multiply_transposed(block)
+
+    def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
+        return self.operator._multiply(block)
+
+
+class Sum(LinearOperator):
+    """The sum of operators.
+
+    Args:
+        terms: Operators of one shape, precision and device.
+    """
+
+    def __init__(self, terms: Sequence[LinearOperator]) -> None:
+        first = terms[0]
+        for term in terms[1:]:
+            if (term.shape, term.dtype, term.device) != (first.shape, first.dtype, first.device):
+                raise ArgumentError(
+                    "terms", term, f"it does not match {first}", "Add operators on the same space."
+                )
+        super().__init__(first.shape, first.dtype, first.device)
+        self.terms = tuple(terms)
+        self.is_symmetric = all(term.is_symmetric for term in terms)
+        self.has_exact_trace = all(term.has_exact_trace for term in terms)
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        total = self.terms[0]._multiply(block)
+        for term in self.terms[1:]:
+            total = total + term._multiply(block)
+        return total
+
+    def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
+        total = self.terms[0]._multiply_transposed(block)
+        for term in self.terms[1:]:
+            total = total + term._multiply_transposed(block)
+        return total
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the sum of the diagonals."""
+        return torch.stack([term.diagonal() for term in self.terms]).sum(0)
+
+    def trace(self) -> float:
+        """Return the sum of the traces."""
+        return sum(term.trace() for term in self.terms)
+
+    def cost(self) -> Cost | None:
+        """Return the sum of the terms' costs."""
+        costs = [term.cost() for term in self.terms]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) < len(costs):
+            return None
+        return Cost(sum(c.bytes for c in known), sum(c.flops for c in known))
+
+
+class Scaled(LinearOperator):
+    """The multiple s·A."""
+
+    def __init__(self, operator: LinearOperator, factor: Any) -> None:
+        super().__init__(operator.shape, operator.dtype, operator.device)
+        self.operator, self.factor = operator, float(factor)
+        self.is_symmetric = operator.is_symmetric
+        self.has_exact_trace = operator.has_exact_trace
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        return self.factor * self.operator._multiply(block)
+
+    def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
+        return self.factor * self.operator._multiply_transposed(block)
+
+    def diagonal(self) -> torch.Tensor:
+        """Return s times the diagonal."""
+        return self.factor * self.operator.diagonal()
+
+    def trace(self) -> float:
+        """Return s times the trace."""
+        return self.factor * self.operator.trace()
+
+    def cost(self) -> Cost | None:
+        """Return the cost of the operator itself."""
+        return self.operator.cost()
+
+
+def _apply(multiply: Any, other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:
+    """Check a vector or block and multiply it."""
+    if not isinstance(other, torch.Tensor):
+        raise ArgumentError(
+            "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
+        )
+    if other.ndim not in (1, 2) or other.shape[0] != size:
+        raise ArgumentError(
+            "vector",
+            other,
+            f"the operator has {size} columns",
+            f"Give a tensor of shape ({size},) or ({size}, k).",
+        )
+    if other.dtype != dtype or other.device != device:
+        raise ArgumentError(
+            "vector",
+            other,
+            f"the operator works in {dtype} on {device}",
+            "Convert it with .to(operator.device, operator.dtype).",
+        )
+    block = other.detach()
+    if block.ndim == 1:
+        return multiply(block.unsqueeze(1)).squeeze(1)
+    if block.shape[1] == 0:
+        return multiply(block.new_zeros(size, 1))[:, :0]
+    return multiply(block)

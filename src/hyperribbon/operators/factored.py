@@ -1,0 +1,71 @@
+"""Operators s·Σ_n J_nᵀ M_n J_n with M_n = R_nᵀR_n: products, Gram matrix, trace and diagonal."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from math import sqrt
+
+import torch
+
+from hyperribbon.operators.gram import gram_matrix, squared_columns
+from hyperribbon.operators.hessian import RiskOperator
+from hyperribbon.operators.risk import Chunk
+
+__all__ = ["FactoredOperator"]
+
+
+class FactoredOperator(RiskOperator):
+    """A positive semidefinite matrix FᵀF with F = √s·R·J, one group of rows a sample.
+
+    Subclasses give the middle matrix M_n in output space as products (`_middle`) and as rows
+    (`_rows`), and the scale s. The rows of F are ordered by sample, then by row of R_n.
+    """
+
+    has_exact_trace = True
+
+    @abstractmethod
+    def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
+        """Return M u for a block u (k, n, …) of output vectors."""
+
+    @abstractmethod
+    def _rows(self, chunk: Chunk) -> torch.Tensor:
+        """Return R (m, n, …) with Σ_j R_j R_jᵀ = M_n for every sample."""
+
+    def _chunk_product(
+        self, chunk: Chunk, block: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        return chunk.point.pull(self._middle(chunk, chunk.point.push(block)))
+
+    @property
+    def gram_size(self) -> int:
+        """Number of rows of F: the side of the Gram matrix."""
+        first = next(iter(self.risk.chunks()))
+        return self.risk.samples * len(self._rows(first))
+
+    def gram(self) -> torch.Tensor:
+        """Return F Fᵀ, (gram_size, gram_size); its nonzero eigenvalues are the operator's."""
+        return gram_matrix(self.risk, self._rows) * self._scale()
+
+    def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """Return FᵀU for U (gram_size,) or (gram_size, k): eigenvectors in weight space.
+
+        When F Fᵀ u = λu with unit u, the unit eigenvector of the operator is Fᵀu/√λ.
+        """
+        single = coefficients.ndim == 1
+        block = coefficients.unsqueeze(1) if single else coefficients
+        total = torch.zeros(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
+        start = 0
+        for chunk in self.risk.chunks():
+            rows = self._rows(chunk)
+            stop = start + chunk.count * len(rows)
+            weights = block[start:stop].reshape(chunk.count, len(rows), -1)
+            seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
+            total += self.space.flatten(chunk.point.pull(seeds), batched=True)
+            start = stop
+        total *= sqrt(self._scale())
+        return total.squeeze(1) if single else total
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the diagonal, exactly, from back-propagated rows and activations."""
+        return squared_columns(self.risk, self._rows) * self._scale()

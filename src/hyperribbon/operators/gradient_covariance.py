@@ -1,0 +1,135 @@
+"""The covariance of minibatch gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.operators.data import Data
+from hyperribbon.operators.factored import FactoredOperator
+from hyperribbon.operators.risk import Chunk, Forward, Risk
+
+__all__ = ["GradientCovariance"]
+
+
+class GradientCovariance(FactoredOperator):
+    """The covariance C of the gradient of a minibatch.
+
+    With per-sample gradients g_n, of which ∇L is the mean over the N samples,
+
+        C = c·[(1/N) Σ_n g_n g_nᵀ − ∇L ∇Lᵀ],
+
+    without the last term when `centered` is False. The factor c for minibatches of S samples is
+    1/S when they are drawn with replacement and (N − S)/(S(N − 1)) without; it is one when no
+    batch size is given. Implements Eq. (2.14) of [fluctuations].
+
+    Args:
+        model: Any module; it is not changed, and its weights are copied.
+        loss: As for `Hessian`.
+        data: As for `Hessian`.
+        centered: Whether the mean gradient is taken off.
+        batch_size: S, or None for the covariance of single gradients.
+        replacement: Whether minibatches are drawn with replacement.
+        params: Name pattern, list of names or predicate that chooses parameters.
+        mask: Entries of the parameters that are coordinates.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.
+        memory: Bytes to stay below; by default 512 MiB.
+
+    Raises:
+        ArgumentError: As for `Hessian`, or the batch is larger than the data.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Any,
+        data: Data,
+        *,
+        centered: bool = True,
+        batch_size: int | None = None,
+        replacement: bool = True,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        memory: float | None = None,
+    ) -> None:
+        super().__init__(
+            Risk(model, loss, data, params=params, mask=mask, forward=forward, memory=memory)
+        )
+        self.centered = bool(centered)
+        self.replacement = bool(replacement)
+        self.batch_size = (
+            None if batch_size is None else check_positive_int("batch_size", batch_size)
+        )
+        self._mean: torch.Tensor | None = None
+        if self.batch_size is not None and not replacement and self.batch_size > self.risk.samples:
+            raise ArgumentError(
+                "batch_size",
+                batch_size,
+                f"there are {self.risk.samples} samples to draw from without replacement",
+                "Give a smaller batch_size.",
+            )
+
+    @property
+    def factor(self) -> float:
+        """The factor c of the minibatch."""
+        if self.batch_size is None:
+            return 1.0
+        count, size = self.risk.samples, self.batch_size
+        if self.replacement:
+            return 1.0 / size
+        return 0.0 if count == size else (count - size) / (size * (count - 1))
+
+    def mean_gradient(self) -> torch.Tensor:
+        """Return ∇L, (P,)."""
+        if self._mean is None:
+            self._mean = self.risk.gradient()
+        return self._mean
+
+    def gram(self) -> torch.Tensor:
+        """Return F Fᵀ, (N, N); centred, it annihilates constants."""
+        gram = super().gram()
+        if self.centered:
+            gram = gram - gram.mean(0)
+            gram = gram - gram.mean(1, keepdim=True)
+        return gram
+
+    def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """Return FᵀU; with centred rows the mean of U drops out."""
+        return super().lift(coefficients - coefficients.mean(0) if self.centered else coefficients)
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the variances of the gradient's entries."""
+        second = super().diagonal()
+        if not self.centered:
+            return second
+        return second - self.factor * self.mean_gradient().square()
+
+    def _with(self, risk: Risk) -> GradientCovariance:
+        other = super()._with(risk)
+        other._mean = None
+        return other
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        product = super()._multiply(block)
+        if not self.centered:
+            return product
+        mean = self.mean_gradient()
+        return product - self.factor * torch.outer(mean, mean @ block)
+
+    def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
+        slope = self._rows(chunk)
+        along = (slope * block).flatten(2).sum(2)
+        return slope * along.reshape(*along.shape, *(1,) * (slope.ndim - 2))
+
+    def _rows(self, chunk: Chunk) -> torch.Tensor:
+        assert self.risk.loss is not None
+        return self.risk.loss.gradient(chunk.point.outputs, chunk.targets).unsqueeze(0)
+
+    def _scale(self) -> float:
+        return self.factor * self.risk.samples / self.risk.amount**2

@@ -1,0 +1,149 @@
+"""The Jacobian of a model's outputs, and the neural tangent kernel it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.operators.base import LinearOperator
+from hyperribbon.operators.gram import gram_matrix, squared_columns
+from hyperribbon.operators.losses import one_element_each
+from hyperribbon.operators.risk import Chunk, Forward, Risk
+
+__all__ = ["Jacobian", "NTK"]
+
+
+class Jacobian(LinearOperator):
+    """The Jacobian J of all outputs on all inputs, shape (n·C, P).
+
+    Rows are ordered by sample, then by output. `.T` is its transpose.
+
+    Args:
+        model: Any module; it is not changed, and its weights are copied.
+        inputs: A tensor of inputs, a Dataset or a DataLoader; targets are ignored.
+        params: Name pattern, list of names or predicate that chooses parameters.
+        mask: Entries of the parameters that are coordinates.
+        forward: forward(model, batch) -> outputs, for other batches.
+        memory: Bytes to stay below; by default 512 MiB.
+
+    Raises:
+        ArgumentError: The model or the inputs do not define a fixed function.
+    """
+
+    is_symmetric = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        memory: float | None = None,
+    ) -> None:
+        risk = Risk(model, None, inputs, params=params, mask=mask, forward=forward, memory=memory)
+        self._set(risk)
+
+    def _set(self, risk: Risk) -> None:
+        self.risk = risk
+        rows = sum(chunk.point.outputs.numel() for chunk in risk.chunks())
+        LinearOperator.__init__(self, (rows, risk.space.dimension), risk.dtype, risk.device)
+
+    @property
+    def space(self) -> ParameterSpace:
+        """The coordinates: which column is which weight."""
+        return self.risk.space
+
+    def layers(self) -> dict[str, Jacobian]:
+        """Return the columns of each layer, by the layer's name."""
+        blocks = {}
+        for name, space in self.space.layers().items():
+            blocks[name] = object.__new__(Jacobian)
+            blocks[name]._set(self.risk.on(space))
+        return blocks
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the matrix."""
+        units = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
+        if self.shape[1] < self.shape[0]:
+            return super().to_dense()
+        return self._multiply_transposed(units).T
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the entries (i, i)."""
+        return self.to_dense().diagonal()
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        named = self.space.unflatten(block)
+        pieces = [chunk.point.push(named).flatten(1) for chunk in self.risk.chunks()]
+        return torch.cat(pieces, dim=1).T
+
+    def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(self.shape[1], block.shape[1], dtype=self.dtype, device=self.device)
+        start = 0
+        for chunk in self.risk.chunks():
+            outputs = chunk.point.outputs
+            stop = start + outputs.numel()
+            seeds = block[start:stop].T.reshape(-1, *outputs.shape)
+            total += self.space.flatten(chunk.point.pull(seeds), batched=True)
+            start = stop
+        return total
+
+
+class NTK(LinearOperator):
+    """The empirical neural tangent kernel Θ = J Jᵀ on given inputs, shape (n·C, n·C).
+
+    Rows are ordered by sample, then by output. `.to_dense()` forms it layer by layer from
+    activations and back-propagated output gradients, without J. Arguments are those of `Jacobian`.
+    """
+
+    has_exact_trace = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        memory: float | None = None,
+    ) -> None:
+        self._set(Jacobian(model, inputs, params=params, mask=mask, forward=forward, memory=memory))
+
+    def _set(self, jacobian: Jacobian) -> None:
+        self.jacobian, self.risk = jacobian, jacobian.risk
+        size = jacobian.shape[0]
+        LinearOperator.__init__(self, (size, size), jacobian.dtype, jacobian.device)
+
+    def layers(self) -> dict[str, NTK]:
+        """Return each layer's term of the kernel, by the layer's name; they sum to it."""
+        terms = {}
+        for name, jacobian in self.jacobian.layers().items():
+            terms[name] = object.__new__(NTK)
+            terms[name]._set(jacobian)
+        return terms
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the kernel matrix."""
+        return gram_matrix(self.risk, _identity)
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the squared norms of the rows of J."""
+        return self.to_dense().diagonal()
+
+    def trace(self) -> float:
+        """Return ‖J‖²."""
+        return float(squared_columns(self.risk, _identity).sum(dtype=torch.float64))
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        return self.jacobian._multiply(self.jacobian._multiply_transposed(block))
+
+
+def _identity(chunk: Chunk) -> torch.Tensor:
+    return one_element_each(torch.ones_like(chunk.point.outputs))

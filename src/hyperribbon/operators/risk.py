@@ -1,0 +1,283 @@
+"""The empirical risk: a model, a loss and data as one function of a vector of weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.operators.data import Data, Source, batch_size, cut
+from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
+from hyperribbon.operators.losses import Loss, recognise
+from hyperribbon.operators.probes import check_batch_norm, check_finite_loss, check_repeatable
+from hyperribbon.operators.purity import evaluation
+
+__all__ = ["Chunk", "Forward", "Risk"]
+
+Forward = Callable[[nn.Module, Any], Any]
+"""forward(model, batch) -> outputs, or (outputs, targets) taken from the batch."""
+
+MEMORY = 512 * 2**20
+"""Bytes for what is kept and worked on when memory= is not given."""
+
+_PROBE = 16  # samples of the first batch on which the model is tried out
+_TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+
+
+@dataclass
+class Chunk:
+    """Consecutive samples with the model linearised on them.
+
+    Attributes:
+        start: Position of the first sample in the data.
+        point: The model's derivatives on these samples.
+        inputs: Their inputs (the whole batch when it is not a pair).
+        targets: Their targets.
+        amount: What they add to the divisor of a mean.
+    """
+
+    start: int
+    point: Linearisation
+    inputs: Any
+    targets: Any
+    amount: float
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self.point.outputs)
+
+
+class Risk:
+    """L(θ) = Σ_n ℓ(f(x_n; θ), y_n) / amount at the model's present weights.
+
+    The weights and buffers are copied, so later training does not reach the operator, and the
+    model, its gradients, mode, hooks and buffers are not touched.
+
+    Args:
+        model: Any module.
+        loss: A loss (see `losses.recognise`), or None when only the outputs matter.
+        data: Pair of tensors, Dataset, DataLoader; inputs alone without a loss.
+        params: Which parameters are coordinates (see `ParameterSpace.of_model`).
+        mask: Which entries of them are.
+        forward: How the model is called on a batch, when not model(inputs).
+        memory: Bytes to stay below, for data and graphs that are kept between products.
+        check: Whether to try the model out on a few samples first.
+
+    Raises:
+        ArgumentError: The model, the loss or the data do not define a fixed finite function.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Any,
+        data: Data,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        memory: float | None = None,
+        check: bool = True,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentError("model", model, "it is not a torch.nn.Module", "Give a module.")
+        self.space = ParameterSpace.of_model(model, params, mask)
+        self.memory = check_positive("memory", MEMORY if memory is None else memory)
+        self.loss: Loss | None = None if loss is None else recognise(loss)
+        self._caller = _Caller(model, forward)
+        self._state = {
+            f"model.{name}": tensor.detach().clone()
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        }
+        first = self._state[f"model.{self.space.names[0]}"]
+        self.dtype, self.device = first.dtype, first.device
+        self.source = Source(data, dtype=self.dtype, device=self.device, memory=self.memory / 2)
+        self._forget()
+        if check:
+            check_batch_norm(model)
+            self._try_out(model)
+
+    def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
+        """Return the same risk at other weights: named tensors, or coordinates (P,)."""
+        named = self.space.unflatten(weights) if isinstance(weights, torch.Tensor) else weights
+        other = copy.copy(self)
+        other._state = dict(self._state)
+        for name, tensor in named.items():
+            key = f"model.{name}"
+            if key not in other._state or other._state[key].shape != tensor.shape:
+                raise ArgumentError(
+                    "weights", name, "the model has no such parameter", "Use state_dict names."
+                )
+            tensor = tensor.detach().to(self.device, self._state[key].dtype).clone()
+            if isinstance(weights, torch.Tensor):
+                tensor = self._keep_unselected(name, tensor)
+            other._state[key] = tensor
+        other._forget()
+        return other
+
+    def on(self, space: ParameterSpace) -> Risk:
+        """Return the same risk with other coordinates, at the same weights."""
+        other = copy.copy(self)
+        other.space = space
+        other._forget()
+        return other
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return the parameters that hold the coordinates."""
+        return {name: self._state[f"model.{name}"] for name in self.space.names}
+
+    def evaluate(self, weights: Block, batch: Any) -> tuple[torch.Tensor, Any]:
+        """Return outputs (n, …) and targets of a batch at given parameters."""
+        state = self._state | {f"model.{name}": tensor for name, tensor in weights.items()}
+        buffers = {key: state[key].clone() for key in self._caller.buffer_keys}
+        outputs, targets = functional_call(self._caller, state | buffers, (batch,))
+        if not isinstance(outputs, torch.Tensor):
+            raise ArgumentError(
+                "model",
+                type(outputs).__name__,
+                "its output is not a tensor",
+                "Pick the tensor with forward=lambda model, batch: model(batch[0]).logits.",
+            )
+        if outputs.ndim == 0 or len(outputs) == 0:
+            raise ArgumentError(
+                "model", outputs, "its output has no sample axis", "Return shape (n, …)."
+            )
+        return outputs, targets
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the data in chunks; graphs are kept for the next pass when they fit."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        size = self._chunk_size()
+        keep: list[Chunk] | None = [] if self._fits(size) else None
+        samples, amount = 0, 0.0
+        for start, batch in self.source.chunks(size):
+            chunk = self._chunk(start, batch)
+            samples, amount = samples + chunk.count, amount + chunk.amount
+            if keep is not None:
+                keep.append(chunk)
+            yield chunk
+        self._samples, self._amount = samples, amount
+        self._kept = keep
+
+    @property
+    def samples(self) -> int:
+        """Number of samples N (rows of the outputs)."""
+        self._count()
+        return self._samples  # type: ignore[return-value]
+
+    @property
+    def amount(self) -> float:
+        """The divisor: one for a sum; samples, elements or total weight for a mean."""
+        self._count()
+        return 1.0 if self.loss is None or self.loss.reduction == "sum" else self._amount  # type: ignore[return-value]
+
+    def value(self) -> float:
+        """Return L(θ)."""
+        assert self.loss is not None
+        total = sum(self.loss.total(c.point.outputs, c.targets).double() for c in self.chunks())
+        return float(total) / self.amount
+
+    def gradient(self) -> torch.Tensor:
+        """Return ∇L(θ) as coordinates (P,)."""
+        assert self.loss is not None
+        total = torch.zeros(self.space.dimension, dtype=self.dtype, device=self.device)
+        for chunk in self.chunks():
+            slope = self.loss.gradient(chunk.point.outputs, chunk.targets)
+            pulled = chunk.point.pull(slope.unsqueeze(0))
+            total += self.space.flatten({name: t[0] for name, t in pulled.items()})
+        return total / self.amount
+
+    def _chunk(self, start: int, batch: Any) -> Chunk:
+        leaves = {name: w.detach().requires_grad_() for name, w in self.weights().items()}
+        found: list[Any] = []
+
+        def forward(weights: Block) -> torch.Tensor:
+            outputs, targets = self.evaluate(weights, batch)
+            found.append(targets)
+            return outputs
+
+        point = AutogradLinearisation(forward, leaves)
+        targets, outputs = found[0], point.outputs
+        inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
+        if self.loss is None:
+            return Chunk(start, point, inputs, targets, float(len(outputs)))
+        self.loss.check(outputs, targets)
+        check_finite_loss(self.loss.total(outputs, targets), outputs)
+        return Chunk(start, point, inputs, targets, self.loss.amount(outputs, targets))
+
+    def _try_out(self, model: nn.Module) -> None:
+        batch = next(self.source.batches())
+        batch = cut(batch, 0, min(_PROBE, batch_size(batch)))
+
+        def evaluate() -> torch.Tensor:
+            with evaluation():
+                return self.evaluate(self.weights(), batch)[0].detach()
+
+        check_repeatable(model, evaluate)
+        self._chunk(0, batch)
+
+    def _chunk_size(self) -> int:
+        return 512
+
+    def _fits(self, size: int) -> bool:
+        return self.source.is_kept
+
+    def _count(self) -> None:
+        if self._samples is None:
+            for _ in self.chunks():
+                pass
+
+    def _forget(self) -> None:
+        self._kept: list[Chunk] | None = None
+        self._samples: int | None = None
+        self._amount: float | None = None
+
+    def _keep_unselected(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        selection = self.space.selections[self.space.names.index(name)]
+        if selection is None:
+            return tensor
+        full = self._state[f"model.{name}"].clone()
+        full.view(-1)[selection] = tensor.reshape(-1)[selection]
+        return full
+
+
+class _Caller(nn.Module):
+    """The model together with the way it is called; the model itself gets no hook."""
+
+    def __init__(self, model: nn.Module, forward: Forward | None) -> None:
+        super().__init__()
+        self.model = model
+        self._forward = forward
+        self.buffer_keys = [f"model.{name}" for name, _ in model.named_buffers()]
+
+    def forward(self, batch: Any) -> tuple[torch.Tensor, Any]:
+        """Return outputs and targets of a batch."""
+        pair = isinstance(batch, tuple) and len(batch) == 2
+        if isinstance(batch, Mapping):
+            targets = next((batch[key] for key in _TARGET_KEYS if key in batch), None)
+        else:
+            targets = batch[-1] if isinstance(batch, tuple) else None
+        if self._forward is not None:
+            answer = self._forward(self.model, batch)
+            return answer if isinstance(answer, tuple) else (answer, targets)
+        if isinstance(batch, torch.Tensor):
+            return self.model(batch), None
+        if pair and isinstance(batch[0], torch.Tensor):
+            return self.model(batch[0]), targets
+        raise ArgumentError(
+            "data",
+            sorted(batch) if isinstance(batch, Mapping) else f"{len(batch)} items",
+            "a batch is neither a tensor nor a pair (inputs, targets)",
+            "Say how the model is called: forward=lambda model, batch: (outputs, targets).",
+        )

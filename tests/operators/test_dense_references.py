@@ -1,0 +1,245 @@
+"""Every operator against dense float64 matrices from plain autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hyperribbon.core import Mask
+from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian
+
+KINDS = ("mlp", "relu", "cnn", "transformer")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hessian_is_the_second_derivative(
+    kind, loss_name, make_case, make_losses, reference, close
+):
+    model, inputs, targets = make_case(kind, 5 if kind == "transformer" else 11)
+    loss, targets = make_losses(kind, targets, model(inputs).detach())[loss_name]
+    dense = reference(model, inputs).hessian(lambda f: loss(f, targets))
+    operator = Hessian(model, loss, (inputs, targets))
+    block = torch.randn(len(dense), 3, dtype=torch.float64)
+    close(operator @ block, dense @ block)
+    close(operator @ block[:, 0], dense @ block[:, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ggn_is_the_curvature_of_the_loss_through_the_linearised_model(
+    kind, loss_name, make_case, make_losses, reference, close
+):
+    model, inputs, targets = make_case(kind, 5 if kind == "transformer" else 11)
+    loss, targets = make_losses(kind, targets, model(inputs).detach())[loss_name]
+    dense = reference(model, inputs).ggn(lambda f: loss(f, targets))
+    operator = GGN(model, loss, (inputs, targets))
+    block = torch.randn(len(dense), 3, dtype=torch.float64)
+    close(operator @ block, dense @ block)
+    close(operator.diagonal(), dense.diagonal())
+    assert operator.trace() == pytest.approx(float(dense.trace()), rel=1e-9)
+    gram = operator.gram()
+    assert gram.shape == (operator.gram_size, operator.gram_size)
+    close(gram @ gram, gram @ gram.T)
+    values, vectors = torch.linalg.eigh(gram)
+    close(operator.lift(vectors) @ operator.lift(vectors).T, dense, 1e-9)
+    close(values.sum(), dense.trace())
+
+
+def test_jacobian_and_kernel(case, reference, close):
+    model, inputs, _ = case
+    dense = reference(model, inputs).jacobian()
+    dense = dense.reshape(-1, dense.shape[2])
+    jacobian, kernel = Jacobian(model, inputs), NTK(model, inputs)
+    assert jacobian.shape == dense.shape
+    assert jacobian.T.T is jacobian
+    right = torch.randn(dense.shape[1], 2, dtype=torch.float64)
+    left = torch.randn(dense.shape[0], 2, dtype=torch.float64)
+    close(jacobian @ right, dense @ right)
+    close(jacobian.T @ left, dense.T @ left)
+    close(jacobian.to_dense(), dense)
+    close(kernel.to_dense(), dense @ dense.T)
+    close(kernel @ left, dense @ (dense.T @ left))
+    close(kernel.diagonal(), dense.square().sum(1))
+    assert kernel.trace() == pytest.approx(float(dense.square().sum()), rel=1e-9)
+    close(sum(term.to_dense() for term in kernel.layers().values()), dense @ dense.T)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("centered", [True, False])
+def test_gradient_covariance(kind, centered, make_case, reference, close):
+    model, inputs, targets = make_case(kind)
+    gradients = reference(model, inputs).sample_gradients(
+        lambda f: nn.functional.cross_entropy(f, targets, reduction="none")
+    )
+    mean = gradients.mean(0)
+    dense = gradients.T @ gradients / len(inputs) - centered * torch.outer(mean, mean)
+    options = {"centered": centered}
+    operator = GradientCovariance(model, nn.CrossEntropyLoss(), (inputs, targets), **options)
+    check_everything(operator, dense, close)
+    for replacement, factor in ((True, 1 / 4), (False, (11 - 4) / (4 * (11 - 1)))):
+        operator = GradientCovariance(
+            model,
+            nn.CrossEntropyLoss(),
+            (inputs, targets),
+            batch_size=4,
+            replacement=replacement,
+            **options,
+        )
+        check_everything(operator, factor * dense, close)
+
+
+def test_weighted_sample_gradients_average_to_the_gradient(
+    make_case, make_losses, reference, close
+):
+    model, inputs, targets = make_case("mlp")
+    for name in ("cross_entropy_weighted", "cross_entropy_ignore", "mse_sum", "mse"):
+        loss, labels = make_losses("mlp", targets, model(inputs).detach())[name]
+        operator = GradientCovariance(model, loss, (inputs, labels), centered=False)
+        whole = reference(model, inputs)
+        gradient = torch.autograd.functional.jacobian(
+            lambda w, whole=whole, loss=loss, labels=labels: loss(whole.outputs(w), labels),
+            whole.flat,
+        )
+        close(operator.mean_gradient(), gradient)
+        rows = operator.lift(torch.eye(11, dtype=torch.float64)) * 11**0.5
+        close(rows.mean(1), gradient)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_fisher_of_classes_is_the_mean_outer_product_of_scores(
+    kind, make_case, reference, close
+):
+    model, inputs, _ = make_case(kind, 6)
+    whole = reference(model, inputs)
+    outputs = whole.outputs(whole.flat).detach()
+    classes, positions = outputs.shape[1], outputs[0, 0].numel()
+    jacobian = whole.jacobian().reshape(len(inputs), classes, positions, -1)
+    p = torch.softmax(outputs, 1).reshape(len(inputs), classes, positions)
+    dense = torch.zeros(len(whole.flat), len(whole.flat), dtype=torch.float64)
+    for n in range(len(inputs)):
+        for t in range(positions):
+            for y in range(classes):
+                unit = torch.eye(classes, dtype=torch.float64)[y]
+                score = jacobian[n, :, t].T @ (p[n, :, t] - unit)
+                dense += p[n, y, t] * torch.outer(score, score) / len(inputs)
+    check_everything(Fisher(model, inputs), dense, close)
+
+
+def covariances(outputs):
+    base = torch.randn(3, 3, dtype=torch.float64)
+    full = base @ base.T + torch.eye(3).double()
+    several = torch.randn(len(outputs), 3, 3, dtype=torch.float64)
+    several = several @ several.mT + torch.eye(3).double()
+    return {
+        "number": (0.3, 0.3 * torch.eye(3).double().expand(len(outputs), 3, 3)),
+        "matrix": (full, full.expand(len(outputs), 3, 3)),
+        "function": (lambda x: several[: len(x)], several),
+    }
+
+
+@pytest.mark.parametrize("which", ["number", "matrix", "function"])
+@pytest.mark.parametrize("space", ["model", "softmax"])
+def test_gaussian_fisher_carries_the_inverse_covariance(which, space, make_case, reference, close):
+    model, inputs, _ = make_case("mlp")
+    whole = reference(model, inputs)
+    outputs = whole.outputs(whole.flat).detach()
+    variance, sigma = covariances(outputs)[which]
+    jacobian = whole.jacobian()
+    if space == "softmax":
+        p = torch.softmax(outputs, 1)
+        jacobian = (torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)) @ jacobian
+    dense = torch.einsum("nip,nij,njq->pq", jacobian, torch.linalg.inv(sigma), jacobian) / 11
+    operator = Fisher(model, inputs, likelihood="gaussian", outputs=space, variance=variance)
+    check_everything(operator, dense, close)
+
+
+def test_empirical_fisher_is_the_second_moment_of_the_gradients(make_case, reference, close):
+    model, inputs, targets = make_case("cnn")
+    gradients = reference(model, inputs).sample_gradients(
+        lambda f: nn.functional.cross_entropy(f, targets, reduction="none")
+    )
+    operator = Fisher(model, (inputs, targets), estimator="empirical")
+    check_everything(operator, gradients.T @ gradients / 11, close)
+    values = torch.randn(11, 3).double()
+    residuals = reference(model, inputs).sample_gradients(
+        lambda f: (f - values).square().sum(1) / (2 * 0.5)
+    )
+    operator = Fisher(
+        model, (inputs, values), likelihood="gaussian", estimator="empirical", variance=0.5
+    )
+    check_everything(operator, residuals.T @ residuals / 11, close)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
+def test_sampled_fisher_tends_to_the_exact_one(likelihood, make_case, close):
+    model, inputs, _ = make_case("mlp")
+    exact = Fisher(model, inputs, likelihood=likelihood, variance=0.7).to_dense()
+    sampled = Fisher(
+        model, inputs, likelihood=likelihood, variance=0.7, estimator="mc", samples=4000
+    )
+    # the relative error of a second moment of s·N draws is about (4/(s·N))^½ ≈ 0.01
+    close(sampled.to_dense(), exact, 0.05)
+    close(sampled.to_dense(), sampled.to_dense(), 0.0)
+
+
+def check_everything(operator, dense, close):
+    block = torch.randn(len(dense), 3, dtype=torch.float64)
+    close(operator @ block, dense @ block)
+    close(operator.to_dense(), dense)
+    close(operator.diagonal(), dense.diagonal())
+    assert operator.trace() == pytest.approx(float(dense.trace()), rel=1e-9)
+    lifted = operator.lift(torch.eye(operator.gram_size, dtype=torch.float64))
+    close(lifted @ lifted.T, dense)
+    close(operator.gram(), lifted.T @ lifted)
+
+
+def test_ragged_batches_change_nothing(case, make_losses, reference, close):
+    model, inputs, targets = case
+    for name in ("cross_entropy_weighted", "cross_entropy_ignore", "mse", "callable_mean"):
+        loss, labels = make_losses("", targets, model(inputs).detach())[name]
+        whole = reference(model, inputs)
+        dense = whole.hessian(lambda f, loss=loss, labels=labels: loss(f, labels))
+        loader = DataLoader(TensorDataset(inputs, labels), batch_size=4)
+        vector = torch.randn(len(dense), dtype=torch.float64)
+        close(Hessian(model, loss, loader) @ vector, dense @ vector)
+        streamed = Hessian(model, loss, loader, memory=1000)
+        assert not streamed.risk.source.is_kept
+        close(streamed @ vector, dense @ vector)
+
+
+def test_parameter_subsets_and_layers(case, reference, close):
+    model, inputs, targets = case
+    loss = nn.CrossEntropyLoss()
+    names = [name for name, _ in model.named_parameters()][:3]
+    dense = reference(model, inputs, names).hessian(lambda f: loss(f, targets))
+    close(Hessian(model, loss, (inputs, targets), params=names).to_dense(), dense)
+    ggn = reference(model, inputs, names).ggn(lambda f: loss(f, targets))
+    check_everything(GGN(model, loss, (inputs, targets), params=names), ggn, close)
+    whole = Hessian(model, loss, (inputs, targets))
+    full = whole.to_dense()
+    start = 0
+    for name, block in whole.layers().items():
+        size = block.shape[0]
+        assert all(n.startswith(name) for n in block.space.names)
+        close(block.to_dense(), full[start : start + size, start : start + size])
+        start += size
+    assert start == whole.shape[0]
+
+
+def test_masks_pick_rows_and_columns(case, reference, close):
+    model, inputs, targets = case
+    loss = nn.CrossEntropyLoss()
+    generator = torch.Generator().manual_seed(1)
+    mask = Mask(
+        {
+            name: torch.rand(p.shape, generator=generator) < 0.3
+            for name, p in model.named_parameters()
+        }
+    )
+    chosen = torch.cat([mask[name].reshape(-1) for name, _ in model.named_parameters()])
+    whole = reference(model, inputs)
+    hessian = whole.hessian(lambda f: loss(f, targets))[chosen][:, chosen]
+    close(Hessian(model, loss, (inputs, targets), mask=mask).to_dense(), hessian)
+    ggn = whole.ggn(lambda f: loss(f, targets))[chosen][:, chosen]
+    check_everything(GGN(model, loss, (inputs, targets), mask=mask), ggn, close)
