@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hyperribbon.theory import linear_networks as ln
 
 SETTINGS = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
