@@ -1,0 +1,187 @@
+"""`eigsh`: eigenpairs with their certificates, by the cheapest route."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_finite,
+    check_positive,
+    check_positive_int,
+)
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.results import Spectrum
+from hyperribbon.spectra.gram import gram_spectrum
+from hyperribbon.spectra.lanczos import lanczos, select
+from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.planning import free_memory, lanczos_capacity, plan
+
+__all__ = ["eigsh"]
+
+_ROUNDING = 1e-15
+_METHODS = ("auto", "lanczos", "gram", "dense")
+_ENDS = ("LA", "SA", "LM", "BE")
+
+
+def eigsh(
+    op: Any,
+    k: int,
+    which: str = "LA",
+    tol: float = 1e-4,
+    method: str = "auto",
+    *,
+    seed: int = 0,
+    v0: Spectrum | torch.Tensor | np.ndarray | None = None,
+    max_matvecs: int | None = None,
+    eigenvectors: bool = True,
+    basis: int | None = None,
+) -> Spectrum:
+    """Return k eigenpairs of a symmetric operator, each with its true residual ‖A v − λ v‖.
+
+    An eigenvalue of A lies within the residual of every λ. Routes: "dense" writes the matrix out;
+    "gram" uses A = FᵀF through the smaller FFᵀ, for operators that have `gram()`; "lanczos" is
+    thick-restart Lanczos with full reorthogonalisation on the operator's device, which also looks
+    for eigenvalues it may have missed (repeated ones, new ones after a warm start). "auto" takes
+    the cheapest by cost, see `plan`.
+
+    Args:
+        op: Any object with `.shape` and `@`: ours, curvlinops', scipy's, a matrix, a tensor.
+        k: Number of pairs.
+        which: "LA" largest, "SA" smallest, "LM" largest in magnitude, "BE" both ends.
+        tol: Residuals to reach, relative to the spectral norm. Eigenvalue errors are of the order
+            of its square over the relative gap.
+        method: "auto", "lanczos", "gram" or "dense".
+        seed: Seed of the random directions.
+        v0: Warm start for Lanczos: an earlier `Spectrum`, a vector (P,) or a block (P, b).
+        max_matvecs: Products after which Lanczos returns what it has, with `converged` telling
+            which pairs are good. None: 1000 + 100 k.
+        eigenvectors: Whether to return eigenvectors.
+        basis: Vectors Lanczos keeps. None: as many as pay off and fit.
+
+    Returns:
+        Eigenvalues in descending order, with eigenvectors (P, k).
+
+    Raises:
+        ArgumentError: The operator is not square or not symmetric, gives NaN, or an argument does
+            not fit.
+
+    >>> import torch
+    >>> spectrum = eigsh(torch.diag(torch.tensor([3.0, -1.0, 2.0, 0.5])), k=2)
+    >>> [round(value, 6) for value in spectrum.eigenvalues.tolist()]
+    [3.0, 2.0]
+    """
+    products = Products(op)
+    k = check_positive_int("k", k)
+    if k > products.size:
+        raise ArgumentError(
+            "k", k, f"the operator has only {products.size} eigenvalues", "Ask for fewer."
+        )
+    check_choice("which", which, _ENDS)
+    check_choice("method", method, _METHODS)
+    tol = check_positive("tol", tol)
+    if method == "auto":
+        method = "lanczos" if v0 is not None else plan(op, k, eigenvectors=eigenvectors).best.method
+    if method == "dense":
+        return _dense(products, k, which, tol, eigenvectors)
+    if method == "gram":
+        return gram_spectrum(products, k, which, tol, eigenvectors, seed)
+    return _lanczos(products, k, which, tol, seed, v0, max_matvecs, basis, eigenvectors)
+
+
+def _dense(products: Products, k: int, which: str, tol: float, eigenvectors: bool) -> Spectrum:
+    matrix = products.dense()
+    values, vectors = torch.linalg.eigh(matrix)
+    wanted = select(values, k, which).flip(0).to(values.device)
+    norm = float(values.abs().max())
+    values, vectors = values[wanted], vectors[:, wanted]
+    residuals = torch.linalg.vector_norm(matrix @ vectors - vectors * values, dim=0)
+    return Spectrum(
+        eigenvalues=values.to(products.dtype),
+        eigenvectors=vectors.to(products.dtype) if eigenvectors else None,
+        residuals=residuals.to(products.dtype),
+        matvecs=products.matvecs,
+        method="dense",
+        converged=residuals <= max(tol, _ROUNDING * len(matrix)) * norm,
+    )
+
+
+def _lanczos(
+    products: Products,
+    k: int,
+    which: str,
+    tol: float,
+    seed: int,
+    v0: Spectrum | torch.Tensor | np.ndarray | None,
+    max_matvecs: int | None,
+    basis: int | None,
+    eigenvectors: bool,
+) -> Spectrum:
+    generator = torch_generator(seed, "eigsh")
+
+    def draw() -> torch.Tensor:
+        row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
+        return row.to(products.device)
+
+    limit = 1000 + 100 * k if max_matvecs is None else max_matvecs
+    pairs = lanczos(
+        products,
+        k,
+        which,
+        tol,
+        capacity=_capacity(products, k, basis),
+        start=None if v0 is None else _start_rows(v0, products),
+        draw=draw,
+        max_matvecs=check_positive_int("max_matvecs", limit),
+    )
+    missing = k - len(pairs.values)
+    if missing:
+        raise ArgumentError(
+            "max_matvecs",
+            limit,
+            f"k={k} pairs need at least {k} products",
+            f"Give {2 * k} or more.",
+        )
+    values = pairs.values.flip(0).to(products.device, products.dtype)
+    return Spectrum(
+        eigenvalues=values,
+        eigenvectors=pairs.rows.flip(0).T.contiguous() if eigenvectors else None,
+        residuals=pairs.residuals.flip(0).to(values),
+        matvecs=products.matvecs,
+        method="lanczos",
+        converged=(pairs.residuals.flip(0) <= tol * pairs.norm).to(products.device),
+    )
+
+
+def _capacity(products: Products, k: int, basis: int | None) -> int:
+    if basis is None:
+        return lanczos_capacity(products, k, free_memory(products.device))
+    least = min(k + 2, products.size)
+    if check_positive_int("basis", basis) < least:
+        raise ArgumentError(
+            "basis", basis, f"{k} pairs need at least {least} vectors", f"Give {2 * k + 10}."
+        )
+    return min(basis, products.size)
+
+
+def _start_rows(v0: Spectrum | torch.Tensor | np.ndarray, products: Products) -> torch.Tensor:
+    """Return a warm start as rows (b, P)."""
+    given = v0.eigenvectors if isinstance(v0, Spectrum) else v0
+    if given is None:
+        raise ArgumentError(
+            "v0", v0, "that spectrum has no eigenvectors", "Compute it with eigenvectors=True."
+        )
+    block = torch.as_tensor(given).to(products.device, products.dtype)
+    block = block.unsqueeze(1) if block.ndim == 1 else block
+    if block.ndim != 2 or block.shape[0] != products.size or block.shape[1] == 0:
+        raise ArgumentError(
+            "v0",
+            given,
+            f"the operator has {products.size} coordinates",
+            f"Give a vector ({products.size},) or a block ({products.size}, b).",
+        )
+    return check_finite("v0", block).T.contiguous()

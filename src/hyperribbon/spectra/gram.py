@@ -1,0 +1,84 @@
+"""Spectra of A = FᵀF through the smaller matrix FFᵀ, with the exact zeros counted."""
+
+from __future__ import annotations
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.results import Spectrum
+from hyperribbon.spectra.lanczos import select
+from hyperribbon.spectra.products import Products
+
+__all__ = ["gram_spectrum"]
+
+
+def gram_spectrum(
+    products: Products, k: int, which: str, tol: float, eigenvectors: bool, seed: int
+) -> Spectrum:
+    """Return eigenpairs of A = FᵀF (P, P) from the eigenpairs (λ, u) of G = FFᵀ (r, r).
+
+    The nonzero eigenvalues agree and v = Fᵀu/√λ; the other P − rank eigenvalues are exactly zero.
+    Eigenvalues of G below r·ε·λ_max are rounding of zero and are counted as zeros. Eigenvectors of
+    zero are random directions orthogonal to all the others. Without eigenvectors no residual can be
+    formed; the backward error r·ε·λ_max of the dense solver stands in its place.
+
+    Args:
+        products: The operator, which has `gram()`, `gram_size` and `lift(U)` = FᵀU.
+        k: Pairs wanted.
+        which: "LA", "SA", "LM" or "BE".
+        tol: Residual, relative to λ_max, below which a pair counts as converged.
+        eigenvectors: Whether to lift the eigenvectors.
+        seed: Seed of the directions for zero eigenvalues.
+    """
+    op = products.op
+    if getattr(op, "gram_size", None) is None:
+        raise ArgumentError(
+            "method",
+            "gram",
+            f"{type(op).__name__} has no gram()",
+            "Use method='lanczos', or an operator of the form FᵀF such as GGN, Fisher or NTK.",
+        )
+    G = check_finite("op.gram()", torch.as_tensor(op.gram())).double()
+    G = (G + G.T) / 2
+    precision = torch.finfo(products.dtype).eps
+    values, U = torch.linalg.eigh(G) if eigenvectors else (torch.linalg.eigvalsh(G), None)
+    top = max(float(values[-1]), 0.0)
+    rank = int((values > len(values) * precision * top).sum())
+    zeros = products.size - rank
+    listed = torch.cat([values.new_zeros(zeros), values[len(values) - rank :]])
+    wanted = select(listed, k, which).flip(0).to(listed.device)
+    eigenvalues = listed[wanted]
+    nonzero = wanted[wanted >= zeros] - zeros
+    if U is None:
+        vectors = None
+        residuals = torch.full_like(eigenvalues, len(G) * torch.finfo(torch.float64).eps * top)
+    else:
+        vectors = _lift(products, U[:, len(G) - rank :], nonzero, k - len(nonzero), seed)
+        image = products(vectors) - vectors * eigenvalues.to(vectors)
+        residuals = torch.linalg.vector_norm(image, dim=0)
+    return Spectrum(
+        eigenvalues=eigenvalues.to(products.dtype),
+        eigenvectors=vectors,
+        residuals=residuals.to(products.dtype),
+        matvecs=products.matvecs,
+        method="gram",
+        converged=residuals <= tol * top,
+        zeros=zeros - (k - len(nonzero)),
+    )
+
+
+def _lift(
+    products: Products, U: torch.Tensor, nonzero: torch.Tensor, missing: int, seed: int
+) -> torch.Tensor:
+    """Return the unit vectors Fᵀu/√λ, and `missing` directions orthogonal to all of them."""
+    chosen = U if missing else U[:, nonzero]
+    lifted = torch.as_tensor(products.op.lift(chosen.to(products.dtype))).to(products.dtype)
+    lifted = lifted / torch.linalg.vector_norm(lifted, dim=0)
+    if not missing:
+        return lifted
+    generator = torch_generator(seed, "null space")
+    random = torch.randn(products.size, missing, generator=generator).to(lifted)
+    for _ in range(2):
+        random = torch.linalg.qr(random - lifted @ (lifted.T @ random)).Q
+    return torch.cat([lifted[:, nonzero], random], dim=1)

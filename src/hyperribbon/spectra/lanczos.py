@@ -1,0 +1,252 @@
+"""Thick-restart Lanczos that certifies its pairs and looks for the ones it may have missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, sqrt
+
+import torch
+
+from hyperribbon.spectra.basis import Basis
+from hyperribbon.spectra.products import Products
+
+__all__ = ["Pairs", "lanczos", "select"]
+
+_DOUBT = 0.01  # probability allowed for a missed eigenvalue to stay unseen
+_SETTLED = 0.01  # relative residual at which the top of a confirming chain is known well enough
+_NEAR = 0.02  # part of the spectrum's width within which a chain need not tell eigenvalues apart
+_PRINCIPAL = 0.2  # residual directions weaker than this part of the strongest wait their turn
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Ritz pairs: ascending values (k,), vectors as rows (k, P), true residual norms (k,).
+
+    `norm` is the largest magnitude of a Ritz value, an estimate of ‖A‖ from below.
+    """
+
+    values: torch.Tensor
+    rows: torch.Tensor
+    residuals: torch.Tensor
+    norm: float
+
+
+def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
+    """Return the positions of the k wanted among ascending values, in ascending order.
+
+    "LA" are the largest, "SA" the smallest, "LM" the largest in magnitude, "BE" half of them from
+    each end (one more from the upper end when k is odd).
+    """
+    size = len(values)
+    k = min(k, size)
+    if which == "LA":
+        return torch.arange(size - k, size)
+    if which == "SA":
+        return torch.arange(k)
+    if which == "LM":
+        return values.abs().argsort(descending=True, stable=True)[:k].sort().values
+    low = k // 2
+    return torch.cat([torch.arange(low), torch.arange(size - (k - low), size)])
+
+
+def lanczos(
+    products: Products,
+    k: int,
+    which: str,
+    tol: float,
+    *,
+    capacity: int,
+    start: torch.Tensor | None,
+    draw: Callable[[], torch.Tensor],
+    max_matvecs: int,
+) -> Pairs:
+    """Return the k wanted eigenpairs of a symmetric operator.
+
+    The basis grows along the Krylov chain q, Aq, A²q, … of a random vector (thick-restart Lanczos
+    with full reorthogonalisation) or, after a warm start, along the leading principal directions
+    of the residuals. When all wanted residuals are below tol·‖A‖, a confirming chain starts at a
+    random vector orthogonal to everything known. A wanted eigenvalue that was missed (a further
+    copy of a repeated one, a new one after a warm start) would show there. By the bound
+    1.648 √P exp(−√ε (2j − 1)) of Kuczyński and Woźniakowski (SIAM J. Matrix Anal. Appl. 13, 1992)
+    on a random chain of j products, it stays unseen with probability below 0.01.
+
+    Args:
+        products: The operator.
+        k: Pairs wanted.
+        which: "LA", "SA", "LM" or "BE", as for `select`.
+        tol: Residuals to reach, relative to the spectral norm.
+        capacity: Vectors the basis may hold; more than k unless it holds the whole space.
+        start: Rows (b, P) to start from, or None.
+        draw: Gives a random direction (1, P).
+        max_matvecs: Products after which the best pairs so far are returned.
+    """
+    search = _Search(products, k, which, tol, capacity)
+    search.begin(draw() if start is None else start)
+    confirmed, expected = False, None  # the values the confirming chain, if any, should not change
+    while True:
+        search.rayleigh_ritz()
+        if search.basis.is_complete or products.matvecs >= max_matvecs:
+            break
+        if expected is not None and search.chain_is_over():
+            confirmed = search.agrees_with(expected)
+            expected = None
+        if expected is None and search.is_solved():
+            if confirmed:
+                break
+            expected = search.wanted_values
+            search.begin_chain(draw())
+        elif search.chain is not None and (expected is not None or not search.looks_solved):
+            search.extend_chain(draw)
+        else:
+            search.reduce_residuals(draw)
+    return search.pairs()
+
+
+class _Search:
+    """The state of one search: the basis, its Ritz pairs, and the Krylov chain that extends it."""
+
+    def __init__(self, products: Products, k: int, which: str, tol: float, capacity: int) -> None:
+        self.basis = Basis(products, capacity)
+        self.k, self.which = k, which
+        self.tol = max(tol, 20 * torch.finfo(products.dtype).eps)
+        self.chain: int | None = None  # first vector of the current chain; None: no chain
+        self.tail: tuple[torch.Tensor, float] | None = None  # where the chain would go on
+        self.length = 0  # products of the current chain after its first vector
+        self._residuals: torch.Tensor | None = None
+
+    def begin(self, rows: torch.Tensor) -> None:
+        """Start from one vector (a chain) or a block (a subspace to be improved)."""
+        self.chain = 0 if len(rows) == 1 else None
+        self.basis.expand(rows)
+
+    def begin_chain(self, row: torch.Tensor) -> None:
+        """Start a chain at a new direction, with room to grow."""
+        if self.basis.capacity - self.basis.size < self._needed / sqrt(2):
+            self._restart()
+        self.chain, self.length = self.basis.size, 0
+        self.basis.expand(row)
+
+    def rayleigh_ritz(self) -> None:
+        """Update the Ritz pairs and the chain's tail."""
+        self.values, self.coefficients = self.basis.ritz()
+        self.wanted = select(self.values, self.k, self.which)
+        self.norm = float(self.values.abs().max())
+        self.tail = None if self.chain is None else self.basis.remainder()
+        self._residuals = None
+
+    @property
+    def wanted_values(self) -> torch.Tensor:
+        return self.values[self.wanted]
+
+    @property
+    def residuals(self) -> torch.Tensor:
+        """A v − θ v of the wanted pairs, as rows."""
+        if self._residuals is None:
+            self._residuals = self.basis.residual_rows(
+                self.wanted_values, self.coefficients[:, self.wanted]
+            )
+        return self._residuals
+
+    @property
+    def residual_norms(self) -> torch.Tensor:
+        return torch.linalg.vector_norm(self.residuals, dim=1).double().cpu()
+
+    @property
+    def looks_solved(self) -> bool:
+        """Whether nothing but what the basis has yet to see along the chain speaks against it."""
+        if len(self.wanted) < self.k:
+            return False
+        if self.tail is None:
+            return True
+        estimates = self.tail[1] * self.coefficients[-1, self.wanted].abs()
+        return float(estimates.max()) <= self.tol * self.norm
+
+    def is_solved(self) -> bool:
+        """Whether all k wanted pairs are there with true residuals below the tolerance."""
+        return self.looks_solved and float(self.residual_norms.max()) <= self.tol * self.norm
+
+    def agrees_with(self, expected: torch.Tensor) -> bool:
+        """Whether the wanted values are still the expected ones, to the tolerance."""
+        change = (self.wanted_values - expected).abs().max()
+        return float(change) <= 2 * self.tol * self.norm
+
+    def chain_is_over(self) -> bool:
+        """Whether the current chain has shown that there is nothing beyond the wanted values.
+
+        Either an eigenvalue beyond them would have shown itself by now with probability
+        1 − `_DOUBT`, or the chain's own extreme pairs have settled, or it is so long that nothing
+        clearly beyond them can be left.
+        """
+        if self.chain is None or self.tail is None:
+            return True
+        if sqrt(_NEAR) * (2 * self.length + 1) >= self._needed:
+            return True
+        values, coefficients = self.basis.ritz(self.chain)
+        low, high, length = float(values[0]), float(values[-1]), len(values)
+        ends = []
+        for sign, boundary in self._boundaries():
+            top, bottom = (high, low) if sign > 0 else (-low, -high)
+            position = -1 if sign > 0 else 0
+            error = self.tail[1] * float(coefficients[-1, position].abs())
+            if error <= max(_SETTLED * abs(top), self.basis.rounding):
+                ends.append(True)
+            else:
+                part = (boundary - top) / (boundary - bottom) if boundary > top else 0.0
+                ends.append(sqrt(part) * (2 * length - 1) >= self._needed)
+        return all(ends)
+
+    def extend_chain(self, draw: Callable[[], torch.Tensor]) -> None:
+        """Add the next vector of the chain, or a new direction when the chain is exhausted."""
+        assert self.tail is not None
+        row, length = self.tail
+        if length == 0:
+            self.begin_chain(draw())
+            return
+        if self.basis.size == self.basis.capacity:
+            self._restart()
+            self.chain = self.basis.size
+        self.length += 1
+        self.basis.expand(row.unsqueeze(0), orthonormal=True)
+
+    def reduce_residuals(self, draw: Callable[[], torch.Tensor]) -> None:
+        """Add the leading principal directions of the residuals that are too large."""
+        large = self.residuals[
+            (self.residual_norms > self.tol * self.norm).to(self.residuals.device)
+        ]
+        squares, mixing = torch.linalg.eigh((large @ large.T).double().cpu())
+        sizes = squares.clamp(min=0).sqrt()
+        floor = (
+            max(_PRINCIPAL * float(sizes.max()), 0.5 * self.tol * self.norm) if len(sizes) else 0
+        )
+        rows = mixing[:, sizes >= floor].T.to(large) @ large
+        self.chain = None
+        if self.basis.capacity - self.basis.size < len(rows):
+            self._restart()
+        if len(rows) == 0 or not self.basis.expand(rows):
+            self.begin_chain(draw())
+
+    def pairs(self) -> Pairs:
+        """Return the wanted pairs with their true residuals."""
+        rows = self.basis.combine(self.coefficients[:, self.wanted])
+        return Pairs(self.wanted_values, rows, self.residual_norms, self.norm)
+
+    @property
+    def _needed(self) -> float:
+        """√ε (2j − 1) at which the bound on a missed eigenvalue falls to `_DOUBT`."""
+        return log(1.648 * sqrt(self.basis.products.size) / _DOUBT)
+
+    def _boundaries(self) -> list[tuple[int, float]]:
+        """Return for each end that is wanted its sign and the last wanted value, times the sign."""
+        values = self.wanted_values
+        if self.which == "LM":
+            return [(sign, float(values.abs().min())) for sign in (1, -1)]
+        low = {"LA": 0, "SA": len(values)}.get(self.which, len(values) // 2)
+        ends = [(-1, -float(values[low - 1]))] if low > 0 else []
+        return ends + ([(1, float(values[low]))] if low < len(values) else [])
+
+    def _restart(self) -> None:
+        """Keep the wanted Ritz vectors and the next ones, a third of the room beyond them."""
+        kept = self.k + (self.basis.capacity - self.k) // 3
+        if kept < self.basis.size and self.basis.capacity < self.basis.products.size:
+            self.basis.compress(self.coefficients[:, select(self.values, kept, self.which)])

@@ -1,0 +1,209 @@
+"""What each route to a spectrum would take, before anything runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.spectra.products import Products
+
+__all__ = ["Plan", "Route", "lanczos_capacity", "plan"]
+
+_EIGH = 40.0  # a dense eigenproblem of size n takes about as long as 40 n³ operations of a product
+_EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any estimate of its time
+_STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
+_GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way to the spectrum.
+
+    Attributes:
+        method: "dense", "gram" or "lanczos".
+        memory: Bytes at the peak, on top of what is in use.
+        seconds: Estimated time.
+        matvecs: Products with the operator, estimated for Lanczos.
+        fits: Whether the memory is there.
+    """
+
+    method: str
+    memory: int
+    seconds: float
+    matvecs: int
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The routes that exist, the best one first.
+
+    Attributes:
+        routes: Those that fit by time, then those that do not.
+        available: Bytes that are free.
+    """
+
+    routes: tuple[Route, ...]
+    available: int
+
+    @property
+    def best(self) -> Route:
+        """The route `eigsh` takes with method="auto"."""
+        return self.routes[0]
+
+    def __str__(self) -> str:
+        """Return one line a route."""
+        lines = [f"{'route':<8} {'memory':>10} {'time':>10} {'products':>9}"]
+        for route in self.routes:
+            note = "" if route.fits else f"  does not fit in {_gigabytes(self.available)}"
+            lines.append(
+                f"{route.method:<8} {_gigabytes(route.memory):>10} {route.seconds:>8.2g} s "
+                f"{route.matvecs:>9}{note}"
+            )
+        return "\n".join(lines)
+
+
+def plan(op: Any, k: int, *, memory: float | None = None, eigenvectors: bool = True) -> Plan:
+    """Return memory and time of every route to k eigenpairs; nothing is multiplied.
+
+    With P coordinates, m basis vectors, r = gram_size and c operations a product:
+
+        dense    P products, 5·8·P² bytes, P·c + 40 P³ operations
+        gram     5·8·r² bytes, r·c + 40 r³ operations
+        lanczos  about m = 4k + 30 products, 2·m·P numbers, m·(c + 8·m·P) operations
+
+    on top of what a product itself takes (`op.cost()`, where the operator knows it).
+
+    Args:
+        op: Any object with `.shape` and `@`.
+        k: Pairs wanted.
+        memory: Bytes that may be used; None for what the device has free.
+        eigenvectors: Whether eigenvectors are wanted.
+
+    Returns:
+        The plan, best route first.
+
+    Raises:
+        ArgumentError: No route fits; the message says how large they are and what would fit.
+
+    >>> import torch
+    >>> plan(torch.eye(300), k=5).best.method
+    'dense'
+    """
+    products = Products(op)
+    k = check_positive_int("k", k, maximum=products.size)
+    available = (
+        free_memory(products.device) if memory is None else int(check_positive("memory", memory))
+    )
+    rate = _operations_per_second(products.device.type, products.dtype)
+    routes = [
+        _dense(products, available, rate),
+        _lanczos(products, k, available, rate),
+        *_gram(products, k, available, rate, eigenvectors),
+    ]
+    fitting = sorted((route for route in routes if route.fits), key=_preference)
+    if not fitting:
+        raise _nothing_fits(products, k, routes, available)
+    others = sorted((route for route in routes if not route.fits), key=lambda r: r.memory)
+    return Plan((*fitting, *others), available)
+
+
+def lanczos_capacity(products: Products, k: int, available: int) -> int:
+    """Return how many basis vectors to keep: no restart where memory allows, k + 8 at the least."""
+    size = products.size
+    wished = max(3 * k + 40, 90)
+    vector = 2 * size * products.dtype.itemsize
+    affordable = max(available - _product_bytes(products), 0) // 2 // vector
+    return min(size, max(k + 8, min(wished, affordable)))
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/meminfo has no MemAvailable")
+
+
+def _dense(products: Products, available: int, rate: float) -> Route:
+    size = products.size
+    memory = 5 * 8 * size**2 + _product_bytes(products)
+    matvecs = 0 if products.is_explicit else size
+    seconds = (matvecs * _product_flops(products) + _EIGH * size**3) / rate
+    return Route("dense", memory, seconds, matvecs, memory <= available)
+
+
+def _lanczos(products: Products, k: int, available: int, rate: float) -> Route:
+    size = products.size
+    matvecs = min(size, 4 * k + 30)
+    kept = min(matvecs, lanczos_capacity(products, k, available))
+    vectors = 2 * kept + 2 * k + 4
+    memory = vectors * size * products.dtype.itemsize + _product_bytes(products)
+    seconds = matvecs * ((_product_flops(products) + 8 * kept * size) / rate + _STEP_SECONDS)
+    return Route("lanczos", memory, seconds, matvecs, memory <= available)
+
+
+def _gram(
+    products: Products, k: int, available: int, rate: float, eigenvectors: bool
+) -> list[Route]:
+    r = getattr(products.op, "gram_size", None)
+    if r is None:
+        return []
+    vectors = 3 * k * products.size * products.dtype.itemsize if eigenvectors else 0
+    memory = 5 * 8 * r**2 + vectors + _product_bytes(products)
+    seconds = (r * _product_flops(products) + _EIGH * r**3) / rate
+    return [Route("gram", memory, seconds, k if eigenvectors else 0, memory <= available)]
+
+
+def _preference(route: Route) -> float:
+    return 0.0 if route.method == "dense" and route.seconds < _EXACT_SECONDS else route.seconds
+
+
+def _product_bytes(products: Products) -> int:
+    cost = products.op.cost() if hasattr(products.op, "cost") else None
+    return 0 if cost is None else int(cost.bytes)
+
+
+def _product_flops(products: Products) -> float:
+    if products.is_explicit:
+        return 2.0 * products.size**2
+    cost = products.op.cost() if hasattr(products.op, "cost") else None
+    return _GUESS * products.size if cost is None else float(cost.flops)
+
+
+def _nothing_fits(products: Products, k: int, routes: list[Route], available: int) -> ArgumentError:
+    listed = ", ".join(f"{route.method} {_gigabytes(route.memory)}" for route in routes)
+    item = products.dtype.itemsize
+    room = max(available - _product_bytes(products), 0)
+    coordinates = room // (item * (2 * (k + 8) + 2 * k + 4))
+    return ArgumentError(
+        "op",
+        f"{products.size} × {products.size}",
+        f"no route to {k} eigenpairs fits in the {_gigabytes(available)} that are free: {listed}",
+        f"About {coordinates} coordinates would fit: restrict the operator with params= or mask=, "
+        "ask for fewer pairs, or free memory.",
+    )
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
+
+
+@lru_cache
+def _operations_per_second(device: str, dtype: torch.dtype) -> float:
+    """Measure the speed of a matrix product on a device, once."""
+    a = torch.ones(512, 512, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        float((a @ a)[0, 0])
+        best = min(best, time.perf_counter() - start)
+    return 2 * 512**3 / best

@@ -1,0 +1,141 @@
+"""Products with any matrix-like object, counted and checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+
+__all__ = ["Products", "asymmetry_error"]
+
+
+class Products:
+    """A square operator seen only through its shape and `@`.
+
+    Takes our operators, curvlinops operators, scipy operators and sparse matrices, and explicit
+    arrays and tensors. Vectors go in as tensors (P,) or blocks (P, b) of `dtype` on `device`,
+    whatever the operator itself works in.
+
+    Args:
+        op: The operator.
+
+    Attributes:
+        size: P.
+        dtype: Precision of the vectors: the operator's own, at least float32.
+        device: Where the vectors live.
+        matvecs: Products spent so far; a block of b columns counts as b.
+
+    Raises:
+        ArgumentError: It has no shape or no product, is not square, or is complex.
+    """
+
+    def __init__(self, op: Any) -> None:
+        shape = getattr(op, "shape", None)
+        if shape is None or not hasattr(type(op), "__matmul__"):
+            raise ArgumentError(
+                "op", op, "it has no .shape or no @", "Give an operator, a matrix or a tensor."
+            )
+        if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
+            raise ArgumentError(
+                "op",
+                tuple(shape),
+                "its shape is not square",
+                "A rectangular J has JᵀJ (hr.GGN, hr.Fisher) and JJᵀ (hr.NTK) instead.",
+            )
+        self.op = op
+        self.size = int(shape[0])
+        self.matvecs = 0
+        given = getattr(op, "dtype", None)
+        self._numpy = not isinstance(op, torch.Tensor) and not isinstance(given, torch.dtype)
+        self._input_dtype = _float_dtype(given)
+        self.dtype = torch.promote_types(self._input_dtype, torch.float32)
+        device = getattr(op, "device", "cpu")
+        self.device = torch.device("cpu") if self._numpy else torch.device(device)
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the operator is a matrix that is written out already."""
+        return isinstance(self.op, np.ndarray | torch.Tensor)
+
+    def __call__(self, block: torch.Tensor) -> torch.Tensor:
+        """Return A @ block for a vector (P,) or a block (P, b).
+
+        Raises:
+            ArgumentError: The product holds NaN or infinity.
+        """
+        self.matvecs += 1 if block.ndim == 1 else block.shape[1]
+        product = self._multiply(block.to(self._input_dtype)).to(self.dtype)
+        if not bool(torch.isfinite(product).all()):
+            raise ArgumentError(
+                "op",
+                type(self.op).__name__,
+                "its product with a finite vector holds NaN or infinity",
+                "Check that the loss, the weights and the data are finite.",
+            )
+        return product
+
+    def dense(self) -> torch.Tensor:
+        """Return the matrix in float64, from products with the identity when not written out.
+
+        Raises:
+            ArgumentError: The matrix is not symmetric, or holds NaN.
+        """
+        if self.is_explicit:
+            matrix = torch.as_tensor(self.op).to(self.device, torch.float64)
+        else:
+            matrix = self._written_out()
+        if not bool(torch.isfinite(matrix).all()):
+            raise ArgumentError(
+                "op", matrix, "it holds NaN or infinity", "Check where it comes from."
+            )
+        scale = float(matrix.abs().max())
+        gap = float((matrix - matrix.T).abs().max())
+        if gap > asymmetry_limit(self._input_dtype) * scale:
+            raise asymmetry_error(self.op, gap / scale)
+        return (matrix + matrix.T) / 2
+
+    def _written_out(self, columns: int = 64) -> torch.Tensor:
+        matrix = torch.empty(self.size, self.size, dtype=torch.float64, device=self.device)
+        for start in range(0, self.size, columns):
+            width = min(columns, self.size - start)
+            unit = torch.zeros(self.size, width, dtype=self.dtype, device=self.device)
+            unit[start : start + width].fill_diagonal_(1)
+            matrix[:, start : start + width] = self(unit)
+        return matrix
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        if self._numpy:
+            return torch.from_numpy(np.array(self.op @ block.numpy()))
+        return (self.op if not self.is_explicit else self.op.to(self._input_dtype)) @ block
+
+
+def asymmetry_limit(dtype: torch.dtype) -> float:
+    """Return how far |xᵀAy − yᵀAx| may rise by rounding, relative to ‖A‖."""
+    return 1e-7 if dtype == torch.float64 else 2e-3
+
+
+def asymmetry_error(op: Any, gap: float) -> ArgumentError:
+    """Return the error for an operator that is not symmetric."""
+    return ArgumentError(
+        "op",
+        type(op).__name__,
+        f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm",
+        "Give a symmetric operator; symmetrise a matrix with (A + A.T) / 2. A model whose output "
+        "is random (dropout, batch norm in training mode) also looks like this: call model.eval().",
+    )
+
+
+def _float_dtype(given: Any) -> torch.dtype:
+    """Return the torch precision an operator works in; whole numbers count as float64."""
+    if given is None:
+        return torch.float64
+    if isinstance(given, torch.dtype):
+        dtype = given
+    else:
+        dtype = torch.from_numpy(np.empty(0, dtype=given)).dtype
+    if dtype.is_complex:
+        raise ArgumentError("op", dtype, "it is complex", "Only real operators are supported.")
+    return dtype if dtype.is_floating_point else torch.float64
