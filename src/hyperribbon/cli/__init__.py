@@ -1,1 +1,5 @@
-""""""
+"""The command line."""
+
+from hyperribbon.cli.app import main
+
+__all__ = ["main"]

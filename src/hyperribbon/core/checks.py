@@ -38,9 +38,18 @@ class ArgumentError(ValueError):
         self.remedy = remedy
         super().__init__(f"{argument}={_short(value)}: {reason}. {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str, str]]:
+    def __reduce__(self) -> tuple[type, tuple[str, Any, str, str]]:
         """Survive the trip back from a worker process."""
-        return (type(self), (self.argument, _short(self.value), self.reason, self.remedy))
+        return (type(self), (self.argument, _Shown(_short(self.value)), self.reason, self.remedy))
+
+
+class _Shown(str):
+    """A value that is already the text to show."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class MissingExtraError(ImportError):

@@ -30,7 +30,9 @@ class Mask(Mapping[str, torch.Tensor]):
         for name, entry in entries.items():
             if not isinstance(entry, torch.Tensor) or entry.dtype != torch.bool:
                 raise ArgumentError(
-                    f"entries[{name!r}]", entry, "a mask is made of boolean tensors",
+                    f"entries[{name!r}]",
+                    entry,
+                    "a mask is made of boolean tensors",
                     "Compare or call .bool() first.",
                 )
         self._entries = {name: entry.detach().clone() for name, entry in entries.items()}
@@ -106,7 +108,8 @@ class Mask(Mapping[str, torch.Tensor]):
                 second = torch.zeros_like(shape_source)
             if first.shape != second.shape:
                 raise ArgumentError(
-                    "other", tuple(second.shape),
+                    "other",
+                    tuple(second.shape),
                     f"parameter {name!r} has shape {tuple(first.shape)} in the first mask",
                     "Combine masks of the same architecture.",
                 )

@@ -99,7 +99,9 @@ class ParameterSpace:
             start += size
         return ranges
 
-    def flatten(self, tensors: Mapping[str, torch.Tensor], *, batched: bool = False) -> torch.Tensor:
+    def flatten(
+        self, tensors: Mapping[str, torch.Tensor], *, batched: bool = False
+    ) -> torch.Tensor:
         """Return the coordinates (P,) of named tensors, or (P, k) when each has k leading rows.
 
         Args:
@@ -136,7 +138,7 @@ class ParameterSpace:
                 full = piece.new_zeros((*piece.shape[:-1], prod(shape)))
                 full[..., selection] = piece
                 piece = full
-            tensors[name] = piece.reshape(*piece.shape[:-1], *shape)
+            tensors[name] = piece.reshape((*piece.shape[:-1], *shape))
         return tensors
 
     def layers(self) -> dict[str, ParameterSpace]:
@@ -183,7 +185,9 @@ def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> l
 
 def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
     if not isinstance(mask, Mask):
-        raise ArgumentError("mask", mask, "it is not a Mask", "Build one with hr.Mask or hr.select.")
+        raise ArgumentError(
+            "mask", mask, "it is not a Mask", "Build one with hr.Mask or hr.select."
+        )
     for name, entry in mask.items():
         if name not in available:
             raise ArgumentError(
@@ -203,4 +207,6 @@ def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
 
 def _listing(available: Mapping[str, torch.Tensor], limit: int = 12) -> str:
     names = list(available)
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return ", ".join(names[:limit]) + (
+        f" and {len(names) - limit} more" if len(names) > limit else ""
+    )

@@ -49,9 +49,7 @@ def run_experiment(
     experiment = find_experiment(id)
     config = experiment.config(preset, with_data=with_data)
     store = Store(out)
-    run = store.run(
-        id, config, seed, title=experiment.title, preset=preset, code=experiment.code
-    )
+    run = store.run(id, config, seed, title=experiment.title, preset=preset, code=experiment.code)
     with run.locked():
         context = Context(seed, run.parts, store.shared, progress, workers)
         if fresh:

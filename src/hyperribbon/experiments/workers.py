@@ -18,9 +18,7 @@ __all__ = ["ProcessWorkers", "SerialWorkers", "Workers"]
 class Workers(Protocol):
     """Runs function(*job) for every job."""
 
-    def run(
-        self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]
-    ) -> Iterator[None]:
+    def run(self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]) -> Iterator[None]:
         """Yield once for every finished job, in any order."""
         ...
 
@@ -28,9 +26,7 @@ class Workers(Protocol):
 class SerialWorkers:
     """One job after the other, in this process."""
 
-    def run(
-        self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]
-    ) -> Iterator[None]:
+    def run(self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]) -> Iterator[None]:
         """Yield once for every finished job, in order."""
         for job in jobs:
             function(*job)
@@ -47,9 +43,7 @@ class ProcessWorkers:
     def __init__(self, processes: int) -> None:
         self.processes = check_positive_int("jobs", processes)
 
-    def run(
-        self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]
-    ) -> Iterator[None]:
+    def run(self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]) -> Iterator[None]:
         """Yield once for every finished job, in the order they finish."""
         waiting = list(jobs)
         if not waiting:

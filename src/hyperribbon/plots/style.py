@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+from cycler import cycler
 from matplotlib.figure import Figure
 
 from hyperribbon.core.checks import check_choice
@@ -20,14 +21,14 @@ DIVERGING = "RdBu_r"
 
 _WIDTHS = {"column": 3.6, "full": 7.2}
 
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.labelsize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": False,
-    "axes.prop_cycle": mpl.cycler(color=COLORS),
+    "axes.prop_cycle": cycler(color=COLORS),
     "legend.fontsize": 8,
     "legend.frameon": False,
     "lines.linewidth": 1.5,
@@ -50,7 +51,7 @@ def new_figure(
     ratio: float = 0.75,
     **subplots: Any,
 ) -> tuple[Figure, Any]:
-    """Return a figure and its axes, in the common style, without touching matplotlib's global state.
+    """Return a figure and its axes in the common style, leaving matplotlib's global state alone.
 
     Args:
         rows: Rows of panels.

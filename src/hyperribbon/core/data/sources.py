@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +39,8 @@ def _mnist5k(split: str, folder: Path | None) -> Arrays:
 def _digits(split: str, folder: Path | None) -> Arrays:
     from sklearn.datasets import load_digits
 
-    images, labels = load_digits(return_X_y=True)
-    return _stratified_split(images.reshape(-1, 1, 8, 8) / 16, labels, split)
+    digits: Any = load_digits()
+    return _stratified_split(digits.images[:, None] / 16, digits.target, split)
 
 
 def _stratified_split(images: np.ndarray, labels: np.ndarray, split: str) -> Arrays:

@@ -16,7 +16,7 @@ def sloppy_inputs(
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Inputs whose correlation matrix falls exponentially.
 
-    $$ X = \sqrt{n}\, U \,\mathrm{diag}(\sqrt{\lambda_i})\, V^\top, \qquad \lambda_i = e^{-c(i-1)} $$
+    $$ X = \sqrt{n}\, U\,\mathrm{diag}(\sqrt{\lambda_i})\, V^\top, \quad \lambda_i = e^{-c(i-1)} $$
 
     with random orthonormal U (n, r) and V (d, r), r = min(n, d): X Xᵀ / n has exactly the
     eigenvalues λi.

@@ -42,7 +42,10 @@ def load_tree(path: Path) -> Any:
             return _put_together(structure, file.get_tensor)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
-            "path", str(path), f"it is not a whole result file ({error})", "Remove it and run again."
+            "path",
+            str(path),
+            f"it is not a whole result file ({error})",
+            "Remove it and run again.",
         ) from None
 
 
@@ -60,7 +63,9 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     if isinstance(node, dict):
         for key in node:
             if not isinstance(key, str) or key == _ARRAY:
-                raise ArgumentError("key", key, "keys of a stored tree are strings", "Use str keys.")
+                raise ArgumentError(
+                    "key", key, "keys of a stored tree are strings", "Use str keys."
+                )
         return {key: _take_apart(value, arrays, f"{path}/{key}") for key, value in node.items()}
     if isinstance(node, list | tuple):
         return [_take_apart(value, arrays, f"{path}/{i}") for i, value in enumerate(node)]

@@ -1,0 +1,92 @@
+# Every target sets up .venv by itself when it is missing or older than the files that define it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Two workers share the cores, so each does its arithmetic on one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+OUT ?= runs
+PRESET ?= laptop
+ARGS ?= --all
+
+.PHONY: help demo test lint types format slow bench docs reproduce clean
+
+help:
+	@echo "make demo       set up, run the main job on bundled data, write demo/report.html"
+	@echo "make test       set up and run the tests"
+	@echo "make lint       style of the code      make types   static types"
+	@echo "make format     format the code        make slow    the tests that take minutes"
+	@echo "make bench      compare speed with other libraries, side by side"
+	@echo "make docs       build the documentation into site/"
+	@echo "make reproduce  the papers' figures (PRESET=smoke|laptop|paper, ARGS='ribbons/fig4')"
+	@echo "make clean      remove the environment and everything that was built"
+
+demo: $(STAMPS)/demo
+	@echo "== Running the demo"
+	@$(BIN)/hyperribbon demo --out demo
+
+test: $(STAMPS)/dev
+	@echo "== Running the tests"
+	@$(PYTEST)
+
+slow: $(STAMPS)/dev
+	@echo "== Running the slow tests"
+	@$(PYTEST) -m slow
+
+lint: $(STAMPS)/dev
+	@echo "== Checking style"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMPS)/dev
+	@echo "== Checking types"
+	@$(BIN)/pyright
+
+format: $(STAMPS)/dev
+	@echo "== Formatting"
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(STAMPS)/bench
+	@echo "== Comparing speed with other libraries"
+	@$(BIN)/python -m benchmarks $(NAMES)
+
+docs: $(STAMPS)/docs
+	@echo "== Building the documentation"
+	@$(BIN)/mkdocs build --strict
+
+reproduce: $(STAMPS)/demo
+	@echo "== Reproducing figures"
+	@$(BIN)/hyperribbon reproduce $(ARGS) --preset $(PRESET) --out $(OUT)
+
+clean:
+	@echo "== Removing the environment and everything that was built"
+	@rm -rf $(VENV) build dist site demo .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/venv: pyproject.toml constraints.txt
+	@echo "== Setting up $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/demo: $(STAMPS)/venv
+	@echo "== Installing hyperribbon"
+	@$(PIP) -e '.[demo]'
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/venv
+	@echo "== Installing hyperribbon and the tools to test it"
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(STAMPS)/demo
+
+$(STAMPS)/docs: $(STAMPS)/dev
+	@echo "== Installing the tools to build the documentation"
+	@$(PIP) -e '.[dev,docs]'
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/dev
+	@echo "== Installing the libraries to compare with"
+	@$(PIP) -e '.[dev,bench]'
+	@$(PIP) --no-deps pyhessian
+	@touch $@

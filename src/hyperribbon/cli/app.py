@@ -1,0 +1,60 @@
+"""The command `hyperribbon`: its subcommands, messages and exit statuses."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hyperribbon import __version__
+from hyperribbon.cli.listing import list_experiments
+from hyperribbon.cli.reporting import report
+from hyperribbon.cli.reproduce import reproduce
+from hyperribbon.core.checks import ArgumentError, MissingExtraError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="hyperribbon",
+    help="Measure the geometry of a neural network's training, with closed-form theory beside it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("list")(list_experiments)
+app.command("reproduce")(reproduce)
+app.command("report")(report)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"hyperribbon {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line.
+
+    Exit status 0 when the run worked, 2 for a mistake in the arguments, 1 when something broke,
+    130 when it was interrupted.
+    """
+    console = Console(stderr=True)
+    try:
+        app()
+    except (ArgumentError, MissingExtraError) as error:
+        console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(2)

@@ -1,0 +1,28 @@
+"""`hyperribbon report`: stored runs as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+
+__all__ = ["report"]
+
+
+def report(
+    runs: Annotated[
+        Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Argument(help="Run folders, or a store with many; the store runs/ by default."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+) -> None:
+    """Write stored runs as one HTML file that needs no network to view.
+
+    Examples: `hyperribbon report`, `hyperribbon report runs --out figures.html`
+    """
+    from hyperribbon.report import write_report
+
+    path = write_report(runs or [Path("runs")], out)
+    Console().print(f"Report written to {path}", markup=False)

@@ -1,0 +1,170 @@
+"""`hyperribbon reproduce`: compute, draw and judge figures of the papers."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hyperribbon.cli.console import ConsoleProgress, keeping_finished_work
+from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
+from hyperribbon.core.claims import Claim
+from hyperribbon.core.store import ensure_folder, write_json
+
+__all__ = ["reproduce"]
+
+_COLORS = {"holds": "green", "fails": "red", "undecided": "yellow"}
+
+
+def reproduce(
+    ids: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Argument(help="Experiments, such as ribbons/fig4; see `hyperribbon list`."),
+    ] = None,
+    paper: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Every experiment of one paper."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every experiment.")] = False,
+    preset: Annotated[
+        str, typer.Option(help="smoke (seconds), laptop (minutes) or paper (as printed).")
+    ] = "laptop",
+    data: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder with MNIST/raw, FashionMNIST/raw, cifar-10-batches-bin."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The store: one folder a run.")] = Path("runs"),
+    jobs: Annotated[int, typer.Option(help="Processes to use.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results first.")] = False,
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--json", help="Write the claims here too."),
+    ] = None,
+) -> None:
+    """Compute, draw and judge figures of the papers.
+
+    A claim that fails is a finding, not an error: the exit status is 0 when the run worked. A run
+    that was stopped goes on where it was when the same command is given again.
+
+    Examples:
+    `hyperribbon reproduce ribbons/fig4 --preset smoke --json claims.json`,
+    `hyperribbon reproduce --paper linear_networks --data ~/data --jobs 2`
+    """
+    from hyperribbon.experiments import ProcessWorkers, SerialWorkers, run_experiment
+
+    chosen = _choose(ids or [], paper, everything)
+    with_data = _use_data(data)
+    ensure_folder("--out", out)
+    if json_file is not None:
+        ensure_folder("--json", json_file.parent)
+    workers = ProcessWorkers(jobs) if jobs != 1 else SerialWorkers()
+    console = Console()
+    found: list[Claim] = []
+    broken: list[str] = []
+    mistakes: list[ArgumentError | MissingExtraError] = []
+    for id in chosen:
+        started = time.monotonic()
+        console.print(f"[bold]{id}[/] ({preset})")
+        try:
+            with keeping_finished_work(), ConsoleProgress(console) as progress:
+                run = run_experiment(
+                    id,
+                    preset=preset,
+                    out=out,
+                    seed=seed,
+                    with_data=with_data,
+                    fresh=fresh,
+                    progress=progress,
+                    workers=workers,
+                )
+        except (ArgumentError, MissingExtraError) as error:
+            mistakes.append(error)
+            console.print(f"  {error}", markup=False, soft_wrap=True)
+            continue
+        except typer.Exit:
+            raise
+        except Exception:
+            broken.append(id)
+            console.print(traceback.format_exc(), markup=False)
+            continue
+        claims = run.load_claims()
+        found += claims
+        _show(claims, console)
+        seconds = time.monotonic() - started
+        console.print(f"  {escape(str(run.path))}  [dim]{seconds:.1f} s[/]\n")
+        if json_file is not None:
+            write_json(json_file, [claim.to_json() for claim in found])
+    verdicts = [claim.verdict for claim in found]
+    console.print(
+        f"{len(chosen) - len(broken) - len(mistakes)} experiments, {len(found)} claims: "
+        + ", ".join(f"{verdicts.count(v)} {v}" for v in ("holds", "fails", "undecided")),
+    )
+    if broken:
+        console.print(f"[bold red]Broke:[/] {', '.join(broken)}")
+        raise typer.Exit(1)
+    if mistakes:
+        raise mistakes[0]
+
+
+def _choose(ids: list[str], paper: str | None, everything: bool) -> list[str]:
+    from hyperribbon.experiments import PAPERS, all_experiments, find_experiment
+
+    ways = [bool(ids), paper is not None, everything]
+    if sum(ways) != 1:
+        raise ArgumentError(
+            "ID", ids, "give either ids, or --paper, or --all", "See: hyperribbon reproduce --help"
+        )
+    if paper is not None:
+        check_choice("--paper", paper, PAPERS)
+        return [e.id for e in all_experiments().values() if e.paper == paper]
+    return list(all_experiments()) if everything else [find_experiment(id).id for id in ids]
+
+
+def _use_data(folder: Path | None) -> bool:
+    from hyperribbon.core.data.sources import DATA_VARIABLE
+
+    if folder is not None:
+        if not folder.is_dir():
+            raise ArgumentError(
+                "--data", str(folder), "there is no such folder", "Give the folder with the data."
+            )
+        os.environ[DATA_VARIABLE] = str(folder.resolve())
+    return DATA_VARIABLE in os.environ
+
+
+def _show(claims: list[Claim], console: Console) -> None:
+    for claim in claims:
+        measured = f"{claim.measured:.6g}"
+        if claim.uncertainty:
+            measured += f" ± {claim.uncertainty:.2g}"
+        console.print(
+            f"  [{_COLORS[claim.verdict]}]{claim.verdict:9}[/] "
+            f"{escape(claim.place)}: {escape(claim.statement)}",
+            soft_wrap=True,
+        )
+        why = f"; {claim.why}" if claim.why else ""
+        console.print(
+            f"            measured {measured}, expected {_interval(claim)}{why}",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _interval(claim: Claim) -> str:
+    low, high = claim.expected.low, claim.expected.high
+    if math.isinf(high):
+        return f"at least {low:.6g}"
+    if math.isinf(low):
+        return f"at most {high:.6g}"
+    if high - low <= 1e-4 * abs(low):
+        return f"{(low + high) / 2:.6g}"
+    return f"{low:.4g} to {high:.4g}"

@@ -1,0 +1,160 @@
+"""The command line as a person meets it: messages, exit statuses, files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hyperribbon.cli.app import app, main
+
+VALUES = {1: 1.0, 2: 0.717633, 11: 0.371911, 21: 0.00451965, 50: 2.28973e-9}
+
+
+def run(*arguments, monkeypatch, capsys):
+    """Call main as the console script does; return (status, output, errors)."""
+    monkeypatch.setattr(sys, "argv", ["hyperribbon", *map(str, arguments)])
+    status = 0
+    try:
+        main()
+    except SystemExit as stop:
+        status = stop.code or 0
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    monkeypatch.delenv("HYPERRIBBON_DATA", raising=False)
+    return lambda *arguments: run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_list_shows_ids(cli):
+    status, output, _ = cli("list")
+    assert status == 0 and "ribbons/fig4" in output
+    status, output, _ = cli("list", "--paper", "ribbons", "--json")
+    assert {"ribbons/fig4"} <= {entry["id"] for entry in json.loads(output)}
+
+
+def test_reproduce_writes_claims(cli, tmp_path):
+    claims_file = tmp_path / "claims.json"
+    status, output, _ = cli(
+        "reproduce", "ribbons/fig4", "--preset", "smoke", "--out", tmp_path, "--json", claims_file
+    )
+    assert status == 0
+    assert "8 claims: 8 holds" in output
+    claims = json.loads(claims_file.read_text())
+    keys = [
+        "id",
+        "paper",
+        "place",
+        "statement",
+        "expected",
+        "measured",
+        "uncertainty",
+        "verdict",
+        "why",
+    ]
+    assert all(list(claim) == keys for claim in claims)
+    measured = {claim["id"]: claim["measured"] for claim in claims}
+    for index, value in VALUES.items():
+        np.testing.assert_allclose(measured[f"ribbons/fig4/value-i{index}"], value, rtol=1e-5)
+
+
+def test_a_second_run_is_read_from_the_store(cli, tmp_path):
+    arguments = ("reproduce", "ribbons/fig4", "--preset", "smoke", "--out", tmp_path)
+    assert cli(*arguments)[0] == 0
+    (result,) = tmp_path.glob("ribbons*/result.safetensors")
+    before = result.stat().st_mtime_ns
+    assert cli(*arguments)[0] == 0
+    assert result.stat().st_mtime_ns == before
+    assert cli(*arguments, "--fresh")[0] == 0
+    assert result.stat().st_mtime_ns != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("reproduce", "ribbons/fig44"), "Did you mean"),
+        (("reproduce",), "--paper, or --all"),
+        (("reproduce", "--all", "--paper", "ribbons"), "either ids"),
+        (("reproduce", "--paper", "rib"), "'ribbons'"),
+        (("reproduce", "ribbons/fig4", "--preset", "huge"), "'smoke'"),
+        (("reproduce", "ribbons/fig4", "--data", "/nowhere"), "no such folder"),
+        (("reproduce", "ribbons/fig4", "--out", "/proc/none"), "cannot be written to"),
+        (("reproduce", "ribbons/fig4", "--jobs", "0"), "jobs=0"),
+        (("reproduce", "ribbons/fig4", "--seed", "-1"), "seed=-1"),
+        (("list", "--paper", "x"), "not a known choice"),
+        (("report", "/nowhere"), "/nowhere"),
+        (("reproduce", "--no-such-option"), "No such option"),
+        (("nonsense",), "No such command"),
+    ],
+)
+def test_a_mistake_gives_one_message_and_status_2(cli, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    status, output, errors = cli(*arguments)
+    assert status == 2
+    assert words in errors + output
+    assert "Traceback" not in errors + output
+
+
+def test_a_truncated_data_file_gives_status_2(cli, tmp_path, monkeypatch):
+    from hyperribbon.core.data import load_data
+    from hyperribbon.experiments.ribbons import fig4
+
+    place = tmp_path / "MNIST" / "raw"
+    place.mkdir(parents=True)
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        (place / name).write_bytes(b"\0\0\x08\x03\0\0\0\x05")
+    monkeypatch.setattr(fig4, "compute", lambda config, context: load_data("mnist"))
+    arguments = ("reproduce", "ribbons/fig4", "--out", tmp_path / "runs", "--data", tmp_path)
+    status, output, errors = cli(*arguments)
+    assert status == 2
+    assert "header is cut off" in errors and "Traceback" not in output + errors
+
+
+def test_something_broken_gives_status_1_and_the_others_run(cli, tmp_path, monkeypatch):
+    from hyperribbon.experiments.ribbons import fig4
+
+    monkeypatch.setattr(fig4, "compute", lambda config, context: 1 / 0)
+    status, output, _ = cli("reproduce", "ribbons/fig4", "--out", tmp_path)
+    assert status == 1 and "ZeroDivisionError" in output and "Broke: ribbons/fig4" in output
+
+
+def test_report_writes_one_file(cli, tmp_path):
+    cli("reproduce", "ribbons/fig4", "--preset", "smoke", "--out", tmp_path / "runs")
+    status, output, _ = cli("report", tmp_path / "runs", "--out", tmp_path / "report.html")
+    assert status == 0 and "report.html" in output
+    page = (tmp_path / "report.html").read_text()
+    assert "ribbons/fig4" in page and "holds" in page
+
+
+def test_help_has_examples():
+    for command in ("list", "reproduce", "report"):
+        result = CliRunner().invoke(app, [command, "--help"])
+        assert result.exit_code == 0 and f"hyperribbon {command}" in result.output
+    assert CliRunner().invoke(app, ["--version"]).output.startswith("hyperribbon ")
+
+
+def test_ctrl_c_leaves_a_resumable_store(tmp_path):
+    command = [sys.executable, "-m", "hyperribbon", "reproduce", "ribbons/fig4", "--out"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*command, str(tmp_path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        text=True, env=environment,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("ribbons*/parts/*.safetensors")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "run the same command to go on" in errors and "Traceback" not in errors
+    assert not list(Path(tmp_path).rglob("*.tmp"))

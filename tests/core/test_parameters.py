@@ -1,0 +1,100 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from hyperribbon.core import ArgumentError, Mask, ParameterSpace
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3)
+        self.hidden = nn.Linear(3, 3)
+        self.decoder = nn.Linear(3, 5, bias=False)
+        self.decoder.weight = self.embedding.weight
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+
+
+@pytest.fixture
+def model():
+    return Tied()
+
+
+def test_tied_weights_count_once_and_frozen_ones_not(model):
+    space = ParameterSpace.of_model(model)
+    assert space.names == ("embedding.weight", "hidden.weight", "hidden.bias")
+    assert space.dimension == 15 + 9 + 3
+
+
+def test_filters(model):
+    assert ParameterSpace.of_model(model, "hidden.*").dimension == 12
+    assert ParameterSpace.of_model(model, lambda name, t: t.ndim == 1).names == ("hidden.bias",)
+    named = ParameterSpace.of_model(model, ["hidden.bias", "frozen"])
+    assert named.names == ("frozen", "hidden.bias")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 4), min_size=0, max_size=3), min_size=1, max_size=4),
+    columns=st.integers(0, 3),
+    data=st.data(),
+)
+def test_unflatten_undoes_flatten(shapes, columns, data):
+    model = nn.Module()
+    for i, shape in enumerate(shapes):
+        model.register_parameter(f"p{i}", nn.Parameter(torch.zeros(shape)))
+    mask = Mask(
+        {
+            name: torch.tensor(
+                data.draw(st.lists(st.booleans(), min_size=p.numel(), max_size=p.numel()))
+            ).reshape(p.shape)
+            for name, p in model.named_parameters()
+        }
+    )
+    if mask.count == 0:
+        with pytest.raises(ArgumentError, match="selects no parameter"):
+            ParameterSpace.of_model(model, mask=mask)
+        return
+    space = ParameterSpace.of_model(model, mask=mask)
+    assert space.dimension == mask.count
+    shape = (space.dimension, columns) if columns else (space.dimension,)
+    vector = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    tensors = space.unflatten(vector)
+    assert torch.equal(space.flatten(tensors, batched=bool(columns)), vector)
+    for name, tensor in tensors.items():
+        assert (tensor[..., ~mask[name]] == 0).all()
+
+
+def test_layers_partition_the_coordinates(model):
+    layers = ParameterSpace.of_model(model).layers()
+    assert list(layers) == ["embedding", "hidden"]
+    assert [space.dimension for space in layers.values()] == [15, 12]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"params": "nothing.*"}, "selects no parameter"),
+        ({"params": ["hidden.wight"]}, "no parameter of that name"),
+        ({"mask": Mask({"nope": torch.tensor([True])})}, "no parameter of that name"),
+        ({"mask": Mask({"hidden.bias": torch.tensor([True])})}, "has shape"),
+        ({"mask": {"hidden.bias": torch.tensor([True])}}, "not a Mask"),
+    ],
+)
+def test_bad_filters_say_what_is_there(model, arguments, words):
+    with pytest.raises(ArgumentError, match=words):
+        ParameterSpace.of_model(model, **arguments)
+
+
+def test_a_frozen_model_says_so():
+    model = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ArgumentError, match="frozen"):
+        ParameterSpace.of_model(model)
+
+
+def test_a_vector_of_the_wrong_length_is_refused(model):
+    space = ParameterSpace.of_model(model)
+    with pytest.raises(ArgumentError, match="27 coordinates"):
+        space.unflatten(torch.zeros(3))

@@ -1,0 +1,143 @@
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hyperribbon.core import ArgumentError, Band, Claim
+from hyperribbon.core.store import (
+    Store,
+    config_hash,
+    ensure_folder,
+    load_tree,
+    save_tree,
+    write_text,
+    writing,
+)
+
+
+def test_a_tree_comes_back_bit_for_bit(tmp_path):
+    rng = np.random.default_rng(0)
+    tree = {
+        "array": rng.standard_normal((3, 4)),
+        "scalar_array": np.array(2.5),
+        "empty": np.zeros((0, 3)),
+        "transposed": rng.standard_normal((3, 4)).T,
+        "ints": np.arange(5),
+        "flags": np.array([True, False]),
+        "tensor": torch.arange(3, dtype=torch.float32),
+        "list": [1, 2.5, "text", None, True, {"deep": np.ones(2)}],
+        "number": np.float64(0.1),
+        "nan": float("nan"),
+    }
+    save_tree(tmp_path / "t", tree)
+    again = load_tree(tmp_path / "t")
+    for key in ("array", "scalar_array", "empty", "transposed", "ints", "flags"):
+        np.testing.assert_array_equal(again[key], tree[key])
+        assert again[key].dtype == tree[key].dtype and again[key].shape == tree[key].shape
+    np.testing.assert_array_equal(again["tensor"], [0, 1, 2])
+    assert again["list"][:5] == [1, 2.5, "text", None, True]
+    np.testing.assert_array_equal(again["list"][5]["deep"], np.ones(2))
+    assert again["number"] == 0.1
+    assert np.isnan(again["nan"])
+
+
+@pytest.mark.parametrize("tree", [{"x": object()}, {1: 2}, {"__array__": 3}])
+def test_what_cannot_be_stored_is_refused(tmp_path, tree):
+    with pytest.raises(ArgumentError):
+        save_tree(tmp_path / "t", tree)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_result_is_named(tmp_path):
+    save_tree(tmp_path / "t", {"x": np.zeros(100)})
+    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes()[:-8])
+    with pytest.raises(ArgumentError, match="not a whole result file"):
+        load_tree(tmp_path / "t")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), writing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match="cannot be written to"):
+        ensure_folder("--out", tmp_path / "file" / "below")
+
+
+@dataclass(frozen=True)
+class Config:
+    a: int = 1
+    b: tuple[float, ...] = (0.5,)
+
+
+def test_the_hash_depends_on_values_alone():
+    assert config_hash(Config()) == config_hash(Config(1, (0.5,)))
+    assert config_hash(Config()) != config_hash(Config(2))
+    assert config_hash({"x": 1, "y": 2}) == config_hash({"y": 2, "x": 1})
+    with pytest.raises(ArgumentError, match="plain values"):
+        config_hash(object())
+
+
+def test_a_run_keeps_config_environment_result_and_claims(tmp_path):
+    run = Store(tmp_path).run("ribbons/x", Config(), 7, title="X", preset="smoke")
+    assert not run.is_complete
+    run.save_result({"x": np.arange(3)})
+    claim = Claim.judge(
+        "ribbons/x/y", place="", statement="", expected=Band(0, 1, "paper"), measured=0.5, why=""
+    )
+    run.save_claims([claim])
+    (again,) = Store(tmp_path).runs()
+    assert again.is_complete and again.info["config"] == {"a": 1, "b": [0.5]}
+    assert again.info["environment"]["seed"] == 7
+    assert again.info["environment"]["packages"]["torch"].startswith("2.")
+    np.testing.assert_array_equal(again.load_result()["x"], [0, 1, 2])
+    assert again.load_claims() == [claim]
+
+
+def test_a_run_is_held_by_one_process_at_a_time(tmp_path):
+    run = Store(tmp_path).run("ribbons/x", Config(), 0)
+    code = (
+        "import sys; from pathlib import Path; from hyperribbon.core.store import RunFolder\n"
+        "try:\n"
+        "    with RunFolder(Path(sys.argv[1])).locked(): print('held')\n"
+        "except ValueError as error: print(error)\n"
+    )
+
+    def other_process():
+        command = [sys.executable, "-c", code, str(run.path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    with run.locked():
+        assert "another process is computing this run" in other_process()
+    assert other_process() == "held\n"
+
+
+def test_processes_writing_the_same_file_leave_one_whole_version(tmp_path):
+    code = (
+        "import sys, numpy as np; from pathlib import Path\n"
+        "from hyperribbon.core.store import save_tree\n"
+        "for _ in range(40): save_tree(Path(sys.argv[1]), {'x': np.full(5000, int(sys.argv[2]))})\n"
+    )
+    path = tmp_path / "tree"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in range(2)]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            values = np.unique(load_tree(path)["x"])
+            assert len(values) == 1
+            seen.add(int(values[0]))
+    assert all(writer.returncode == 0 for writer in writers)
+    assert seen <= {0, 1}
+    assert sorted(Path(tmp_path).iterdir()) == [path]

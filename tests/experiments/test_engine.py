@@ -1,0 +1,135 @@
+"""The engine: caching, resuming, workers, the registry."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hyperribbon.core import ArgumentError
+from hyperribbon.experiments import (
+    Context,
+    ProcessWorkers,
+    all_experiments,
+    find_experiment,
+    run_experiment,
+)
+
+
+def square(item):
+    log = Path(item["log"])
+    log.write_text(log.read_text() + f"{item['x']} " if log.exists() else f"{item['x']} ")
+    return {"square": np.array([item["x"] ** 2.0])}
+
+
+def square_quietly(item):
+    return {"square": np.array([item["x"] ** 2.0]), "process": os.getpid()}
+
+
+@pytest.fixture
+def context(tmp_path):
+    for name in ("parts", "shared"):
+        (tmp_path / name).mkdir()
+    return Context(3, tmp_path / "parts", tmp_path / "shared")
+
+
+def test_a_map_computes_each_item_once(context, tmp_path):
+    items = [{"x": x, "log": str(tmp_path / "log")} for x in (1, 2, 3)]
+    first = context.map(square, items[:2])
+    second = context.map(square, items)
+    assert [r["square"][0] for r in second] == [1, 4, 9]
+    assert [r["square"][0] for r in first] == [1, 4]
+    assert (tmp_path / "log").read_text() == "1 2 3 "
+
+
+def test_a_shared_computation_runs_once_for_all_runs(context, tmp_path):
+    item = {"x": 5, "log": str(tmp_path / "log")}
+    other = Context(9, tmp_path / "parts", tmp_path / "shared")
+    assert context.shared(square, item) == other.shared(square, item) == {"square": [25.0]}
+    assert (tmp_path / "log").read_text() == "5 "
+
+
+def test_a_shared_folder_is_filled_once(context):
+    calls = []
+
+    def fill(folder, item):
+        calls.append(item["x"])
+        (folder / "file").write_text("x")
+
+    folder = context.shared_folder(fill, {"x": 1})
+    assert context.shared_folder(fill, {"x": 1}) == folder
+    assert (folder / "file").read_text() == "x"
+    assert calls == [1]
+
+
+def test_streams_depend_on_seed_and_name(context, tmp_path):
+    same = Context(3, tmp_path / "parts", tmp_path / "shared")
+    assert context.rng("a").random() == same.rng("a").random() != same.rng("b").random()
+
+
+def test_several_processes_give_the_same_results(tmp_path, context):
+    (tmp_path / "parts2").mkdir()
+    parallel = Context(3, tmp_path / "parts2", tmp_path / "shared", workers=ProcessWorkers(2))
+    items = [{"x": x} for x in range(3)]
+    results = parallel.map(square_quietly, items)
+    assert [r["square"][0] for r in results] == [0, 1, 4]
+    assert os.getpid() not in {r["process"] for r in results}
+
+
+def test_every_experiment_keeps_the_contract():
+    experiments = all_experiments()
+    assert "ribbons/fig4" in experiments
+    for id, experiment in experiments.items():
+        file = Path(experiment.module.__file__)
+        assert id == f"{file.parent.name}/{id.split('/')[1]}"
+        assert id.split("/")[1].replace("-", "_").replace(".", "_") == file.stem
+        assert set(experiment.module.PRESETS) == {"smoke", "laptop", "paper"}
+        assert experiment.title and experiment.module.__doc__
+
+
+def test_an_unknown_experiment_names_near_ones():
+    with pytest.raises(ArgumentError, match="ribbons/fig4"):
+        find_experiment("ribbon/fig4")
+    with pytest.raises(ArgumentError, match="preset"):
+        run_experiment("ribbons/fig4", preset="huge")
+
+
+def digest(folder):
+    files = [*folder.glob("ribbons*/result.safetensors"), *folder.glob("ribbons*/claims.json"),
+             *folder.glob("ribbons*/figures/*")]  # fmt: skip
+    assert len(files) == 4
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)]
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_experiment("ribbons/fig4", preset="laptop", out=whole)
+    command = [sys.executable, "-m", "hyperribbon", "reproduce", "ribbons/fig4", "--out"]
+    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(killed.glob("ribbons*/parts/*.safetensors")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not list(killed.glob("ribbons*/result.safetensors"))
+    survivors = {f: f.stat().st_mtime_ns for f in killed.glob("ribbons*/parts/*.safetensors")}
+    assert survivors
+
+    seen = []
+    original = run_experiment.__globals__["Context"].map
+
+    def spy(self, function, items, label=None):
+        seen.extend(f.stat().st_mtime_ns == t for f, t in survivors.items())
+        return original(self, function, items, label)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "map", spy)
+        run_experiment("ribbons/fig4", preset="laptop", out=killed)
+    assert seen and all(seen)
+    assert digest(killed) == digest(whole)

@@ -1,0 +1,123 @@
+"""The import order of the rooms, and the habits every module keeps."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "hyperribbon"
+ORDER = {
+    "core": 0,
+    "operators": 1,
+    "theory": 1,
+    "training": 1,
+    "manifold": 1,
+    "subnetworks": 2,
+    "spectra": 3,
+    "noise": 4,
+    "plots": 5,
+    "inspection": 6,
+    "experiments": 7,
+    "report": 8,
+    "explorer": 9,
+    "cli": 10,
+}
+MODULES = sorted(SOURCE.rglob("*.py"))
+EXTRAS = {"mlxtend", "dask", "distributed", "dash", "lightning", "transformers", "tensorboard"}
+
+
+def room_of(path: Path) -> str | None:
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+def imports_of(tree: ast.AST) -> list[tuple[int, str]]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            found.append((node.lineno, node.module or ""))
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def test_every_room_has_a_place_in_the_order():
+    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert rooms <= set(ORDER)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_from_lower_rooms(path):
+    room = room_of(path)
+    if room is None:
+        return
+    for line, name in imports_of(ast.parse(path.read_text())):
+        parts = name.split(".")
+        if parts[0] != "hyperribbon" or len(parts) < 2 or parts[1] == "__version__":
+            continue
+        other = parts[1]
+        if other == room:
+            continue
+        assert other in ORDER, f"{path}:{line} imports {name}: import from the room it lives in"
+        assert ORDER[other] < ORDER[room], f"{path}:{line}: {room} may not import {other}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_extras_are_imported_only_where_they_are_used(path):
+    tree = ast.parse(path.read_text())
+    top_level = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in top_level:
+        for line, name in imports_of(node):
+            assert name.split(".")[0] not in EXTRAS, f"{path}:{line}: import {name} when needed"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_module_is_too_long(path):
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_global_random_state_is_left_alone(path):
+    source = path.read_text()
+    forbidden = {"seed"} if "fork_rng" in source else {"seed", "manual_seed"}
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Attribute) or not isinstance(
+            node.value, ast.Name | ast.Attribute
+        ):
+            continue
+        owner = ast.unparse(node.value)
+        if owner in ("torch", "torch.random", "np.random", "numpy.random", "random"):
+            assert node.attr not in forbidden, f"{path}:{node.lineno} uses {owner}.{node.attr}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if room_of(path) not in (None, "cli")],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_library_functions_do_not_print(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "print", f"{path}:{node.lineno} prints"
+
+
+def test_import_stays_light():
+    code = "import sys, hyperribbon; print(' '.join(sorted(m.split('.')[0] for m in sys.modules)))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = {"matplotlib", "plotly", "sklearn", "pandas", "zarr", *EXTRAS}
+    assert not heavy & set(loaded.stdout.split())
+
+
+def test_every_public_name_exists():
+    import hyperribbon as hr
+
+    for name in hr.__all__:
+        assert getattr(hr, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = hr.nonsense
