@@ -1,7 +1,12 @@
 """Models, the reference loop, sampling schemes, ensembles, and the Recorder."""
 
 from hyperribbon.training.cadence import Overhead
-from hyperribbon.training.chains import ChainStatistics, RunningMoments, simulate_one_layer
+from hyperribbon.training.chains import (
+    ChainStatistics,
+    RunningMoments,
+    simulate_one_layer,
+    trace_one_layer,
+)
 from hyperribbon.training.chains_batches import chain_batches
 from hyperribbon.training.chains_two_layer import (
     TwoLayerEnsemble,
@@ -50,6 +55,7 @@ __all__ = [
     "predict",
     "simulate_one_layer",
     "simulate_two_layer",
+    "trace_one_layer",
     "train",
     "vision_transformer",
     "wide_resnet",

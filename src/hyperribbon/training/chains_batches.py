@@ -1,0 +1,79 @@
+"""Minibatches for many chains at once, by sampling scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.training.sampling import SAMPLING_SCHEMES
+
+__all__ = ["chain_batches"]
+
+_BLOCK = 1 << 20
+
+
+def chain_batches(
+    samples: int, batch_size: int, chains: int, *, sampling: str, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Yield for ever the sample indices (chains, S) of the next minibatch of every chain.
+
+    Args:
+        samples: Size P of the training set.
+        batch_size: Minibatch size S.
+        chains: Number of independent chains.
+        sampling: "replacement", "without_replacement" (a fresh subset each step) or "shuffle" (a
+            new order each epoch, cut into minibatches, the last of which may be short).
+        rng: Source of randomness.
+
+    Raises:
+        ArgumentError: Unknown scheme, or a batch of distinct samples larger than the set.
+    """
+    check_choice("sampling", sampling, SAMPLING_SCHEMES)
+    size = check_positive_int("batch_size", batch_size)
+    if sampling != "replacement" and size > samples:
+        raise ArgumentError(
+            "batch_size",
+            batch_size,
+            f"only {samples} distinct samples can be drawn with sampling={sampling!r}",
+            f"Use at most {samples}, or sampling='replacement'.",
+        )
+    if sampling == "replacement":
+        return _with_replacement(samples, size, chains, rng)
+    if sampling == "shuffle":
+        return _shuffled(samples, size, chains, rng)
+    return _subsets(samples, size, chains, rng)
+
+
+def _with_replacement(
+    samples: int, size: int, chains: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    steps = max(1, _BLOCK // (chains * size))
+    while True:
+        yield from rng.integers(samples, size=(steps, chains, size), dtype=np.intp)
+
+
+def _shuffled(
+    samples: int, size: int, chains: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    order = np.tile(np.arange(samples), (chains, 1))
+    while True:
+        order = rng.permuted(order, axis=1)
+        for start in range(0, samples, size):
+            yield order[:, start : start + size]
+
+
+def _subsets(
+    samples: int, size: int, chains: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Partial Fisher–Yates: from any order, S random swaps give a uniform subset."""
+    order = np.tile(np.arange(samples), (chains, 1))
+    rows = np.arange(chains)
+    while True:
+        picks = rng.integers(np.arange(size)[:, None], samples, size=(size, chains))
+        for place, pick in enumerate(picks):
+            chosen = order[rows, pick]
+            order[rows, pick] = order[:, place]
+            order[:, place] = chosen
+        yield order[:, :size].copy()

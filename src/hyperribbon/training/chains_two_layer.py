@@ -1,0 +1,187 @@
+"""Many chains of SGD (or of its Langevin limit) at once on two-layer linear networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_finite,
+    check_positive,
+    check_positive_int,
+)
+from hyperribbon.core.generators import numpy_generator
+from hyperribbon.training.chains_batches import chain_batches
+
+__all__ = ["TwoLayerEnsemble", "descend_two_layer", "simulate_two_layer"]
+
+_Gradient = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class TwoLayerEnsemble:
+    """Weights of all chains at the recorded steps.
+
+    Attributes:
+        steps: (T,), recorded steps.
+        W1: (T, chains, N_h, N_i), first layers.
+        W2: (T, chains, N_o, N_h), second layers.
+    """
+
+    steps: np.ndarray
+    W1: np.ndarray
+    W2: np.ndarray
+
+
+def descend_two_layer(
+    X: np.ndarray,
+    Y: np.ndarray,
+    W1: np.ndarray,
+    W2: np.ndarray,
+    *,
+    lr: float,
+    tol: float = 1e-10,
+    max_steps: int = 1_000_000,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights where full-batch gradient descent from (W1, W2) ends.
+
+    Args:
+        X: Inputs (N_i×P), samples as columns.
+        Y: Targets (N_o×P).
+        W1: First layer (N_h×N_i).
+        W2: Second layer (N_o×N_h).
+        lr: Step size; small enough to follow the gradient flow of Eq. (3.17) of [fluctuations].
+        tol: Largest entry of Σyx − W₂W₁Σxx at the end, relative to that of Σyx.
+        max_steps: Steps after which it gives up.
+
+    Raises:
+        ArgumentError: It diverged or did not get there.
+    """
+    P = X.shape[1]
+    Sxx, Syx = X @ X.T / P, np.atleast_2d(Y) @ X.T / P
+    W1, W2 = np.array(W1, dtype=np.float64), np.array(W2, dtype=np.float64)
+    target = tol * np.abs(Syx).max()
+    with threadpool_limits(1, "blas"):
+        for step in range(max_steps):
+            rest = Syx - W2 @ (W1 @ Sxx)
+            if step % 100 == 0 and not np.abs(rest).max() > target:
+                break
+            W1, W2 = W1 + lr * W2.T @ rest, W2 + lr * rest @ W1.T
+    if not np.abs(rest).max() <= target:
+        raise ArgumentError(
+            "lr",
+            lr,
+            f"gradient descent left Σyx − W₂W₁Σxx at {np.abs(rest).max():.3g}, not {target:.3g}",
+            "Use a smaller step if it diverged, or more steps if it was slow.",
+        )
+    return W1, W2
+
+
+def simulate_two_layer(
+    X: np.ndarray,
+    Y: np.ndarray,
+    W1: np.ndarray,
+    W2: np.ndarray,
+    *,
+    lr: float,
+    batch_size: int,
+    record: Sequence[int],
+    chains: int = 128,
+    dynamics: str = "sgd",
+    sampling: str = "replacement",
+    seed: int = 0,
+) -> TwoLayerEnsemble:
+    """Return the weights of many chains of SGD on ‖Y − W₂W₁X‖²/(2P), all begun at (W1, W2).
+
+    `dynamics="flow"` integrates the nonlinear stochastic gradient flow instead, Euler–Maruyama with
+    dt = λ, its noise Gaussian with the exact covariance of a minibatch at the current weights.
+    Implements Eqs. (3.5), (3.15) and (3.16) of [fluctuations].
+
+    Args:
+        X: Inputs (N_i×P), samples as columns.
+        Y: Targets (N_o×P) or (P,).
+        W1: First layer (N_h×N_i).
+        W2: Second layer (N_o×N_h).
+        lr: Learning rate λ.
+        batch_size: Minibatch size S.
+        record: Steps at which the weights are kept; the last one ends the run.
+        chains: Independent chains.
+        dynamics: "sgd" or "flow".
+        sampling: "replacement", "without_replacement" or "shuffle"; for SGD.
+        seed: Seed of all chains.
+
+    Raises:
+        ArgumentError: The chains diverge, or a batch of distinct samples is larger than the set.
+    """
+    check_choice("dynamics", dynamics, ("sgd", "flow"))
+    chains = check_positive_int("chains", chains)
+    inputs = np.ascontiguousarray(check_finite("X", np.asarray(X)).T, dtype=np.float32)
+    targets = np.atleast_2d(check_finite("Y", np.asarray(Y))).T.astype(np.float32)
+    kept = np.unique(np.asarray(record, dtype=int))
+    wanted = set(kept.tolist())
+    first = np.tile(np.asarray(W1, dtype=np.float32), (chains, 1, 1))
+    second = np.tile(np.asarray(W2, dtype=np.float32), (chains, 1, 1))
+    rng = numpy_generator(seed, "chains", dynamics, sampling)
+    if dynamics == "sgd":
+        batches = chain_batches(len(inputs), batch_size, chains, sampling=sampling, rng=rng)
+        gradient = _minibatch_gradient(inputs, targets, batches)
+    else:
+        gradient = _langevin_gradient(inputs, targets, batch_size, rng)
+    rate = np.float32(check_positive("lr", lr))
+    history = ([], [])
+    with threadpool_limits(1, "blas"), np.errstate(over="ignore", invalid="ignore"):
+        for step in range(kept[-1] + 1):
+            if step in wanted:
+                history[0].append(first.copy())
+                history[1].append(second.copy())
+            if step % 1000 == 0 and not np.isfinite(second).all():
+                break
+            rest = gradient(second @ first)
+            change = second.transpose(0, 2, 1) @ rest
+            second = second + rate * (rest @ first.transpose(0, 2, 1))
+            first += rate * change
+    if len(history[0]) < len(kept) or not np.isfinite(history[1][-1]).all():
+        raise ArgumentError(
+            "lr", lr, "the chains diverged", "Use a smaller learning rate or a larger batch."
+        )
+    return TwoLayerEnsemble(kept, np.stack(history[0]), np.stack(history[1]))
+
+
+def _minibatch_gradient(inputs: np.ndarray, targets: np.ndarray, batches) -> _Gradient:
+    """Return w ↦ Σyx − wΣxx of the next minibatch of each chain, (chains, N_o, N_i)."""
+
+    def gradient(product: np.ndarray) -> np.ndarray:
+        indices = next(batches)
+        x = inputs.take(indices, axis=0, mode="clip")
+        errors = targets.take(indices, axis=0, mode="clip") - x @ product.transpose(0, 2, 1)
+        return errors.transpose(0, 2, 1) @ x / np.float32(indices.shape[1])
+
+    return gradient
+
+
+def _langevin_gradient(
+    inputs: np.ndarray, targets: np.ndarray, batch_size: int, rng: np.random.Generator
+) -> _Gradient:
+    """Return w ↦ Σyx − wΣxx plus Gaussian noise with the covariance of a minibatch."""
+    samples = len(inputs)
+    scale = np.float32(1 / math.sqrt(check_positive_int("batch_size", batch_size) * samples))
+    Sxx, Syx = inputs.T @ inputs / samples, targets.T @ inputs / samples
+
+    def gradient(product: np.ndarray) -> np.ndarray:
+        chains, outputs, width = product.shape
+        mean = Syx - product @ Sxx
+        draws = rng.standard_normal((chains, 1, samples), dtype=np.float32)
+        flat = product.reshape(chains * outputs, width)
+        errors = targets.T - (flat @ inputs.T).reshape(chains, outputs, samples)
+        noise = (errors * draws).reshape(chains * outputs, samples) @ inputs
+        return mean + scale * (
+            noise.reshape(product.shape) - draws.sum(axis=2, keepdims=True) * mean
+        )
+
+    return gradient
