@@ -1,5 +1,5 @@
 """Closed forms of the source papers: one module a paper, numpy and scipy only."""
 
-from hyperribbon.theory import fluctuations, linear_networks, ribbons
+from hyperribbon.theory import fluctuations, gradient_flow, linear_networks, meanfield, ribbons
 
-__all__ = ["fluctuations", "linear_networks", "ribbons"]
+__all__ = ["fluctuations", "gradient_flow", "linear_networks", "meanfield", "ribbons"]
