@@ -94,7 +94,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """
     parameters = list(model.parameters())
     tensors = [*parameters, *model.buffers()]
-    copies = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+    copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
     gradients = [(p, p.grad, p.requires_grad) for p in parameters]
     randomness = random_state()
     for parameter in parameters:
@@ -104,8 +104,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         with torch.no_grad():
-            for tensor, version, copy in copies:
-                if tensor._version != version:
+            for tensor, copy in copies:
+                # Batch norm and .data change tensors behind their version counters: compare values.
+                if not torch.equal(tensor, copy):
                     tensor.copy_(copy)
         for parameter, gradient, required in gradients:
             parameter.requires_grad_(required)

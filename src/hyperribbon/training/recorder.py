@@ -200,6 +200,8 @@ class Recorder:
             )
         before = self._position
         self._position = (before[0] + 1 if step is None else int(step), epoch)
+        if isinstance(loss, torch.Tensor):
+            loss = loss.detach()
         self._scalars = {} if loss is None else {"loss": loss}
         self._scalars.update(metrics or {})
         if not self.cadence.passed(before, self._position):

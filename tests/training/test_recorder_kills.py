@@ -1,0 +1,135 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.training import Recorder, mlp, train
+
+RUN = """
+import os, random, signal, sys, time
+import torch
+from torch import nn
+from hyperribbon.training import Measurement, Recorder, mlp, train
+
+torch.set_num_threads(1)
+
+def drift(model, state):
+    now = model[0].layer1.weight.detach().clone()
+    return 0.0 if state is None else (now - state).norm().item(), now
+
+def run(folder):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 6, generator=generator)
+    y = (x[:, 0] > 0).long()
+    model = nn.Sequential(mlp((6, 8)), nn.Dropout(0.3), mlp((8, 2)))
+    measure = [Measurement("drift", drift, warm=True)]
+    recorder = Recorder(folder, every="3it", probe=x, measure=measure)
+    train(model, nn.CrossEntropyLoss(), (x, y), epochs=50, lr=0.05, momentum=0.9, batch_size=16,
+          recorder=recorder, test=(x, y))
+    recorder.close()
+
+def fork(folder):
+    pid = os.fork()
+    if pid == 0:
+        run(folder)
+        os._exit(0)
+    return pid
+
+torch.optim.SGD(nn.Linear(1, 1).parameters())  # imports what the children need, once
+os.waitpid(fork(sys.argv[1]), 0)
+rng = random.Random(int(sys.argv[3]))
+killed = 0
+while killed < 20:
+    pid = fork(sys.argv[2])
+    time.sleep(rng.uniform(0.0, 0.25))
+    os.kill(pid, signal.SIGKILL)
+    if os.WIFSIGNALED(os.waitpid(pid, 0)[1]):
+        killed += 1
+    else:
+        print("finished early")
+        break
+print("killed", killed)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(fork(sys.argv[2]), 0)[1]))
+"""
+
+
+def assert_same(one: Path, two: Path) -> Trajectory:
+    first, second = Trajectory.open(one), Trajectory.open(two)
+    assert first.steps.tolist() == second.steps.tolist()
+    assert first.epochs.tolist() == second.epochs.tolist()
+    for index in range(len(first)):
+        a, b = first.weights(index), second.weights(index)
+        assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    np.testing.assert_array_equal(first.predictions(), second.predictions())
+    np.testing.assert_array_equal(first.metrics().to_numpy(), second.metrics().to_numpy())
+    return first
+
+
+def test_killed_twenty_times_at_random_moments(tmp_path):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-c", RUN, str(tmp_path / "whole"), str(tmp_path / "killed"), "7"]
+    done = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "killed 20" in done.stdout, done.stdout
+    trajectory = assert_same(tmp_path / "whole", tmp_path / "killed")
+    assert trajectory.steps[-1] == 200 and len(trajectory) == 68
+
+
+class Killed(Exception):
+    """Stands for a kill between two file operations."""
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_kill_around_every_single_rename(tmp_path, monkeypatch, after):
+    """Every file comes into being by a rename: stop before and after each one in turn."""
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+
+    def run(folder):
+        recorder = Recorder(folder, every="1it", probe=x)
+        try:
+            train(
+                mlp((3, 2)),
+                nn.CrossEntropyLoss(),
+                (x, y),
+                epochs=1,
+                lr=0.1,
+                momentum=0.9,
+                batch_size=6,
+                recorder=recorder,
+            )
+        finally:
+            recorder.release()
+
+    rename, count = os.replace, 0
+    target = None
+
+    def failing(source, destination, **keywords):
+        nonlocal count
+        count += 1
+        if count == target and not after:
+            raise Killed
+        rename(source, destination, **keywords)
+        if count == target:
+            raise Killed
+
+    monkeypatch.setattr(os, "replace", failing)
+    run(tmp_path / "whole")
+    total = count
+    assert total > 12
+    folder = tmp_path / "killed"
+    for moment in range(1, total + 1):
+        count, target = 0, moment
+        with pytest.raises(Killed):
+            run(folder / str(moment))
+        target = None
+        run(folder / str(moment))
+        assert_same(tmp_path / "whole", folder / str(moment))
