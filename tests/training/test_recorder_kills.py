@@ -42,20 +42,21 @@ def fork(folder):
     return pid
 
 torch.optim.SGD(nn.Linear(1, 1).parameters())  # imports what the children need, once
-os.waitpid(fork(sys.argv[1]), 0)
-rng = random.Random(int(sys.argv[3]))
-killed = 0
-while killed < 20:
-    pid = fork(sys.argv[2])
-    time.sleep(rng.uniform(0.0, 0.25))
+whole, killed = sys.argv[1:3]
+begin = time.perf_counter()
+os.waitpid(fork(whole), 0)
+duration = time.perf_counter() - begin
+rng, kills, number = random.Random(7), 0, 0
+while kills < 20:
+    pid = fork(f"{killed}/{number}")
+    time.sleep(rng.uniform(0.0, duration / 6))
     os.kill(pid, signal.SIGKILL)
     if os.WIFSIGNALED(os.waitpid(pid, 0)[1]):
-        killed += 1
-    else:
-        print("finished early")
-        break
-print("killed", killed)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(fork(sys.argv[2]), 0)[1]))
+        kills += 1
+    else:  # it had come to its end: begin another run
+        number += 1
+print("killed", kills)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(fork(f"{killed}/{number}"), 0)[1]))
 """
 
 
@@ -73,14 +74,15 @@ def assert_same(one: Path, two: Path) -> Trajectory:
 
 def test_killed_twenty_times_at_random_moments(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-c", RUN, str(tmp_path / "whole"), str(tmp_path / "killed"), "7"]
+    arguments = [sys.executable, "-c", RUN, str(tmp_path / "whole"), str(tmp_path / "killed")]
     done = subprocess.run(
         arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "killed 20" in done.stdout, done.stdout
-    trajectory = assert_same(tmp_path / "whole", tmp_path / "killed")
-    assert trajectory.steps[-1] == 200 and len(trajectory) == 68
+    assert "killed 20" in done.stdout
+    for folder in (tmp_path / "killed").iterdir():
+        trajectory = assert_same(tmp_path / "whole", folder)
+        assert trajectory.steps[-1] == 200 and len(trajectory) == 68
 
 
 class Killed(Exception):
