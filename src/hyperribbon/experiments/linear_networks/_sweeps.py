@@ -1,0 +1,217 @@
+"""Sharpness of trained networks against the largest class's share: Fig. 1 right and Fig. 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import derive_seed, numpy_generator
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.linear_networks._data import NAMES, data_items, read_moments
+from hyperribbon.experiments.linear_networks._measures import sharpness
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.theory import linear_networks as theory
+from hyperribbon.training.linear_networks import (
+    HalvingSchedule,
+    draw_linear_weights,
+    train_linear,
+)
+
+_OF_DATA = ("shares", "samples", "general", "printed", "floor")
+_OF_STARTS = ("trained", "peak", "loss", "defect")
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """Setting of a sweep.
+
+    Attributes:
+        data: Data sets.
+        shares: Shares of class 0; the other classes share the rest equally.
+        samples: Images; fewer when class 0 has not enough of them.
+        depth: Number of layers.
+        width: Width of the hidden layers.
+        start: How the weights start, see `draw_linear_weights`.
+        scale: Singular values of a balanced start; 0 where the start has no scale.
+        white: Whether the inputs are whitened.
+        lr: Learning rate at the start.
+        epochs: Epochs of full-batch gradient descent.
+        repeats: Independent starts.
+    """
+
+    data: tuple[str, ...]
+    shares: tuple[float, ...] = SHARES
+    samples: int = 5000
+    depth: int = 4
+    width: int = 64
+    start: str = "balanced"
+    scale: float = 0.5
+    white: bool = True
+    lr: float = 0.01
+    epochs: int = 10_000
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Trained sharpness and its predictions, by data set and share.
+
+    Attributes:
+        depth: Number of layers.
+        classes: Number of classes.
+        data: Names of the data sets, m.
+        shares: (m, s), share of the largest class as sampled.
+        samples: (m, s), images used.
+        trained: (m, s, r), sharpness at the end, for each start.
+        peak: (m, s, r), largest sharpness among the recorded epochs.
+        general: (m, s), Eq. (13) in its general form, through Eq. (9).
+        printed: (m, s), Eq. (14).
+        loss: (m, s, r), loss at the end.
+        floor: (m, s), least loss that a linear map can reach.
+        defect: (m, s, r), balance defect at the end.
+        epochs: (e,), recorded epochs.
+        history: (m, s, e), sharpness at these of the first start.
+    """
+
+    depth: int
+    classes: int
+    data: list[str]
+    shares: np.ndarray
+    samples: np.ndarray
+    trained: np.ndarray
+    peak: np.ndarray
+    general: np.ndarray
+    printed: np.ndarray
+    loss: np.ndarray
+    floor: np.ndarray
+    defect: np.ndarray
+    epochs: np.ndarray
+    history: np.ndarray
+
+
+def run_sweep(
+    config: SweepConfig, context: Context, train: Callable[[Mapping[str, Any]], Any] | None = None
+) -> SweepResult:
+    """Train one network for every data set, share and start.
+
+    Args:
+        config: The setting.
+        context: Of the run.
+        train: Trains the network of one item; a linear one by default.
+    """
+    plain = {
+        "depth": config.depth,
+        "width": config.width,
+        "start": config.start,
+        "scale": config.scale,
+        "white": config.white,
+        "lr": config.lr,
+        "epochs": config.epochs,
+    }
+    items = [
+        {**item, **plain, "seed": derive_seed(context.seed, "start", repeat)}
+        for item in data_items(config, context)
+        for repeat in range(config.repeats)
+    ]
+    runs = context.map(train or _train, items, "training")
+    shape = (len(config.data), len(config.shares), config.repeats)
+
+    def collect(name: str) -> np.ndarray:
+        values = np.array([run[name] for run in runs])
+        return values.reshape(*shape, *values.shape[1:])
+
+    return SweepResult(
+        depth=config.depth,
+        classes=runs[0]["classes"],
+        data=list(config.data),
+        epochs=np.array(runs[0]["epochs"]),
+        history=collect("history")[:, :, 0],
+        **{name: collect(name)[:, :, 0] for name in _OF_DATA},
+        **{name: collect(name) for name in _OF_STARTS},
+    )
+
+
+def _train(item: Mapping[str, Any]) -> dict[str, Any]:
+    moments, facts = read_moments(item, white=item["white"])
+    depth = item["depth"]
+    classes, inputs = moments.cross.shape
+    widths = [inputs, *[item["width"]] * (depth - 1), classes]
+    weights = draw_linear_weights(
+        widths, item["start"], generator=numpy_generator(item["seed"]), scale=item["scale"] or None
+    )
+    run = train_linear(
+        weights,
+        moments,
+        lr=item["lr"],
+        epochs=item["epochs"],
+        schedule=HalvingSchedule(),
+        measure={"sharpness": partial(sharpness, moments=moments)},
+        at=record_times(item["epochs"]),
+    )
+    history = run.measured["sharpness"]
+    return {
+        "trained": history[-1],
+        "peak": history.max(),
+        "loss": run.losses[-1],
+        "defect": theory.balance_defect(run.weights),
+        "epochs": run.epochs,
+        "history": history,
+        **predictions(facts, depth),
+    }
+
+
+def predictions(facts: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Return what labels and white inputs say of a balanced minimum: sharpness and loss.
+
+    The least loss is (1/2n)‖Y‖² − ½‖M‖², for one-hot labels and inputs of unit variance.
+    """
+    cross = facts["cross"]
+    singular = np.linalg.svd(cross, compute_uv=False) ** (1 / depth)
+    d_out, d_in = cross.shape
+    return {
+        "shares": facts["proportions"].max(),
+        "samples": facts["samples"],
+        "classes": d_out,
+        "general": theory.balanced_eigenvalues(singular, depth, d_in, d_out)[0],
+        "printed": theory.label_sharpness(facts["proportions"], depth),
+        "floor": 0.5 * (1 - np.sum(cross**2)),
+    }
+
+
+def record_times(epochs: int) -> list[int]:
+    """Return about a dozen epochs from 0 to `epochs`, denser early."""
+    return sorted({0, *np.geomspace(min(30, epochs), epochs, 11).astype(int).tolist(), epochs})
+
+
+def plot_sweep(result: SweepResult, trained: str) -> Figure:
+    """Draw sharpness against the largest share, a panel for each data set.
+
+    Args:
+        result: What to draw.
+        trained: What to call the trained networks.
+    """
+    count = len(result.data)
+    figure, axes = new_figure(
+        1, count, width="full" if count > 1 else "column", ratio=0.95 if count > 1 else 0.75,
+        squeeze=False, sharey=True,
+    )  # fmt: skip
+    for row, axis in enumerate(axes[0]):
+        shares, starts = result.shares[row], result.trained[row]
+        grid = np.linspace(shares.min(), 1, 100)
+        rest = np.full(result.classes - 1, 1 / (result.classes - 1))
+        printed = [theory.label_sharpness([s, *(1 - s) * rest], result.depth) for s in grid]
+        axis.plot(grid, printed, color=COLORS[0], label="Eq. (14)")
+        axis.plot(shares, result.general[row], "--", color=COLORS[2], label="Eq. (13), general")
+        axis.plot(shares, starts.mean(axis=1), "o", color=COLORS[1], ms=5, label=trained)
+        if starts.shape[1] > 1:
+            axis.vlines(shares, starts.min(axis=1), starts.max(axis=1), color=COLORS[1])
+        axis.set(xlabel=r"largest label share $\alpha_{\max}$", title=NAMES[result.data[row]])
+    axes[0, 0].set_ylabel(r"sharpness $\lambda_{\max}$")
+    axes[0, 0].legend(loc="best")
+    return figure
