@@ -88,5 +88,5 @@ $(STAMPS)/docs: $(STAMPS)/dev
 $(STAMPS)/bench: $(STAMPS)/dev
 	@echo "== Installing the libraries to compare with"
 	@$(PIP) -e '.[dev,bench]'
-	@$(PIP) --no-deps pyhessian
+	@$(PIP) --no-deps PyHessian
 	@touch $@

@@ -39,6 +39,7 @@ _NAMES_BY_MODULE = {
     "noise": ("stationary_covariance", "weight_covariance", "variance_flatness"),
     "training": ("Recorder", "train", "train_ensemble"),
     "inspection": ("inspect", "compare_with_theory"),
+    "experiments": ("sweep",),
 }
 _ROOMS = (
     "core",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
-import traceback
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -42,6 +40,10 @@ def reproduce(
     ] = None,
     out: Annotated[Path, typer.Option(help="The store: one folder a run.")] = Path("runs"),
     jobs: Annotated[int, typer.Option(help="Processes to use.")] = 1,
+    dask: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Address of a Dask scheduler to run on, tcp://HOST:8786."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results first.")] = False,
     json_file: Annotated[
@@ -58,50 +60,43 @@ def reproduce(
     `hyperribbon reproduce ribbons/fig4 --preset smoke --json claims.json`,
     `hyperribbon reproduce --paper linear_networks --data ~/data --jobs 2`
     """
-    from hyperribbon.experiments import ProcessWorkers, SerialWorkers, run_experiment
+    from hyperribbon.experiments import choose_workers, run_experiments
 
     chosen = _choose(ids or [], paper, everything)
     with_data = _use_data(data)
     ensure_folder("--out", out)
     if json_file is not None:
         ensure_folder("--json", json_file.parent)
-    workers = ProcessWorkers(jobs) if jobs != 1 else SerialWorkers()
+    workers = choose_workers(jobs, dask)
     console = Console()
     found: list[Claim] = []
     broken: list[str] = []
     mistakes: list[ArgumentError | MissingExtraError] = []
-    for id in chosen:
-        started = time.monotonic()
-        console.print(f"[bold]{id}[/] ({preset})")
-        try:
-            with keeping_finished_work(), ConsoleProgress(console) as progress:
-                run = run_experiment(
-                    id,
-                    preset=preset,
-                    out=out,
-                    seed=seed,
-                    with_data=with_data,
-                    fresh=fresh,
-                    progress=progress,
-                    workers=workers,
-                )
-        except (ArgumentError, MissingExtraError) as error:
-            mistakes.append(error)
-            console.print(f"  {error}", markup=False, soft_wrap=True)
-            continue
-        except typer.Exit:
-            raise
-        except Exception:
-            broken.append(id)
-            console.print(traceback.format_exc(), markup=False)
-            continue
-        claims = run.load_claims()
-        found += claims
-        _show(claims, console)
-        seconds = time.monotonic() - started
-        console.print(f"  {escape(str(run.path))}  [dim]{seconds:.1f} s[/]\n")
-        if json_file is not None:
-            write_json(json_file, [claim.to_json() for claim in found])
+    with keeping_finished_work(), ConsoleProgress(console) as progress:
+        for outcome in run_experiments(
+            chosen,
+            workers=workers,
+            progress=progress,
+            preset=preset,
+            out=out.resolve(),
+            seed=seed,
+            with_data=with_data,
+            fresh=fresh,
+        ):
+            console.print(f"[bold]{outcome.id}[/] ({preset})  [dim]{outcome.seconds:.1f} s[/]")
+            if outcome.mistake is not None:
+                mistakes.append(outcome.mistake)
+                console.print(f"  {outcome.mistake}", markup=False, soft_wrap=True)
+            if outcome.broken is not None:
+                broken.append(outcome.id)
+                console.print(outcome.broken, markup=False)
+            if outcome.run is not None:
+                claims = outcome.run.load_claims()
+                found += claims
+                _show(claims, console)
+                console.print(f"  {outcome.run.path}\n", markup=False, soft_wrap=True)
+                if json_file is not None:
+                    write_json(json_file, [claim.to_json() for claim in found])
     verdicts = [claim.verdict for claim in found]
     console.print(
         f"{len(chosen) - len(broken) - len(mistakes)} experiments, {len(found)} claims: "

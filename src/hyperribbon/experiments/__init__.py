@@ -1,5 +1,6 @@
 """Every figure of the four papers, computed, drawn and judged claim by claim."""
 
+from hyperribbon.experiments.batch import Outcome, run_experiments
 from hyperribbon.experiments.context import Context, Progress
 from hyperribbon.experiments.registry import (
     PAPERS,
@@ -8,17 +9,29 @@ from hyperribbon.experiments.registry import (
     find_experiment,
 )
 from hyperribbon.experiments.runner import run_experiment
-from hyperribbon.experiments.workers import ProcessWorkers, SerialWorkers, Workers
+from hyperribbon.experiments.sweeping import sweep
+from hyperribbon.experiments.workers import (
+    DaskWorkers,
+    ProcessWorkers,
+    SerialWorkers,
+    Workers,
+    choose_workers,
+)
 
 __all__ = [
     "PAPERS",
     "Context",
+    "DaskWorkers",
     "Experiment",
+    "Outcome",
     "ProcessWorkers",
     "Progress",
     "SerialWorkers",
     "Workers",
     "all_experiments",
+    "choose_workers",
     "find_experiment",
     "run_experiment",
+    "run_experiments",
+    "sweep",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -157,8 +158,10 @@ class Context:
 
 
 def _key(function: Callable[..., Any], item: Item) -> str:
+    """Name a computation by its function, the function's source and its item."""
     name = f"{function.__module__}.{function.__qualname__}"
-    return f"{function.__name__.strip('_')}-{config_hash(name, dict(item))}"
+    source = inspect.getsource(function)
+    return f"{function.__name__.strip('_')}-{config_hash(name, source, dict(item))}"
 
 
 def _compute_to_file(function: Callable[[Item], Any], item: Item, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the items of a map run: in this process, or in several."""
+"""Where the items of a map run: in this process, in several, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, Protocol
 
 import torch
+from threadpoolctl import threadpool_limits
 
-from hyperribbon.core.checks import check_positive_int
+from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_positive_int
 
-__all__ = ["ProcessWorkers", "SerialWorkers", "Workers"]
+__all__ = ["DaskWorkers", "ProcessWorkers", "SerialWorkers", "Workers", "choose_workers"]
+
+_CONNECTION_SECONDS = 10
 
 
 class Workers(Protocol):
     """Runs function(*job) for every job."""
 
-    def run(self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]) -> Iterator[None]:
-        """Yield once for every finished job, in any order."""
+    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield what each job returned, in any order."""
         ...
 
 
 class SerialWorkers:
     """One job after the other, in this process."""
 
-    def run(self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]) -> Iterator[None]:
-        """Yield once for every finished job, in order."""
+    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield what each job returned, in order."""
         for job in jobs:
-            function(*job)
-            yield None
+            yield function(*job)
 
 
 class ProcessWorkers:
@@ -43,23 +45,90 @@ class ProcessWorkers:
     def __init__(self, processes: int) -> None:
         self.processes = check_positive_int("jobs", processes)
 
-    def run(self, function: Callable[..., None], jobs: Iterable[tuple[Any, ...]]) -> Iterator[None]:
-        """Yield once for every finished job, in the order they finish."""
+    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield what each job returned, in the order they finish."""
         waiting = list(jobs)
         if not waiting:
             return
-        threads = max(1, (os.cpu_count() or 1) // self.processes)
         with ProcessPoolExecutor(
             min(self.processes, len(waiting)),
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=torch.set_num_threads,
-            initargs=(threads,),
+            initializer=_limit_threads,
+            initargs=(max(1, (os.cpu_count() or 1) // self.processes),),
         ) as pool:
             futures = [pool.submit(function, *job) for job in waiting]
             try:
                 for future in as_completed(futures):
-                    future.result()
-                    yield None
+                    yield future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+
+class DaskWorkers:
+    """A Dask cluster: SLURM through dask-jobqueue, Kubernetes, the cloud, or this machine.
+
+    A worker that dies loses nothing but its running job, which Dask gives to another. Results are
+    files, so the workers must see the store's folder at the same path.
+
+    Args:
+        address: The scheduler's address, such as "tcp://10.0.0.1:8786", or a `distributed.Client`.
+
+    Raises:
+        ArgumentError: Nobody answers at that address.
+        MissingExtraError: Dask is not installed.
+    """
+
+    def __init__(self, address: Any) -> None:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise MissingExtraError("distributed", "cluster", "Running on a Dask cluster") from None
+        if isinstance(address, Client):
+            self._client = address
+            return
+        try:
+            self._client = Client(address, timeout=_CONNECTION_SECONDS)
+        except (OSError, ValueError) as error:
+            raise ArgumentError(
+                "--dask",
+                address,
+                f"no Dask scheduler answers there ({error})",
+                "Start one with `dask scheduler` and give its address, tcp://HOST:8786.",
+            ) from None
+
+    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield what each job returned, in the order they finish."""
+        from distributed import as_completed as dask_as_completed
+
+        futures = [self._client.submit(_on_worker, function, job, pure=False) for job in jobs]
+        try:
+            for future in dask_as_completed(futures):
+                yield future.result()
+        finally:
+            self._client.cancel(futures)
+
+
+def choose_workers(jobs: int = 1, dask: Any = None) -> Workers:
+    """Return the workers for a number of processes or a Dask scheduler.
+
+    Raises:
+        ArgumentError: Both are given, jobs is not positive, or no scheduler answers.
+    """
+    if dask is not None and jobs != 1:
+        raise ArgumentError("jobs", jobs, "a Dask cluster is given too", "Give one of them.")
+    if dask is not None:
+        return DaskWorkers(dask)
+    return SerialWorkers() if jobs == 1 else ProcessWorkers(jobs)
+
+
+def _on_worker(function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+    from distributed import get_worker
+
+    _limit_threads(get_worker().state.nthreads)
+    return function(*job)
+
+
+def _limit_threads(threads: int) -> None:
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)

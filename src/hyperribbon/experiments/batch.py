@@ -1,0 +1,92 @@
+"""Many experiments: one after the other, side by side in processes, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hyperribbon.core.checks import ArgumentError, MissingExtraError
+from hyperribbon.core.store import RunFolder
+from hyperribbon.experiments.context import Progress, SilentProgress
+from hyperribbon.experiments.runner import run_experiment
+from hyperribbon.experiments.workers import DaskWorkers, SerialWorkers, Workers
+
+__all__ = ["Outcome", "run_experiments"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one experiment ended.
+
+    Attributes:
+        id: The experiment.
+        run: Its folder, when it worked.
+        mistake: What a person has to correct, when that stopped it.
+        broken: The traceback, when something broke.
+        seconds: How long it took.
+    """
+
+    id: str
+    run: RunFolder | None
+    mistake: ArgumentError | MissingExtraError | None
+    broken: str | None
+    seconds: float
+
+
+def run_experiments(
+    ids: Sequence[str],
+    *,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Iterator[Outcome]:
+    """Run experiments and yield how each ended, as they end.
+
+    Several experiments run side by side, each on one worker; a single one spreads the items of its
+    maps over the workers. On a Dask cluster both become tasks. An experiment that fails does not
+    stop the others.
+
+    Args:
+        ids: The experiments.
+        workers: Where they run; one after the other in this process by default.
+        progress: Told how far the work is.
+        **options: Passed to `run_experiment` (preset, out, seed, with_data, fresh).
+    """
+    workers = workers or SerialWorkers()
+    if len(ids) == 1 or isinstance(workers, SerialWorkers):
+        for id in ids:
+            yield _attempt(id, {**options, "workers": workers, "progress": progress})
+        return
+    inner = "dask" if isinstance(workers, DaskWorkers) else "serial"
+    watcher = progress or SilentProgress()
+    handle = watcher.start("experiments", len(ids))
+    try:
+        for outcome in workers.run(_attempt_on_worker, [(id, options, inner) for id in ids]):
+            watcher.advance(handle)
+            yield outcome
+    finally:
+        watcher.finish(handle)
+
+
+def _attempt(id: str, options: dict[str, Any]) -> Outcome:
+    started = time.monotonic()
+    run, mistake, broken = None, None, None
+    try:
+        run = run_experiment(id, **options)
+    except (ArgumentError, MissingExtraError) as error:
+        mistake = error
+    except Exception:
+        broken = traceback.format_exc()
+    return Outcome(id, run, mistake, broken, time.monotonic() - started)
+
+
+def _attempt_on_worker(id: str, options: dict[str, Any], inner: str) -> Outcome:
+    if inner == "serial":
+        return _attempt(id, options)
+    from distributed import worker_client
+
+    with worker_client() as client:
+        return _attempt(id, {**options, "workers": DaskWorkers(client)})
