@@ -1,6 +1,27 @@
 """Eigenpairs, traces, densities and summaries of any operator with `.shape` and `@`."""
 
 from hyperribbon.spectra.eigensolvers import eigsh
+from hyperribbon.spectra.estimators import DiagonalEstimate, diagonal, frobenius, trace
 from hyperribbon.spectra.planning import Plan, Route, plan
+from hyperribbon.spectra.quadrature import density
+from hyperribbon.spectra.subspaces import Alignment, alignment
+from hyperribbon.spectra.summaries import Summary, effective_rank, summarize
+from hyperribbon.spectra.tracking import track
 
-__all__ = ["Plan", "Route", "eigsh", "plan"]
+__all__ = [
+    "Alignment",
+    "DiagonalEstimate",
+    "Plan",
+    "Route",
+    "Summary",
+    "alignment",
+    "density",
+    "diagonal",
+    "effective_rank",
+    "eigsh",
+    "frobenius",
+    "plan",
+    "summarize",
+    "trace",
+    "track",
+]

@@ -18,8 +18,8 @@ from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.gram import gram_spectrum
 from hyperribbon.spectra.lanczos import lanczos, select
-from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.planning import free_memory, lanczos_capacity, plan
+from hyperribbon.spectra.products import Products
 
 __all__ = ["eigsh"]
 

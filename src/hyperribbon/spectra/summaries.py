@@ -1,0 +1,119 @@
+"""What a list of eigenvalues says: how many directions carry how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_finite,
+    check_fraction,
+    check_positive_int,
+)
+from hyperribbon.core.results import Estimate, Spectrum
+
+__all__ = ["Summary", "effective_rank", "summarize"]
+
+
+def effective_rank(weights: torch.Tensor | np.ndarray) -> float:
+    """Return exp(−Σ pᵢ ln pᵢ) with pᵢ = |wᵢ| / Σ|w|: the number of weights that share evenly.
+
+    Of eigenvalues it is the effective rank of Roy and Vetterli (2007); of the squared components
+    of a vector, the number of coordinates it spreads over.
+
+    >>> round(effective_rank(np.array([2.0, 2.0, 2.0, 0.0])), 6)
+    3.0
+    """
+    magnitudes = np.abs(_as_array("weights", weights))
+    total = magnitudes.sum()
+    if total == 0:
+        return 0.0
+    shares = magnitudes[magnitudes > 0] / total
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Numbers that describe a spectrum. Eigenvalues are ordered by magnitude, largest first.
+
+    Attributes:
+        eigenvalues: (m,), those that are known.
+        trace: Sum of all eigenvalues; of the known ones unless it was given.
+    """
+
+    eigenvalues: np.ndarray
+    trace: float
+
+    def trace_ratio(self, k: int) -> float:
+        """Return Σ_{i≤k} λᵢ / tr A, the part of the trace in the k leading eigenvalues."""
+        check_positive_int("k", k, maximum=len(self.eigenvalues))
+        return float(self.eigenvalues[:k].sum() / self.trace) if self.trace else float("nan")
+
+    @property
+    def effective_rank(self) -> float:
+        """exp(−Σ pᵢ ln pᵢ), pᵢ = |λᵢ| / Σ|λ|."""
+        return effective_rank(self.eigenvalues)
+
+    @property
+    def participation_ratio(self) -> float:
+        """(Σλ)² / Σλ²: the number of equal eigenvalues with the same trace and norm."""
+        squares = float((self.eigenvalues**2).sum())
+        return float(self.eigenvalues.sum() ** 2 / squares) if squares else 0.0
+
+    @property
+    def stable_rank(self) -> float:
+        """Σλ² / max λ² = ‖A‖_F² / ‖A‖²."""
+        top = float(self.eigenvalues[0] ** 2)
+        return float((self.eigenvalues**2).sum()) / top if top else 0.0
+
+    @property
+    def slope(self) -> float:
+        """The rate c of the least-squares fit ln λᵢ ≈ a − c·i to the positive eigenvalues.
+
+        Eigenvalues below 1e-12 of the largest are rounding and are left out; nan with fewer than
+        two. A sloppy spectrum, even on a logarithmic scale, has c well above zero.
+        """
+        positive = np.sort(self.eigenvalues[self.eigenvalues > 1e-12 * abs(self.eigenvalues[0])])
+        if len(positive) < 2:
+            return float("nan")
+        return float(np.polyfit(np.arange(len(positive)), np.log(positive), 1)[0])
+
+    def dimensions(self, fraction: float = 0.95) -> int:
+        """Return the least d with Σ_{i≤d} |λᵢ| ≥ fraction · Σ|λ|."""
+        check_fraction("fraction", fraction)
+        cumulative = np.cumsum(np.abs(self.eigenvalues))
+        threshold = fraction * cumulative[-1] * (1 - 1e-12)
+        return int(np.searchsorted(cumulative, threshold)) + 1 if cumulative[-1] else 0
+
+
+def summarize(
+    eigenvalues: Spectrum | torch.Tensor | np.ndarray, trace: float | Estimate | None = None
+) -> Summary:
+    """Return the summary of eigenvalues.
+
+    Args:
+        eigenvalues: All eigenvalues, or the leading ones; a `Spectrum` or an array in any order.
+        trace: The trace of the operator, where not all eigenvalues are known. `trace_ratio` uses
+            it; the other numbers speak of the eigenvalues given.
+
+    Raises:
+        ArgumentError: There are none, or some are not finite.
+
+    >>> summary = summarize(np.array([1.0, 8.0, 1.0]))
+    >>> summary.trace_ratio(1), summary.dimensions(0.85)
+    (0.8, 2)
+    """
+    given = eigenvalues.eigenvalues if isinstance(eigenvalues, Spectrum) else eigenvalues
+    values = _as_array("eigenvalues", given)
+    values = values[np.argsort(-np.abs(values), kind="stable")]
+    return Summary(values, float(values.sum()) if trace is None else float(trace))
+
+
+def _as_array(name: str, given: torch.Tensor | np.ndarray) -> np.ndarray:
+    values = np.asarray(torch.as_tensor(given).detach().cpu().double()).reshape(-1)
+    if len(values) == 0:
+        raise ArgumentError(name, given, "it is empty", "Give at least one number.")
+    return check_finite(name, values)
