@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim

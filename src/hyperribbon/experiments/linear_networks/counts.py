@@ -1,0 +1,176 @@
+"""Number of non-zero eigenvalues of rectangular networks: the printed rules and the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.experiments.context import Context
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.theory import linear_networks as theory
+
+ID = "linear_networks/counts"
+TITLE = "Non-zero eigenvalues of rectangular networks, counted"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Setting of the count.
+
+    Attributes:
+        networks: Random networks of each kind.
+        widest: Widths are drawn from 1 to this.
+        deepest: Depths of balanced ones are drawn from 2 to this.
+        group: Networks in one piece of work.
+    """
+
+    networks: int = 200
+    widest: int = 24
+    deepest: int = 6
+    group: int = 25
+
+
+PRESETS = {
+    "smoke": Config(networks=20, widest=12, group=20),
+    "laptop": Config(),
+    "paper": Config(networks=1000),
+}
+
+_PRINTED_EXAMPLE = (20, 7, 5)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Counts of each network.
+
+    Attributes:
+        balanced: (m, 3), counted, by the rule r(d0 + dL − r), and by the printed (min d)².
+        shallow: (m, 3), counted, by d0d2 − (d0 − r1)(d2 − r2), and by the printed
+            min(d0, d1)·min(d1, d2).
+        example: The counted number for balanced layers of widths 20-7-5.
+    """
+
+    balanced: np.ndarray
+    shallow: np.ndarray
+    example: int
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Count on random networks."""
+    groups = [
+        {
+            "networks": min(config.group, config.networks - start),
+            "widest": config.widest,
+            "deepest": config.deepest,
+            "seed": derive_seed(context.seed, "networks", start),
+        }
+        for start in range(0, config.networks, config.group)
+    ]
+    found = context.map(_count, groups, "counting")
+    return Result(
+        balanced=np.concatenate([group["balanced"] for group in found]),
+        shallow=np.concatenate([group["shallow"] for group in found]),
+        example=_balanced(list(_PRINTED_EXAMPLE), context.rng("example"))[0],
+    )
+
+
+def _count(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    rng = numpy_generator(item["seed"])
+    balanced, shallow = [], []
+    for _ in range(item["networks"]):
+        depth = int(rng.integers(2, item["deepest"] + 1))
+        balanced.append(_balanced(rng.integers(1, item["widest"] + 1, depth + 1).tolist(), rng))
+        shallow.append(_shallow(rng.integers(1, item["widest"] + 1, 3).tolist(), rng))
+    return {"balanced": np.array(balanced), "shallow": np.array(shallow)}
+
+
+def _balanced(widths: list[int], rng: np.random.Generator) -> tuple[int, int, int]:
+    rank = min(widths)
+    weights = theory.sample_balanced_weights(widths, rng.uniform(0.5, 1.5, rank), rng)
+    right = theory.balanced_count(rank, len(weights), widths[0], widths[-1])
+    return _counted(weights, rng), right, theory.printed_count(widths)
+
+
+def _shallow(widths: list[int], rng: np.random.Generator) -> tuple[int, int, int]:
+    d0, d1, d2 = widths
+    W1, W2 = rng.standard_normal((d1, d0)), rng.standard_normal((d2, d1))
+    printed = min(d0, d1) * min(d1, d2)
+    return _counted([W1, W2], rng), theory.shallow_count(W1, W2), printed
+
+
+def _counted(weights: list[np.ndarray], rng: np.random.Generator) -> int:
+    """Return the rank of the Jacobian on white inputs, the number of non-zero eigenvalues."""
+    width = weights[0].shape[1]
+    X = theory.whiten(rng.standard_normal((width, width + 2))).inputs
+    return int(np.linalg.matrix_rank(theory.jacobian(weights, X), rtol=1e-10))
+
+
+def plot(result: Result) -> Figure:
+    """Draw rules against counts."""
+    figure, axes = new_figure(1, 2, width="full", ratio=0.75)
+    titles = ("balanced, 2 to 6 layers", "two layers without balance")
+    rules = (
+        ("$r\\,(d_0+d_L-r)$", "printed: $(\\min d)^2$"),
+        ("$d_0d_2-(d_0-r_1)(d_2-r_2)$", "printed: $\\min(d_0,d_1)\\,\\min(d_1,d_2)$"),
+    )
+    for axis, title, rule, values in zip(
+        axes, titles, rules, (result.balanced, result.shallow), strict=True
+    ):
+        counted, right, printed = values.T
+        axis.plot(counted, printed, "x", color=COLORS[1], ms=5, alpha=0.7, label=rule[1])
+        axis.plot(counted, right, "o", color=COLORS[0], ms=3.5, mfc="none", label=rule[0])
+        axis.plot([1, counted.max()], [1, counted.max()], color="0.6", lw=0.8, zorder=0)
+        axis.set(xscale="log", yscale="log", xlabel="non-zero eigenvalues, counted", title=title)
+        axis.legend(loc="upper left")
+        axis.set_ylim(0.7, 12 * counted.max())
+    axes[0].set_ylabel("by rule")
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge each rule by the share of networks where it gives the counted number."""
+    found = []
+    for kind, place, values, right, printed in (
+        ("balanced", "Sec. 3", result.balanced, "r(d0 + dL − r)", "(min d)²"),
+        ("shallow", "App. B", result.shallow, "d0d2 − (d0 − r1)(d2 − r2)", "min(d0,d1)·min(d1,d2)"),
+    ):
+        counted, by_rule, by_print = values.T
+        found.append(
+            Claim.judge(
+                f"{ID}/{kind}-printed",
+                place=place,
+                statement=f"At most {printed} eigenvalues are non-zero",
+                expected=Band(1.0, 1.0, "paper"),
+                measured=np.mean(counted <= by_print),
+                why=(
+                    f"share of {len(counted)} random networks; the print leaves out the pairs of "
+                    "one non-zero and one zero singular value, which a rectangular network has"
+                ),
+            )
+        )
+        found.append(
+            Claim.judge(
+                f"{ID}/{kind}-right",
+                place=place,
+                statement=f"Exactly {right} eigenvalues are non-zero",
+                expected=Band(1.0, 1.0, "verification"),
+                measured=np.mean(counted == by_rule),
+                why=f"share of {len(counted)} random networks",
+            )
+        )
+    found.append(
+        Claim.judge(
+            f"{ID}/20-7-5",
+            place="Sec. 3",
+            statement="Balanced layers of widths 20-7-5 have 100 non-zero eigenvalues, not 25",
+            expected=Band(100, 100, "verification"),
+            measured=result.example,
+            why="rank of the Jacobian",
+        )
+    )
+    return found

@@ -1,0 +1,205 @@
+"""Sharpness of trained balanced networks against depth and label imbalance, beside the theory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.linear_networks._data import (
+    BUNDLED,
+    FULL,
+    NAMES,
+    SMOKE,
+    data_items,
+    read_moments,
+)
+from hyperribbon.experiments.linear_networks._measures import sharpness
+from hyperribbon.experiments.linear_networks._sweeps import predictions
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.training.linear_networks import (
+    HalvingSchedule,
+    draw_linear_weights,
+    train_linear,
+)
+
+ID = "linear_networks/depth"
+TITLE = "Sharpness by depth and label imbalance, trained and predicted"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Setting of the experiment.
+
+    Attributes:
+        data: Data sets.
+        shares: Shares of class 0.
+        samples: Images.
+        depths: Numbers of layers.
+        width: Width of the hidden layers.
+        gain: Singular values of the whole network at the start, whatever its depth.
+        lr: Learning rate at the start.
+        epochs: Epochs of full-batch gradient descent.
+    """
+
+    data: tuple[str, ...]
+    shares: tuple[float, ...] = (0.1, 0.5, 0.9)
+    samples: int = 5000
+    depths: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
+    width: int = 64
+    gain: float = 0.0625
+    lr: float = 0.01
+    epochs: int = 10_000
+
+
+PRESETS = {
+    "smoke": Config(
+        data=SMOKE, shares=(0.1, 0.5), samples=1500, depths=(1, 2, 4), width=16, lr=0.05,
+        epochs=1500,
+    ),
+    "laptop": Config(data=BUNDLED),
+    "paper": Config(data=BUNDLED, depths=(1, 2, 3, 4, 5, 6, 8, 10, 12)),
+}  # fmt: skip
+PRESETS_WITH_DATA = {
+    "smoke": PRESETS["smoke"],
+    "laptop": replace(PRESETS["laptop"], data=FULL),
+    "paper": replace(PRESETS["paper"], data=FULL),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Sharpness by data set, share and depth.
+
+    Attributes:
+        data: Names of the data sets, m.
+        depths: (l,).
+        shares: (s,), asked for.
+        trained: (m, s, l), at the end of training.
+        general: (m, s, l), Eq. (13) in its general form, through Eq. (9).
+        printed: (m, s, l), Eq. (14).
+    """
+
+    data: list[str]
+    depths: np.ndarray
+    shares: np.ndarray
+    trained: np.ndarray
+    general: np.ndarray
+    printed: np.ndarray
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Train one balanced network for every data set, share and depth."""
+    items = [
+        {
+            **item,
+            "depth": depth,
+            "width": config.width,
+            "gain": config.gain,
+            "lr": config.lr,
+            "epochs": config.epochs,
+            "seed": derive_seed(context.seed, "start"),
+        }
+        for item in data_items(config, context)
+        for depth in config.depths
+    ]
+    runs = context.map(_train, items, "training")
+    shape = (len(config.data), len(config.shares), len(config.depths))
+    return Result(
+        data=list(config.data),
+        depths=np.array(config.depths),
+        shares=np.array(config.shares),
+        **{
+            name: np.array([run[name] for run in runs]).reshape(shape)
+            for name in ("trained", "general", "printed")
+        },
+    )
+
+
+def _train(item: Mapping[str, Any]) -> dict[str, Any]:
+    moments, facts = read_moments(item)
+    depth = item["depth"]
+    classes, inputs = moments.cross.shape
+    weights = draw_linear_weights(
+        [inputs, *[item["width"]] * (depth - 1), classes],
+        "balanced",
+        generator=numpy_generator(item["seed"]),
+        scale=item["gain"] ** (1 / depth),
+    )
+    run = train_linear(
+        weights, moments, lr=item["lr"], epochs=item["epochs"], schedule=HalvingSchedule()
+    )
+    return {"trained": sharpness(run.weights, moments), **predictions(facts, depth)}
+
+
+def plot(result: Result) -> Figure:
+    """Draw sharpness against depth, a panel for each data set."""
+    count = len(result.data)
+    figure, axes = new_figure(
+        1, count, width="full" if count > 1 else "column", ratio=0.95 if count > 1 else 0.75,
+        squeeze=False, sharey=True,
+    )  # fmt: skip
+    for axis, name, trained, general, printed in zip(
+        axes[0], result.data, result.trained, result.general, result.printed, strict=True
+    ):
+        for color, share, *series in zip(
+            COLORS, result.shares, trained, general, printed, strict=False
+        ):
+            axis.plot(result.depths, series[2], ":", color=color)
+            axis.plot(result.depths, series[1], color=color, lw=1)
+            axis.plot(result.depths, series[0], "o", color=color, label=rf"$\alpha={share:g}$")
+        axis.set(xlabel="depth $L$", title=NAMES[name], yscale="log")
+    axes[0, 0].set_ylabel(r"sharpness $\lambda_{\max}$")
+    axes[0, 0].legend(loc="upper left")
+    styles = [
+        axes[0, -1].plot([], [], "o", color="0.3", label="trained")[0],
+        axes[0, -1].plot([], [], "-", color="0.3", lw=1, label="Eq. (13), general")[0],
+        axes[0, -1].plot([], [], ":", color="0.3", label="Eq. (14)")[0],
+    ]
+    figure.legend(handles=styles, loc="outside upper center", ncols=3, fontsize=8)
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the prediction at all depths, and what depth does."""
+    difference = np.abs(result.trained / result.general - 1)
+    found = [
+        Claim.judge(
+            f"{ID}/general-form",
+            place="Eq. (13)",
+            statement="The general form gives trained sharpness at every depth and imbalance",
+            expected=Band.at_most(1e-3, "closed form"),
+            measured=difference.max(),
+            why=f"largest relative difference over {difference.size} networks",
+        ),
+        Claim.judge(
+            f"{ID}/printed-form",
+            place="Eq. (14)",
+            statement="The printed form is an upper bound, met when labels can be interpolated",
+            expected=Band.at_most(1e-3, "closed form"),
+            measured=np.max(result.trained / result.printed - 1),
+            why="largest relative excess of trained sharpness over Eq. (14)",
+        ),
+    ]
+    deep = result.depths >= 2
+    if deep.sum() > 1:
+        spread = result.trained[:, -1] / result.trained[:, 0]
+        found.append(
+            Claim.judge(
+                f"{ID}/amplified",
+                place="Sec. 4",
+                statement="The effect of label imbalance grows with depth",
+                expected=Band.at_least(0.0, "paper"),
+                measured=np.diff(spread[:, deep], axis=1).min(),
+                why=(
+                    "least growth from depth to depth of the sharpness at the largest share over "
+                    "that at the smallest"
+                ),
+            )
+        )
+    return found

@@ -1,0 +1,150 @@
+"""Fig. 1 (a) of [linear_networks]: every eigenvalue of a balanced solution, from the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.operators import Hessian
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.theory import linear_networks as theory
+
+ID = "linear_networks/fig1-left"
+TITLE = "Every Hessian eigenvalue of a balanced solution, from the labels"
+
+_ZERO = 1e-26  # squared singular values of J below this, over the largest, are rounding
+
+
+@dataclass(frozen=True)
+class Config:
+    """Setting of the figure.
+
+    Attributes:
+        width: d, of inputs, hidden layers and outputs.
+        samples: n.
+        depth: Number of layers.
+        sigma_x: Root mean square of the white inputs.
+    """
+
+    width: int = 20
+    samples: int = 100
+    depth: int = 5
+    sigma_x: float = 3.0
+
+
+PRESETS = {"smoke": Config(width=8, samples=30), "laptop": Config(), "paper": Config()}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Eigenvalues, descending.
+
+    Attributes:
+        numeric: (p,), of the dense Hessian from automatic differentiation.
+        from_jacobian: (min(nd, p),), squared singular values of J/√n, precise for small ones too.
+        theory: (d²,), Eq. (9) with the singular values that Eq. (13) takes from the labels.
+        width: d.
+        loss: At the solution.
+    """
+
+    numeric: np.ndarray
+    from_jacobian: np.ndarray
+    theory: np.ndarray
+    width: int
+    loss: float
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Build a balanced solution, write its Hessian out and predict its spectrum from the labels."""
+    rng = context.rng("network")
+    width = config.width
+    X = theory.whiten(rng.standard_normal((width, config.samples)), config.sigma_x).inputs
+    singular = rng.uniform(0, 1, width)
+    weights = theory.sample_balanced_weights([width] * (config.depth + 1), singular, rng)
+    Y = X
+    for weight in weights:
+        Y = weight @ Y
+    model = nn.Sequential(
+        *(nn.Linear(width, width, bias=False, dtype=torch.float64) for _ in weights)
+    )
+    with torch.no_grad():
+        for layer, weight in zip(model, weights, strict=True):
+            layer.weight.copy_(torch.from_numpy(weight))  # type: ignore[union-attr]
+    data = (torch.from_numpy(X.T.copy()), torch.from_numpy(Y.T.copy()))
+    hessian = Hessian(model, nn.MSELoss(reduction="sum"), data)
+    from_labels = theory.solution_singular_values(X, Y, config.depth)
+    jacobian = theory.jacobian(weights, X)
+    return Result(
+        numeric=torch.linalg.eigvalsh(hessian.to_dense()).flip(0).numpy() / (2 * config.samples),
+        from_jacobian=np.linalg.svd(jacobian, compute_uv=False) ** 2 / config.samples,
+        theory=theory.balanced_eigenvalues(from_labels, config.depth, width, width, config.sigma_x),
+        width=width,
+        loss=hessian.loss() / (2 * config.samples),
+    )
+
+
+def plot(result: Result) -> Figure:
+    """Draw the spectrum both ways, and their difference."""
+    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.7)
+    count = len(result.theory)
+    index = np.arange(1, count + 1)
+    left.semilogy(index, result.numeric[:count], "o", color=COLORS[1], ms=4, label="dense Hessian")
+    left.semilogy(index, result.theory, color=COLORS[0], label="Eqs. (9), (13), from labels")
+    left.set(xlabel="index", ylabel="eigenvalue")
+    left.set_ylim(result.theory[-1] / 10, 3 * result.theory[0])
+    left.legend()
+    scale = result.theory[0]
+    for values, color, label in (
+        (result.numeric[:count], COLORS[1], "dense Hessian"),
+        (result.from_jacobian[:count], COLORS[2], "singular values of $J$"),
+    ):
+        difference = np.maximum(np.abs(values - result.theory) / scale, 1e-18)
+        right.semilogy(index, difference, ".", color=color, label=label)
+    right.axhline(1e-11, color="0.5", ls=":")
+    right.set(xlabel="index", ylabel=r"difference from theory $/\,\lambda_{\max}$")
+    right.set_ylim(5e-19, 1e-10)
+    right.legend()
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the eigenvalues and their number."""
+    count = len(result.theory)
+    padded = np.zeros_like(result.numeric)
+    padded[:count] = result.theory
+    scale = result.theory[0]
+    relative = np.abs(result.from_jacobian[:count] / result.theory - 1)
+    resolved = result.theory > 1e-12 * scale
+    nonzero = result.from_jacobian > _ZERO * scale
+    return [
+        Claim.judge(
+            f"{ID}/eigenvalues",
+            place="Fig. 1 (a), Eq. (13)",
+            statement="Labels predict every eigenvalue of the Hessian of a balanced solution",
+            expected=Band.at_most(1e-11, "closed form"),
+            measured=np.abs(result.numeric - padded).max() / scale,
+            why=f"largest difference of {len(padded)} eigenvalues over the largest one",
+        ),
+        Claim.judge(
+            f"{ID}/relative",
+            place="Fig. 1 (a)",
+            statement="Small eigenvalues are predicted too",
+            expected=Band.at_most(1e-6, "closed form"),
+            measured=relative[resolved].max(),
+            why=f"largest relative difference of {resolved.sum()} eigenvalues from the SVD of J",
+        ),
+        Claim.judge(
+            f"{ID}/count",
+            place="Sec. 3",
+            statement="A square balanced network has (min d)² non-zero eigenvalues",
+            expected=Band(result.width**2, result.width**2, "paper"),
+            measured=int(nonzero.sum()),
+            why=f"of {len(padded)} in all; for rectangular networks see linear_networks/counts",
+        ),
+    ]

@@ -1,0 +1,178 @@
+"""Fig. 1 (b) of [linear_networks]: sharpness of a balanced solution by depth and label norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.core.linear_moments import Moments
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.linear_networks._measures import sharpness
+from hyperribbon.plots.style import SEQUENTIAL, new_figure
+from hyperribbon.theory import linear_networks as theory
+
+ID = "linear_networks/fig1-middle"
+TITLE = "Sharpness by depth and by the spectral norm of the labels"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Setting of the figure.
+
+    Attributes:
+        deepest: Depths 1 to this are drawn.
+        norms: Number of values of σmax(Y)/√n, from 0.05 to 1.
+        checked_depths: Depths at which a network is built and measured.
+        checked_norms: Norms at which one is.
+        width: Of the hidden layers of these.
+    """
+
+    deepest: int = 20
+    norms: int = 96
+    checked_depths: tuple[int, ...] = (1, 2, 4, 8, 14, 20)
+    checked_norms: tuple[float, ...] = (0.1, 0.316, 0.6, 0.95)
+    width: int = 16
+
+
+PRESETS = {
+    "smoke": Config(checked_depths=(1, 4, 20), checked_norms=(0.1, 0.95), width=6),
+    "laptop": Config(),
+    "paper": Config(norms=191),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Sharpness on a grid.
+
+    Attributes:
+        depths: (l,).
+        norms: (a,), σmax(Y)/√n, the root of the largest share for one-hot labels.
+        sharpness: (l, a), Eq. (14) for σx = 1.
+        checked_depths: (c,).
+        checked_norms: (c,).
+        measured: (c,), by Lanczos on the Hessian of a balanced solution.
+        predicted: (c,), Eq. (14).
+    """
+
+    depths: np.ndarray
+    norms: np.ndarray
+    sharpness: np.ndarray
+    checked_depths: np.ndarray
+    checked_norms: np.ndarray
+    measured: np.ndarray
+    predicted: np.ndarray
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Evaluate Eq. (14) on a grid and measure balanced solutions at some of its points."""
+    depths = np.arange(1, config.deepest + 1)
+    norms = np.linspace(0.05, 1, config.norms)
+    pairs = [(depth, norm) for depth in config.checked_depths for norm in config.checked_norms]
+    measured = [
+        _measure(depth, norm, config.width, context.rng("network", depth, norm))
+        for depth, norm in pairs
+    ]
+    checked_depths, checked_norms = np.array(pairs).T
+    return Result(
+        depths=depths,
+        norms=norms,
+        sharpness=_predict(depths[:, None], norms),
+        checked_depths=checked_depths,
+        checked_norms=checked_norms,
+        measured=np.array(measured),
+        predicted=_predict(checked_depths, checked_norms),
+    )
+
+
+def _predict(depth: np.ndarray, norm: np.ndarray) -> np.ndarray:
+    """Return Eq. (14) for σx = 1: L (σmax(Y)/√n)^{2(1 − 1/L)}."""
+    return depth * norm ** (2 * (1 - 1 / depth))
+
+
+def _measure(depth: int, norm: float, width: int, rng: np.random.Generator) -> float:
+    """Return the sharpness of a balanced solution whose labels have that norm."""
+    outputs = rng.uniform(0, norm, width)
+    outputs[0] = norm
+    weights = theory.sample_balanced_weights([width] * (depth + 1), outputs ** (1 / depth), rng)
+    end_to_end = weights[0]
+    for weight in weights[1:]:
+        end_to_end = weight @ end_to_end
+    moments = Moments(np.ones(width), end_to_end, float(np.sum(end_to_end**2)))
+    return sharpness(weights, moments)
+
+
+def plot(result: Result) -> Figure:
+    """Draw contours of the sharpness, with the measured points on them."""
+    figure, axis = new_figure(ratio=0.8)
+    levels = np.geomspace(0.05, result.sharpness.max(), 13)
+    filled = axis.contourf(
+        result.norms, result.depths, np.log10(result.sharpness), np.log10(levels),
+        cmap=SEQUENTIAL, extend="min",
+    )  # fmt: skip
+    turn = np.exp(-result.depths / 2)
+    inside = turn >= result.norms[0]
+    axis.plot(turn[inside], result.depths[inside], "w--", lw=1.2)
+    axis.annotate(
+        r"least sharp depth" "\n" r"$L=-2\,\ln(\sigma_{\max}(Y)/\sqrt{n})$",
+        (turn[inside][-1], result.depths[inside][-1]), (0.16, 9.5), color="w", fontsize=7,
+        arrowprops={"arrowstyle": "-", "color": "w", "lw": 0.8},
+    )  # fmt: skip
+    axis.scatter(
+        result.checked_norms, result.checked_depths, c=np.log10(result.measured),
+        norm=filled.norm, cmap=SEQUENTIAL, edgecolors="w", s=22, linewidths=0.8,
+    )  # fmt: skip
+    bar = figure.colorbar(filled, ax=axis, label=r"sharpness $\lambda_{\max}$")
+    ticks = [0.1, 0.3, 1, 3, 10, 20]
+    bar.set_ticks([float(np.log10(t)) for t in ticks], labels=[f"{t:g}" for t in ticks])
+    axis.set(xlabel=r"$\sigma_{\max}(Y)/\sqrt{n}$", ylabel="depth $L$")
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the contours and what they say of depth."""
+    slopes = np.diff(result.sharpness, axis=1)
+    shares = result.norms**2
+    sensitive = (result.depths[:, None] - 1) * shares ** (-1 / result.depths[:, None])
+    common = shares >= 0.1
+    rises = np.diff(result.sharpness, axis=0)[:, common]
+    return [
+        Claim.judge(
+            f"{ID}/values",
+            place="Eq. (14), Fig. 1 (b)",
+            statement="Balanced solutions have the drawn sharpness",
+            expected=Band.at_most(1e-6, "closed form"),
+            measured=np.abs(result.measured / result.predicted - 1).max(),
+            why=f"largest relative difference over {len(result.measured)} networks",
+        ),
+        Claim.judge(
+            f"{ID}/norm",
+            place="Sec. 4",
+            statement="Sharpness rises with the spectral norm of the labels, at every depth ≥ 2",
+            expected=Band.at_least(0.0, "paper"),
+            measured=slopes[1:].min(),
+            why="least step along the norm",
+        ),
+        Claim.judge(
+            f"{ID}/amplified",
+            place="Sec. 4",
+            statement="Depth amplifies the effect of the largest share (at shares of 10% or more)",
+            expected=Band.at_least(0.0, "paper"),
+            measured=np.diff(sensitive[:, common], axis=0).min(),
+            why="least growth with depth of dλmax/dα = (L − 1) α^{−1/L}; it holds for α > e⁻⁴",
+        ),
+        Claim.judge(
+            f"{ID}/deeper-is-sharper",
+            place="Sec. 4",
+            statement="Deeper solutions are sharper at every share of 10% or more",
+            expected=Band.at_least(0.0, "paper"),
+            measured=rises.min(),
+            why=(
+                "least step along depth: sharpness L α^{1−1/L} falls with depth while L < −ln α, "
+                "so a uniform ten-class set is least sharp at two layers"
+            ),
+        ),
+    ]
