@@ -1,0 +1,142 @@
+"""Tasks, simulations and measures that the figures of [fluctuations] share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyperribbon.core.generators import numpy_generator
+from hyperribbon.theory import fluctuations as theory
+from hyperribbon.training import descend_two_layer, simulate_one_layer, simulate_two_layer
+
+__all__ = [
+    "linear_network",
+    "regression",
+    "seeds",
+    "simulate_fluctuations",
+    "spectral_errors",
+    "two_layer_ensemble",
+    "unit_noise",
+    "unit_weights",
+]
+
+
+def regression(
+    inputs: int,
+    samples: int,
+    label_variance: float,
+    seed: int,
+    covariance: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return X (N×P), Y (P,) and the teacher u: Eq. (2.1) with σx² = 1/N and σu² = 1.
+
+    Args:
+        inputs: N.
+        samples: P.
+        label_variance: σε².
+        seed: Names the realisation.
+        covariance: Covariance of the inputs instead of 1/N.
+    """
+    rng = numpy_generator(seed, "regression", inputs, samples)
+    X = rng.normal(size=(inputs, samples))
+    X = X / np.sqrt(inputs) if covariance is None else np.linalg.cholesky(covariance) @ X
+    u = rng.normal(size=inputs)
+    return X, u @ X + np.sqrt(label_variance) * rng.normal(size=samples), u
+
+
+def unit_noise(inputs: int, batch_size: int, label_variance: float) -> float:
+    """Return σx²σε²/S, the unit of gradient-noise spectra in the figures."""
+    return label_variance / (inputs * batch_size)
+
+
+def unit_weights(lr: float, batch_size: int, variance: float) -> float:
+    """Return λσ²/(2S), the unit of weight spectra in the figures."""
+    return theory.isotropic_variance(lr, variance, batch_size)
+
+
+def seeds(seed: int, count: int) -> list[int]:
+    """Return the seeds of `count` independent realisations."""
+    return [int(s) for s in numpy_generator(seed, "realisations").integers(2**31, size=count)]
+
+
+def simulate_fluctuations(item: dict[str, Any]) -> dict[str, Any]:
+    """Simulate SGD on one realisation; return the measured moments beside the closed forms.
+
+    The item holds inputs, samples, label_variance, lr, batch_size, steps, chains, seed, and
+    optionally burn_in, every, sampling, measure_noise.
+    """
+    X, Y, _ = regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
+    options = {
+        key: item[key] for key in ("burn_in", "every", "sampling", "measure_noise") if key in item
+    }
+    lr, size = item["lr"], item["batch_size"]
+    stats = simulate_one_layer(
+        X,
+        Y,
+        lr=lr,
+        batch_size=size,
+        steps=item["steps"],
+        chains=item["chains"],
+        seed=item["seed"],
+        **options,
+    )
+    H, C = theory.hessian(X), theory.noise_covariance(X, Y, size)
+    return {
+        "covariance": stats.covariance,
+        "noise_covariance": stats.noise_covariance,
+        "variance": stats.variance,
+        "variance_error": stats.variance_error,
+        "burn_in": stats.burn_in,
+        "relaxation_steps": stats.relaxation_steps,
+        "regime": stats.regime,
+        "theory": theory.stationary_covariance(H, C, lr),
+        "discrete": theory.discrete_covariance(X, Y, lr, size),
+        "theory_noise": C,
+        "hessian": H,
+    }
+
+
+def spectral_errors(measured: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """Return mean and largest relative difference of two matrices' ordered eigenvalues."""
+    values, reference = np.linalg.eigvalsh(measured), np.linalg.eigvalsh(expected)
+    errors = np.abs(values - reference) / reference
+    return float(errors.mean()), float(errors.max())
+
+
+def linear_network(item: dict[str, Any]) -> tuple[np.ndarray, ...]:
+    """Return X, Y, W1, W2 at the end of gradient descent, for targets that are pure noise.
+
+    The item holds inputs, hidden, samples, target_variance, init1, init2 (the variances of the
+    initial weights times N_i and N_h) and seed.
+    """
+    N_i, N_h, P = item["inputs"], item["hidden"], item["samples"]
+    rng = numpy_generator(item["seed"], "two layers", N_i, N_h, P)
+    X = rng.normal(size=(N_i, P)) / np.sqrt(N_i)
+    Y = np.sqrt(item["target_variance"]) * rng.normal(size=(1, P))
+    W1 = np.sqrt(item["init1"] / N_i) * rng.normal(size=(N_h, N_i))
+    W2 = np.sqrt(item["init2"] / N_h) * rng.normal(size=(1, N_h))
+    return X, Y, *descend_two_layer(X, Y, W1, W2, lr=0.5, tol=1e-8)
+
+
+def two_layer_ensemble(item: dict[str, Any]) -> dict[str, Any]:
+    """Simulate an ensemble of chains from the gradient-descent solution of `linear_network`.
+
+    The item also holds lr, batch_size, steps, chains, chain_seed, and optionally dynamics and
+    sampling. Returns the final weights of all chains beside the solution.
+    """
+    X, Y, W1, W2 = linear_network(item)
+    ensemble = simulate_two_layer(
+        X,
+        Y,
+        W1,
+        W2,
+        lr=item["lr"],
+        batch_size=item["batch_size"],
+        record=[item["steps"]],
+        chains=item["chains"],
+        dynamics=item.get("dynamics", "sgd"),
+        sampling=item.get("sampling", "replacement"),
+        seed=item["chain_seed"],
+    )
+    return {"W1": W1, "W2": W2, "chains1": ensemble.W1[0], "chains2": ensemble.W2[0]}

@@ -1,0 +1,85 @@
+"""Measures on ensembles of two-layer linear networks that several figures share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hyperribbon.theory import fluctuations as theory
+
+__all__ = ["EnsembleModes", "measure_modes", "stacked_first", "two_layer_item"]
+
+
+def two_layer_item(
+    *,
+    seed: int,
+    inputs: int,
+    hidden: int,
+    samples: int,
+    target_variance: float,
+    lr: float,
+    batch_size: int,
+    steps: int,
+    chains: int,
+    init1: float = 1.0,
+    init2: float = 1.0,
+    dynamics: str = "sgd",
+) -> dict[str, Any]:
+    """Return the item of `two_layer_ensemble`; figures with the same one share the simulation."""
+    return {
+        "inputs": inputs,
+        "hidden": hidden,
+        "samples": samples,
+        "target_variance": target_variance,
+        "init1": init1,
+        "init2": init2,
+        "lr": lr,
+        "batch_size": batch_size,
+        "steps": steps,
+        "chains": chains,
+        "dynamics": dynamics,
+        "seed": seed,
+        "chain_seed": seed + 1,
+    }
+
+
+@dataclass(frozen=True)
+class EnsembleModes:
+    """Fluctuations of an ensemble in the bases of its mean weights.
+
+    Attributes:
+        modes: Bases and eigenvalues D₁, D₂ of the mean weights.
+        unit: λσy²(1−N_i/P)/(2S), the unit of variances.
+        z1: (chains, N_i), fluctuations of the first layer along V.
+        z2: (chains, N_h), fluctuations of the second layer along A.
+        variances: (N_h,), variances of z₂ in that unit.
+        predicted: (N_h,), D₁/(D₁+D₂).
+    """
+
+    modes: theory.TwoLayerModes
+    unit: float
+    z1: np.ndarray
+    z2: np.ndarray
+    variances: np.ndarray
+    predicted: np.ndarray
+
+
+def measure_modes(item: dict[str, Any], ensemble: dict[str, Any]) -> EnsembleModes:
+    """Return the fluctuations of the final weights about their mean over chains."""
+    chains1, chains2 = ensemble["chains1"].astype(float), ensemble["chains2"].astype(float)
+    W1, W2 = chains1.mean(axis=0), chains2.mean(axis=0)
+    modes = theory.decompose(W1, W2)
+    unexplained = item["target_variance"] * (1 - item["inputs"] / item["samples"])
+    unit = theory.isotropic_variance(item["lr"], unexplained, item["batch_size"])
+    z1 = np.einsum("ho,chi->ci", modes.V, chains1 - W1)
+    z2 = (chains2 - W2)[:, 0, :] @ modes.A
+    predicted = modes.D1 / (modes.D1 + modes.D2[0])
+    return EnsembleModes(modes, unit, z1, z2, z2.var(axis=0, ddof=1) / unit, predicted)
+
+
+def stacked_first(chains1: np.ndarray) -> np.ndarray:
+    """Return vec(δW₁) of every chain, columns stacked, (chains, N_h·N_i)."""
+    deviation = chains1.astype(float) - chains1.mean(axis=0, dtype=float)
+    return deviation.transpose(0, 2, 1).reshape(len(chains1), -1)

@@ -1,0 +1,136 @@
+"""Ordered weights of the samples in the gradient noise, from few samples to many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import chi2
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.fluctuations._common import regression, seeds
+from hyperribbon.plots.style import SEQUENTIAL, new_figure
+from hyperribbon.theory import fluctuations as theory
+
+ID = "fluctuations/fig2b"
+TITLE = "Weights of the samples in the gradient noise"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Input dimension, sample numbers, and realisations averaged."""
+
+    inputs: int
+    samples: tuple[int, ...]
+    realisations: int
+
+
+PRESETS = {
+    "smoke": Config(20, (28, 40, 400), 10),
+    "laptop": Config(50, (70, 100, 150, 300, 1000, 10_000), 100),
+    "paper": Config(50, (70, 80, 100, 150, 200, 300, 500, 1000, 3000, 10_000), 100),
+}
+
+_GRID = (np.arange(200) + 0.5) / 200
+
+
+@dataclass(frozen=True)
+class Result:
+    """Ordered entries of P·K in units of σε², on a common grid of quantiles."""
+
+    inputs: int
+    samples: list
+    grid: np.ndarray
+    entries: np.ndarray
+    means: np.ndarray
+    mean_errors: np.ndarray
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Average the ordered squared residuals over realisations."""
+    items = [
+        {
+            "inputs": config.inputs,
+            "samples": P,
+            "realisations": config.realisations,
+            "seed": context.seed,
+        }
+        for P in config.samples
+    ]
+    parts = context.map(_ordered_weights, items)
+    return Result(
+        config.inputs,
+        list(config.samples),
+        _GRID,
+        np.array([part["entries"] for part in parts]),
+        np.array([part["mean"] for part in parts]),
+        np.array([part["error"] for part in parts]),
+    )
+
+
+def _ordered_weights(item: dict) -> dict:
+    entries, means = [], []
+    for seed in seeds(item["seed"], item["realisations"]):
+        X, Y, _ = regression(item["inputs"], item["samples"], 1.0, seed)
+        weights = np.sort(theory.residual_weights(X, Y))
+        entries.append(np.interp(_GRID, (np.arange(len(weights)) + 0.5) / len(weights), weights))
+        means.append(weights.mean())
+    return {
+        "entries": np.mean(entries, axis=0),
+        "mean": float(np.mean(means)),
+        "error": float(np.std(means) / np.sqrt(len(means))),
+    }
+
+
+def plot(result: Result) -> Figure:
+    """Draw the ordered entries against the fraction of samples."""
+    figure, axis = new_figure(width="column", ratio=0.8)
+    colors = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(result.samples)))
+    for P, entries, color in zip(result.samples, result.entries, colors, strict=True):
+        axis.semilogy(result.grid, entries, color=color, label=f"P = {P}")
+    axis.semilogy(
+        result.grid, chi2.ppf(result.grid, 1), ":", color="k", label=r"$(\epsilon^\mu)^2$"
+    )
+    axis.set_ylim(1e-4, 20)
+    axis.set_xlabel("fraction of samples, ordered")
+    axis.set_ylabel(r"$P\,K^{\mu\mu}/\sigma_\epsilon^2$")
+    axis.legend(ncols=2)
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the mean of the entries and the limit of squared Gaussian numbers."""
+    worst = int(np.argmin(result.samples))
+    ratio = result.means[worst] / (1 - result.inputs / result.samples[worst])
+    inner = (result.grid > 0.1) & (result.grid < 0.95)
+    limit = result.entries[-1][inner] / chi2.ppf(result.grid[inner], 1)
+    return [
+        Claim.judge(
+            f"{ID}/mean",
+            place="Eq. (2.18)",
+            statement="The entries average to σε²(1 − N/P), also at the smallest P.",
+            expected=Band(0.95, 1.05, "closed form"),
+            measured=ratio,
+            uncertainty=result.mean_errors[worst] / (1 - result.inputs / result.samples[worst]),
+            why="Mean entry over 1 − N/P.",
+        ),
+        Claim.judge(
+            f"{ID}/limit",
+            place="Fig. 2(b)",
+            statement="For P ≫ N the entries become squared Gaussian numbers.",
+            expected=Band(0.9, 1.05, "paper"),
+            measured=float(limit.mean()),
+            why="Mean ratio of ordered entries to chi-square quantiles at the largest P.",
+        ),
+        Claim.judge(
+            f"{ID}/monotone",
+            place="Fig. 2(b)",
+            statement="The curves rise with the number of samples.",
+            expected=Band(1.0, 1.0, "paper"),
+            measured=float(np.mean(np.diff(result.entries[:, inner].mean(axis=1)) > 0)),
+            why="Share of neighbouring curves in increasing order.",
+        ),
+    ]
