@@ -50,7 +50,7 @@ def test_rerandomize_draws_anew_without_touching_the_global_generator(mlp, kind)
     model, initial, _ = mlp
     source = {
         "module": model,
-        "function": lambda: torch.nn.Sequential(
+        "function": lambda seed: torch.nn.Sequential(
             *(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 12)),
             *(torch.nn.ReLU(), torch.nn.Linear(12, 4)),
         ),

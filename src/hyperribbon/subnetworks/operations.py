@@ -20,7 +20,7 @@ from hyperribbon.subnetworks.states import (
 
 __all__ = ["Initializer", "prune", "redraw", "reinitialize", "rerandomize"]
 
-Initializer = Callable[[], nn.Module | State] | nn.Module | State
+Initializer = Callable[[int], nn.Module | State] | nn.Module | State
 
 
 def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
@@ -78,8 +78,9 @@ def rerandomize(
     Args:
         final: The trained network: a module or a state dict; it stays as it is.
         mask: The entries to draw anew.
-        initializer: Where new values come from. A function without arguments that builds a fresh
-            module or state; a module, whose layers' own `reset_parameters` are used on a copy; or
+        initializer: Where new values come from. A function of a seed that builds a fresh
+            module or state (torch's own initialisers follow the seed too, so `lambda seed: Net()`
+            will do); a module, whose layers' own `reset_parameters` are used on a copy; or
             the initial state, whose entries are shuffled within each parameter, which is a draw
             from the same distribution when its entries are independent and alike.
         seed: Seed of the draw. The global random state is not touched.
@@ -113,7 +114,7 @@ def redraw(
     if callable(initializer):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive_seed(seed, "redraw"))
-            return state_of("initializer", initializer())
+            return state_of("initializer", initializer(seed))
     generator = torch_generator(seed, "redraw")
     fresh = {}
     for name, tensor in state_of("initializer", initializer).items():

@@ -1,0 +1,56 @@
+"""How the figures of [subnetworks] show and judge a quantity over seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.subnetworks._training import mean_and_error
+
+__all__ = ["draw_band", "draw_layer_bars", "judge_over_seeds"]
+
+
+def draw_band(axis: Axes, x: np.ndarray, values: np.ndarray, **style: Any) -> None:
+    """Draw the mean over seeds (first axis) with the range of the seeds."""
+    mean, _ = mean_and_error(values)
+    (line,) = axis.plot(x, mean, **style)
+    if len(values) > 1:
+        axis.fill_between(
+            x, np.min(values, axis=0), np.max(values, axis=0), color=line.get_color(), alpha=0.2,
+            lw=0,
+        )  # fmt: skip
+
+
+def draw_layer_bars(
+    axis: Axes, values: np.ndarray, *, color: str, baseline: float, ylabel: str = "test accuracy"
+) -> None:
+    """Draw one bar a layer with a point a seed, beside the trained network's value."""
+    mean, _ = mean_and_error(values)
+    layers = np.arange(1, len(mean) + 1)
+    axis.bar(layers, mean, color=color, alpha=0.6, width=0.6)
+    for row in values:
+        axis.plot(layers, row, "o", color="black", ms=2.5)
+    axis.axhline(baseline, color="0.4", ls="--", lw=1)
+    axis.text(len(mean) + 0.45, baseline + 0.01, "trained", ha="right", va="bottom", fontsize=8)
+    for layer, value in enumerate(mean, 1):
+        axis.text(layer, 0.02, f"{value:.2f}", ha="center", va="bottom", fontsize=8)
+    axis.set(xlabel="layer", ylabel=ylabel, ylim=(0, 1.1), xticks=layers)
+
+
+def judge_over_seeds(
+    name: str, *, place: str, statement: str, expected: Band, values: Any, why: str
+) -> Claim:
+    """Judge the mean of one number a seed, with its standard error over the seeds."""
+    mean, error = mean_and_error(values)
+    return Claim.judge(
+        name,
+        place=place,
+        statement=statement,
+        expected=expected,
+        measured=mean,
+        uncertainty=error,
+        why=why,
+    )

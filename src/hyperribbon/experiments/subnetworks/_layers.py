@@ -1,0 +1,57 @@
+"""Every layer put back to its start and drawn anew, for one recorded run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hyperribbon.core import derive_seed
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._training import (
+    TrainingConfig,
+    fresh_model,
+    load_run,
+    shared_results,
+    test_data,
+    trained_runs,
+)
+from hyperribbon.subnetworks import layer_criticality, metric_of
+
+__all__ = ["layer_measurements"]
+
+
+def layer_measurements(
+    config: TrainingConfig, context: Context, draws: int, **changes: Any
+) -> dict[str, np.ndarray]:
+    """Return test accuracies: baseline (seeds,), and per layer (seeds, layers).
+
+    Keys: "baseline", "reinitialized", "drop", "drop_stderr", "rerandomized" (seeds, layers) and
+    "critical", "robust" (1 where that is the verdict).
+    """
+    items = [{**item, "draws": draws} for item in trained_runs(config, context, **changes)]
+    measured = shared_results(context, _measure, items, "layers")
+    return {key: np.array([one[key] for one in measured]) for key in measured[0]}
+
+
+def _measure(item: Mapping[str, Any]) -> dict[str, Any]:
+    run = load_run(item)
+    result = layer_criticality(
+        run.model,
+        run.initial,
+        metric_of(run.model, test_data(item)),
+        initializer=lambda seed: fresh_model(item, seed),
+        draws=item["draws"],
+        seed=derive_seed(item["seed"], "layers"),
+    )
+    layers = result.layers
+    return {
+        "baseline": result.baseline,
+        "reinitialized": np.array([layer.reinitialized for layer in layers]),
+        "drop": np.array([layer.drop for layer in layers]),
+        "drop_stderr": np.array([layer.drop_stderr for layer in layers]),
+        "rerandomized": np.array([layer.rerandomized for layer in layers]),
+        "critical": np.array([float(layer.verdict == "critical") for layer in layers]),
+        "robust": np.array([float(layer.verdict == "robust") for layer in layers]),
+    }

@@ -1,0 +1,228 @@
+"""The training run that all figures of [subnetworks] share, recorded once for every seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyperribbon.core import derive_seed
+from hyperribbon.core.data import LabelledData, load_data
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.experiments.context import Context
+from hyperribbon.training import Recorder, mlp, train
+
+__all__ = [
+    "LAYERS",
+    "Run",
+    "TrainingConfig",
+    "fresh_model",
+    "is_full",
+    "load_run",
+    "mean_and_error",
+    "presets",
+    "run_items",
+    "shared_results",
+    "source_of",
+    "test_data",
+    "train_data",
+    "trained_runs",
+]
+
+LAYERS = ("Hidden 1", "Hidden 2", "Hidden 3", "Output")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The setting of the paper, with what its text leaves open chosen to match Tables A.1 and A.2.
+
+    Attributes:
+        data: "mnist" (60,000 + 10,000 images) or "mnist5k" (4,000 + 1,000), inputs in [0, 1].
+        limit: Use this many training images; 0 for all.
+        widths: Layer sizes.
+        init: Standard deviation of the Gaussian start (biases zero), or "lecun".
+        epochs: Passes over the data.
+        lr: Learning rate.
+        momentum: Of SGD.
+        batch_size: Minibatch size.
+        decay: Factor of the rate at each milestone.
+        milestones: Epochs at which the rate falls.
+        seeds: Number of independent runs.
+    """
+
+    data: str = "mnist5k"
+    limit: int = 0
+    widths: tuple[int, ...] = (784, 256, 256, 256, 10)
+    init: float | str = 0.05
+    epochs: int = 100
+    lr: float = 0.01
+    momentum: float = 0.9
+    batch_size: int = 128
+    decay: float = 0.2
+    milestones: tuple[int, ...] = (30, 60, 90)
+    seeds: int = 3
+
+
+C = TypeVar("C", bound=TrainingConfig)
+
+_SMOKE: dict[str, Any] = {
+    "limit": 500,
+    "widths": (784, 24, 24, 24, 10),
+    "init": "lecun",
+    "epochs": 4,
+    "lr": 0.05,
+    "batch_size": 32,
+    "milestones": (3,),
+    "seeds": 2,
+}
+
+
+def presets(
+    kind: type[C],
+    *,
+    smoke: Mapping[str, Any] | None = None,
+    laptop: Mapping[str, Any] | None = None,
+    paper: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, C], dict[str, C]]:
+    """Return the presets on the bundled digits and those on full MNIST."""
+    own = {"smoke": smoke or {}, "laptop": laptop or {}, "paper": {"seeds": 5, **(paper or {})}}
+    base = {"smoke": _SMOKE, "laptop": {}, "paper": {}}
+    bundled = {name: kind(**{**base[name], **own[name]}) for name in own}
+    full = {name: kind(**{**base[name], **own[name], "data": "mnist"}) for name in own}
+    return bundled, full
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded run.
+
+    Attributes:
+        model: The architecture (with the final weights).
+        initial: State before training.
+        final: State after it.
+        trajectory: Weights after every epoch.
+    """
+
+    model: nn.Module
+    initial: dict[str, torch.Tensor]
+    final: dict[str, torch.Tensor]
+    trajectory: Trajectory
+
+    def at_epoch(self, epoch: int) -> dict[str, torch.Tensor]:
+        """Return the state after an epoch; 0 is the start."""
+        return self.trajectory.weights(int(np.abs(self.trajectory.epochs - epoch).argmin()))
+
+
+def source_of(config: TrainingConfig) -> str:
+    """Return what the networks were trained on, for the explanation of a claim."""
+    images = config.limit or {"mnist": 60_000, "mnist5k": 4_000}[config.data]
+    return f"{config.seeds} seed{'s' if config.seeds > 1 else ''}, {images:,} MNIST digits"
+
+
+def is_full(config: TrainingConfig) -> bool:
+    """Return whether the training is the paper's, for which verified values are known."""
+    return config.data == "mnist" and not config.limit and config.init == 0.05
+
+
+def run_items(config: TrainingConfig, context: Context, **changes: Any) -> list[dict[str, Any]]:
+    """Return one item a seed that says all about its run."""
+    return [
+        {
+            "data": config.data,
+            "limit": config.limit,
+            "widths": list(config.widths),
+            "init": config.init,
+            "epochs": config.epochs,
+            "lr": config.lr,
+            "momentum": config.momentum,
+            "batch_size": config.batch_size,
+            "decay": config.decay,
+            "milestones": list(config.milestones),
+            "seed": derive_seed(context.seed, "run", number),
+            **changes,
+        }
+        for number in range(config.seeds)
+    ]
+
+
+def trained_runs(config: TrainingConfig, context: Context, **changes: Any) -> list[dict[str, Any]]:
+    """Train every seed unless that is done; return items for `load_run` in any process."""
+    return [
+        {**item, "folder": str(context.shared_folder(_train, item, f"training seed {number}"))}
+        for number, item in enumerate(run_items(config, context, **changes), 1)
+    ]
+
+
+def load_run(item: Mapping[str, Any]) -> Run:
+    """Open a run that `trained_runs` named."""
+    trajectory = Trajectory.open(item["folder"])
+    model = _model(item)
+    final = trajectory.weights(len(trajectory) - 1)
+    model.load_state_dict(final)
+    return Run(model, trajectory.weights(0), final, trajectory)
+
+
+def train_data(item: Mapping[str, Any], limit: int | None = None) -> LabelledData:
+    """Return the training images, or a fixed sub-sample of them."""
+    data = _data(item["data"], "train", item["limit"])
+    if limit is None or limit >= len(data.targets):
+        return data
+    generator = torch.Generator().manual_seed(limit)
+    chosen = torch.randperm(len(data.targets), generator=generator)[:limit]
+    return LabelledData(data.inputs[chosen], data.targets[chosen])
+
+
+def test_data(item: Mapping[str, Any]) -> LabelledData:
+    """Return the test images."""
+    return _data(item["data"], "test", 0)
+
+
+def shared_results(
+    context: Context, function: Callable[[Any], Any], items: list[dict[str, Any]], label: str
+) -> list[Any]:
+    """Return function(item) for every item, computed once for all figures."""
+    return [context.shared(function, item, label) for item in items]
+
+
+def mean_and_error(values: Any) -> tuple[Any, Any]:
+    """Return mean and standard error over the first axis (seeds); the error of one seed is 0."""
+    array = np.asarray(values, dtype=float)
+    count = len(array)
+    error = array.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(array.shape[1:])
+    return array.mean(0), error
+
+
+def fresh_model(item: Mapping[str, Any], seed: int) -> nn.Module:
+    """Return the architecture with weights drawn anew from the same initialiser."""
+    return mlp(item["widths"], "relu", seed, init=item["init"])
+
+
+def _model(item: Mapping[str, Any]) -> nn.Module:
+    return fresh_model(item, derive_seed(item["seed"], "start"))
+
+
+def _train(folder: Path, item: Mapping[str, Any]) -> None:
+    train(
+        _model(item),
+        nn.functional.cross_entropy,
+        train_data(item),
+        epochs=item["epochs"],
+        lr=item["lr"],
+        momentum=item["momentum"],
+        batch_size=item["batch_size"],
+        schedule={epoch: item["decay"] for epoch in item["milestones"]},  # noqa: C420
+        seed=derive_seed(item["seed"], "batches"),
+        recorder=Recorder(folder, every="1ep"),
+        test=test_data(item),
+    )
+
+
+@lru_cache(maxsize=4)
+def _data(name: str, split: str, limit: int) -> LabelledData:
+    return load_data(name, split, limit=limit or None).flat()

@@ -1,0 +1,149 @@
+"""Fig. 3.2 of [subnetworks]: accuracy when one layer goes back to its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._drawing import (
+    draw_layer_bars,
+    judge_over_seeds,
+)
+from hyperribbon.experiments.subnetworks._layers import layer_measurements
+from hyperribbon.experiments.subnetworks._training import (
+    TrainingConfig,
+    is_full,
+    presets,
+    source_of,
+)
+from hyperribbon.plots.style import COLORS, new_figure
+
+ID = "subnetworks/fig3.2"
+TITLE = "Re-initialising one layer: the first is critical, the last are robust"
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """Setting of the figure.
+
+    Attributes:
+        draws: Re-randomisations of each layer (measured along with Fig. 3.1).
+    """
+
+    draws: int = 5
+
+
+PRESETS, PRESETS_WITH_DATA = presets(Config, smoke={"draws": 2}, paper={"draws": 20})
+
+
+@dataclass(frozen=True)
+class Result:
+    """Test accuracies with one layer re-initialised.
+
+    Attributes:
+        baseline: (seeds,) of the trained networks.
+        reinitialized: (seeds, layers).
+        critical: (seeds, layers), 1 where the drop exceeds 0.1 by two standard errors.
+        robust: (seeds, layers), 1 where it stays below 0.1 by two standard errors.
+        source: What was trained.
+        full: Whether as in the paper, on all of MNIST.
+    """
+
+    baseline: np.ndarray
+    reinitialized: np.ndarray
+    critical: np.ndarray
+    robust: np.ndarray
+    source: str
+    full: bool
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Re-initialise each layer of each run."""
+    measured = layer_measurements(config, context, config.draws)
+    return Result(
+        measured["baseline"],
+        measured["reinitialized"],
+        measured["critical"],
+        measured["robust"],
+        source_of(config),
+        is_full(config),
+    )
+
+
+def plot(result: Result) -> Figure:
+    """Draw one bar a layer with its verdict."""
+    figure, axis = new_figure()
+    draw_layer_bars(
+        axis, result.reinitialized, color=COLORS[0], baseline=float(result.baseline.mean())
+    )
+    for layer, (critical, robust) in enumerate(
+        zip(result.critical.mean(0), result.robust.mean(0), strict=True), 1
+    ):
+        verdict = "critical" if critical == 1 else "robust" if robust == 1 else "mixed"
+        axis.text(layer, 0.14, verdict, ha="center", fontsize=8, style="italic")
+    axis.set_title("one layer re-initialised")
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the critical first layer, the robust last ones, and the printed accuracy."""
+    drops = result.baseline[:, None] - result.reinitialized
+    weakest = 2 + int(drops[:, 2:].mean(0).argmax())
+    found = [
+        judge_over_seeds(
+            f"{ID}/layer1-critical",
+            place="Fig. 3.2",
+            statement="Layer 1 is critical: re-initialised, the accuracy falls by more than 0.1",
+            expected=Band.at_least(0.1, "paper"),
+            values=drops[:, 0],
+            why=result.source,
+        ),
+        judge_over_seeds(
+            f"{ID}/layers34-robust",
+            place="Fig. 3.2",
+            statement="Layers 3 and 4 are robust: re-initialised, the accuracy falls by under 0.05",
+            expected=Band.at_most(0.05, "paper"),
+            values=drops[:, weakest],
+            why=f"the weaker of the two, layer {weakest + 1}; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/layer2-robust",
+            place="Fig. 3.2",
+            statement="Layer 2 is robust as well",
+            expected=Band.at_most(0.05, "paper"),
+            values=drops[:, 1],
+            why=f"it loses more than layers 3 and 4 but far less than layer 1; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/layer1-printed",
+            place="Sec. 3.2.1",
+            statement="With the whole first layer re-initialised the accuracy is 0.5150",
+            expected=Band.around(0.515, "paper", atol=0.05),
+            values=result.reinitialized[:, 0],
+            why=f"it varies by 0.1 over seeds, and is lower from a LeCun start; {result.source}",
+        ),
+    ]
+    if result.full:
+        found += [
+            judge_over_seeds(
+                f"{ID}/layer1-value",
+                place="Fig. 3.2",
+                statement="Layer 1 re-initialised leaves an accuracy between 0.4 and 0.8",
+                expected=Band(0.4, 0.8, "verification"),
+                values=result.reinitialized[:, 0],
+                why=result.source,
+            ),
+            judge_over_seeds(
+                f"{ID}/layers34-value",
+                place="Fig. 3.2",
+                statement="Layers 3 and 4 re-initialised leave an accuracy above 0.94",
+                expected=Band.at_least(0.94, "verification"),
+                values=result.reinitialized[:, weakest],
+                why=result.source,
+            ),
+        ]
+    return found

@@ -1,0 +1,202 @@
+"""Fig. 3.3 of [subnetworks]: small changes of one layer taken back, up to a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._drawing import draw_band, judge_over_seeds
+from hyperribbon.experiments.subnetworks._training import (
+    LAYERS,
+    TrainingConfig,
+    is_full,
+    load_run,
+    presets,
+    source_of,
+    test_data,
+    trained_runs,
+)
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.subnetworks import sweep
+
+ID = "subnetworks/fig3.3"
+TITLE = "Parameter-wise re-initialisation of one layer, by threshold"
+
+_PRINTED_LIMIT = 0.4
+_VERIFIED_95 = (0.043, 0.054, 0.051, 0.262)
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """Setting of the figure.
+
+    Attributes:
+        step: Distance of the thresholds.
+        limit_threshold: Last threshold; the paper's scan ends at 0.4.
+    """
+
+    step: float = 0.01
+    limit_threshold: float = 0.6
+
+
+PRESETS, PRESETS_WITH_DATA = presets(Config, smoke={"step": 0.05}, paper={"step": 0.005})
+
+
+@dataclass(frozen=True)
+class Result:
+    """Accuracy by layer and threshold.
+
+    Attributes:
+        thresholds: (t,).
+        accuracy: (seeds, layers, t).
+        fraction: (seeds, layers, t), share of the layer's weights that was re-initialised.
+        quantile95: (seeds, layers), change below which 95% of the layer's weights lie.
+        largest: (seeds, layers), largest change.
+        baseline: (seeds,).
+        source: What was trained.
+        full: Whether as in the paper, on all of MNIST.
+    """
+
+    thresholds: np.ndarray
+    accuracy: np.ndarray
+    fraction: np.ndarray
+    quantile95: np.ndarray
+    largest: np.ndarray
+    baseline: np.ndarray
+    source: str
+    full: bool
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Scan the threshold of every layer of every run."""
+    count = round(config.limit_threshold / config.step)
+    thresholds = np.round(np.arange(count + 1) * config.step, 6)
+    items = [
+        {**item, "layer": layer, "thresholds": thresholds.tolist()}
+        for item in trained_runs(config, context)
+        for layer in range(1, len(config.widths))
+    ]
+    measured = context.map(_scan, items, "threshold scans")
+    layers = len(config.widths) - 1
+
+    def by_layer(key: str) -> np.ndarray:
+        values = np.array([one[key] for one in measured])
+        return values.reshape(config.seeds, layers, *values.shape[1:])
+
+    accuracy = by_layer("accuracy")
+    return Result(
+        thresholds=thresholds,
+        accuracy=accuracy,
+        fraction=by_layer("fraction"),
+        quantile95=by_layer("quantile95"),
+        largest=by_layer("largest"),
+        baseline=by_layer("baseline")[:, 0],
+        source=source_of(config),
+        full=is_full(config),
+    )
+
+
+def _scan(item: Mapping[str, Any]) -> dict[str, Any]:
+    run = load_run(item)
+    name = f"layer{item['layer']}.weight"
+    change = (run.final[name] - run.initial[name]).abs().flatten().double()
+    scanned = sweep(
+        run.model,
+        run.final,
+        run.initial,
+        test_data(item),
+        thresholds=item["thresholds"],
+        params=[name],
+    )
+    untouched = sweep(run.model, run.final, run.initial, test_data(item), fractions=[0.0])
+    return {
+        "accuracy": scanned.values.numpy(),
+        "fraction": scanned.fractions.numpy(),
+        "quantile95": float(torch.quantile(change, 0.95)),
+        "largest": float(change.max()),
+        "baseline": float(untouched.values[0]),
+    }
+
+
+def plot(result: Result) -> Figure:
+    """Draw one panel a layer with the threshold of 95%."""
+    figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
+    for layer, axis in enumerate(axes.ravel()):
+        draw_band(axis, result.thresholds, result.accuracy[:, layer], color=COLORS[0])
+        quantile = result.quantile95[:, layer].mean()
+        axis.axvline(quantile, color=COLORS[1], ls=":")
+        axis.annotate(
+            f"95% of the weights\nchange less than {quantile:.3f}",
+            (quantile, 0.06), xycoords=("data", "axes fraction"),
+            xytext=(4, 0), textcoords="offset points", color=COLORS[1], fontsize=8,
+        )  # fmt: skip
+        axis.axvspan(_PRINTED_LIMIT, result.thresholds[-1], color="0.93", lw=0, zorder=0)
+        axis.set_title(f"({'abcd'[layer]}) {LAYERS[layer].lower()}")
+        low = min(result.accuracy[:, layer].min(), 0.9)
+        axis.set_ylim(low - 0.03, 1.0)
+    for axis in axes[1]:
+        axis.set_xlabel("threshold on the change (beyond the printed scan: shaded)")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("test accuracy")
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the quantiles, the end of the scan, and whether the decay is monotone."""
+    printed = int(np.argmin(np.abs(result.thresholds - _PRINTED_LIMIT)))
+    at_quantile = np.array(
+        [
+            np.interp(result.quantile95[seed, 0], result.thresholds, result.accuracy[seed, 0])
+            for seed in range(len(result.baseline))
+        ]
+    )
+    rises = np.maximum(np.diff(result.accuracy[:, 3], axis=1), 0).max(1)
+    found = [
+        judge_over_seeds(
+            f"{ID}/quantile95-layer{layer + 1}",
+            place="Fig. 3.3",
+            statement=f"95% of the weights of layer {layer + 1} change less than {value}",
+            expected=Band.around(value, "verification", rtol=0.08),
+            values=result.quantile95[:, layer],
+            why=f"the text says about 0.05 for the first layer; {result.source}",
+        )
+        for layer, value in enumerate(_VERIFIED_95 if result.full else ())
+    ]
+    return [
+        *found,
+        judge_over_seeds(
+            f"{ID}/robust-majority",
+            place="Sec. 3.2.1",
+            statement="Most of the first layer is robust: with 95% of it re-initialised, the loss "
+            "of accuracy is under half of what the whole layer costs",
+            expected=Band.at_most(0.5, "verification"),
+            values=(result.baseline - at_quantile)
+            / np.maximum(result.baseline - result.accuracy[:, 0, -1], 1e-9),
+            why=f"share of the whole layer's drop; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/scan-complete",
+            place="Fig. 3.3, Sec. 3.2.1",
+            statement="The scan to 0.4 re-initialises the whole of every layer",
+            expected=Band(1, 1, "paper"),
+            values=result.fraction[:, :, printed].min(1),
+            why="weights of the output layer change by up to "
+            f"{result.largest[:, 3].max():.2f}, beyond the end of the scan; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/monotone",
+            place="Sec. 3.2.1",
+            statement="The accuracy only decays as the threshold grows",
+            expected=Band.at_most(0.002, "paper"),
+            values=rises,
+            why="largest rise between neighbouring thresholds of the output layer: its few large "
+            f"weights matter together; {result.source}",
+        ),
+    ]

@@ -1,0 +1,168 @@
+"""Table A.1 of [subnetworks]: weights before and after training, and the setting that matches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._drawing import judge_over_seeds
+from hyperribbon.experiments.subnetworks._training import (
+    LAYERS,
+    TrainingConfig,
+    mean_and_error,
+    presets,
+    source_of,
+    trained_runs,
+)
+from hyperribbon.experiments.subnetworks._weights import weight_statistics
+from hyperribbon.plots.style import COLORS, new_figure
+
+ID = "subnetworks/tableA.1"
+TITLE = "Means, standard deviations and correlations of the weights, layer by layer"
+
+_FINAL_SD = np.array([0.054, 0.058, 0.058, 0.158])
+_CORRELATION = np.array([0.930, 0.906, 0.921, 0.753])
+_SD_TOLERANCE = np.array([0.001, 0.001, 0.001, 0.005])
+_CORRELATION_TOLERANCE = np.array([0.004, 0.004, 0.004, 0.015])
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """Setting of the table.
+
+    Attributes:
+        other_rates: Learning rates to compare with, one run each.
+        other_starts: Standard deviations of other Gaussian starts, one run each; 0 for LeCun.
+    """
+
+    other_rates: tuple[float, ...] = (0.005, 0.02)
+    other_starts: tuple[float, ...] = (0.0,)
+
+
+PRESETS, PRESETS_WITH_DATA = presets(
+    Config,
+    smoke={"other_rates": (0.1,), "other_starts": ()},
+    paper={"other_rates": (0.003, 0.005, 0.02, 0.05), "other_starts": (0.0, 0.03, 0.07)},
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Statistics of the weights, layer by layer.
+
+    Attributes:
+        initial_mean: (seeds, layers).
+        initial_sd: (seeds, layers).
+        final_mean: (seeds, layers).
+        final_sd: (seeds, layers).
+        correlation: (seeds, layers), between start and end.
+        settings: Names of the settings compared, the chosen one first.
+        misfit: (settings,), distance to the printed table in tolerances.
+        source: What was trained.
+    """
+
+    initial_mean: np.ndarray
+    initial_sd: np.ndarray
+    final_mean: np.ndarray
+    final_sd: np.ndarray
+    correlation: np.ndarray
+    settings: list[str]
+    misfit: np.ndarray
+    source: str
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Take the statistics of every run, and of one run with each other setting."""
+    measured = context.map(weight_statistics, trained_runs(config, context), "statistics")
+    stacked = {key: np.array([one[key] for one in measured]) for key in measured[0]}
+    others = [(f"rate {rate:g}", {"lr": rate}) for rate in config.other_rates]
+    others += [
+        (f"start {start:g}" if start else "LeCun start", {"init": start or "lecun"})
+        for start in config.other_starts
+    ]
+    shared = {field.name: getattr(config, field.name) for field in fields(TrainingConfig)}
+    misfits = [_misfit(stacked["final_sd"].mean(0), stacked["correlation"].mean(0))]
+    for _, change in others:
+        single = TrainingConfig(**{**shared, "seeds": 1, **change})
+        (one,) = context.map(weight_statistics, trained_runs(single, context), "other settings")
+        misfits.append(_misfit(one["final_sd"], one["correlation"]))
+    return Result(
+        **stacked,
+        settings=[f"rate {config.lr:g}, start {config.init}", *(name for name, _ in others)],
+        misfit=np.array(misfits),
+        source=source_of(config),
+    )
+
+
+def _misfit(final_sd: np.ndarray, correlation: np.ndarray) -> float:
+    """Return the root mean square distance to the printed table, in tolerances."""
+    distances = [
+        (final_sd - _FINAL_SD) / _SD_TOLERANCE,
+        (correlation - _CORRELATION) / _CORRELATION_TOLERANCE,
+    ]
+    return float(np.sqrt(np.mean(np.square(distances))))
+
+
+def plot(result: Result) -> Figure:
+    """Draw measured against printed numbers, and the misfit of each setting."""
+    figure, (left, middle, right) = new_figure(1, 3, width="full", ratio=1.0)
+    layers = np.arange(1, len(_FINAL_SD) + 1)
+    for axis, values, printed, label in (
+        (left, result.final_sd, _FINAL_SD, "sd of the final weights"),
+        (middle, result.correlation, _CORRELATION, "correlation start–end"),
+    ):
+        mean, error = mean_and_error(values)
+        axis.bar(layers, printed, color="0.85", label="printed")
+        axis.errorbar(
+            layers, mean, 2 * error, fmt="o", color=COLORS[0], capsize=3, label="measured"
+        )
+        axis.set(ylabel=label, xticks=layers)
+        axis.set_xticklabels([name.replace(" ", "\n") for name in LAYERS])
+    left.legend(loc="upper left")
+    order = np.arange(len(result.settings))[::-1]
+    colors = [COLORS[0], *["0.6"] * (len(order) - 1)]
+    right.barh(order, result.misfit, color=colors, height=0.6)
+    right.set(yticks=order, xscale="log", xlabel="misfit / tolerance")
+    right.set_yticklabels([name.replace(", ", "\n") for name in result.settings])
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge every printed number and the choice of the setting."""
+    found = []
+    for layer, name in enumerate(LAYERS):
+        for key, printed, tolerance in (
+            ("final_sd", _FINAL_SD, _SD_TOLERANCE),
+            ("correlation", _CORRELATION, _CORRELATION_TOLERANCE),
+        ):
+            words = {"final_sd": "Standard deviation of the final weights", "correlation":
+                     "Correlation of initial and final weights"}[key]  # fmt: skip
+            found.append(
+                judge_over_seeds(
+                    f"{ID}/{key.replace('_', '-')}-{layer + 1}",
+                    place="Table A.1",
+                    statement=f"{words}, {name.lower()}: {printed[layer]:g}",
+                    expected=Band.around(printed[layer], "paper", atol=tolerance[layer]),
+                    values=getattr(result, key)[:, layer],
+                    why=result.source,
+                )
+            )
+    if len(result.misfit) > 1:
+        best = int(np.argmin(result.misfit))
+        found.append(
+            Claim.judge(
+                f"{ID}/setting",
+                place="Table A.1",
+                statement=f"Of the settings tried, {result.settings[0]} with momentum 0.9 matches "
+                "the table best",
+                expected=Band(0, 0, "verification"),
+                measured=best,
+                why=f"position of the smallest misfit, {result.settings[best]}: "
+                f"{result.misfit[best]:.1f} tolerances; {result.source}",
+            )
+        )
+    return found
