@@ -1,1 +1,37 @@
-""""""
+"""One call: plan, measure a model within a budget, collect, read in plain words."""
+
+from hyperribbon.inspection.anisotropy import (
+    Anisotropy,
+    anisotropy_by_layer,
+    effective_ranks,
+    eigenfunctions,
+    excess_kurtoses,
+    measure_anisotropy,
+)
+from hyperribbon.inspection.findings import Inspection, Outcome
+from hyperribbon.inspection.inspecting import inspect
+from hyperribbon.inspection.linear_comparison import Assumption, TheoryComparison
+from hyperribbon.inspection.linear_measurements import leading_eigenvalues, linear_measurements
+from hyperribbon.inspection.linear_theory import compare_with_theory
+from hyperribbon.inspection.planning import Budget, InspectionPlan
+from hyperribbon.inspection.quantities import Part, Quantity
+
+__all__ = [
+    "Anisotropy",
+    "Assumption",
+    "Budget",
+    "Inspection",
+    "InspectionPlan",
+    "Outcome",
+    "Part",
+    "Quantity",
+    "TheoryComparison",
+    "anisotropy_by_layer",
+    "compare_with_theory",
+    "effective_ranks",
+    "eigenfunctions",
+    "excess_kurtoses",
+    "inspect",
+    "leading_eigenvalues",
+    "linear_measurements",
+]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.data import LabelledData, Whitened, load_data, whiten
+from hyperribbon.core.data import LabelledData, load_data
 from hyperribbon.core.linear_moments import Moments
 from hyperribbon.core.store import load_tree, save_tree
 from hyperribbon.experiments.context import Context
@@ -26,6 +26,7 @@ NAMES = {
 
 _SPLITS = {"digits": "all", "mnist5k": "all"}
 _FILE = "moments.safetensors"
+_EMPTY = 1e-14  # variance over the largest below which a direction counts as empty
 
 
 def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
@@ -45,10 +46,23 @@ def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
     return load_data(data, split, limit=samples, proportions=shares, seed=seed).flat()
 
 
-def white_data(item: Mapping[str, Any]) -> tuple[LabelledData, Whitened]:
-    """Return the sub-sample that an item names, and its white inputs."""
+def white_data(item: Mapping[str, Any]) -> tuple[LabelledData, np.ndarray, np.ndarray]:
+    """Return the sub-sample that an item names, its white inputs (rank, n), and their raw scales.
+
+    The same inputs as `core.data.whiten` gives, up to a rotation, from an eigendecomposition of
+    the smaller Gram matrix. That is many times faster than a singular value decomposition, and
+    precise enough here: the directions that images leave empty have variances some 1e-17 of the
+    largest, the others 1e-11 or more.
+    """
     data = subsample(item["data"], item["share"], item["samples"], item["data_seed"])
-    return data, whiten(data.inputs.double().numpy().T)
+    X = data.inputs.double().numpy().T
+    samples = X.shape[1]
+    wide = samples < len(X)
+    variances, vectors = np.linalg.eigh((X.T @ X if wide else X @ X.T) / samples)
+    present = variances > _EMPTY * variances[-1]
+    scales = np.sqrt(variances[present])
+    vectors = vectors[:, present]
+    return data, np.sqrt(samples) * vectors.T if wide else (vectors / scales).T @ X, scales
 
 
 def one_hot(data: LabelledData) -> np.ndarray:
@@ -73,13 +87,13 @@ def data_items(config: Any, context: Context) -> list[dict[str, Any]]:
 
 
 def _prepare(folder: Path, item: Mapping[str, Any]) -> None:
-    data, white = white_data(item)
+    data, white, scales = white_data(item)
     labels = one_hot(data)
     samples = labels.shape[1]
     tree = {
-        "cross": labels @ white.inputs.T / samples,
-        "scales": white.scales,
-        "dropped": white.dropped,
+        "cross": labels @ white.T / samples,
+        "scales": scales,
+        "dropped": data.inputs.shape[1] - len(scales),
         "samples": samples,
         "proportions": labels.mean(axis=1),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.linear_networks._data import NAMES, data_items, read_moments
-from hyperribbon.experiments.linear_networks._measures import sharpness
+from hyperribbon.inspection import linear_measurements
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import linear_networks as theory
 from hyperribbon.training.linear_networks import (
@@ -151,7 +150,7 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
         lr=item["lr"],
         epochs=item["epochs"],
         schedule=HalvingSchedule(),
-        measure={"sharpness": partial(sharpness, moments=moments)},
+        measure=linear_measurements(moments, ["sharpness"]),
         at=record_times(item["epochs"]),
     )
     history = run.measured["sharpness"]

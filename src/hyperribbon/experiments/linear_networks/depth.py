@@ -19,8 +19,8 @@ from hyperribbon.experiments.linear_networks._data import (
     data_items,
     read_moments,
 )
-from hyperribbon.experiments.linear_networks._measures import sharpness
 from hyperribbon.experiments.linear_networks._sweeps import predictions
+from hyperribbon.inspection import leading_eigenvalues
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.training.linear_networks import (
     HalvingSchedule,
@@ -134,7 +134,7 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
     run = train_linear(
         weights, moments, lr=item["lr"], epochs=item["epochs"], schedule=HalvingSchedule()
     )
-    return {"trained": sharpness(run.weights, moments), **predictions(facts, depth)}
+    return {"trained": leading_eigenvalues(run.weights, moments)[0], **predictions(facts, depth)}
 
 
 def plot(result: Result) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from hyperribbon.core import Band, Claim
 from hyperribbon.core.linear_moments import Moments
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._measures import sharpness
+from hyperribbon.inspection import leading_eigenvalues
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import linear_networks as theory
 
@@ -102,7 +102,7 @@ def _measure(depth: int, norm: float, width: int, rng: np.random.Generator) -> f
     for weight in weights[1:]:
         end_to_end = weight @ end_to_end
     moments = Moments(np.ones(width), end_to_end, float(np.sum(end_to_end**2)))
-    return sharpness(weights, moments)
+    return float(leading_eigenvalues(weights, moments)[0])
 
 
 def plot(result: Result) -> Figure:

@@ -61,8 +61,8 @@ def compute(config: SweepConfig, context: Context) -> SweepResult:
 def train(item: Mapping[str, Any]) -> dict[str, Any]:
     """Train one Tanh network on the samples and take its sharpness."""
     _, facts = read_moments(item)
-    data, white = white_data(item)
-    X = torch.from_numpy(np.ascontiguousarray(white.inputs.T, dtype=np.float32))
+    data, white, _ = white_data(item)
+    X = torch.from_numpy(np.ascontiguousarray(white.T, dtype=np.float32))
     Y = torch.from_numpy(np.ascontiguousarray(one_hot(data).T, dtype=np.float32))
     depth = item["depth"]
     widths = [X.shape[1], *[item["width"]] * (depth - 1), Y.shape[1]]

@@ -19,7 +19,7 @@ from hyperribbon.experiments.linear_networks._data import (
     data_items,
     read_moments,
 )
-from hyperribbon.experiments.linear_networks._measures import top_eigenvalues
+from hyperribbon.inspection import leading_eigenvalues
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.linear_networks import shallow_eigenvalues
 from hyperribbon.training.linear_networks import (
@@ -131,7 +131,7 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
     )
 
     def numeric(layers: Sequence[np.ndarray]) -> np.ndarray:
-        return top_eigenvalues(layers, moments, k)
+        return leading_eigenvalues(layers, moments, k)
 
     def closed_form(layers: Sequence[np.ndarray]) -> np.ndarray:
         return shallow_eigenvalues(layers[0], layers[1], moments.sigma_x)[:k]

@@ -1,0 +1,186 @@
+"""The chain of linear layers at the end of a model, and the moments of what it is given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import one_hot
+
+from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.linear_moments import Moments
+from hyperribbon.operators.data import Source
+from hyperribbon.operators.purity import preserved_random_state
+
+__all__ = ["FoundChain", "find_chain", "numeric_targets"]
+
+_MEMORY = 2**28
+_Calls = list[tuple[str, nn.Module, torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class FoundChain:
+    """Linear layers that follow each other, up to the model's output.
+
+    Attributes:
+        layers: Their names, first one first.
+        weights: W1, …, WL in double precision.
+        moments: Of the inputs of the first layer and the targets.
+        target_moment: Y Yᵀ/n, (dL, dL).
+        samples: n.
+        deviation: ‖f(X) − W_L…W_1 X‖ / ‖f(X)‖, zero for a linear chain without biases.
+    """
+
+    layers: tuple[str, ...]
+    weights: list[np.ndarray]
+    moments: Moments
+    target_moment: np.ndarray
+    samples: int
+    deviation: float
+
+
+def find_chain(model: nn.Module, data: Any) -> FoundChain:
+    """Find the linear layers that end a model, and take the moments of their data.
+
+    The model is run once over the data; nothing in it is changed.
+
+    Args:
+        model: Any model whose last layers with weights are linear.
+        data: (inputs, targets), a Dataset or a DataLoader.
+
+    Raises:
+        ArgumentError: The last layer is not linear, a layer is used twice, or a layer works on
+            sequences.
+    """
+    first = next(model.parameters(), None)
+    if first is None:
+        raise ArgumentError("model", model, "it has no parameters", "Give a model with weights.")
+    batches = Source(data, dtype=first.dtype, device=first.device, memory=_MEMORY).batches()
+    opening = next(batches)
+    chain = _last_chain(_run(model, opening[0])[0])
+    weights = [_double(layer.weight) for _, layer, *_ in chain]  # type: ignore[arg-type]
+    sums = _Sums(chain[0][0], weights)
+    for batch in itertools.chain([opening], batches):
+        sums.add(*_run(model, batch[0]), batch[1])
+    return FoundChain(
+        layers=tuple(name for name, *_ in chain),
+        weights=weights,
+        moments=sums.moments(),
+        target_moment=sums.targets / sums.count,
+        samples=sums.count,
+        deviation=float(np.sqrt(sums.apart / sums.size)) if sums.size else 0.0,
+    )
+
+
+def numeric_targets(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return targets shaped like the outputs (n, dL): class labels become one-hot.
+
+    Raises:
+        ArgumentError: The targets do not fit the outputs.
+    """
+    if not targets.is_floating_point() and targets.ndim == 1:
+        classes = outputs.shape[1]
+        if int(targets.min()) < 0 or int(targets.max()) >= classes:
+            raise ArgumentError(
+                "targets", targets, f"labels lie between 0 and {classes - 1}", "Check the labels."
+            )
+        return one_hot(targets, classes).to(outputs.dtype)
+    if targets.shape != outputs.shape:
+        raise ArgumentError(
+            "targets", targets, f"the outputs have shape {tuple(outputs.shape)}",
+            "Give class labels, or one number for each output.",
+        )  # fmt: skip
+    return targets.to(outputs.dtype)
+
+
+class _Sums:
+    """Sums over batches of what the moments need."""
+
+    def __init__(self, first: str, weights: list[np.ndarray]) -> None:
+        self._first, self._weights = first, weights
+        outputs, inputs = len(weights[-1]), weights[0].shape[1]
+        self.count = 0
+        self.inputs, self.cross = np.zeros((inputs, inputs)), np.zeros((outputs, inputs))
+        self.targets = np.zeros((outputs, outputs))
+        self.apart = self.size = 0.0
+
+    def add(self, calls: _Calls, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        features = _double(next(given for name, _, given, _ in calls if name == self._first))
+        wanted, values = _double(numeric_targets(outputs, targets)), _double(outputs)
+        linear = features
+        for weight in self._weights:
+            linear = linear @ weight.T
+        self.count += len(features)
+        self.inputs += features.T @ features
+        self.cross += wanted.T @ features
+        self.targets += wanted.T @ wanted
+        self.apart += float(np.sum((values - linear) ** 2))
+        self.size += float(np.sum(values**2))
+
+    def moments(self) -> Moments:
+        for name in ("inputs", "targets"):
+            check_finite(name, getattr(self, name))
+        power = float(np.trace(self.targets))
+        return Moments(self.inputs / self.count, self.cross / self.count, power / self.count)
+
+
+def _run(model: nn.Module, inputs: torch.Tensor) -> tuple[_Calls, torch.Tensor]:
+    with _recording(model) as calls, torch.no_grad(), preserved_random_state():
+        outputs = model(inputs)
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
+        raise ArgumentError(
+            "model", type(outputs).__name__, "its outputs are not a matrix (n, dL)",
+            "Give a model with one vector of outputs for each sample.",
+        )  # fmt: skip
+    return calls, outputs
+
+
+@contextmanager
+def _recording(model: nn.Module) -> Iterator[_Calls]:
+    """Record the calls of every module that has weights of its own; the hooks go again."""
+    calls: _Calls = []
+    handles = []
+    for name, module in model.named_modules():
+        if next(module.parameters(recurse=False), None) is not None:
+
+            def record(layer: nn.Module, given: Any, output: Any, name: str = name) -> None:
+                calls.append((name, layer, given[0], output))
+
+            handles.append(module.register_forward_hook(record))
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _last_chain(calls: _Calls) -> _Calls:
+    names = [name for name, *_ in calls]
+    chain: _Calls = []
+    for call in reversed(calls):
+        name, layer, given, output = call
+        fits = not chain or output.shape == chain[0][2].shape
+        if not isinstance(layer, nn.Linear) or given.ndim != 2 or not fits:
+            break
+        if names.count(name) > 1:
+            raise ArgumentError(
+                "model", name, "this layer is used more than once", "Give it weights of its own."
+            )
+        chain.insert(0, call)
+    if not chain:
+        kind = type(calls[-1][1]).__name__ if calls else type(None).__name__
+        raise ArgumentError(
+            "model", kind, "its last layer with weights is not a linear layer on vectors (n, d)",
+            "The theory is about chains of nn.Linear; give a model that ends in one.",
+        )  # fmt: skip
+    return chain
+
+
+def _double(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
