@@ -8,7 +8,7 @@ from math import sqrt
 
 import torch
 
-from hyperribbon.operators.gram import gram_matrix, squared_columns
+from hyperribbon.operators.gram import gram_matrix, squared_columns, squared_norm
 from hyperribbon.operators.hessian import RiskOperator
 from hyperribbon.operators.risk import Chunk
 
@@ -69,3 +69,7 @@ class FactoredOperator(RiskOperator):
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly, from back-propagated rows and activations."""
         return squared_columns(self.risk, self._rows) * self._scale()
+
+    def trace(self) -> float:
+        """Return the trace, exactly, without forming the diagonal."""
+        return squared_norm(self.risk, self._rows) * self._scale()

@@ -110,6 +110,13 @@ class GradientCovariance(FactoredOperator):
             return second
         return second - self.factor * self.mean_gradient().square()
 
+    def trace(self) -> float:
+        """Return the total variance of the gradient."""
+        second = super().trace()
+        if not self.centered:
+            return second
+        return second - self.factor * float(self.mean_gradient().square().sum(dtype=torch.float64))
+
     def _with(self, risk: Risk) -> GradientCovariance:
         other = super()._with(risk)
         other._mean = None

@@ -1,37 +1,148 @@
-"""Gram matrices of the rows R·J."""
+"""Gram matrices and squared columns of the rows R·J, from factors and never from all of J.
+
+Layers that are understood contribute through their factors; parameters of other operations through
+per-sample gradients, written out for some samples at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
 
 import torch
 
+from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.operators.factors import Factor, joined
 from hyperribbon.operators.risk import Chunk, Risk
 
-__all__ = ["gram_matrix", "squared_columns"]
+__all__ = ["gram_matrix", "squared_columns", "squared_norm"]
 
 Rows = Callable[[Chunk], torch.Tensor]
 
 
-def jacobian_rows(chunk: Chunk, rows: torch.Tensor, risk: Risk) -> torch.Tensor:
-    """Return R·J of a chunk, (n·m, P), ordered by sample."""
-    count = chunk.count
-    seeds = torch.zeros(count, *rows.shape, dtype=rows.dtype, device=rows.device)
-    index = torch.arange(count)
-    seeds[index, :, index] = rows.transpose(0, 1)
-    pulled = chunk.point.pull(seeds.reshape(-1, *rows.shape[1:]))
-    return risk.space.flatten(pulled, batched=True).T
-
-
 def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
-    """Return R J Jᵀ Rᵀ."""
-    jacobian = torch.cat([jacobian_rows(c, rows(c), risk) for c in risk.chunks()])
-    return jacobian @ jacobian.T
+    """Return R J Jᵀ Rᵀ, ordered by sample, then by row."""
+    selections = _selections(risk.space)
+    structured: set[str] | None = None
+    pieces: dict[str, list[Factor]] = {}
+    windows: list[_Window] = []
+    size = 0
+    for chunk in risk.chunks():
+        seeds = rows(chunk)
+        structured = chunk.point.structured() if structured is None else structured
+        for factor in chunk.point.factors(seeds, structured):
+            pieces.setdefault(factor.name, []).append(factor)
+        windows += _windows(risk, chunk, seeds, structured, size)
+        size += chunk.count * len(seeds)
+    gram = torch.zeros(size, size, dtype=risk.dtype, device=risk.device)
+    for name in list(pieces):
+        joined(pieces.pop(name)).add_gram(gram, selections[name])
+    _add_written(gram, windows, risk.memory)
+    return gram
 
 
 def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
-    """Return the column sums of (R J)², (P,)."""
+    """Return the column sums of (R J)², (P,): the diagonal of JᵀRᵀRJ."""
+    slices = risk.space.slices()
     total = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
-    for chunk in risk.chunks():
-        total += jacobian_rows(chunk, rows(chunk), risk).square().sum(0)
+    for factor, selection in _all_factors(risk, rows, total):
+        total[slices[factor.name]] += factor.squared_columns(selection)
     return total
+
+
+def squared_norm(risk: Risk, rows: Rows) -> float:
+    """Return the sum of all (R J)²: the trace of JᵀRᵀRJ."""
+    written = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
+    total = 0.0
+    for factor, selection in _all_factors(risk, rows, written):
+        total += float(factor.squared_rows(selection).sum(dtype=torch.float64))
+    return total + float(written.sum(dtype=torch.float64))
+
+
+def _all_factors(
+    risk: Risk, rows: Rows, written: torch.Tensor
+) -> Iterator[tuple[Factor, torch.Tensor | None]]:
+    """Yield the factors chunk by chunk; squares of written-out columns go to `written`."""
+    selections = _selections(risk.space)
+    structured: set[str] | None = None
+    for chunk in risk.chunks():
+        seeds = rows(chunk)
+        structured = chunk.point.structured() if structured is None else structured
+        for factor in chunk.point.factors(seeds, structured):
+            yield factor, selections[factor.name]
+        for window in _windows(risk, chunk, seeds, structured, 0):
+            written[window.columns] += window.gradients().square().sum(0)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Some samples of a chunk and the parameters that have no factors."""
+
+    risk: Risk
+    chunk: Chunk
+    seeds: torch.Tensor
+    names: tuple[str, ...]
+    samples: slice
+    place: slice
+
+    @property
+    def columns(self) -> torch.Tensor:
+        slices = self.risk.space.slices()
+        every = torch.arange(self.risk.space.dimension, device=self.risk.device)
+        return torch.cat([every[slices[name]] for name in self.names])
+
+    def gradients(self) -> torch.Tensor:
+        """Return R J over these samples and parameters, (samples·m, columns)."""
+        found = self.chunk.point.sample_gradients(self.seeds, self.names, self.samples)
+        selections = _selections(self.risk.space)
+        flat = []
+        for name in self.names:
+            gradients = found[name].flatten(2).flatten(0, 1)
+            selection = selections[name]
+            flat.append(gradients if selection is None else gradients[:, selection])
+        return torch.cat(flat, dim=1)
+
+
+def _windows(
+    risk: Risk, chunk: Chunk, seeds: torch.Tensor, structured: set[str], start: int
+) -> list[_Window]:
+    shapes = dict(zip(risk.space.names, risk.space.shapes, strict=True))
+    names = tuple(name for name in risk.space.names if name not in structured)
+    if not names:
+        return []
+    rows = len(seeds)
+    bytes_each = rows * sum(prod(shapes[name]) for name in names) * seeds.element_size()
+    step = max(1, int(risk.memory / 8 // bytes_each))
+    return [
+        _Window(
+            risk,
+            chunk,
+            seeds,
+            names,
+            slice(begin, min(begin + step, chunk.count)),
+            slice(start + begin * rows, start + min(begin + step, chunk.count) * rows),
+        )
+        for begin in range(0, chunk.count, step)
+    ]
+
+
+def _add_written(gram: torch.Tensor, windows: list[_Window], memory: float) -> None:
+    """Add G Gᵀ of written-out gradients; windows that do not fit are written out again."""
+    kept: dict[int, torch.Tensor] = {}
+    used = 0.0
+    for i, first in enumerate(windows):
+        own = first.gradients()
+        if used + own.nbytes <= memory / 2:
+            kept[i] = own
+            used += own.nbytes
+        gram[first.place, first.place] += own @ own.T
+        for j, second in enumerate(windows[:i]):
+            other = kept[j] if j in kept else second.gradients()
+            product = own @ other.T
+            gram[first.place, second.place] += product
+            gram[second.place, first.place] += product.T
+
+
+def _selections(space: ParameterSpace) -> dict[str, torch.Tensor | None]:
+    return dict(zip(space.names, space.selections, strict=True))

@@ -10,7 +10,7 @@ from torch import nn
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
-from hyperribbon.operators.gram import gram_matrix, squared_columns
+from hyperribbon.operators.gram import gram_matrix, squared_norm
 from hyperribbon.operators.losses import one_element_each
 from hyperribbon.operators.risk import Chunk, Forward, Risk
 
@@ -139,7 +139,7 @@ class NTK(LinearOperator):
 
     def trace(self) -> float:
         """Return ‖J‖²."""
-        return float(squared_columns(self.risk, _identity).sum(dtype=torch.float64))
+        return squared_norm(self.risk, _identity)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         return self.jacobian._multiply(self.jacobian._multiply_transposed(block))

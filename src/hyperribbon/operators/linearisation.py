@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
+from torch.autograd.graph import GradientEdge
 
+from hyperribbon.operators.factors import Factor, summed
 from hyperribbon.operators.purity import evaluation
+from hyperribbon.operators.recording import Recorder
 
 __all__ = ["AutogradLinearisation", "Block", "Linearisation", "pull_back"]
 
 Block = Mapping[str, torch.Tensor]
 """Named tensors with k leading rows, (k, *parameter shape)."""
+
+
+Forward = Callable[[Block, slice], torch.Tensor]
 
 
 class Linearisation(Protocol):
@@ -34,6 +40,20 @@ class Linearisation(Protocol):
         """Return ∇²_θ total(f(θ)) v."""
         ...
 
+    def structured(self) -> set[str]:
+        """Return the names of parameters whose per-sample gradients have factors."""
+        ...
+
+    def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
+        """Return the per-sample gradients of R f for rows R (m, n, …), one a structured name."""
+        ...
+
+    def sample_gradients(
+        self, rows: torch.Tensor, names: Sequence[str], samples: slice
+    ) -> dict[str, torch.Tensor]:
+        """Return them written out, (n, m, *shape), for any names and a range of samples."""
+        ...
+
 
 class AutogradLinearisation:
     """Derivatives of any model by reverse mode, from graphs that are built once and kept.
@@ -41,17 +61,18 @@ class AutogradLinearisation:
     J v is the derivative in u of ⟨Jᵀu, v⟩ (double backward), so that only reverse rules are needed.
 
     Args:
-        forward: Function from named parameters to outputs (n, …).
+        forward: Function from named parameters and a range of samples to outputs (n, …).
         weights: Leaf tensors that require gradients.
+        count: Number of samples.
     """
 
-    def __init__(
-        self, forward: Callable[[Block], torch.Tensor], weights: Mapping[str, torch.Tensor]
-    ) -> None:
-        self._weights = dict(weights)
-        with evaluation():
-            self._graph = forward(self._weights)
+    def __init__(self, forward: Forward, weights: Mapping[str, torch.Tensor], count: int) -> None:
+        self._weights, self._forward = dict(weights), forward
+        recorder = Recorder(self._weights)
+        with evaluation(), recorder:
+            self._graph = forward(self._weights, slice(0, count))
         self.outputs = self._graph.detach()
+        self._uses, self._others = recorder.uses, recorder.others
         self._transposed: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
         self._slopes: dict[str, torch.Tensor] | None = None
 
@@ -91,6 +112,55 @@ class AutogradLinearisation:
         )
         return dict(zip(self._weights, curved, strict=True))
 
+    def structured(self) -> set[str]:
+        """Return the names whose every use was understood and keeps samples apart."""
+        names = {use.name for use in self._uses} - self._others
+        if not names or not self._graph.requires_grad:
+            return set(self._weights) - self._others
+        count = len(self.outputs)
+        half = (count + 1) // 2
+        seeds = torch.zeros_like(self.outputs).unsqueeze(0)
+        generator = torch.Generator(seeds.device).manual_seed(0)
+        drawn = torch.randn(seeds[:, :half].shape, generator=generator, device=seeds.device)
+        seeds[:, :half] = drawn.to(seeds)
+        flowed = self._flow_back(seeds)
+        for use in self._uses:
+            apart = use.shape[0] == count and not bool(flowed[use.edge][0, half:].any())
+            if not apart:
+                names.discard(use.name)
+        unused = set(self._weights) - {use.name for use in self._uses} - self._others
+        return names | unused
+
+    def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
+        """Return the per-sample gradients of R f, one factor a structured name."""
+        flowed = self._flow_back(rows)
+        pieces: dict[str, list[Factor]] = {}
+        for use in self._uses:
+            if use.name in names:
+                back = flowed[use.edge].transpose(0, 1)
+                pieces.setdefault(use.name, []).append(use.factor(use.name, back))
+        return [summed(uses) for uses in pieces.values()]
+
+    def sample_gradients(
+        self, rows: torch.Tensor, names: Sequence[str], samples: slice
+    ) -> dict[str, torch.Tensor]:
+        """Return per-sample gradients written out, sample by sample."""
+        weights = [self._weights[name] for name in names]
+        gradients = []
+        for index in range(samples.start, samples.stop):
+            with evaluation():
+                outputs = self._forward(self._weights, slice(index, index + 1))
+            gradients.append(pull_back([outputs], weights, [rows[:, index : index + 1]]))
+        columns = zip(*gradients, strict=True)
+        return {name: torch.stack(column) for name, column in zip(names, columns, strict=True)}
+
+    def _flow_back(self, rows: torch.Tensor) -> dict[GradientEdge, torch.Tensor]:
+        """Return what flows back into every layer's output, (m, *shape)."""
+        edges = list(dict.fromkeys(use.edge for use in self._uses))
+        if not edges:
+            return {}
+        return dict(zip(edges, pull_back([self._graph], edges, [rows]), strict=True))
+
     def _build_transposed(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         probe = torch.zeros_like(self._graph).requires_grad_()
         if not self._graph.requires_grad:
@@ -124,7 +194,7 @@ class AutogradLinearisation:
 
 
 def pull_back(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], cotangents: list[torch.Tensor]
+    outputs: list[torch.Tensor], inputs: Sequence[Any], cotangents: list[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape).
 

@@ -202,12 +202,12 @@ class Risk:
         leaves = {name: w.detach().requires_grad_() for name, w in self.weights().items()}
         found: list[Any] = []
 
-        def forward(weights: Block) -> torch.Tensor:
-            outputs, targets = self.evaluate(weights, batch)
+        def forward(weights: Block, samples: slice) -> torch.Tensor:
+            outputs, targets = self.evaluate(weights, cut(batch, samples.start, samples.stop))
             found.append(targets)
             return outputs
 
-        point = AutogradLinearisation(forward, leaves)
+        point = AutogradLinearisation(forward, leaves, batch_size(batch))
         targets, outputs = found[0], point.outputs
         inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
         if self.loss is None:

@@ -1,0 +1,157 @@
+"""Per-sample gradients of one parameter, kept in the factors they are made of.
+
+For rows R (m, n, …) of cotangents, the gradient of parameter W for sample n and row j is
+G[n, j] = Σ_t left[n, j, t] ⊗ right[n, t] in a linear layer: what flows back into its output, times
+what flowed into it, at every position t. All quantities that are sums over such gradients (Gram
+matrix, squared columns) follow without writing G out when there is one position.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+
+__all__ = ["Explicit", "Factor", "Outer", "joined"]
+
+_BLOCK_BYTES = 64 * 2**20  # gradients of this size are written out at once
+
+
+class Factor(ABC):
+    """Gradients G (n, m, *shape) of one parameter."""
+
+    name: str
+    samples: int
+    rows: int
+
+    @abstractmethod
+    def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield (range of flat entries, gradients (n·m, entries)) piece by piece."""
+
+    def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
+        """Add G Gᵀ, over the selected entries, to a matrix (n·m, n·m)."""
+        for window, block in self.blocks():
+            chosen = _select(block, window, selection)
+            gram.addmm_(chosen, chosen.T)
+
+    def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
+        """Return Σ G² over samples and rows, for the selected entries."""
+        return torch.cat([_select(b, w, selection).square().sum(0) for w, b in self.blocks()])
+
+    def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
+        """Return Σ G² over the selected entries, (n·m,)."""
+        return sum(
+            (_select(b, w, selection).square().sum(1) for w, b in self.blocks()),
+            start=torch.zeros(()),
+        )
+
+
+class Explicit(Factor):
+    """Gradients that are written out, (n, m, *shape)."""
+
+    def __init__(self, name: str, gradients: torch.Tensor) -> None:
+        self.name, self.gradients = name, gradients.flatten(2)
+        self.samples, self.rows = gradients.shape[:2]
+
+    def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield everything at once."""
+        flat = self.gradients.flatten(0, 1)
+        yield slice(0, flat.shape[1]), flat
+
+
+class Outer(Factor):
+    """Gradients Σ_t left[n, j, t] ⊗ right[n, t] of a parameter (d_left, d_right).
+
+    Args:
+        name: The parameter.
+        left: (n, m, T, d_left), what flows back.
+        right: (n, T, d_right), what flowed in.
+    """
+
+    def __init__(self, name: str, left: torch.Tensor, right: torch.Tensor) -> None:
+        self.name, self.left, self.right = name, left, right
+        self.samples, self.rows = left.shape[:2]
+
+    def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the gradients of some left entries at a time."""
+        count, rows, _positions, size = self.left.shape
+        width = self.right.shape[2]
+        bytes_each = count * rows * width * self.left.element_size()
+        step = max(1, min(size, _BLOCK_BYTES // bytes_each))
+        for start in range(0, size, step):
+            part = self.left[..., start : start + step]
+            gradients = torch.einsum("njto,nti->njoi", part, self.right)
+            yield (
+                slice(start * width, (start + part.shape[3]) * width),
+                gradients.reshape(count * rows, -1),
+            )
+
+    def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
+        """Add (B Bᵀ)∘(A Aᵀ) for one position a sample; otherwise write out in blocks."""
+        if selection is not None or self.left.shape[2] > 1:
+            super().add_gram(gram, selection)
+            return
+        count, rows = self.samples, self.rows
+        inner = self.right[:, 0] @ self.right[:, 0].T
+        left = self.left.reshape(count * rows, -1)
+        step = max(1, _BLOCK_BYTES // (count * rows * rows * left.element_size()))
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            piece = left[start * rows : stop * rows] @ left.T
+            shaped = piece.view(stop - start, rows, count, rows)
+            shaped *= inner[start:stop, None, :, None]
+            gram[start * rows : stop * rows] += piece
+
+    def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
+        """Return (B²)ᵀA² for one position a sample."""
+        if self.left.shape[2] > 1:
+            return super().squared_columns(selection)
+        squares = self.left[:, :, 0].square().sum(1).T @ self.right[:, 0].square()
+        return squares.reshape(-1) if selection is None else squares.reshape(-1)[selection]
+
+    def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
+        """Return ‖b‖²‖a‖² for one position a sample."""
+        if selection is not None or self.left.shape[2] > 1:
+            return super().squared_rows(selection)
+        inner = self.right[:, 0].square().sum(1, keepdim=True)
+        return (self.left[:, :, 0].square().sum(2) * inner).reshape(-1)
+
+    def compact(self) -> Factor:
+        """Return the gradients written out when they take less memory than their factors."""
+        count, rows, positions, size = self.left.shape
+        written = count * rows * size * self.right.shape[2]
+        if positions == 1 or written > self.left.numel() + self.right.numel():
+            return self
+        return Explicit(self.name, torch.einsum("njto,nti->njoi", self.left, self.right))
+
+
+def joined(pieces: list[Factor]) -> Factor:
+    """Return the factor of all samples from those of the chunks, in order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    name = pieces[0].name
+    lefts = [piece.left for piece in pieces if isinstance(piece, Outer)]
+    rights = [piece.right for piece in pieces if isinstance(piece, Outer)]
+    if len(lefts) == len(pieces) and len({(t.shape[2], t.shape[3]) for t in lefts}) == 1:
+        return Outer(name, torch.cat(lefts), torch.cat(rights))
+    return Explicit(name, torch.cat([_written(piece) for piece in pieces]))
+
+
+def summed(pieces: list[Factor]) -> Factor:
+    """Return the gradients of a parameter that is used several times: the sum over its uses."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return Explicit(pieces[0].name, torch.stack([_written(piece) for piece in pieces]).sum(0))
+
+
+def _written(factor: Factor) -> torch.Tensor:
+    flat = torch.cat([block for _, block in factor.blocks()], dim=1)
+    return flat.reshape(factor.samples, factor.rows, -1)
+
+
+def _select(block: torch.Tensor, window: slice, selection: torch.Tensor | None) -> torch.Tensor:
+    if selection is None:
+        return block
+    inside = selection[(selection >= window.start) & (selection < window.stop)]
+    return block[:, inside - window.start]

@@ -1,0 +1,263 @@
+"""Watching a forward pass: where each parameter is used, on what input, with what output.
+
+The calls are seen by a torch function mode, so modules carry no hook, functional code is seen too,
+and a parameter that meets an unknown operation is known to have done so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from hyperribbon.operators.factors import Explicit, Factor, Outer
+
+__all__ = ["Recorder", "Use"]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of one parameter by a layer that is understood.
+
+    Attributes:
+        name: The parameter.
+        edge: The layer's output in the graph (fixed before any change in place).
+        shape: Shape of the output.
+        factor: Function from (name, what flows back (n, m, …)) to the per-sample gradients.
+    """
+
+    name: str
+    edge: GradientEdge
+    shape: torch.Size
+    factor: Callable[[str, torch.Tensor], Factor]
+
+
+class Recorder(TorchFunctionMode):
+    """Collects the uses of given parameters while a model runs.
+
+    Attributes:
+        uses: What was understood.
+        others: Names of parameters that some other operation used.
+    """
+
+    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._names = {id(tensor): name for name, tensor in weights.items()}
+        self.uses: list[Use] = []
+        self.others: set[str] = set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        present = {
+            self._names[id(leaf)]: leaf
+            for leaf in tree_leaves((args, kwargs))
+            if id(leaf) in self._names
+        }
+        if present and _carries_gradient(result):
+            rule = _RULES.get(getattr(func, "__name__", ""))
+            found = rule(args, kwargs) if rule is not None else {}
+            for name, tensor in present.items():
+                if id(tensor) in found and _reaches_once(tensor, args, kwargs):
+                    edge = get_gradient_edge(result)
+                    self.uses.append(Use(name, edge, result.shape, found[id(tensor)]))
+                else:
+                    self.others.add(name)
+        return result
+
+
+Maker = Callable[[str, torch.Tensor], Factor]
+
+
+def _carries_gradient(result: Any) -> bool:
+    return any(
+        isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(result)
+    )
+
+
+def _reaches_once(tensor: torch.Tensor, args: tuple, kwargs: dict) -> bool:
+    return sum(leaf is tensor for leaf in tree_leaves((args, kwargs))) == 1
+
+
+def _bound(names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _linear(args: tuple, kwargs: dict) -> dict[int, Maker]:
+    call = _bound(("input", "weight", "bias"), args, kwargs)
+    inputs = call["input"].detach()
+    if inputs.ndim < 2:
+        return {}
+    right = inputs.reshape(len(inputs), -1, inputs.shape[-1])
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        return Outer(
+            name, back.flatten(2, -2) if back.ndim > 3 else back.unsqueeze(2), right
+        ).compact()
+
+    return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, back.shape[-1:]))
+
+
+def _convolution(args: tuple, kwargs: dict) -> dict[int, Maker]:
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    call = _bound(names, args, kwargs)
+    kernel, inputs = call["weight"], call["input"].detach()
+    spatial = kernel.ndim - 2
+    if spatial not in (1, 2) or inputs.ndim != kernel.ndim:
+        return {}
+    sizes = kernel.shape[2:]
+    dilation, stride = (_tuple(call.get(key, 1), spatial) for key in ("dilation", "stride"))
+    groups = call.get("groups", 1)
+    padding = _padding(call.get("padding", 0), sizes, dilation)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        padded = F.pad(inputs, padding)
+        if spatial == 1:
+            padded = padded.unsqueeze(2)
+        along = (1,) * (2 - spatial)
+        patches = F.unfold(
+            padded, (*along, *sizes), dilation=(*along, *dilation), stride=(*along, *stride)
+        )
+        left = back.flatten(3).transpose(2, 3)
+        if groups == 1:
+            return Outer(name, left, patches.transpose(1, 2)).compact()
+        right = patches.unflatten(1, (groups, -1))
+        split = left.unflatten(3, (groups, -1))
+        return Explicit(name, torch.einsum("njtgo,ngit->njgoi", split, right))
+
+    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+
+
+def _embedding(args: tuple, kwargs: dict) -> dict[int, Maker]:
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
+    call = _bound(names, args, kwargs)
+    if call.get("max_norm") is not None or call.get("scale_grad_by_freq"):
+        return {}
+    indices, size = call["input"], call["weight"].shape
+    padding = call.get("padding_idx")
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        flat = back.reshape(*back.shape[:2], -1, size[1])
+        rows = indices.reshape(len(indices), 1, -1, 1)
+        if padding is not None and padding >= 0:
+            flat = flat * (rows != padding)
+        gradients = flat.new_zeros(*back.shape[:2], *size)
+        gradients.scatter_add_(2, rows.expand(flat.shape), flat)
+        return Explicit(name, gradients)
+
+    return _makers(call, weight=weight)
+
+
+def _trailing_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
+    """Layer norm and RMS norm: weight and bias over the last axes."""
+    call = _bound(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
+    shape, inputs = tuple(call["normalized_shape"]), call["input"].detach()
+    if inputs.ndim <= len(shape):
+        return {}
+    eps = call.get("eps", 1e-5)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        return _shift(name, back * F.layer_norm(inputs, shape, eps=eps).unsqueeze(1), shape)
+
+    return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, shape))
+
+
+def _batch_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
+    names = (
+        "input",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "training",
+        "momentum",
+        "eps",
+    )
+    call = _bound(names, args, kwargs)
+    if call.get("training"):
+        return {}
+    inputs, eps = call["input"].detach(), call.get("eps", 1e-5)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        mean, variance = call["running_mean"], call["running_var"]
+        normal = F.batch_norm(inputs, mean, variance, None, None, False, 0.0, eps)
+        return _channel_sum(name, back * normal.unsqueeze(1))
+
+    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+
+
+def _group_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
+    call = _bound(("input", "num_groups", "weight", "bias", "eps"), args, kwargs)
+    inputs, groups, eps = call["input"].detach(), call["num_groups"], call.get("eps", 1e-5)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        normal = F.group_norm(inputs, groups, eps=eps)
+        return _channel_sum(name, back * normal.unsqueeze(1))
+
+    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+
+
+def _addition(args: tuple, kwargs: dict) -> dict[int, Maker]:
+    """A parameter added to something with samples: a position code, a class token."""
+    if len(args) != 2 or kwargs or not all(isinstance(a, torch.Tensor) for a in args):
+        return {}
+    makers = {}
+    for own, other in (args, args[::-1]):
+        shared = own.ndim < other.ndim or (own.ndim == other.ndim and own.shape[0] == 1)
+        if shared and other.ndim > 0:
+            shape = tuple(own.shape)
+            makers[id(own)] = lambda name, back, shape=shape: _shift(name, back, shape)
+    return makers
+
+
+def _makers(call: dict[str, Any], **makers: Maker) -> dict[int, Maker]:
+    return {id(call[key]): maker for key, maker in makers.items() if call.get(key) is not None}
+
+
+def _shift(name: str, back: torch.Tensor, shape: tuple[int, ...]) -> Factor:
+    """Gradients of a parameter that was broadcast to the layer's output and added."""
+    count, rows = back.shape[:2]
+    flat = back.flatten(0, 1).unsqueeze(1)
+    target = (1,) * (flat.ndim - 1 - len(shape)) + tuple(shape)
+    summed = flat.sum_to_size(flat.shape[0], *target)
+    return Explicit(name, summed.reshape(count, rows, *shape))
+
+
+def _channel_sum(name: str, back: torch.Tensor) -> Factor:
+    return Explicit(name, back.flatten(3).sum(3) if back.ndim > 3 else back)
+
+
+def _tuple(value: Any, length: int) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return values if len(values) == length else values * length
+
+
+def _padding(padding: Any, sizes: tuple[int, ...], dilation: tuple[int, ...]) -> list[int]:
+    """Return F.pad's list, last axis first."""
+    if padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, sizes, strict=True)]
+        pairs = [(total // 2, total - total // 2) for total in totals]
+    else:
+        each = _tuple(0 if padding == "valid" else padding, len(sizes))
+        pairs = [(p, p) for p in each]
+    return [side for pair in reversed(pairs) for side in pair]
+
+
+_RULES: dict[str, Callable[[tuple, dict], dict[int, Maker]]] = {
+    "linear": _linear,
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "embedding": _embedding,
+    "layer_norm": _trailing_norm,
+    "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
+    "add": _addition,
+    "__add__": _addition,
+    "__radd__": _addition,
+}
