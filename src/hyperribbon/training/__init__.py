@@ -13,8 +13,16 @@ from hyperribbon.training.chains_two_layer import (
     descend_two_layer,
     simulate_two_layer,
 )
+from hyperribbon.training.ensembles import Ensemble, Member, train_ensemble
 from hyperribbon.training.evaluation import evaluate, predict
 from hyperribbon.training.initialization import initialize
+from hyperribbon.training.linear_networks import (
+    LINEAR_STARTS,
+    HalvingSchedule,
+    LinearRun,
+    draw_linear_weights,
+    train_linear,
+)
 from hyperribbon.training.loop import DivergenceError, TrainingResult, train
 from hyperribbon.training.measurements import Measurement
 from hyperribbon.training.models import (
@@ -34,7 +42,12 @@ __all__ = [
     "ARCHITECTURES",
     "ChainStatistics",
     "DivergenceError",
+    "Ensemble",
+    "HalvingSchedule",
+    "LINEAR_STARTS",
+    "LinearRun",
     "Measurement",
+    "Member",
     "Overhead",
     "Recorder",
     "RecordingWarning",
@@ -46,6 +59,7 @@ __all__ = [
     "chain_batches",
     "conv_mixer",
     "descend_two_layer",
+    "draw_linear_weights",
     "epoch_batches",
     "evaluate",
     "initialize",
@@ -57,6 +71,8 @@ __all__ = [
     "simulate_two_layer",
     "trace_one_layer",
     "train",
+    "train_ensemble",
+    "train_linear",
     "vision_transformer",
     "wide_resnet",
 ]
