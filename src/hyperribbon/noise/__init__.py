@@ -1,1 +1,49 @@
-""""""
+"""Gradient noise, how far it makes weights wander, and flatness along the modes they wander in."""
+
+from hyperribbon.noise.flatness import (
+    DriftWarning,
+    FewSamplesWarning,
+    VarianceFlatness,
+    variance_flatness,
+)
+from hyperribbon.noise.gradient_noise import (
+    GradientNoise,
+    compare_noise,
+    detailed_balance_defect,
+    measure_noise,
+    noise_scale,
+    proportionality,
+)
+from hyperribbon.noise.linearized import LinearizedNetwork, linearize
+from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
+from hyperribbon.noise.stationary import LeadingCovariance, stationary_covariance
+from hyperribbon.noise.weights import (
+    CovarianceComparison,
+    WeightCovariance,
+    compare_covariance,
+    weight_covariance,
+)
+
+__all__ = [
+    "CovarianceComparison",
+    "DriftWarning",
+    "FewSamplesWarning",
+    "GradientNoise",
+    "LeadingCovariance",
+    "LinearizedNetwork",
+    "Stationarity",
+    "VarianceFlatness",
+    "WeightCovariance",
+    "autocorrelation_time",
+    "compare_covariance",
+    "compare_noise",
+    "detailed_balance_defect",
+    "linearize",
+    "measure_noise",
+    "noise_scale",
+    "proportionality",
+    "stationarity",
+    "stationary_covariance",
+    "variance_flatness",
+    "weight_covariance",
+]

@@ -94,7 +94,7 @@ def _stable_realisation(config: Config, seed: int) -> int:
     for candidate in seeds(seed, 50):
         X, Y, _ = regression(config.inputs, config.samples, config.label_variance, candidate)
         edge = fastest * np.linalg.eigvalsh(theory.hessian(X))[-1]
-        if not 1.35 < edge < 1.6:
+        if not 1.15 < edge < 1.4:
             continue
         try:
             theory.discrete_covariance(X, Y, fastest, config.batch_size)

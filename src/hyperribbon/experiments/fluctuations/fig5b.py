@@ -28,8 +28,8 @@ class Config:
 
     inputs: int = 100
     ratios: tuple[float, ...] = (1.1, 1.2, 1.5, 2.0, 4.0, 10.0)
-    steps: tuple[int, ...] = (1_200_000, 500_000, 300_000, 300_000, 300_000, 300_000)
-    chains: int = 128
+    steps: tuple[int, ...] = (1_200_000, 600_000, 500_000, 500_000, 500_000, 500_000)
+    chains: int = 64
     label_variance: float = 0.01
     lr: float = 0.1
     batch_size: int = 10

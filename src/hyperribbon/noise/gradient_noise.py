@@ -1,0 +1,164 @@
+"""Gradient noise of a model beside its curvature: size, directions, proportionality, balance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.noise.stationary import project
+from hyperribbon.operators import GGN, GradientCovariance, Hessian
+from hyperribbon.spectra import alignment, eigsh
+from hyperribbon.theory import fluctuations as theory
+
+__all__ = [
+    "GradientNoise",
+    "compare_noise",
+    "detailed_balance_defect",
+    "measure_noise",
+    "noise_scale",
+    "proportionality",
+]
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """The noise of single-sample gradients against the curvature.
+
+    Attributes:
+        scale: tr C/‖∇L‖², the batch size at which noise and signal are equal; infinite at a point
+            with no gradient.
+        total: tr C.
+        gradient_norm: ‖∇L‖.
+        overlap: Mean squared cosine between the k noisiest and the k sharpest directions.
+        chance: That overlap for random directions.
+        factor: α that brings αH closest to C in the subspace of sharpest directions.
+        proportionality_defect: ‖C − αH‖/‖C‖ there: 0 when C ∝ H.
+        balance_defect: ‖Q‖/‖C‖ there: 0 when detailed balance holds.
+        curvatures: (k,), eigenvalues of the curvature, descending.
+        noise: (k, k), C in their eigenbasis.
+        noise_eigenvalues: (k,), leading eigenvalues of C, descending.
+    """
+
+    scale: float
+    total: float
+    gradient_norm: float
+    overlap: float
+    chance: float
+    factor: float
+    proportionality_defect: float
+    balance_defect: float
+    curvatures: np.ndarray
+    noise: np.ndarray
+    noise_eigenvalues: np.ndarray
+
+
+def measure_noise(
+    model: nn.Module,
+    loss: Any,
+    data: Any,
+    *,
+    k: int = 10,
+    curvature: str = "hessian",
+    params: ParameterFilter = None,
+    mask: Mask | None = None,
+    seed: int = 0,
+) -> GradientNoise:
+    """Measure a model's gradient noise and lay it beside its curvature.
+
+    Args:
+        model: Any module; it is not changed.
+        loss: As for `hr.Hessian`.
+        data: As for `hr.Hessian`.
+        k: Directions compared.
+        curvature: "hessian" or "ggn".
+        params: Name pattern, list of names or predicate that chooses parameters.
+        mask: Entries of the parameters that are coordinates.
+        seed: Seed of the eigensolvers.
+    """
+    check_choice("curvature", curvature, ("hessian", "ggn"))
+    kind = Hessian if curvature == "hessian" else GGN
+    H = kind(model, loss, data, params=params, mask=mask)
+    C = GradientCovariance(model, loss, data, params=params, mask=mask)
+    return compare_noise(H, C, k=k, seed=seed)
+
+
+def compare_noise(H: Any, C: GradientCovariance, *, k: int = 10, seed: int = 0) -> GradientNoise:
+    """Compare a gradient covariance with a curvature operator on the same parameters.
+
+    Directions of the curvature that are flat or negative are left out, since no stationary state
+    exists along them.
+    """
+    if tuple(H.shape) != tuple(C.shape):
+        raise ArgumentError(
+            "C", tuple(C.shape), f"H has shape {tuple(H.shape)}", "Use the same parameters in both."
+        )
+    k = min(check_positive_int("k", k), H.shape[0])
+    sharp, noisy = eigsh(H, k, seed=seed), eigsh(C, k, seed=seed)
+    keep = sharp.eigenvalues > 1e-6 * abs(sharp.eigenvalues).max()
+    if not bool(keep.any()):
+        raise ArgumentError(
+            "H", H, "its largest eigenvalue is not positive", "Measure the curvature at a minimum."
+        )
+    assert sharp.eigenvectors is not None
+    assert noisy.eigenvectors is not None
+    basis = sharp.eigenvectors[:, keep]
+    curvatures = sharp.eigenvalues[keep].double().cpu().numpy()
+    noise = project(C, basis)
+    angles = alignment(basis, noisy.eigenvectors[:, : basis.shape[1]])
+    factor, defect = proportionality(np.diag(curvatures), noise)
+    total, norm = C.trace() / C.factor, float(C.mean_gradient().double().norm())
+    return GradientNoise(
+        scale=noise_scale(C),
+        total=total,
+        gradient_norm=norm,
+        overlap=angles.overlap,
+        chance=angles.chance,
+        factor=factor,
+        proportionality_defect=defect,
+        balance_defect=detailed_balance_defect(np.diag(curvatures), noise),
+        curvatures=curvatures,
+        noise=noise,
+        noise_eigenvalues=noisy.eigenvalues.double().cpu().numpy(),
+    )
+
+
+def noise_scale(C: GradientCovariance) -> float:
+    """Return tr C₁/‖∇L‖², C₁ the covariance of single-sample gradients.
+
+    A minibatch of that many samples has as much noise as signal. Infinite where ∇L = 0.
+    """
+    square = float(C.mean_gradient().double().square().sum())
+    total = C.trace() / C.factor + (0.0 if C.centered else -square)
+    return total / square if square > 0 else float("inf")
+
+
+def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
+    """Return α = tr(HC)/tr(H²) and the defect ‖C − αH‖/‖C‖ (0 proportional, 1 unrelated).
+
+    >>> proportionality(np.diag([1.0, 2.0]), np.diag([3.0, 6.0]))
+    (3.0, 0.0)
+    """
+    H, C = np.asarray(H, dtype=np.float64), np.asarray(C, dtype=np.float64)
+    square, norm = float(np.sum(H * H)), float(np.linalg.norm(C))
+    if square == 0 or norm == 0:
+        return 0.0, 0.0 if norm == 0 else 1.0
+    factor = float(np.sum(H * C)) / square
+    return factor, float(np.linalg.norm(C - factor * H)) / norm
+
+
+def detailed_balance_defect(H: np.ndarray, C: np.ndarray) -> float:
+    """Return ‖Q‖/‖C‖ with the antisymmetric Q of Eq. (2.31) of [fluctuations].
+
+    Zero when H and C commute, as for C ∝ H; at most one.
+
+    >>> detailed_balance_defect(np.diag([2.0, 1.0]), np.diag([3.0, 4.0]))
+    0.0
+    """
+    norm = np.linalg.norm(C)
+    return float(np.linalg.norm(theory.antisymmetric_part(H, C)) / norm) if norm > 0 else 0.0

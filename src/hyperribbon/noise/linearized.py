@@ -1,0 +1,111 @@
+"""Any network near a solution as linear regression on its Jacobian (Appendix A)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.operators import Jacobian
+from hyperribbon.theory import fluctuations as theory
+
+__all__ = ["LinearizedNetwork", "linearize"]
+
+
+@dataclass(frozen=True)
+class LinearizedNetwork:
+    """f(x, w) ≈ f(x, w⁰) + Φ(w − w⁰) around weights w⁰, with squared loss.
+
+    Attributes:
+        design: (N, n·c), Φᵀ: the Jacobian's rows as columns, by sample, then by output.
+        targets: (n·c,), y − f(x, w⁰): what a change of the weights should add.
+        outputs: c, outputs of a sample.
+        scale: Factor of the loss before Σ_c (f − y)²: ½, or 1/c for a mean over outputs.
+    """
+
+    design: np.ndarray
+    targets: np.ndarray
+    outputs: int
+    scale: float
+
+    @property
+    def samples(self) -> int:
+        """Number of samples n."""
+        return len(self.targets) // self.outputs
+
+    def solution(self) -> np.ndarray:
+        """Return the change of weights δw* that the linearised network needs for its minimum."""
+        return theory.minimum_norm_solution(self.design, self.targets)
+
+    def hessian(self) -> np.ndarray:
+        """Return the Hessian of the linearised loss (N×N), the Gauss–Newton matrix."""
+        return 2 * self.scale * self.outputs * theory.hessian(self.design)
+
+    def noise_covariance(self, batch_size: int, *, replacement: bool = True) -> np.ndarray:
+        """Return the covariance of a minibatch's gradient at the linear solution."""
+        residual = theory.residuals(self.design, self.targets)
+        gradients = (self.design * residual).T.reshape(self.samples, self.outputs, -1).sum(axis=1)
+        return theory.minibatch_covariance(
+            2 * self.scale * gradients, batch_size, replacement=replacement
+        )
+
+    def stationary_covariance(
+        self,
+        lr: float,
+        batch_size: int,
+        *,
+        time: str = "continuous",
+        replacement: bool = True,
+    ) -> np.ndarray:
+        """Return the stationary covariance of the weights (N×N).
+
+        Directions that change no output neither relax nor feel noise, and do not fluctuate. When
+        the linearised network interpolates its data the covariance is exactly zero.
+        """
+        C = self.noise_covariance(batch_size, replacement=replacement)
+        return theory.stationary_covariance(self.hessian(), C, lr, time=time)
+
+
+def linearize(
+    model: nn.Module,
+    data: Any,
+    *,
+    loss: str = "half_squares",
+    params: ParameterFilter = None,
+    mask: Mask | None = None,
+) -> LinearizedNetwork:
+    """Linearise a network at its present weights, for the one-layer theory.
+
+    Implements Eqs. (A1)–(A3) of [fluctuations], for any number of outputs.
+
+    Args:
+        model: Any module; it is not changed. Best at a minimum of the loss.
+        data: A pair of tensors (inputs, targets); targets have the outputs' shape.
+        loss: "half_squares", mean over samples of ½‖f − y‖², or "mse", as nn.MSELoss().
+        params: Name pattern, list of names or predicate that chooses parameters.
+        mask: Entries of the parameters that are coordinates.
+
+    Raises:
+        ArgumentError: Targets do not fit the outputs.
+    """
+    check_choice("loss", loss, ("half_squares", "mse"))
+    inputs, targets = data
+    J = Jacobian(model, inputs, params=params, mask=mask)
+    outputs = torch.cat([chunk.point.outputs for chunk in J.risk.chunks()]).detach()
+    if outputs.shape != targets.shape:
+        raise ArgumentError(
+            "targets", targets, f"outputs have shape {tuple(outputs.shape)}", "Give one each."
+        )
+    count = outputs[0].numel()
+    return LinearizedNetwork(
+        J.to_dense().double().cpu().numpy().T,
+        (targets - outputs).double().reshape(-1).cpu().numpy(),
+        count,
+        0.5 if loss == "half_squares" else 1 / count,
+    )

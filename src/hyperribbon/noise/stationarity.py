@@ -1,0 +1,82 @@
+"""Have weights stopped drifting? Autocorrelation, effective samples and a test of the mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import chi2
+
+from hyperribbon.core.checks import ArgumentError
+
+__all__ = ["Stationarity", "autocorrelation_time", "stationarity"]
+
+
+@dataclass(frozen=True)
+class Stationarity:
+    """Whether a series of weights fluctuates about a fixed mean.
+
+    Attributes:
+        p_value: Probability of so large a difference between the means of the first and the last
+            third, had the mean been fixed (Geweke's test over all modes).
+        drift: That difference in units of the fluctuations' standard deviation, root mean square
+            over modes.
+        effective_samples: Independent samples that carry as much information, the least over modes.
+        stationary: Whether p ≥ 0.001 and the slowest mode was seen at least ten times.
+    """
+
+    p_value: float
+    drift: float
+    effective_samples: float
+    stationary: bool
+
+
+def autocorrelation_time(series: np.ndarray) -> np.ndarray:
+    """Return the integrated autocorrelation time 1 + 2 Σ ρ(t) of each column, at least one.
+
+    The sum ends at Sokal's window, the first t ≥ 5 times the time found so far.
+
+    Args:
+        series: (n, k), n moments of k quantities.
+    """
+    series = np.asarray(series, dtype=np.float64)
+    n = len(series)
+    centered = series - series.mean(axis=0)
+    power = abs(np.fft.rfft(centered, 2 * n, axis=0)) ** 2
+    correlation = np.fft.irfft(power, axis=0)[:n]
+    correlation = correlation / np.where(correlation[0] > 0, correlation[0], 1.0)
+    times = 2 * np.cumsum(correlation, axis=0) - 1
+    inside = np.arange(n)[:, None] >= 5 * times
+    window = np.where(inside.any(axis=0), inside.argmax(axis=0), n - 1)
+    return np.maximum(1.0, times[window, np.arange(series.shape[1])])
+
+
+def stationarity(projections: np.ndarray) -> Stationarity:
+    """Test whether the mean of weights along given modes is fixed.
+
+    Args:
+        projections: (n, k), weights along k modes at n moments, in order of time.
+
+    Raises:
+        ArgumentError: Fewer than 12 moments.
+    """
+    series = np.asarray(projections, dtype=np.float64)
+    n = len(series)
+    if n < 12:
+        raise ArgumentError(
+            "projections", series, "a test of the mean needs at least 12 moments", "Record more."
+        )
+    third = n // 3
+    variance = series.var(axis=0)
+    moving = variance > 0
+    if not moving.any():
+        return Stationarity(1.0, 0.0, float(n), True)
+    series, variance = series[:, moving], variance[moving]
+    times = autocorrelation_time(series)
+    difference = series[-third:].mean(axis=0) - series[:third].mean(axis=0)
+    expected = 2 * variance * times / third
+    statistic = float(np.sum(difference**2 / expected))
+    p_value = float(chi2.sf(statistic, series.shape[1]))
+    drift = float(np.sqrt(np.mean(difference**2 / variance)))
+    effective = float(n / times.max())
+    return Stationarity(p_value, drift, effective, p_value >= 1e-3 and effective >= 10)

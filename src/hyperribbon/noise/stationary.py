@@ -1,0 +1,130 @@
+"""The covariance that SGD's noise gives the weights, from measured curvature and noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
+from hyperribbon.spectra import eigsh
+from hyperribbon.theory import fluctuations as theory
+
+__all__ = ["LeadingCovariance", "project", "stationary_covariance"]
+
+
+@dataclass(frozen=True)
+class LeadingCovariance:
+    """A predicted weight covariance in the leading subspace of the curvature.
+
+    Attributes:
+        basis: (P, k), leading eigenvectors of H.
+        curvatures: (k,), their eigenvalues, descending.
+        noise: (k, k), C in that basis.
+        matrix: (k, k), M in that basis.
+        lr: Learning rate.
+        time: "continuous" or "discrete".
+    """
+
+    basis: torch.Tensor
+    curvatures: np.ndarray
+    noise: np.ndarray
+    matrix: np.ndarray
+    lr: float
+    time: str
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """Predicted variances along the principal modes, descending."""
+        return np.linalg.eigvalsh(self.matrix)[::-1]
+
+    @property
+    def modes(self) -> torch.Tensor:
+        """Principal modes of the predicted fluctuations, (P, k)."""
+        vectors = np.linalg.eigh(self.matrix)[1][:, ::-1]
+        return self.basis @ torch.from_numpy(vectors.copy()).to(self.basis)
+
+    @property
+    def balance_defect(self) -> float:
+        """‖Q‖/‖C‖ in the subspace: zero when detailed balance holds."""
+        norm = np.linalg.norm(self.noise)
+        Q = theory.antisymmetric_part(np.diag(self.curvatures), self.noise)
+        return float(np.linalg.norm(Q) / norm) if norm > 0 else 0.0
+
+
+@overload
+def stationary_covariance(
+    H: np.ndarray, C: np.ndarray, lr: float, time: str = ..., *, k: int = ..., seed: int = ...
+) -> np.ndarray: ...
+@overload
+def stationary_covariance(
+    H: torch.Tensor, C: torch.Tensor, lr: float, time: str = ..., *, k: int = ..., seed: int = ...
+) -> torch.Tensor: ...
+@overload
+def stationary_covariance(
+    H: Any, C: Any, lr: float, time: str = ..., *, k: int = ..., seed: int = ...
+) -> LeadingCovariance: ...
+def stationary_covariance(
+    H: Any, C: Any, lr: float, time: str = "continuous", *, k: int = 20, seed: int = 0
+) -> Any:
+    """Return the stationary covariance M of the weights under SGD.
+
+        continuous: HM + MH = λC,   discrete: HM + MH − λHMH = λC
+
+    For matrices the whole M, as an array or a tensor like H. For operators M in the span of the k
+    leading eigenvectors of H, where both equations separate from the rest when C does not mix it
+    with the remaining directions. Implements Eqs. (2.29)–(2.31) of [fluctuations].
+
+    Args:
+        H: Curvature at the solution: a matrix, or any operator with `.shape` and `@`.
+        C: Covariance of a minibatch's gradient: `hr.GradientCovariance(..., batch_size=S)`.
+        lr: Learning rate λ.
+        time: "continuous", the small-λ limit, or "discrete", the steps as they are.
+        k: Size of the leading subspace, for operators.
+        seed: Seed of the eigensolver, for operators.
+
+    Raises:
+        ArgumentError: The learning rate is beyond stability in discrete time, H has negative
+            directions, noise acts where there is no curvature, or shapes differ.
+
+    >>> stationary_covariance(np.diag([2.0, 1.0]), np.eye(2), 0.1).diagonal()
+    array([0.025, 0.05 ])
+    """
+    check_choice("time", time, ("continuous", "discrete"))
+    lr = check_positive("lr", lr)
+    if isinstance(H, torch.Tensor) and isinstance(C, torch.Tensor):
+        M = theory.stationary_covariance(H.cpu(), C.cpu(), lr, time=time)
+        return torch.from_numpy(M).to(H)
+    if isinstance(H, np.ndarray) and isinstance(C, np.ndarray):
+        return theory.stationary_covariance(H, C, lr, time=time)
+    if tuple(H.shape) != tuple(C.shape):
+        raise ArgumentError(
+            "C", tuple(C.shape), f"H has shape {tuple(H.shape)}", "Use the same parameters in both."
+        )
+    spectrum = eigsh(H, min(check_positive_int("k", k), H.shape[0]), seed=seed)
+    keep = spectrum.eigenvalues > 1e-6 * spectrum.eigenvalues[0].clamp(min=0)
+    if not bool(keep.any()):
+        raise ArgumentError(
+            "H", H, "its largest eigenvalue is not positive", "Measure the curvature at a minimum."
+        )
+    assert spectrum.eigenvectors is not None
+    basis = spectrum.eigenvectors[:, keep]
+    curvatures = spectrum.eigenvalues[keep].double().cpu().numpy()
+    noise = project(C, basis)
+    M = theory.stationary_covariance(np.diag(curvatures), noise, lr, time=time)
+    return LeadingCovariance(basis, curvatures, noise, M, lr, time)
+
+
+def project(operator: Any, basis: torch.Tensor | np.ndarray) -> np.ndarray:
+    """Return BᵀAB (k, k) of an operator, array or tensor A, in double precision."""
+    block = torch.as_tensor(basis)
+    if isinstance(operator, np.ndarray):
+        product = torch.from_numpy(operator @ block.double().cpu().numpy())
+    elif isinstance(getattr(operator, "dtype", None), torch.dtype):
+        product = operator @ block.to(getattr(operator, "device", "cpu"), operator.dtype)
+    else:
+        product = torch.from_numpy(np.asarray(operator @ block.cpu().numpy()))
+    small = (block.double().cpu().T @ product.double().cpu()).numpy()
+    return (small + small.T) / 2
