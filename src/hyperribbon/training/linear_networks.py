@@ -197,16 +197,17 @@ def _loss_and_gradients(
     layers: list[np.ndarray], moments: Moments
 ) -> tuple[float, list[np.ndarray]]:
     """Return the loss and its gradient in every layer, through matrices of dL rows only."""
-    after = [np.eye(layers[-1].shape[0]), layers[-1]]
+    after = [layers[-1]]
     for layer in layers[-2::-1]:
         after.append(after[-1] @ layer)
     product = after.pop()
     error = moments.times_inputs(product) - moments.cross
     loss = 0.5 * (float(np.vdot(product, error - moments.cross)) + moments.targets)
     gradients = []
-    for layer, following in zip(layers, reversed(after), strict=True):
+    for layer, following in zip(layers, reversed(after), strict=False):
         gradients.append(following.T @ error)
         error = error @ layer.T
+    gradients.append(error)
     return loss, gradients
 
 

@@ -153,7 +153,7 @@ def plot(result: Result) -> Figure:
             axis.plot(result.depths, series[2], ":", color=color)
             axis.plot(result.depths, series[1], color=color, lw=1)
             axis.plot(result.depths, series[0], "o", color=color, label=rf"$\alpha={share:g}$")
-        axis.set(xlabel="depth $L$", title=NAMES[name], yscale="log")
+        axis.set(xlabel="depth $L$", title=NAMES[name], xticks=result.depths)
     axes[0, 0].set_ylabel(r"sharpness $\lambda_{\max}$")
     axes[0, 0].legend(loc="upper left")
     styles = [

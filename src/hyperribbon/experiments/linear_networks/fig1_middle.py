@@ -129,6 +129,7 @@ def plot(result: Result) -> Figure:
     ticks = [0.1, 0.3, 1, 3, 10, 20]
     bar.set_ticks([float(np.log10(t)) for t in ticks], labels=[f"{t:g}" for t in ticks])
     axis.set(xlabel=r"$\sigma_{\max}(Y)/\sqrt{n}$", ylabel="depth $L$")
+    axis.set_yticks([1, 5, 10, 15, 20])
     return figure
 
 

@@ -168,22 +168,23 @@ def plot(result: Result) -> Figure:
         squeeze=False,
     )  # fmt: skip
     for row, axis in enumerate(axes[0]):
-        epochs = np.maximum(result.epochs, 10)
-        axis.plot(epochs, result.closed_form[row], color=COLORS[0], label="Eq. (7)")
+        axis.plot(result.epochs, result.closed_form[row], color=COLORS[0], label="Eq. (7)")
         axis.errorbar(
-            epochs, result.estimate[row], 2 * result.stderr[row],
-            fmt="o", color=COLORS[1], ms=4, capsize=2, label="sampled",
+            result.epochs, result.estimate[row], 2 * result.stderr[row],
+            fmt="o", color=COLORS[1], ms=4, capsize=2, label="sampled, ± 2 standard errors",
         )  # fmt: skip
-        axis.set(xscale="log", xlabel="epoch", title=NAMES[result.data[row]])
+        axis.set_xscale("symlog", linthresh=30)
+        axis.set(xlabel="epoch", title=NAMES[result.data[row]])
         second = axis.twinx()
-        second.plot(epochs, result.loss[row], ":", color="0.45")
+        second.plot(result.epochs, result.loss[row], ":", color="0.45")
         second.spines["right"].set_visible(True)
         second.set_ylim(0, None)
         second.tick_params(colors="0.45")
         if row == count - 1:
             second.set_ylabel("loss (dotted)", color="0.45")
     axes[0, 0].set_ylabel("trace of the Hessian")
-    axes[0, 0].legend(loc="best")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
     return figure
 
 
