@@ -212,8 +212,7 @@ class _Progress:
         return self.rows[-1]
 
     def history(self) -> dict[str, np.ndarray]:
-        names = self.rows[0] if self.rows else ()
-        return {name: np.array([row[name] for row in self.rows]) for name in names}
+        return as_history(self.rows)
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -221,6 +220,11 @@ class _Progress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def as_history(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
+    """Return one array a quantity from one dict an epoch."""
+    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def copy_state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -1,0 +1,344 @@
+"""Many trainings: one architecture from many starts at once, several architectures in turn."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.training.cadence import Cadence
+from hyperribbon.training.evaluation import Loss, Pair, evaluate, in_memory, predict
+from hyperribbon.training.loop import (
+    Augmentation,
+    DivergenceError,
+    TrainingResult,
+    as_history,
+    copy_state,
+    train,
+)
+from hyperribbon.training.optimizers import Schedule, make_optimizer, rate_factor
+from hyperribbon.training.sampling import epoch_batches, steps_per_epoch
+
+__all__ = ["Ensemble", "Member", "train_ensemble"]
+
+Make = Callable[[int], nn.Module]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One training of an ensemble.
+
+    Attributes:
+        name: Name of its architecture.
+        seed: Seed of its start, minibatches and augmentation.
+        result: Initial and final state, history.
+        steps: Steps of its snapshots, (T,).
+        epochs: Epochs of its snapshots, (T,).
+        predictions: Log-probabilities on the probe set, (T, n, C), or None.
+        trajectory: The same on disk, or None.
+    """
+
+    name: str
+    seed: int
+    result: TrainingResult
+    steps: np.ndarray
+    epochs: np.ndarray
+    predictions: np.ndarray | None = field(repr=False)
+    trajectory: Trajectory | None = None
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The members of an ensemble, architecture by architecture, seed by seed."""
+
+    members: list[Member]
+
+    def __len__(self) -> int:
+        """Return the number of members."""
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Member]:
+        """Iterate over the members."""
+        return iter(self.members)
+
+    def __getitem__(self, index: int) -> Member:
+        """Return one member."""
+        return self.members[index]
+
+    def predictions(self) -> np.ndarray:
+        """Return the log-probabilities of every snapshot of every member, (M·T, n, C).
+
+        Raises:
+            ArgumentError: The ensemble was trained without a probe set.
+        """
+        stacks = [member.predictions for member in self.members if member.predictions is not None]
+        if not stacks:
+            raise ArgumentError(
+                "probe", None, "no predictions were kept", "Train with probe=inputs."
+            )
+        return np.concatenate(stacks)
+
+
+def train_ensemble(
+    make: Make | Mapping[str, Make],
+    loss: Loss,
+    data: Pair,
+    *,
+    seeds: Sequence[int],
+    epochs: int,
+    lr: float,
+    batch_size: int | None = 128,
+    optimizer: str = "sgd",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    schedule: Schedule = None,
+    sampling: str = "shuffle",
+    augment: Augmentation | None = None,
+    probe: torch.Tensor | None = None,
+    every: str | Sequence[int] = "1ep",
+    folder: str | Path | None = None,
+    test: Pair | None = None,
+    together: bool | None = None,
+    on_member: Callable[[str, int], None] | None = None,
+) -> Ensemble:
+    """Train an architecture, or each of several, from every seed.
+
+    Each member equals `hr.train(make(seed), ..., seed=seed)` to rounding, however it is computed.
+
+    Args:
+        make: A function of the seed that returns a model, or several by name.
+        loss: `loss(outputs, targets)`, a mean over samples.
+        data: Inputs and targets.
+        seeds: One member a seed (of each architecture).
+        epochs: Passes over the data.
+        lr: Learning rate.
+        batch_size: Minibatch size; None for the full batch.
+        optimizer: "sgd", "adam" or "adamw".
+        momentum: Momentum of "sgd".
+        nesterov: Nesterov's form of it.
+        weight_decay: Coefficient of ½‖w‖².
+        schedule: {epoch: factor} or a function of the epoch; see `hr.train`.
+        sampling: "shuffle", "replacement" or "without_replacement".
+        augment: `augment(inputs, generator)` applied to every member's minibatch.
+        probe: Inputs whose log-probabilities are kept at every snapshot.
+        every: Interval between snapshots, "1ep" or "500it", or the steps themselves; the start and
+            the end are always among them.
+        folder: Also write each member's snapshots as a Trajectory in folder/name/seed-<seed>.
+        test: Inputs and targets evaluated after every epoch.
+        together: Whether members train at once with batched operations (`torch.func.vmap`). None:
+            when that is faster and possible, which leaves out convolutions on a CPU, dropout and
+            batch norm.
+        on_member: Called as `on_member(name, seed)` after each member.
+
+    Raises:
+        ArgumentError: An argument cannot be used.
+        DivergenceError: A member's loss became NaN or infinite.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ArgumentError(
+            "seeds", seeds, "they must be different, at least one", "Give range(3)."
+        )
+    makers = dict(make) if isinstance(make, Mapping) else {"model": make}
+    settings: dict[str, Any] = {
+        "epochs": check_positive_int("epochs", epochs),
+        "lr": lr,
+        "batch_size": batch_size,
+        "optimizer": optimizer,
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "sampling": sampling,
+        "augment": augment,
+        "test": test,
+    }
+    inputs, targets = in_memory(data)
+    size = len(inputs) if batch_size is None else check_positive_int("batch_size", batch_size)
+    length = steps_per_epoch(len(inputs), size)
+    moments = _moments(every, epochs, length)
+    members = []
+    for name, function in makers.items():
+        models = [function(seed) for seed in seeds]
+        pages = [_Snapshots(_folder(folder, name, s), moments, length, probe) for s in seeds]
+        batched = _should_batch(models) if together is None else together
+        if batched and not _can_batch(models[0]):
+            raise ArgumentError(
+                "together", together, f"{name!r} has dropout or batch norm", "Use together=False."
+            )
+        if batched:
+            results = _train_together(models, seeds, loss, (inputs, targets), pages, **settings)
+        else:
+            results = []
+            for model, seed, page in zip(models, seeds, pages, strict=True):
+                page.take(0, model)
+                results.append(
+                    train(model, loss, (inputs, targets), seed=seed, on_step=page.take, **settings)
+                )
+                if on_member is not None:
+                    on_member(name, seed)
+        for seed, result, page in zip(seeds, results, pages, strict=True):
+            members.append(page.as_member(name, seed, result))
+            if batched and on_member is not None:
+                on_member(name, seed)
+    return Ensemble(members)
+
+
+def _train_together(
+    models: Sequence[nn.Module],
+    seeds: Sequence[int],
+    loss: Loss,
+    data: Pair,
+    pages: Sequence[_Snapshots],
+    *,
+    epochs: int,
+    lr: float,
+    batch_size: int | None,
+    schedule: Schedule,
+    sampling: str,
+    augment: Augmentation | None,
+    test: Pair | None,
+    **settings: Any,
+) -> list[TrainingResult]:
+    """Train models of one architecture at once: every parameter stacked along a leading axis."""
+    inputs, targets = data
+    size = len(inputs) if batch_size is None else batch_size
+    initial = [copy_state(model) for model in models]
+    parameters, buffers = stack_module_state(list(models))
+    skeleton = copy.deepcopy(models[0]).to("meta").train()
+    device = next(iter(parameters.values())).device
+
+    def member_loss(weights, constants, samples, wanted):
+        return loss(functional_call(skeleton, (weights, constants), (samples,)), wanted)
+
+    losses_of = vmap(member_loss)
+    updater = make_optimizer([p for p in parameters.values() if p.requires_grad], lr=lr, **settings)
+
+    def unstack() -> None:
+        with torch.no_grad():
+            for number, model in enumerate(models):
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(parameters[name][number])
+
+    for page, model in zip(pages, models, strict=True):
+        page.take(0, model)
+    histories: list[list[dict[str, float]]] = [[] for _ in models]
+    step = 0
+    for epoch in range(epochs):
+        rate = lr * rate_factor(schedule, epoch)
+        for group in updater.param_groups:
+            group["lr"] = rate
+        orders = [
+            epoch_batches(len(inputs), size, scheme=sampling, seed=seed, epoch=epoch)
+            for seed in seeds
+        ]
+        totals = np.zeros(len(models))
+        samples_seen = 0
+        for batches in zip(*orders, strict=True):
+            index = torch.stack(batches)
+            samples = inputs[index]
+            if augment is not None:
+                generators = [torch_generator(seed, "augment", step) for seed in seeds]
+                pairs = zip(samples, generators, strict=True)
+                samples = torch.stack([augment(some, generator) for some, generator in pairs])
+            losses = losses_of(parameters, buffers, samples.to(device), targets[index].to(device))
+            values = losses.tolist()
+            for seed, value, rows in zip(seeds, values, histories, strict=True):
+                if not isfinite(value):
+                    error = DivergenceError(step, epoch, rate, as_history(rows))
+                    error.add_note(f"It is the member of seed {seed}.")
+                    raise error
+            updater.zero_grad(set_to_none=True)
+            losses.sum().backward()
+            updater.step()
+            step += 1
+            totals += index.shape[1] * np.array(values)
+            samples_seen += index.shape[1]
+            if pages[0].is_due(step):
+                unstack()
+                for page, model in zip(pages, models, strict=True):
+                    page.take(step, model)
+        unstack()
+        for rows, total, model in zip(histories, totals, models, strict=True):
+            row = {"epoch": epoch + 1, "loss": total / samples_seen, "lr": rate}
+            rows.append(row | (evaluate(model, loss, test, prefix="test_") if test else {}))
+    finished = zip(initial, models, histories, strict=True)
+    return [TrainingResult(i, copy_state(m), as_history(h), step) for i, m, h in finished]
+
+
+class _Snapshots:
+    """Predictions of one member at chosen steps, in memory and in a Trajectory."""
+
+    def __init__(
+        self, folder: Path | None, moments: set[int], length: int, probe: torch.Tensor | None
+    ) -> None:
+        self.moments, self.length, self.probe = moments, length, probe
+        self.trajectory = None if folder is None else Trajectory.create(folder, resume=False)
+        self.steps: list[int] = []
+        self.predictions: list[np.ndarray] = []
+
+    def is_due(self, step: int) -> bool:
+        return step in self.moments
+
+    def take(self, step: int, model: nn.Module) -> None:
+        if not self.is_due(step):
+            return
+        predictions = None if self.probe is None else predict(model, self.probe).numpy()
+        self.steps.append(step)
+        if predictions is not None:
+            self.predictions.append(predictions)
+        if self.trajectory is not None:
+            self.trajectory.append(
+                step,
+                epoch=step / self.length,
+                weights=model.state_dict(),
+                predictions=predictions,
+            )
+
+    def as_member(self, name: str, seed: int, result: TrainingResult) -> Member:
+        steps = np.array(self.steps)
+        predictions = np.stack(self.predictions) if self.predictions else None
+        epochs = steps / self.length
+        return Member(name, seed, result, steps, epochs, predictions, self.trajectory)
+
+
+def _moments(every: str | Sequence[int], epochs: int, length: int) -> set[int]:
+    """Return the steps to take snapshots at; the start and the end belong to them."""
+    last = epochs * length
+    if isinstance(every, str):
+        cadence = Cadence.parse(every)
+        places = [(step, step / length) for step in range(last + 1)]
+        steps = {now[0] for before, now in pairwise(places) if cadence.passed(before, now)}
+    else:
+        steps = {int(step) for step in every}
+        if min(steps, default=0) < 0 or max(steps, default=0) > last:
+            raise ArgumentError("every", every, f"steps run from 0 to {last}", "Leave out others.")
+    return steps | {0, last}
+
+
+def _folder(folder: str | Path | None, name: str, seed: int) -> Path | None:
+    return None if folder is None else Path(folder) / name / f"seed-{seed}"
+
+
+def _can_batch(model: nn.Module) -> bool:
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    return not any(isinstance(module, kinds) for module in model.modules())
+
+
+def _should_batch(models: Sequence[nn.Module]) -> bool:
+    """On a CPU a batched convolution becomes a grouped one, slower than its parts in turn."""
+    on_cpu = next(models[0].parameters()).device.type == "cpu"
+    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in models[0].modules())
+    return len(models) > 1 and _can_batch(models[0]) and not (on_cpu and convolves)
