@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hyperribbon import __version__
+from hyperribbon.cli.explore import explore
 from hyperribbon.cli.listing import list_experiments
 from hyperribbon.cli.reporting import report
 from hyperribbon.cli.reproduce import reproduce
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command("list")(list_experiments)
 app.command("reproduce")(reproduce)
 app.command("report")(report)
+app.command("explore")(explore)
 
 
 def _show_version(value: bool) -> None:

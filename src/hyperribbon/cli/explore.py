@@ -1,0 +1,46 @@
+"""`hyperribbon explore`: the explorer in the browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hyperribbon.core.checks import MissingExtraError
+
+__all__ = ["explore"]
+
+
+def explore(
+    store: Annotated[Path, typer.Argument(help="The store of runs to show.")] = Path("runs"),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 shares it with your network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8050,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Open a page to play with the theory and look through stored runs.
+
+    Examples: `hyperribbon explore`, `hyperribbon explore demo --port 9000 --no-browser`
+    """
+    try:
+        from hyperribbon.explorer import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "dash":
+            raise
+        raise MissingExtraError("dash", "explore", "The explorer") from None
+    server = serve(store, host=host, port=port)
+    address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{server.server_port}"
+    console = Console()
+    console.print(f"The explorer is at {address}  (Ctrl-C ends it)", markup=False)
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        console.print(f"It listens on {host}: others on the network can open it.", markup=False)
+    if browser:
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()

@@ -1,0 +1,74 @@
+"""The Dash application: pages, addresses, look."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+from dash import Dash, Input, Output, State, html
+
+from hyperribbon.explorer import fluctuations, linear_networks, ribbons
+from hyperribbon.explorer.callbacks import connect_page, connect_uploads
+from hyperribbon.explorer.controls import read_link
+from hyperribbon.explorer.jobs import Jobs
+from hyperribbon.explorer.layout import page_layout, shell
+from hyperribbon.explorer.runs import RunsPage
+
+__all__ = ["create_app"]
+
+_PAGES = (
+    ribbons.PAGE,
+    linear_networks.PAGE,
+    fluctuations.PAGE,
+    fluctuations.TWO_LAYER_PAGE,
+)
+_TOGGLE_THEME = """
+function(clicks) {
+    const root = document.documentElement;
+    const dark = window.matchMedia('(prefers-color-scheme: dark)').matches;
+    let theme = window.localStorage.getItem('hyperribbon-theme') || (dark ? 'dark' : 'light');
+    if (clicks) { theme = theme === 'dark' ? 'light' : 'dark'; }
+    window.localStorage.setItem('hyperribbon-theme', theme);
+    root.setAttribute('data-theme', theme);
+    return 'Switch to ' + (theme === 'dark' ? 'light' : 'dark');
+}
+"""
+
+
+def create_app(store: str | Path = "runs") -> Dash:
+    """Return the explorer over a store of runs.
+
+    Args:
+        store: Folder of stored runs; it may be empty or absent.
+    """
+    app = Dash(
+        __name__,
+        title="hyperribbon",
+        update_title="",
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        assets_folder=str(Path(__file__).parent / "assets"),
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
+    )
+    runs = RunsPage(Path(store))
+    menu = [*((page.key, page.title) for page in _PAGES), (runs.key, runs.title)]
+    app.layout = lambda: shell(menu, uuid.uuid4().hex)
+    jobs = Jobs()
+    for page in _PAGES:
+        connect_page(app, page, jobs)
+    connect_uploads(app, ribbons.PAGE, "c")
+    runs.connect(app)
+    by_key = {page.key: page for page in _PAGES}
+
+    @app.callback(Output("content", "children"), Input("url", "pathname"), State("url", "search"))
+    def _open(path: str | None, search: str | None) -> Any:
+        key = (path or "/").strip("/") or _PAGES[0].key
+        if key in by_key:
+            return page_layout(by_key[key], read_link(search, by_key[key].controls))
+        if key == runs.key:
+            return runs.layout(search)
+        return html.P(f"There is no page {path!r}.", className="message")
+
+    app.clientside_callback(_TOGGLE_THEME, Output("theme", "children"), Input("theme", "n_clicks"))
+    return app

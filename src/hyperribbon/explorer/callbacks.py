@@ -1,0 +1,232 @@
+"""What happens when something is moved, pressed, clicked or uploaded on a theory page."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, State, ctx, dcc, no_update
+
+from hyperribbon.core.checks import ArgumentError, MissingExtraError
+from hyperribbon.explorer.controls import Slider, Values, write_link
+from hyperribbon.explorer.jobs import Jobs
+from hyperribbon.explorer.layout import reading_rows
+from hyperribbon.explorer.pages import Page
+from hyperribbon.explorer.uploads import dataset_slope, matrix_slope, read_matrix
+
+__all__ = ["connect_page", "connect_uploads", "figure_rows"]
+
+_REPLACE_LINK = """
+function(link) {
+    if (link !== undefined && link !== null) {
+        window.history.replaceState(null, '', window.location.pathname + link);
+    }
+    return window.dash_clientside.no_update;
+}
+"""
+_EXPORT = """
+function(clicks) {
+    if (!clicks) { return window.dash_clientside.no_update; }
+    const plot = document.getElementById('%s').querySelector('.js-plotly-plot');
+    window.Plotly.downloadImage(plot, {format: '%s', width: 900, height: 560, filename: '%s'});
+    return window.dash_clientside.no_update;
+}
+"""
+
+
+def connect_page(app: Dash, page: Page, jobs: Jobs) -> None:
+    """Register the callbacks of a theory page."""
+    key, controls = page.key, page.controls
+    moved = [Input(f"{key}-{control.name}", "value") for control in controls]
+
+    def values_of(positions: tuple[Any, ...]) -> Values:
+        return {
+            control.name: control.default if position is None else control.value(position)
+            for control, position in zip(controls, positions, strict=True)
+        }
+
+    @app.callback(
+        [Output(f"{key}-{picture.name}", "figure") for picture in page.pictures],
+        [Output(f"{key}-{control.name}-shown", "children") for control in controls],
+        Output(f"{key}-readings", "children"),
+        Output(f"{key}-code", "children"),
+        Output(f"{key}-link", "data"),
+        moved,
+        Input(f"{key}-overlay", "data"),
+    )
+    def _update(*arguments: Any) -> Any:
+        *positions, overlay = _flat(arguments)
+        values = values_of(tuple(positions))
+        result = _fresh(page, values, overlay)
+        return (
+            *(picture.draw(values, result) for picture in page.pictures),
+            *(control.show(values[control.name]) for control in controls),
+            reading_rows(page.read(values)),
+            page.code(values),
+            write_link(values, controls),
+        )
+
+    app.clientside_callback(
+        _REPLACE_LINK, Output(f"{key}-link", "modified_timestamp"), Input(f"{key}-link", "data")
+    )
+    held = [State(f"{key}-{control.name}", "value") for control in controls]
+    for picture in page.pictures:
+        name = f"{key}-{picture.name}"
+        for kind in ("svg", "png"):
+            app.clientside_callback(
+                _EXPORT % (name, kind, f"hyperribbon-{name}"),
+                Output(f"{name}-{kind}", "title"),
+                Input(f"{name}-{kind}", "n_clicks"),
+                prevent_initial_call=True,
+            )
+        _connect_table(app, page, picture, held, values_of)
+        if picture.sets is not None:
+            _connect_click(app, page, picture)
+    if page.action is not None:
+        _connect_action(app, page, jobs, held, values_of)
+
+
+def connect_uploads(app: Dash, page: Page, control: str) -> None:
+    """Let a data set or an uploaded matrix set a control by its slope."""
+    slider = next(c for c in page.controls if isinstance(c, Slider) and c.name == control)
+
+    @app.callback(
+        Output(f"{page.key}-{control}", "value", allow_duplicate=True),
+        Output(f"{page.key}-upload-message", "children"),
+        Input(f"{page.key}-upload", "contents"),
+        Input(f"{page.key}-dataset", "value"),
+        State(f"{page.key}-upload", "filename"),
+        prevent_initial_call=True,
+    )
+    def _place(contents: str | None, dataset: str | None, filename: str | None) -> Any:
+        uploaded = ctx.triggered_id == f"{page.key}-upload"
+        if not (contents if uploaded else dataset):
+            return no_update, ""
+        try:
+            found = (
+                matrix_slope(read_matrix(contents or "", filename or ""))
+                if uploaded
+                else dataset_slope(dataset or "")
+            )
+        except (ArgumentError, MissingExtraError) as error:
+            return no_update, str(error)
+        name = filename if uploaded else dataset
+        text = f"{name}: slope c = {found['slope']:.4f} ± {found['stderr']:.1g}"
+        inside = min(max(found["slope"], slider.low), slider.high)
+        if inside != found["slope"]:
+            text += f" (outside the diagram, shown at {inside})"
+        return slider.position(round(inside, 2)), text
+
+
+def figure_rows(figure: go.Figure) -> list[list[Any]]:
+    """Return every plotted number: a row a point, with the name of its curve."""
+    rows: list[list[Any]] = [["curve", "x", "y", "value"]]
+    traces: Any = figure.data
+    for trace in traces:
+        if trace.type == "heatmap":
+            for y, line in zip(trace.y, trace.z, strict=True):
+                rows += [[trace.name, x, y, z] for x, z in zip(trace.x, line, strict=True)]
+        elif trace.x is not None:
+            rows += [[trace.name, x, y, ""] for x, y in zip(trace.x, trace.y, strict=True)]
+    return rows
+
+
+def _flat(arguments: tuple[Any, ...]) -> list[Any]:
+    flat = []
+    for argument in arguments:
+        flat += argument if isinstance(argument, list) else [argument]
+    return flat
+
+
+def _fresh(page: Page, values: Values, overlay: Any) -> Any:
+    """Return the overlay's result unless it belongs to other settings."""
+    if overlay is None or page.action is None:
+        return None
+    same = all(overlay["values"].get(name) == values[name] for name in page.action.uses)
+    return overlay["result"] if same else None
+
+
+def _connect_table(app: Dash, page: Page, picture: Any, held: Any, values_of: Any) -> None:
+    name = f"{page.key}-{picture.name}"
+
+    @app.callback(
+        Output(f"{page.key}-download", "data", allow_duplicate=True),
+        Input(f"{name}-csv", "n_clicks"),
+        held,
+        State(f"{page.key}-overlay", "data"),
+        prevent_initial_call=True,
+    )
+    def _table(clicks: int, *arguments: Any) -> Any:
+        *positions, overlay = _flat(arguments)
+        values = values_of(tuple(positions))
+        figure = picture.draw(values, _fresh(page, values, overlay))
+        text = io.StringIO()
+        csv.writer(text).writerows(figure_rows(figure))
+        return dcc.send_string(text.getvalue(), f"hyperribbon-{name}.csv")
+
+
+def _connect_click(app: Dash, page: Page, picture: Any) -> None:
+    by_name = {control.name: control for control in page.controls}
+    probe = picture.sets({"x": 1.0, "y": 1.0})
+
+    @app.callback(
+        [Output(f"{page.key}-{name}", "value", allow_duplicate=True) for name in probe],
+        Input(f"{page.key}-{picture.name}", "clickData"),
+        prevent_initial_call=True,
+    )
+    def _click(click: dict[str, Any] | None) -> Any:
+        if not click:
+            return [no_update] * len(probe)
+        chosen = picture.sets(click["points"][0])
+        controls: Any = [by_name[name] for name in chosen]
+        return [
+            control.position(control.parse(str(value)))
+            for control, value in zip(controls, chosen.values(), strict=True)
+        ]
+
+
+def _connect_action(app: Dash, page: Page, jobs: Jobs, held: Any, values_of: Any) -> None:
+    key, action = page.key, page.action
+    assert action is not None
+    outputs = [
+        Output(f"{key}-tick", "disabled"),
+        Output(f"{key}-start", "disabled"),
+        Output(f"{key}-stop", "disabled"),
+        Output(f"{key}-progress", "value"),
+        Output(f"{key}-status", "children"),
+    ]
+
+    @app.callback(
+        outputs,
+        Output(f"{key}-overlay", "data"),
+        Input(f"{key}-start", "n_clicks"),
+        Input(f"{key}-stop", "n_clicks"),
+        Input(f"{key}-tick", "n_intervals"),
+        held,
+        State("visitor", "data"),
+        prevent_initial_call=True,
+    )
+    def _drive(start: int, stop: int, ticks: int, *arguments: Any) -> Any:
+        *positions, visitor = _flat(arguments)
+        owner = f"{visitor}/{key}"
+        if ctx.triggered_id == f"{key}-start":
+            values = values_of(tuple(positions))
+            try:
+                jobs.start(owner, lambda report: {**action.run(values, report), "of": values})
+            except ArgumentError as error:
+                return True, False, True, "0", str(error), no_update
+            return False, True, False, "0", "Running…", no_update
+        if ctx.triggered_id == f"{key}-stop":
+            jobs.stop(owner)
+        job = jobs.get(owner)
+        if job is None:
+            return True, False, True, "0", "", no_update
+        found = no_update
+        if job.result:
+            settings = job.result.get("of") or values_of(tuple(positions))
+            found = {"values": settings, "result": job.result}
+        status = job.message or ("Done." if job.finished else f"{job.progress:.0%}")
+        running = not job.finished
+        return not running, running, not running, str(job.progress), status, found

@@ -1,0 +1,97 @@
+"""What a theory page is: controls, pictures, numbers, the Python lines that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import plotly.graph_objects as go
+
+from hyperribbon.explorer.controls import Control, Values
+
+__all__ = ["Action", "Page", "Picture", "Readings", "style_figure"]
+
+Readings = Sequence[tuple[str, str]]
+"""Numbers beside the pictures: what it is, and its value as a person reads it."""
+
+Report = Callable[[float, Any], bool]
+"""Told the share of the work that is done and the result so far; False means stop."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure of a page.
+
+    Attributes:
+        name: Part of its id and of the exported file's name.
+        title: Heading.
+        draw: From the values, and the overlay of the last measurement or None, to a figure.
+        describe: One sentence on what it shows, for screen readers.
+        sets: Controls that a click in the picture sets: from the clicked point to values.
+    """
+
+    name: str
+    title: str
+    draw: Callable[[Values, Any], go.Figure]
+    describe: str
+    sets: Callable[[Mapping[str, Any]], Values] | None = None
+
+
+@dataclass(frozen=True)
+class Action:
+    """A measurement that a button starts and that is laid over the pictures.
+
+    Attributes:
+        label: The button's text.
+        run: From the values and a function to report to, to the final result (plain values).
+        uses: Controls whose change makes the result stale.
+    """
+
+    label: str
+    run: Callable[[Values, Report], Any]
+    uses: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the explorer.
+
+    Attributes:
+        key: Its path.
+        title: Its name in the menu.
+        lead: One or two sentences at the top.
+        controls: What can be set.
+        pictures: What is drawn.
+        read: From the values to the numbers beside the pictures.
+        code: From the values to Python lines that make the same numbers.
+        action: The measurement it offers, if any.
+        extra: Further components above the pictures.
+    """
+
+    key: str
+    title: str
+    lead: str
+    controls: Sequence[Control]
+    pictures: Sequence[Picture]
+    read: Callable[[Values], Readings]
+    code: Callable[[Values], str]
+    action: Action | None = None
+    extra: Sequence[Any] = field(default_factory=tuple)
+
+
+def style_figure(figure: go.Figure, *, x: str, y: str, **layout: Any) -> go.Figure:
+    """Give a figure the explorer's look: axis titles, room for them, colours of the page."""
+    figure.update_layout(
+        margin={"l": 64, "r": 16, "t": 16, "b": 52},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#6b7280"},
+        uirevision="keep",
+        **layout,
+    )
+    axis = {"gridcolor": "rgba(128,128,128,.22)", "zeroline": False, "linecolor": "#9ca3af"}
+    figure.update_xaxes(title_text=x, **axis)
+    figure.update_yaxes(title_text=y, exponentformat="power", **axis)
+    return figure

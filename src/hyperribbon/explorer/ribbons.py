@@ -1,0 +1,175 @@
+"""The page on ribbons: the spectrum of training trajectories and its phase diagram."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.explorer.controls import Slider, Values
+from hyperribbon.explorer.pages import Page, Picture, Readings, style_figure
+from hyperribbon.explorer.uploads import upload_panel
+from hyperribbon.plots.style import COLORS
+from hyperribbon.theory.ribbons import Part, PhaseDiagram, Ribbon, phase_diagram, weyl_bound
+
+__all__ = ["PAGE"]
+
+_CONTROLS = (
+    Slider("n", "Samples n", 10, 200, 50, 1, whole=True, help="Training samples."),
+    Slider("c", "Slope c", 0.02, 1.5, 0.2, 0.01, help="Decay of the data's log-eigenvalues."),
+    Slider("T", "Steps T", 1, 1e5, 50, 0.02, log=True, whole=True, help="Training time."),
+    Slider("ratio", "σ* / σw", 0.1, 30, 4.47, 0.01, log=True, help="Truth over start."),
+    Slider("alpha", "Learning rate α", 0.05, 1.0, 1.0, 0.01, help="In units of 1/λ₁."),
+    Slider("b", "Batch size b (0: full)", 0, 256, 0, 1, whole=True, help="Constant-noise SGD."),
+    Slider("decay", "Weight decay", 0.0, 0.5, 0.0, 0.005, help="Coefficient of ‖w‖²/2."),
+)
+_PARTS: dict[Part, tuple[str, str]] = {
+    "P": ("all points, P", COLORS[0]),
+    "P1_y": ("targets, P₁(y)", COLORS[1]),
+    "P1_sigma": ("initial weights, P₁(σw)", COLORS[2]),
+}
+_GRID_STEPS = np.unique(np.round(np.logspace(0, 5, 46)).astype(int))
+_GRID_SLOPES = np.linspace(0.02, 1.5, 38)
+_FLOOR = 1e-14
+
+
+def _ribbon(values: Values) -> Ribbon:
+    return Ribbon.exponential(
+        values["n"],
+        values["c"],
+        sigma_star=values["ratio"],
+        alpha=values["alpha"] / (1 + values["decay"]),
+        steps=values["T"],
+        weight_decay=values["decay"],
+        batch_size=values["b"] or None,
+    )
+
+
+@lru_cache(maxsize=64)
+def _diagram(n: int, ratio: float, alpha: float) -> PhaseDiagram:
+    return phase_diagram(n, _GRID_STEPS, _GRID_SLOPES, ratio, alpha=alpha)
+
+
+def _draw_spectrum(values: Values, overlay: Any) -> go.Figure:
+    ribbon = _ribbon(values)
+    index = np.arange(1, values["n"] + 1)
+    figure = go.Figure()
+    for part, (name, color) in _PARTS.items():
+        figure.add_scatter(
+            x=index,
+            y=_positive(ribbon.spectrum(part)),
+            name=name,
+            mode="lines+markers" if part == "P" else "lines",
+            line={"color": color, "width": 2.5 if part == "P" else 1.5},
+            marker={"size": 4},
+        )
+    try:
+        bound = weyl_bound(ribbon)
+    except ArgumentError:
+        pass  # the bound is for full batches without weight decay
+    else:
+        figure.add_scatter(
+            x=index,
+            y=_positive(bound.upper),
+            name="bound, Eq. 7",
+            mode="lines",
+            line={"color": "#888888", "dash": "dot", "width": 1.5},
+        )
+    k = ribbon.dimensions(0.95)
+    figure.add_vline(x=k, line={"color": COLORS[3], "dash": "dash"}, annotation_text=f"95%: {k}")
+    style_figure(figure, x="index", y="eigenvalue")
+    return figure.update_yaxes(type="log")
+
+
+def _draw_diagram(values: Values, overlay: Any) -> go.Figure:
+    diagram = _diagram(values["n"], values["ratio"], values["alpha"])
+    figure = go.Figure()
+    figure.add_heatmap(
+        x=diagram.steps,
+        y=diagram.slopes,
+        z=diagram.dimensions,
+        colorscale="Viridis",
+        colorbar={"title": {"text": "dimensions"}, "thickness": 12},
+        hovertemplate="T = %{x}<br>c = %{y:.3f}<br>%{z} dimensions<extra></extra>",
+        name="dimensions",
+    )
+    figure.add_scatter(
+        x=[values["T"]],
+        y=[values["c"]],
+        mode="markers",
+        marker={
+            "size": 15,
+            "symbol": "cross",
+            "color": COLORS[1],
+            "line": {"width": 2, "color": "#fff"},
+        },
+        name="you are here",
+        hovertemplate="T = %{x}, c = %{y}<extra>here</extra>",
+    )
+    style_figure(figure, x="steps T", y="slope c", showlegend=False)
+    return figure.update_xaxes(type="log")
+
+
+def _click(point: Mapping[str, Any]) -> Values:
+    return {"T": round(float(point["x"])), "c": round(float(point["y"]), 2)}
+
+
+def _positive(values: np.ndarray) -> np.ndarray:
+    return np.where(values > _FLOOR * max(values[0], _FLOOR), values, np.nan)
+
+
+def _read(values: Values) -> Readings:
+    ribbon = _ribbon(values)
+    spectrum = ribbon.spectrum()
+    slowest = 1 / (values["alpha"] * ribbon.eigenvalues[-1])
+    share = spectrum[0] / spectrum.sum() if spectrum.sum() > 0 else float("nan")
+    return [
+        ("Dimensions for 95% of the variance", str(ribbon.dimensions(0.95))),
+        ("Dimensions for 99%", str(ribbon.dimensions(0.99))),
+        ("Share of the first", f"{share:.1%}"),
+        ("1/(α λₙ), steps of the slowest direction", f"{slowest:.3g}"),
+    ]  # fmt: skip
+
+
+def _code(values: Values) -> str:
+    extra = f", batch_size={values['b']}" if values["b"] else ""
+    extra += f", weight_decay={values['decay']}" if values["decay"] else ""
+    rate = values["alpha"] / (1 + values["decay"])
+    return (
+        "import hyperribbon as hr\n\n"
+        f"ribbon = hr.theory.ribbons.Ribbon.exponential(\n"
+        f"    {values['n']}, {values['c']}, sigma_star={values['ratio']}, alpha={rate:.6g}, "
+        f"steps={values['T']}{extra}\n)\n"
+        "ribbon.spectrum(), ribbon.dimensions(0.95)\n"
+        f"hr.theory.ribbons.phase_diagram({values['n']}, [1, 10, 100, 1000], [0.1, 0.2, 0.5], "
+        f"{values['ratio']}, alpha={values['alpha']}).dimensions\n"
+    )
+
+
+PAGE = Page(
+    key="ribbons",
+    title="Ribbons",
+    lead="Training trajectories of linear models lie on a thin ribbon. Move the data's slope, the "
+    "training time and the ratio of truth to start, and see how many dimensions it has.",
+    controls=_CONTROLS,
+    pictures=(
+        Picture(
+            "spectrum", "Variance along each principal direction", _draw_spectrum,
+            "Eigenvalues of the covariance of all points on training trajectories, its parts and "
+            "the upper bound, against their index, on a logarithmic axis.",
+        ),
+        Picture(
+            "phase", "Dimensions over training time and slope", _draw_diagram,
+            "Number of dimensions that carry 95 percent of the variance, over training time and "
+            "slope, for full-batch gradient descent without weight decay. Click to move the point.",
+            sets=_click,
+        ),
+    ),
+    read=_read,
+    code=_code,
+    extra=(upload_panel("ribbons"),),
+)  # fmt: skip

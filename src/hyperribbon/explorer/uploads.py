@@ -1,0 +1,103 @@
+"""A data matrix from a person: read, checked, and its slope found."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from typing import Any
+
+import numpy as np
+from dash import dcc, html
+
+from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.data import load_data
+from hyperribbon.theory.ribbons import slope
+
+__all__ = ["MAX_BYTES", "matrix_slope", "read_matrix", "upload_panel"]
+
+MAX_BYTES = 20_000_000
+_DATASETS = {"mnist5k": "MNIST, 5,000 digits", "digits": "8×8 digits"}
+
+
+def upload_panel(page: str) -> html.Div:
+    """Return the panel to place a data set on the diagram by its slope."""
+    return html.Div(
+        [
+            html.Span("Place data on the diagram:", className="panel-label"),
+            dcc.Dropdown(
+                id=f"{page}-dataset",
+                options=[{"label": v, "value": k} for k, v in _DATASETS.items()],
+                placeholder="a data set",
+                className="dataset",
+                clearable=True,
+                searchable=False,
+            ),
+            dcc.Upload(
+                html.Button("Upload a matrix (.npy, .csv)", type="button"),
+                id=f"{page}-upload",
+                max_size=-1,
+            ),
+            html.Div(id=f"{page}-upload-message", role="status", className="message"),
+        ],
+        className="panel",
+    )
+
+
+def read_matrix(contents: str, name: str) -> np.ndarray:
+    """Return an uploaded matrix (samples × features).
+
+    Args:
+        contents: The file as a data URI.
+        name: Its name, which tells the format.
+
+    Raises:
+        ArgumentError: It is too large, not a matrix of finite numbers, or of another format.
+    """
+    try:
+        content = base64.b64decode(contents.partition(",")[2], validate=True)
+    except binascii.Error:
+        raise ArgumentError("file", name, "it arrived damaged", "Upload it again.") from None
+    if len(content) > MAX_BYTES:
+        raise ArgumentError(
+            "file",
+            name,
+            f"it has {len(content) / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are allowed",
+            "Upload fewer samples.",
+        )
+    try:
+        if name.endswith(".npy"):
+            matrix = np.load(io.BytesIO(content), allow_pickle=False)
+        elif name.endswith((".csv", ".txt")):
+            matrix = np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
+        else:
+            raise ArgumentError("file", name, "its format is unknown", "Give a .npy or .csv file.")
+    except ArgumentError:
+        raise
+    except (ValueError, UnicodeDecodeError, EOFError, OSError) as error:
+        raise ArgumentError(
+            "file", name, f"it is not a matrix of numbers ({str(error)[:100]})", "Check the file."
+        ) from None
+    if matrix.ndim != 2 or min(matrix.shape) < 3:
+        raise ArgumentError(
+            "file",
+            name,
+            f"its shape is {matrix.shape}",
+            "Give a matrix of at least 3 samples × 3 features.",
+        )
+    if not np.issubdtype(matrix.dtype, np.number) or np.iscomplexobj(matrix):
+        raise ArgumentError("file", name, f"it holds {matrix.dtype}", "Give real numbers.")
+    return check_finite("file", matrix.astype(np.float64))
+
+
+def matrix_slope(matrix: np.ndarray) -> dict[str, Any]:
+    """Return the slope c of a data matrix, its uncertainty and the range fitted."""
+    singular = np.linalg.svd(matrix - matrix.mean(axis=0), compute_uv=False)
+    eigenvalues = singular**2 / len(matrix)
+    found = slope(eigenvalues[eigenvalues > 1e-12 * eigenvalues[0]])
+    return {"slope": float(found.value), "stderr": float(found.stderr)}
+
+
+def dataset_slope(name: str) -> dict[str, Any]:
+    """Return the slope of a bundled data set."""
+    return matrix_slope(load_data(name, "all").flat().inputs.numpy().astype(np.float64))
