@@ -34,4 +34,5 @@ __all__ = [
     "inspect",
     "leading_eigenvalues",
     "linear_measurements",
+    "measure_anisotropy",
 ]

@@ -1,5 +1,22 @@
 """Results to figures."""
 
+from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
+from hyperribbon.plots.interactive import draw_interactive
+from hyperribbon.plots.printed import draw
 from hyperribbon.plots.style import COLORS, DIVERGING, SEQUENTIAL, STYLE, new_figure
 
-__all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "new_figure"]
+__all__ = [
+    "Bars",
+    "COLORS",
+    "Chart",
+    "Curve",
+    "DIVERGING",
+    "Level",
+    "Path",
+    "SEQUENTIAL",
+    "STYLE",
+    "Surface",
+    "draw",
+    "draw_interactive",
+    "new_figure",
+]

@@ -1,0 +1,71 @@
+"""Forward passes at other weights: losses and measurements of single samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from hyperribbon.inspection.subject import Subject
+
+__all__ = ["is_classification", "loss_at", "outputs_at", "scores_at"]
+
+_ROWS = 512
+
+
+def outputs_at(
+    subject: Subject, weights: Mapping[str, torch.Tensor] | torch.Tensor | None = None
+) -> Iterator[tuple[torch.Tensor, Any]]:
+    """Yield outputs and targets of the data, piece by piece, without derivatives.
+
+    Args:
+        subject: What is inspected.
+        weights: Named tensors or coordinates (P,); the model's own when None.
+    """
+    risk = subject.hessian.risk
+    risk = risk if weights is None else risk.at(weights)
+    with torch.no_grad():
+        for _, batch in risk.source.chunks(_ROWS):
+            yield risk.evaluate(risk.weights(), batch)
+
+
+def loss_at(subject: Subject, weights: torch.Tensor) -> float:
+    """Return the loss at coordinates (P,)."""
+    risk = subject.hessian.risk
+    assert risk.loss is not None
+    total = sum(
+        risk.loss.total(outputs, targets).double()
+        for outputs, targets in outputs_at(subject, weights)
+    )
+    return float(total) / risk.amount
+
+
+def is_classification(subject: Subject) -> bool:
+    """Whether outputs are scores of classes and targets are labels."""
+    outputs, targets = next(outputs_at(subject))
+    return (
+        isinstance(targets, torch.Tensor)
+        and not targets.is_floating_point()
+        and outputs.ndim == targets.ndim + 1
+    )
+
+
+def scores_at(
+    subject: Subject, weights: Mapping[str, torch.Tensor] | torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return one number a sample: the share of right labels, or minus the loss without labels."""
+    risk = subject.hessian.risk
+    assert risk.loss is not None
+    scores = []
+    labelled = is_classification(subject)
+    for outputs, targets in outputs_at(subject, weights):
+        if labelled:
+            right = (outputs.argmax(1) == targets).double()
+            scores.append(right.reshape(len(right), -1).mean(1))
+        else:
+            losses = [
+                risk.loss.total(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(outputs))
+            ]
+            scores.append(-torch.stack(losses).double())
+    return torch.cat(scores)

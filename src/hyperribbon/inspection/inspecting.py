@@ -1,0 +1,207 @@
+"""`inspect`: plan, measure within a budget, keep what is done, read it in plain words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import nn
+from torch.utils.data import DataLoader
+
+from hyperribbon.core.checks import check_positive_int
+from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.core.store import describe_environment
+from hyperribbon.core.trajectory import Trajectory, load_state
+from hyperribbon.inspection.findings import Inspection, Outcome
+from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.planning import Budget, InspectionPlan, PlannedStep, make_plan
+from hyperribbon.inspection.steps import STEPS
+from hyperribbon.inspection.subject import Forward, Subject
+from hyperribbon.inspection.update_rules import update_rule
+
+__all__ = ["inspect"]
+
+_USABLE = 0.85
+"""Share of the budget after which no step begins at length: estimates of time are rough."""
+_TELLING = 20
+"""Products from which on the time of a step tells how fast the machine is."""
+
+
+def inspect(
+    model: nn.Module,
+    loss: Any,
+    data: Any,
+    initial: nn.Module | Mapping[str, torch.Tensor] | str | Path | None = None,
+    trajectory: Trajectory | str | Path | None = None,
+    k: int = 50,
+    budget: Budget | float = 60.0,
+    *,
+    optimizer: Any = None,
+    batch_size: int | None = None,
+    params: ParameterFilter = None,
+    forward: Forward | None = None,
+    seed: int = 0,
+    console: Console | None = None,
+) -> Inspection:
+    """Measure the geometry of a network: curvature, noise, landscape, sub-networks, trajectory.
+
+    It first times one Hessian product, decides what fits in the budget and says so; then it
+    measures, the most telling things first. Ctrl-C ends it early and keeps what is done. The model
+    is copied and measured in evaluation mode; your own is not touched.
+
+    Args:
+        model: Any module.
+        loss: A torch.nn loss, or any mean or sum over samples.
+        data: (inputs, targets), a Dataset, a DataLoader, or a dict of tensors with "labels" as
+            transformers' models take.
+        initial: The state training started from, for sub-networks: a state dict, a module, or a
+            file.
+        trajectory: The recorded training, for the manifold it moved on: a Trajectory or its folder.
+        k: Leading eigenpairs wanted.
+        budget: Seconds, or a `Budget` of seconds and memory.
+        optimizer: The optimiser after training, or a learning rate, to compare the sharpness with
+            its stability limit.
+        batch_size: Samples in a minibatch of the training; taken from a DataLoader.
+        params: Name pattern, list of names or predicate that chooses parameters.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for models that are called
+            in another way.
+        seed: Seed of everything random.
+        console: Where plan and progress are shown; standard error by default. Give
+            `Console(quiet=True)` for silence.
+
+    Returns:
+        What was found: `.summary()`, `.table()`, `.report(path)`, `.save(folder)`.
+
+    Raises:
+        ArgumentError: The model, the loss and the data do not belong together, or nothing fits in
+            the budget.
+    """
+    console = console or Console(stderr=True)
+    budget = Budget.of(budget)
+    subject = Subject(model, loss, data, params=params, forward=forward, memory=budget.memory)
+    notebook = Notebook(
+        k=check_positive_int("k", k),
+        seed=seed,
+        initial=_initial_state(initial),
+        trajectory=_open_trajectory(trajectory),
+        rule=None if optimizer is None else update_rule(optimizer, model),
+        batch_size=batch_size or _loader_batch(data),
+    )
+    began = time.monotonic()
+    plan, subject = make_plan(STEPS, subject, notebook, budget)
+    title = type(model).__name__
+    _show_plan(console, plan, title)
+    outcomes = _run(plan, subject, notebook, began + _USABLE * budget.seconds, console)
+    config = {
+        "model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": subject.samples,
+        "parameters": subject.dimension, "seconds": budget.seconds, "memory": budget.memory,
+        "optimizer": "" if notebook.rule is None else notebook.rule.text,
+    }  # fmt: skip
+    return Inspection(
+        title, plan, dict(notebook.parts), tuple(outcomes), subject.where(),
+        describe_environment(seed), config,
+    )  # fmt: skip
+
+
+def _run(
+    plan: InspectionPlan, subject: Subject, notebook: Notebook, deadline: float, console: Console
+) -> list[Outcome]:
+    waiting = [planned for planned in plan.steps if not planned.reason]
+    outcomes = [
+        Outcome(planned.step.title, "left out", 0.0, planned.reason)
+        for planned in plan.steps
+        if planned.reason
+    ]
+    with Progress(
+        TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
+        transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("", total=len(waiting))
+        pace = 1.0
+        while waiting:
+            planned = waiting[0]
+            title = planned.step.title
+            progress.update(task, description=title)
+            products = _allowance(waiting, pace * plan.seconds_per_product, deadline)
+            if products < min(planned.step.least, planned.products):
+                outcomes.append(
+                    Outcome(title, "left out", 0.0, "the time of the budget is used up")
+                )
+                waiting.pop(0)
+                continue
+            began = time.monotonic()
+            expected = products * plan.seconds_per_product
+            try:
+                part = planned.step.run(subject, notebook, products)
+            except KeyboardInterrupt:
+                outcomes += [Outcome(p.step.title, "interrupted", 0.0) for p in waiting]
+                break
+            except Exception as error:
+                outcomes.append(
+                    Outcome(title, "failed", time.monotonic() - began, str(error) or repr(error))
+                )
+            else:
+                notebook.parts[part.name] = part
+                took = time.monotonic() - began
+                outcomes.append(Outcome(title, "done", took))
+                if planned.step.is_steady and products >= _TELLING:
+                    pace = took / expected
+            waiting.pop(0)
+            progress.advance(task)
+    order = [planned.step.title for planned in plan.steps]
+    return sorted(outcomes, key=lambda outcome: order.index(outcome.step))
+
+
+def _allowance(waiting: list[PlannedStep], seconds_per_product: float, deadline: float) -> int:
+    """Return the products the first waiting step may spend, in fair proportion to the others."""
+    left = max(deadline - time.monotonic(), 0.0) / seconds_per_product
+    planned = sum(entry.products for entry in waiting)
+    return min(waiting[0].wish, round(waiting[0].products * left / planned))
+
+
+def _show_plan(console: Console, plan: InspectionPlan, title: str) -> None:
+    if console.quiet:
+        return
+    table = Table(
+        "step", "products", "about", box=None, pad_edge=False, header_style="dim",
+        title=f"Inspecting {title} on {plan.samples:,} samples, about {plan.seconds:.0f} s "
+        f"of {plan.budget.seconds:.0f} s", title_justify="left",
+    )  # fmt: skip
+    for planned in plan.steps:
+        cells = ("–", planned.reason) if planned.reason else (
+            str(planned.products), f"{planned.seconds:.1f} s")  # fmt: skip
+        table.add_row(planned.step.title, *cells, style="dim" if planned.reason else "")
+    console.print(table)
+
+
+def _initial_state(
+    initial: nn.Module | Mapping[str, torch.Tensor] | str | Path | None,
+) -> Mapping[str, torch.Tensor] | None:
+    if initial is None or isinstance(initial, Mapping):
+        return initial
+    if isinstance(initial, nn.Module):
+        return {name: tensor.detach().clone() for name, tensor in initial.state_dict().items()}
+    return load_state(initial)
+
+
+def _open_trajectory(trajectory: Trajectory | str | Path | None) -> Trajectory | None:
+    if trajectory is None or isinstance(trajectory, Trajectory):
+        return trajectory
+    folder = Path(trajectory)
+    if (folder / "trajectory.json").is_file():
+        return Trajectory.open(folder)
+    return Trajectory.from_checkpoints(folder)
+
+
+def _loader_batch(data: Any) -> int | None:
+    return data.batch_size if isinstance(data, DataLoader) else None
+
+
+def _name(thing: Any) -> str:
+    return getattr(thing, "__name__", type(thing).__name__)

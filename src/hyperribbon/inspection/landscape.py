@@ -1,0 +1,145 @@
+"""The step that slices the loss along sharp, fluctuating and random directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.quantities import Part, exact
+from hyperribbon.inspection.slices import (
+    LineSlice,
+    PlaneSlice,
+    line_slice,
+    plane_slice,
+    random_direction,
+    reach,
+)
+from hyperribbon.inspection.subject import Subject
+from hyperribbon.plots import Chart, Curve, Surface
+
+__all__ = ["slices_part"]
+
+_FORWARDS_PER_PRODUCT = 3
+"""A forward pass is about a third of a Hessian product."""
+
+
+def slices_part(subject: Subject, notebook: Notebook, products: int) -> Part:
+    """Slice the loss along leading eigenvectors, fluctuation modes and a random direction."""
+    directions = _directions(subject, notebook)
+    forwards = max(products * _FORWARDS_PER_PRODUCT, 30)
+    points = int(np.clip(forwards // (2 * len(directions)), 7, 41))
+    side = int(np.clip(np.sqrt(forwards / 2), 5, 21))
+    here = subject.hessian.risk.value()
+    rise = max(1.0, abs(here))
+    norm = float(torch.linalg.vector_norm(subject.vector))
+    lines = []
+    for name, direction in directions.items():
+        unit = direction / torch.linalg.vector_norm(direction)
+        curvature = float(unit @ (subject.hessian @ unit))
+        lines.append(
+            line_slice(subject, unit, name, extent=reach(curvature, rise, norm), points=points)
+        )
+    charts = [_line_chart(line) for line in lines]
+    if len(directions) > 1:
+        names = tuple(directions)[:2]
+        plane = plane_slice(
+            subject,
+            (directions[names[0]], directions[names[1]]),
+            (names[0], names[1]),
+            extents=(float(lines[0].t[-1]), float(lines[1].t[-1])),
+            points=side,
+        )
+        charts += _plane_charts(plane)
+    quantities = tuple(
+        exact(f"slices.{i}.curvature", f"Curvature along the {line.name}", line.curvature,
+              "one Hessian product")
+        for i, line in enumerate(lines, 1)
+    ) + tuple(
+        exact(f"slices.{i}.range", f"Reach of the quadratic along the {line.name}", line.range,
+              f"{len(line.t)} losses on a line")
+        for i, line in enumerate(lines, 1)
+    )  # fmt: skip
+    return Part(
+        "slices", "Slices of the loss", "Landscape", quantities, (_read(lines[0]),), tuple(charts),
+        arrays={f"{x.name} {kind}": getattr(x, kind) for x in lines for kind in ("t", "loss")},
+        notes=("Distances are Euclidean distances of the weights, ‖Δθ‖.",),
+    )  # fmt: skip
+
+
+def _directions(subject: Subject, notebook: Notebook) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for kind, label in (("hessian", "eigenvector"), ("gauss_newton", "Gauss-Newton eigenvector")):
+        spectrum = notebook.spectra.get(kind)
+        if spectrum is not None and spectrum.eigenvectors is not None and not found:
+            for index in range(min(2, len(spectrum))):
+                found[f"{_ordinal(index)} {label}"] = spectrum.eigenvectors[:, index]
+    modes = _fluctuation_modes(subject, notebook)
+    for index in range(0 if modes is None else min(2, modes.shape[1])):
+        assert modes is not None
+        found[f"{_ordinal(index)} fluctuation mode"] = modes[:, index]
+    space = subject.hessian.space
+    found["random direction"] = random_direction(space, subject.vector, notebook.seed)
+    if len(found) == 1:
+        found["second random direction"] = random_direction(
+            space, subject.vector, notebook.seed + 1
+        )
+    return found
+
+
+def _fluctuation_modes(subject: Subject, notebook: Notebook) -> torch.Tensor | None:
+    """Return the principal components of the last half of the recorded weights, (P, r)."""
+    trajectory, space = notebook.trajectory, subject.hessian.space
+    if trajectory is None:
+        return None
+    late = [record for record in list(trajectory)[len(trajectory) // 2 :] if record.weights]
+    if len(late) < 4:
+        return None
+    states = [trajectory.weights(record.index) for record in late]
+    if any(name not in states[0] for name in space.names):
+        return None
+    rows = torch.stack([space.flatten(state).to(subject.vector) for state in states])
+    rows = rows - rows.mean(0)
+    if not float(rows.abs().max()) > 0:
+        return None
+    return torch.linalg.svd(rows, full_matrices=False).Vh.T
+
+
+def _line_chart(line: LineSlice) -> Chart:
+    return Chart(
+        f"slice-{line.name.replace(' ', '-')}", f"Loss along the {line.name}", "distance", "loss",
+        (
+            Curve(line.t, line.loss, "measured", "both"),
+            Curve(line.t, line.quadratic, "quadratic prediction", dashed=True),
+        ),
+        toggles=("y",),
+        caption=f"Curvature {line.curvature:.3g}. The quadratic holds to a tenth up to a distance "
+        f"of {line.range:.2g}.",
+    )  # fmt: skip
+
+
+def _plane_charts(plane: PlaneSlice) -> list[Chart]:
+    axes = [f"distance along the {name}" for name in plane.names]
+    return [
+        Chart(f"plane-{kind}", title, axes[0], axes[1],
+              (Surface(plane.s, plane.t, values, "loss"),))
+        for kind, title, values in (
+            ("measured", "Loss on the plane of two directions", plane.loss),
+            ("quadratic", "The same plane, quadratic prediction", plane.quadratic),
+        )
+    ]  # fmt: skip
+
+
+def _read(line: LineSlice) -> str:
+    if line.range >= line.t[-1]:
+        return (
+            f"Along the {line.name} the loss is quadratic as far as it was looked at "
+            f"(distance {line.t[-1]:.2g})."
+        )
+    if line.range == 0:
+        return f"Along the {line.name} the loss leaves its quadratic prediction at once."
+    return f"Along the {line.name} the loss is quadratic up to a distance of {line.range:.2g}."
+
+
+def _ordinal(index: int) -> str:
+    return ("first", "second", "third")[index]

@@ -1,0 +1,93 @@
+"""What an inspection finds: numbers with their certificates, tables, charts and readings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hyperribbon.core.results import Estimate
+from hyperribbon.plots import Chart
+
+__all__ = ["Part", "Quantity", "exact", "from_estimate"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number, how it was obtained and how certain it is.
+
+    Attributes:
+        key: Short name, unique in an inspection: "hessian.largest".
+        name: What it is.
+        value: The number.
+        error: Bound or standard error of it; 0 when exact, NaN when unknown.
+        method: How it was obtained.
+        certainty: What the error is, in words.
+    """
+
+    key: str
+    name: str
+    value: float
+    error: float
+    method: str
+    certainty: str
+
+    def text(self) -> str:
+        """Return the number with its error.
+
+        >>> Quantity("a", "a", 1.5, 0.25, "", "").text()
+        '1.5 ± 0.25'
+        """
+        number = f"{self.value:,.0f}" if float(self.value).is_integer() else f"{self.value:.4g}"
+        return f"{number} ± {self.error:.1g}" if self.error > 0 else number
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one step of an inspection found.
+
+    Attributes:
+        name: Name of the step: "hessian".
+        title: Heading.
+        group: Tab it belongs to: "Curvature".
+        quantities: Numbers.
+        readings: Plain sentences, the most telling first.
+        charts: Figures.
+        tables: Tables by title.
+        arrays: Raw results by name.
+        notes: Assumptions and limits.
+    """
+
+    name: str
+    title: str
+    group: str
+    quantities: tuple[Quantity, ...] = ()
+    readings: tuple[str, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, key: str) -> Quantity:
+        """Return a quantity by its key."""
+        for quantity in self.quantities:
+            if quantity.key == key:
+                return quantity
+        raise KeyError(key)
+
+
+def exact(key: str, name: str, value: Any, method: str) -> Quantity:
+    """Return a number that rounding alone makes uncertain."""
+    return Quantity(key, name, float(value), 0.0, method, "exact on the data used")
+
+
+def from_estimate(key: str, name: str, estimate: Estimate, method: str) -> Quantity:
+    """Return a number with the standard error of its estimate."""
+    if estimate.exact:
+        return exact(key, name, estimate.value, method)
+    return Quantity(
+        key, name, estimate.value, estimate.stderr, method, "standard error over random probes"
+    )

@@ -1,0 +1,92 @@
+"""An inspection as files: what a report reads, and what other programs can."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+from hyperribbon.core.store import ensure_folder, save_tree, write_json, write_text, writing
+from hyperribbon.inspection.findings import Inspection
+from hyperribbon.inspection.quantities import Part
+from hyperribbon.plots import STYLE, Chart, draw, draw_interactive
+
+__all__ = ["save_inspection"]
+
+
+def save_inspection(inspection: Inspection, folder: Path) -> Path:
+    """Write an inspection into a folder; the file inspection.json comes last and completes it.
+
+    Args:
+        inspection: What was found.
+        folder: Where; made if absent.
+    """
+    ensure_folder("folder", folder)
+    for name in ("figures", "tables"):
+        (folder / name).mkdir(exist_ok=True)
+    write_json(
+        folder / "run.json",
+        {
+            "id": "inspection",
+            "title": inspection.title,
+            "config": dict(inspection.config),
+            "environment": dict(inspection.environment),
+        },
+    )
+    write_text(folder / "tables" / "quantities.csv", inspection.table().to_csv(index=False))
+    save_tree(
+        folder / "result.safetensors",
+        {name: dict(part.arrays) for name, part in inspection.parts.items()},
+    )
+    parts = [_store_part(part, folder) for part in inspection.parts.values()]
+    content = {
+        "title": inspection.title,
+        "where": inspection.where,
+        "reading": inspection.reading(),
+        "parts": parts,
+        "outcomes": [vars(outcome) for outcome in inspection.outcomes],
+    }
+    write_json(folder / "inspection.json", content)
+    return folder
+
+
+def _store_part(part: Part, folder: Path) -> dict[str, Any]:
+    tables = {}
+    for title, table in part.tables.items():
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        write_text(folder / "tables" / f"{name}.csv", table.to_csv(index=False))
+        tables[title] = f"{name}.csv"
+    for chart in part.charts:
+        _store_chart(chart, folder / "figures")
+    return {
+        "name": part.name,
+        "title": part.title,
+        "group": part.group,
+        "readings": list(part.readings),
+        "notes": list(part.notes),
+        "quantities": [_plain(vars(quantity)) for quantity in part.quantities],
+        "charts": [
+            {"name": c.name, "title": c.title, "caption": c.caption, "toggles": list(c.toggles)}
+            for c in part.charts
+        ],
+        "tables": tables,
+    }
+
+
+def _store_chart(chart: Chart, folder: Path) -> None:
+    with mpl.rc_context(STYLE):
+        figure = draw(chart)
+        with writing(folder / f"{chart.name}.svg") as temporary:
+            figure.savefig(temporary, format="svg", metadata={"Date": None})
+    write_text(folder / f"{chart.name}.plotly.json", str(draw_interactive(chart).to_json()))
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record in which numbers that are not finite are None, as JSON has none."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }

@@ -1,0 +1,166 @@
+"""What is inspected: a model in evaluation mode, its loss, its data, and operators on them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.inspection.samples import count_samples, few_samples, groups_of_samples
+from hyperribbon.operators import GGN, GradientCovariance, Hessian
+
+__all__ = ["Subject"]
+
+Forward = Callable[[nn.Module, Any], Any]
+_LABELS = ("labels", "label", "targets", "target")
+
+
+class Subject:
+    """A model, a loss and data as one thing to measure; the person's own model is not touched.
+
+    The model is copied and the copy is in evaluation mode: batch norm uses its running averages and
+    dropout is off.
+
+    Args:
+        model: Any module.
+        loss: A loss as operators take it.
+        data: As operators take it, or a dict of tensors with labels, as transformers' models do.
+        params: Which parameters are coordinates.
+        forward: How the model is called on a batch, when neither model(inputs) nor
+            model(**batch).logits.
+        memory: Bytes to stay below.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Any,
+        data: Any,
+        *,
+        params: ParameterFilter = None,
+        forward: Forward | None = None,
+        memory: float | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentError("model", model, "it is not a torch.nn.Module", "Give a module.")
+        self.model = evaluation_copy(model)
+        self.loss, self.params, self.memory = loss, params, memory
+        self.forward = call_model if forward is None else forward
+        self.total = count_samples(data)
+        self.data = data
+
+    def with_samples(self, number: int, seed: int) -> Subject:
+        """Return the same subject on fewer samples; the model is shared."""
+        return self._on(few_samples(self.data, number, seed))
+
+    def groups(self, number: int, seed: int) -> list[Subject]:
+        """Return the same subject on disjoint groups of its samples."""
+        return [self._on(data) for data in groups_of_samples(self.data, number, seed)]
+
+    def _on(self, data: Any) -> Subject:
+        other = copy.copy(self)
+        for name in ("hessian", "ggn", "covariance", "vector", "gradient"):
+            other.__dict__.pop(name, None)
+        other.data = data
+        return other
+
+    def layer_label(self, name: str) -> str:
+        """Return a layer's name with its kind: "0 (Linear)"."""
+        kind = type(self.model.get_submodule(name)).__name__
+        return f"{name} ({kind})" if name else kind
+
+    @cached_property
+    def hessian(self) -> Hessian:
+        """The Hessian of the mean loss."""
+        return Hessian(self.model, self.loss, self.data, **self._options)
+
+    @cached_property
+    def ggn(self) -> GGN:
+        """The Gauss-Newton matrix."""
+        return GGN(self.model, self.loss, self.data, **self._options)
+
+    @cached_property
+    def covariance(self) -> GradientCovariance:
+        """The covariance of single-sample gradients."""
+        return GradientCovariance(self.model, self.loss, self.data, **self._options)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples used."""
+        return self.hessian.risk.samples
+
+    @property
+    def dimension(self) -> int:
+        """Number of coordinates P."""
+        return self.hessian.shape[0]
+
+    @cached_property
+    def vector(self) -> torch.Tensor:
+        """The weights as coordinates (P,)."""
+        risk = self.hessian.risk
+        return risk.space.flatten(risk.weights())
+
+    @cached_property
+    def gradient(self) -> torch.Tensor:
+        """The gradient of the loss (P,)."""
+        return self.hessian.risk.gradient()
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every sample given is used."""
+        return self.total is not None and self.samples >= self.total
+
+    def where(self) -> str:
+        """Return which samples numbers refer to."""
+        if self.is_everything:
+            return f"all {self.samples:,} samples"
+        total = "a stream" if self.total is None else f"{self.total:,}"
+        return f"{self.samples:,} samples drawn from {total}"
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"params": self.params, "forward": self.forward, "memory": self.memory}
+
+
+def evaluation_copy(model: nn.Module) -> nn.Module:
+    """Return a copy in evaluation mode; what trains a Lightning module is left out of it."""
+    attached = [
+        getattr(module, name, None)
+        for module in model.modules()
+        for name in ("_trainer", "_fabric")
+        if name in vars(module)
+    ]
+    memo = {id(thing): None for thing in attached if thing is not None}
+    return copy.deepcopy(model, memo).eval()
+
+
+def call_model(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
+    """Return outputs and targets of a batch: a pair, a tensor, or a dict with labels.
+
+    An output with `.logits` is taken as that; scores of tokens (n, T, C) for labels (n, T) come
+    with the class axis second, as torch's losses want it.
+    """
+    if isinstance(batch, Mapping):
+        targets = next((batch[name] for name in _LABELS if name in batch), None)
+        outputs = model(**{name: value for name, value in batch.items() if name not in _LABELS})
+    elif isinstance(batch, torch.Tensor):
+        outputs, targets = model(batch), None
+    else:
+        inputs, targets = batch[0], batch[-1]
+        outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*batch[:-1])
+    outputs = getattr(outputs, "logits", outputs)
+    if (
+        isinstance(outputs, torch.Tensor)
+        and isinstance(targets, torch.Tensor)
+        and outputs.ndim == targets.ndim + 1 == 3
+        and not targets.is_floating_point()
+        and outputs.shape[:2] == targets.shape
+    ):
+        outputs = outputs.transpose(1, 2)
+    return outputs, targets

@@ -1,0 +1,128 @@
+"""Charts as plotly figures: zoom, hover, rotate."""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import count
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
+from hyperribbon.plots.style import COLORS
+
+__all__ = ["draw_interactive"]
+
+_BLACK = COLORS.index("#000000")
+
+
+def draw_interactive(chart: Chart) -> go.Figure:
+    """Return a chart as a plotly figure; names in it cannot carry markup.
+
+    Args:
+        chart: What to draw.
+    """
+    figure = go.Figure()
+    colors = count()
+    for mark in chart.marks:
+        if isinstance(mark, Curve):
+            _curve(figure, mark, _color(next(colors) if mark.color is None else mark.color))
+        elif isinstance(mark, Bars):
+            _bars(figure, mark, next(colors))
+        elif isinstance(mark, Surface):
+            figure.add_contour(
+                x=mark.x, y=mark.y, z=mark.z, colorscale="Viridis",
+                colorbar={"title": {"text": escape(mark.label), "side": "right"}},
+            )  # fmt: skip
+        elif isinstance(mark, Path):
+            _path(figure, mark, _color(next(colors)))
+        else:
+            _level(figure, chart, mark)
+    shown = sum(bool(mark.label) for mark in chart.marks if not isinstance(mark, Surface))
+    figure.update_layout(
+        template="plotly_white",
+        margin={"l": 64, "r": 16, "t": 16, "b": 52},
+        font={"size": 13},
+        showlegend=shown > 0,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
+        hovermode="closest",
+    )
+    axes = {"x": escape(chart.x_label), "y": escape(chart.y_label)}
+    if chart.is_spatial:
+        titles = {f"{name}axis": {"title": {"text": text}} for name, text in axes.items()}
+        titles["zaxis"] = {"title": {"text": escape(chart.z_label)}}
+        figure.update_layout(scene={**titles, "aspectmode": "data"}, margin={"l": 0, "b": 0})
+        return figure
+    for name, text, is_log in (("x", axes["x"], chart.log_x), ("y", axes["y"], chart.log_y)):
+        layout: dict[str, Any] = {"title": {"text": text}, "type": "log" if is_log else None}
+        if is_log:
+            layout |= {"exponentformat": "power", "dtick": None}
+        figure.update_layout({f"{name}axis": layout})
+    if any(isinstance(mark, Bars) for mark in chart.marks):
+        figure.update_layout(
+            yaxis={"autorange": "reversed", "automargin": True, "type": "category"}
+        )
+    return figure
+
+
+def _color(index: int) -> str:
+    # Black would vanish on a dark page.
+    index = index % len(COLORS)
+    return "#888888" if index == _BLACK else COLORS[index]
+
+
+def _curve(figure: go.Figure, mark: Curve, color: str) -> None:
+    if mark.low is not None and mark.high is not None:
+        figure.add_scatter(
+            x=np.concatenate([mark.x, mark.x[::-1]]),
+            y=np.concatenate([mark.high, mark.low[::-1]]),
+            fill="toself", fillcolor=color, opacity=0.2, line={"width": 0}, hoverinfo="skip",
+            showlegend=False, mode="lines",
+        )  # fmt: skip
+    modes = {"line": "lines", "points": "markers", "both": "lines+markers"}
+    figure.add_scatter(
+        x=mark.x, y=mark.y, mode=modes[mark.style], name=escape(mark.label),
+        showlegend=bool(mark.label),
+        line={"color": color, "dash": "dash" if mark.dashed else "solid"},
+        marker={"color": color, "size": 6},
+    )  # fmt: skip
+
+
+def _bars(figure: go.Figure, mark: Bars, color: int) -> None:
+    figure.add_bar(
+        y=[escape(name) for name in mark.names], x=mark.values, orientation="h",
+        name=escape(mark.label), showlegend=bool(mark.label),
+        error_x=None if mark.errors is None else {"array": mark.errors, "thickness": 1},
+        marker={"color": [_color(i) for i in mark.colors or (color,) * len(mark.names)]},
+    )  # fmt: skip
+
+
+def _path(figure: go.Figure, mark: Path, color: str) -> None:
+    x, y, z = mark.points.T
+    marker: dict[str, Any] = {"size": 3, "color": color}
+    if mark.values is not None:
+        bar = {"title": {"text": escape(mark.value_label), "side": "right"}, "len": 0.7}
+        marker = {"size": 4, "color": mark.values, "colorscale": "Viridis", "colorbar": bar}
+    figure.add_scatter3d(
+        x=x, y=y, z=z, mode="lines+markers", name=escape(mark.label), showlegend=bool(mark.label),
+        line={"color": color, "width": 3}, marker=marker,
+        text=[escape(note) for note in mark.notes] or None,
+    )  # fmt: skip
+
+
+def _level(figure: go.Figure, chart: Chart, mark: Level) -> None:
+    """Draw a level as a curve across the others, so that it follows when an axis is switched."""
+    if any(isinstance(other, Bars) for other in chart.marks):
+        bars = next(other for other in chart.marks if isinstance(other, Bars))
+        ends: list[Any] = [escape(bars.names[0]), escape(bars.names[-1])]
+    else:
+        curves = [other for other in chart.marks if isinstance(other, Curve)]
+        along = [other.x if mark.axis == "y" else other.y for other in curves]
+        values = np.concatenate(along) if along else np.array([0.0, 1.0])
+        ends = [np.nanmin(values), np.nanmax(values)]
+    x, y = (ends, [mark.at] * 2) if mark.axis == "y" else ([mark.at] * 2, ends)
+    figure.add_scatter(
+        x=x, y=y, mode="lines", name=escape(mark.label), showlegend=bool(mark.label),
+        line={"color": "#888888", "dash": "dot", "width": 1.5},
+    )  # fmt: skip

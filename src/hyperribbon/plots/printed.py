@@ -1,0 +1,103 @@
+"""Charts as matplotlib figures."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
+from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
+
+__all__ = ["draw"]
+
+_LEGEND_LIMIT = 9
+
+
+def draw(chart: Chart) -> Figure:
+    """Return a chart as a matplotlib figure.
+
+    Args:
+        chart: What to draw.
+    """
+    options: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if chart.is_spatial else {}
+    figure, axis = new_figure(ratio=0.9 if chart.is_spatial else 0.75, **options)
+    colors = count()
+    labels = 0
+    for mark in chart.marks:
+        if isinstance(mark, Curve):
+            _curve(axis, mark, COLORS[_color(mark, colors)])
+        elif isinstance(mark, Bars):
+            _bars(axis, mark, next(colors))
+        elif isinstance(mark, Surface):
+            filled = axis.contourf(mark.x, mark.y, mark.z, levels=24, cmap=SEQUENTIAL)
+            axis.contour(mark.x, mark.y, mark.z, levels=8, colors="white", linewidths=0.5)
+            figure.colorbar(filled, ax=axis, label=mark.label)
+        elif isinstance(mark, Path):
+            _path(figure, axis, mark, COLORS[next(colors) % len(COLORS)])
+        else:
+            _level(axis, mark)
+        labels += bool(mark.label) and not isinstance(mark, Surface)
+    axis.set_xlabel(_plain(chart.x_label))
+    axis.set_ylabel(_plain(chart.y_label))
+    if chart.is_spatial:
+        axis.set_zlabel(_plain(chart.z_label))
+        axis.tick_params(labelsize=6)
+    if chart.log_x:
+        axis.set_xscale("log")
+    if chart.log_y:
+        axis.set_yscale("log")
+    if 1 <= labels <= _LEGEND_LIMIT:
+        axis.legend(loc="best")
+    return figure
+
+
+def _color(mark: Curve, colors: count) -> int:
+    return (next(colors) if mark.color is None else mark.color) % len(COLORS)
+
+
+def _curve(axis, mark: Curve, color: str) -> None:
+    marker = {"line": "", "points": "o", "both": "o"}[mark.style]
+    line = "" if mark.style == "points" else "--" if mark.dashed else "-"
+    axis.plot(
+        mark.x, mark.y, marker=marker, ls=line, color=color, label=_plain(mark.label) or None,
+        ms=3,
+    )  # fmt: skip
+    if mark.low is not None and mark.high is not None:
+        axis.fill_between(mark.x, mark.low, mark.high, color=color, alpha=0.2, lw=0)
+
+
+def _bars(axis, mark: Bars, color: int) -> None:
+    colors = [COLORS[i % len(COLORS)] for i in mark.colors or (color,) * len(mark.names)]
+    positions = np.arange(len(mark.names))[::-1]
+    axis.barh(
+        positions, mark.values, xerr=mark.errors, color=colors, height=0.7,
+        error_kw={"lw": 0.8}, label=_plain(mark.label) or None,
+    )  # fmt: skip
+    axis.set_yticks(positions, [_plain(_shorten(name)) for name in mark.names])
+
+
+def _path(figure: Figure, axis, mark: Path, color: str) -> None:
+    x, y, z = mark.points.T
+    axis.plot(x, y, z, color=color, lw=0.8, label=_plain(mark.label) or None)
+    if mark.values is None:
+        axis.scatter(x, y, z, color=color, s=5)
+        return
+    drawn = axis.scatter(x, y, z, c=mark.values, cmap=SEQUENTIAL, s=8)
+    figure.colorbar(drawn, ax=axis, label=_plain(mark.value_label), shrink=0.6, pad=0.15)
+
+
+def _level(axis, mark: Level) -> None:
+    draw_line = axis.axhline if mark.axis == "y" else axis.axvline
+    draw_line(mark.at, color="0.35", lw=1, ls=":", label=_plain(mark.label) or None)
+
+
+def _shorten(name: str, limit: int = 28) -> str:
+    return name if len(name) <= limit else "…" + name[-limit + 1 :]
+
+
+def _plain(text: str) -> str:
+    """Return text that matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")
