@@ -9,6 +9,7 @@ from hyperribbon.spectra.products import Products, asymmetry_error, asymmetry_li
 __all__ = ["Basis"]
 
 _CHECKED = 4  # earlier vectors each new one is checked against for symmetry
+_CHUNK = 8192  # terms of an inner product that are summed in the operator's own precision
 
 
 class Basis:
@@ -77,40 +78,49 @@ class Basis:
                 self.products(fresh[0]).unsqueeze(0) if added == 1 else self.products(fresh.T).T
             )
             self.images[start : self.size] = images
-            self._scale = max(self._scale, float(torch.linalg.vector_norm(images, dim=1).max()))
+            self._scale = max(self._scale, max(_norm(image) for image in images))
             self._project(start)
         return added
 
     def orthogonalize(self, row: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Return the unit vector along the part of `row` orthogonal to Q, and that part's norm.
 
-        The norm is 0 when nothing but rounding is left. Gram–Schmidt is repeated until a pass no
-        longer shortens the vector, which makes it orthogonal to working precision.
+        The norm is 0 when nothing but rounding is left.
         """
-        length = float(torch.linalg.vector_norm(row))
-        return self._orthogonalize(row.clone(), length, floor=10 * self._eps * length)
+        return self._clean(row, [], floor=10 * self._eps * _norm(row))
 
-    def remainder(self) -> tuple[torch.Tensor, float]:
-        """Return the unit vector along the part of the last image outside the basis, and its norm.
+    def remainder(self, width: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the images of the last `width` vectors have outside the basis.
 
-        The norm is 0 when the image lies in the basis up to rounding.
+        Returns:
+            Orthonormal rows (r, P) that span it, r ≤ width, and coefficients C (width, r) with
+            A q_i = (part in the basis) + Σ_j C_ij row_j. None are left (r = 0) when the images lie
+            in the basis up to rounding.
         """
-        image = self.images[self.size - 1]
-        length = float(torch.linalg.vector_norm(image))
-        row = image - self._T[:, -1].to(image) @ self.vectors[: self.size]
-        shorter = float(torch.linalg.vector_norm(row))
-        floor = self.rounding
-        if shorter > 0.7 * length and shorter > floor:
-            return row / shorter, shorter
-        return self._orthogonalize(row, shorter, floor)
+        last = slice(self.size - width, self.size)
+        block = self.images[last] - self._T[:, last].T.to(self.images) @ self.vectors[: self.size]
+        found: list[torch.Tensor] = []
+        for row in block:
+            direction, length = self._clean(row, found, floor=self.rounding)
+            if length > 0:
+                found.append(direction)
+        rows = torch.stack(found) if found else block[:0]
+        return rows, (block @ rows.T).double().cpu()
 
-    def _orthogonalize(
-        self, row: torch.Tensor, length: float, floor: float
+    def _clean(
+        self, row: torch.Tensor, found: list[torch.Tensor], floor: float
     ) -> tuple[torch.Tensor, float]:
+        """Orthogonalise against Q and `found`, until a pass no longer shortens the vector.
+
+        That makes it orthogonal to working precision.
+        """
         known = self.vectors[: self.size]
+        length = _norm(row)
         while length > floor:
-            row -= (known @ row) @ known
-            shorter = float(torch.linalg.vector_norm(row))
+            row = row - (known @ row) @ known
+            for other in found:
+                row = row - (other @ row) * other
+            shorter = _norm(row)
             if shorter > 0.7 * length and shorter > floor:
                 return row / shorter, shorter
             length = min(shorter, 0.7 * length)
@@ -143,11 +153,25 @@ class Basis:
         """Fill the rows and columns of T from `start` on; check a part of it for symmetry."""
         fresh = slice(start, self.size)
         Q, AQ = self.vectors[: self.size], self.images[: self.size]
-        columns = (Q @ AQ[fresh].T).double().cpu()
+        columns = _inner_products(Q, AQ[fresh])
         self.projected[: self.size, fresh] = columns
         self.projected[fresh, : self.size] = columns.T
         self.projected[fresh, fresh] = (columns[start:] + columns[start:].T) / 2
         near = max(start - _CHECKED, 0)
-        gap = float((columns[near:] - (AQ[near:] @ Q[fresh].T).double().cpu()).abs().max())
+        gap = float((columns[near:] - _inner_products(AQ[near:], Q[fresh])).abs().max())
         if gap > asymmetry_limit(self.products.dtype) * self._scale:
             raise asymmetry_error(self.products.op, gap / self._scale)
+
+
+def _norm(row: torch.Tensor) -> float:
+    """Return the norm, summed in float64: in float32 it is off by 1e-5 for long rows."""
+    return float(torch.linalg.vector_norm(row, dtype=torch.float64))
+
+
+def _inner_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return left @ right.T for long rows, summed in float64 over chunks of the columns."""
+    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
+    for start in range(0, left.shape[1], _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        total += left[:, chunk] @ right[:, chunk].T
+    return total.cpu()

@@ -63,13 +63,14 @@ def lanczos(
 ) -> Pairs:
     """Return the k wanted eigenpairs of a symmetric operator.
 
-    The basis grows along the Krylov chain q, Aq, A²q, … of a random vector (thick-restart Lanczos
-    with full reorthogonalisation) or, after a warm start, along the leading principal directions
-    of the residuals. When all wanted residuals are below tol·‖A‖, a confirming chain starts at a
-    random vector orthogonal to everything known. A wanted eigenvalue that was missed (a further
-    copy of a repeated one, a new one after a warm start) would show there. By the bound
-    1.648 √P exp(−√ε (2j − 1)) of Kuczyński and Woźniakowski (SIAM J. Matrix Anal. Appl. 13, 1992)
-    on a random chain of j products, it stays unseen with probability below 0.01.
+    The basis grows along the Krylov chain Q, AQ, A²Q, … of two random vectors (thick-restart block
+    Lanczos with full reorthogonalisation), so an eigenvalue that is repeated shows at least twice.
+    After a warm start it grows along the leading principal directions of the residuals. When all
+    wanted residuals are below tol·‖A‖, and values are repeated or the start was warm, a confirming
+    chain starts at a random vector orthogonal to everything known. A wanted eigenvalue that was
+    missed (a further copy, a new one) would show there. By the bound 1.648 √P exp(−√ε (2j − 1)) of
+    Kuczyński and Woźniakowski (SIAM J. Matrix Anal. Appl. 13, 1992) on a random chain of j
+    products, it stays unseen with probability below 0.01.
 
     Args:
         products: The operator.
@@ -82,7 +83,10 @@ def lanczos(
         max_matvecs: Products after which the best pairs so far are returned.
     """
     search = _Search(products, k, which, tol, capacity)
-    search.begin(draw() if start is None else start)
+    if start is None:
+        search.begin_chain(torch.cat([draw(), draw()]))
+    else:
+        search.begin(start)
     confirmed, expected = False, None  # the values the confirming chain, if any, should not change
     while True:
         search.rayleigh_ritz()
@@ -92,7 +96,7 @@ def lanczos(
             confirmed = search.agrees_with(expected)
             expected = None
         if expected is None and search.is_solved():
-            if confirmed:
+            if confirmed or (start is None and search.is_simple()):
                 break
             expected = search.wanted_values
             search.begin_chain(draw())
@@ -111,28 +115,33 @@ class _Search:
         self.k, self.which = k, which
         self.tol = max(tol, 20 * torch.finfo(products.dtype).eps)
         self.chain: int | None = None  # first vector of the current chain; None: no chain
-        self.tail: tuple[torch.Tensor, float] | None = None  # where the chain would go on
-        self.length = 0  # products of the current chain after its first vector
+        self.width = 1  # vectors in one link of the chain
+        self.length = 0  # links of the chain after its first
+        self.tail = torch.empty(0)  # directions the next link has,
+        self.coupling = torch.empty(0)  # and the parts of the last link's images along them
         self._residuals: torch.Tensor | None = None
 
     def begin(self, rows: torch.Tensor) -> None:
         """Start from one vector (a chain) or a block (a subspace to be improved)."""
-        self.chain = 0 if len(rows) == 1 else None
-        self.basis.expand(rows)
+        if len(rows) == 1:
+            self.begin_chain(rows)
+        else:
+            self.basis.expand(rows)
 
-    def begin_chain(self, row: torch.Tensor) -> None:
-        """Start a chain at a new direction, with room to grow."""
+    def begin_chain(self, rows: torch.Tensor) -> None:
+        """Start a chain at new directions, with room to grow."""
         if self.basis.capacity - self.basis.size < self._needed / sqrt(2):
             self._restart()
         self.chain, self.length = self.basis.size, 0
-        self.basis.expand(row)
+        self.width = self.basis.expand(rows)
 
     def rayleigh_ritz(self) -> None:
         """Update the Ritz pairs and the chain's tail."""
         self.values, self.coefficients = self.basis.ritz()
         self.wanted = select(self.values, self.k, self.which)
         self.norm = float(self.values.abs().max())
-        self.tail = None if self.chain is None else self.basis.remainder()
+        if self.chain is not None:
+            self.tail, self.coupling = self.basis.remainder(self.width)
         self._residuals = None
 
     @property
@@ -157,14 +166,20 @@ class _Search:
         """Whether nothing but what the basis has yet to see along the chain speaks against it."""
         if len(self.wanted) < self.k:
             return False
-        if self.tail is None:
+        if self.chain is None:
             return True
-        estimates = self.tail[1] * self.coefficients[-1, self.wanted].abs()
+        estimates = self._along_tail(self.coefficients[:, self.wanted])
         return float(estimates.max()) <= self.tol * self.norm
 
     def is_solved(self) -> bool:
         """Whether all k wanted pairs are there with true residuals below the tolerance."""
         return self.looks_solved and float(self.residual_norms.max()) <= self.tol * self.norm
+
+    def is_simple(self) -> bool:
+        """Whether the wanted values are distinct, each beyond the reach of its residual."""
+        reach = self.residual_norms + self.basis.rounding
+        gaps = self.wanted_values.diff()
+        return bool((gaps > reach[1:] + reach[:-1]).all())
 
     def agrees_with(self, expected: torch.Tensor) -> bool:
         """Whether the wanted values are still the expected ones, to the tolerance."""
@@ -178,7 +193,7 @@ class _Search:
         1 − `_DOUBT`, or the chain's own extreme pairs have settled, or it is so long that nothing
         clearly beyond them can be left.
         """
-        if self.chain is None or self.tail is None:
+        if self.chain is None:
             return True
         if sqrt(_NEAR) * (2 * self.length + 1) >= self._needed:
             return True
@@ -188,7 +203,7 @@ class _Search:
         for sign, boundary in self._boundaries():
             top, bottom = (high, low) if sign > 0 else (-low, -high)
             position = -1 if sign > 0 else 0
-            error = self.tail[1] * float(coefficients[-1, position].abs())
+            error = float(self._along_tail(coefficients[:, position]))
             if error <= max(_SETTLED * abs(top), self.basis.rounding):
                 ends.append(True)
             else:
@@ -197,17 +212,15 @@ class _Search:
         return all(ends)
 
     def extend_chain(self, draw: Callable[[], torch.Tensor]) -> None:
-        """Add the next vector of the chain, or a new direction when the chain is exhausted."""
-        assert self.tail is not None
-        row, length = self.tail
-        if length == 0:
+        """Add the next link of the chain, or a new direction when the chain is exhausted."""
+        if len(self.tail) == 0:
             self.begin_chain(draw())
             return
-        if self.basis.size == self.basis.capacity:
+        if self.basis.capacity - self.basis.size < len(self.tail):
             self._restart()
             self.chain = self.basis.size
         self.length += 1
-        self.basis.expand(row.unsqueeze(0), orthonormal=True)
+        self.width = self.basis.expand(self.tail, orthonormal=True)
 
     def reduce_residuals(self, draw: Callable[[], torch.Tensor]) -> None:
         """Add the leading principal directions of the residuals that are too large."""
@@ -230,6 +243,10 @@ class _Search:
         """Return the wanted pairs with their true residuals."""
         rows = self.basis.combine(self.coefficients[:, self.wanted])
         return Pairs(self.wanted_values, rows, self.residual_norms, self.norm)
+
+    def _along_tail(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """Return the norms of the residuals' parts along the chain's tail."""
+        return torch.linalg.vector_norm(self.coupling.T @ coefficients[-self.width :], dim=0)
 
     @property
     def _needed(self) -> float:

@@ -94,10 +94,10 @@ def _quadrature(
     basis = Basis(products, steps)
     basis.expand(probe)
     while basis.size < steps:
-        direction, length = basis.remainder()
-        if length == 0:
+        direction, _ = basis.remainder()
+        if len(direction) == 0:
             break
-        basis.expand(direction.unsqueeze(0), orthonormal=True)
+        basis.expand(direction, orthonormal=True)
     nodes, coefficients = basis.ritz()
     return nodes, coefficients[0] ** 2
 
