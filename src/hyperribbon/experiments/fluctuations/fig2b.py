@@ -21,7 +21,7 @@ TITLE = "Weights of the samples in the gradient noise"
 
 @dataclass(frozen=True)
 class Config:
-    """Input dimension, sample numbers, and realisations averaged."""
+    """Input dimension, sample numbers, realisations averaged (more of them for few samples)."""
 
     inputs: int
     samples: tuple[int, ...]
@@ -55,7 +55,7 @@ def compute(config: Config, context: Context) -> Result:
         {
             "inputs": config.inputs,
             "samples": P,
-            "realisations": config.realisations,
+            "realisations": config.realisations * max(1, 1000 // P),
             "seed": context.seed,
         }
         for P in config.samples

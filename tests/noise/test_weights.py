@@ -1,0 +1,163 @@
+"""Weight covariance, stationarity and the variance–flatness relation on known processes."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon import noise
+from hyperribbon.core import ArgumentError
+from hyperribbon.training import trace_one_layer
+
+
+def gaussian(n, variances, seed=0, rotation=None):
+    draws = np.random.default_rng(seed).normal(size=(n, len(variances))) * np.sqrt(variances)
+    return draws if rotation is None else draws @ rotation.T
+
+
+@pytest.mark.parametrize(("n", "P"), [(200, 8), (30, 120)])
+@pytest.mark.parametrize("memory", [2**29, 4000])
+def test_modes_are_those_of_the_sample_covariance_on_both_routes(n, P, memory):
+    weights = gaussian(n, np.linspace(4, 0.1, P)) + 7
+    found = hr.weight_covariance(weights, k=6, memory=memory)
+    covariance = np.cov(weights.T)
+    expected = np.linalg.eigvalsh(covariance)[::-1][:6]
+    np.testing.assert_allclose(found.eigenvalues, expected, rtol=1e-9)
+    np.testing.assert_allclose(covariance @ found.modes, found.modes * expected, atol=1e-8)
+    np.testing.assert_allclose(found.modes.T @ found.modes, np.eye(6), atol=1e-10)
+    assert found.total == pytest.approx(np.trace(covariance))
+    np.testing.assert_allclose(found.projections, (weights - weights.mean(0)) @ found.modes)
+
+
+def test_trajectories_are_streamed_by_name(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20, 6))
+    trajectory = hr.Trajectory.create(tmp_path / "run")
+    for step, row in enumerate(torch.from_numpy(rows)):
+        state = {"a.weight": row[:4].reshape(2, 2), "b.weight": row[4:], "b.count": torch.tensor(3)}
+        trajectory.append(step, weights=state)
+    for source in (trajectory, tmp_path / "run"):
+        found = hr.weight_covariance(source, params="a.*")
+        np.testing.assert_allclose(found.mean, rows[:, :4].mean(axis=0))
+        expected = np.linalg.eigvalsh(np.cov(rows[:, :4].T))[::-1]
+        np.testing.assert_allclose(found.eigenvalues, expected, rtol=1e-9)
+    late = hr.weight_covariance(trajectory, start=5)
+    assert late.samples == 15
+    np.testing.assert_allclose(late.mean, rows[5:].mean(axis=0))
+    with pytest.raises(ArgumentError, match="no recorded weight"):
+        hr.weight_covariance(trajectory, params="c.*")
+
+
+def test_too_few_moments_are_refused():
+    with pytest.raises(ArgumentError, match="at least 12"):
+        hr.weight_covariance(np.ones((5, 3)))
+
+
+def test_autocorrelation_time_of_an_autoregressive_series():
+    rng = np.random.default_rng(0)
+    a, n = 0.8, 60_000
+    series = np.zeros((n, 2))
+    for t in range(1, n):
+        series[t, 0] = a * series[t - 1, 0] + rng.normal()
+    series[:, 1] = rng.normal(size=n)
+    times = noise.autocorrelation_time(series)
+    assert times[0] == pytest.approx((1 + a) / (1 - a), rel=0.2)
+    assert times[1] == pytest.approx(1, abs=0.1)
+
+
+def test_stationary_series_pass_and_drifting_ones_fail():
+    rng = np.random.default_rng(1)
+    passed = [noise.stationarity(rng.normal(size=(400, 4))).stationary for _ in range(40)]
+    assert np.mean(passed) >= 0.95
+    drifting = rng.normal(size=(400, 4)) + np.linspace(0, 2, 400)[:, None]
+    result = noise.stationarity(drifting)
+    assert not result.stationary
+    assert result.drift > 0.5
+    walk = np.cumsum(rng.normal(size=(400, 4)), axis=0)
+    assert not noise.stationarity(walk).stationary
+
+
+def test_measured_sgd_agrees_with_the_prediction_from_curvature_and_noise():
+    torch.manual_seed(0)
+    inputs = torch.randn(80, 5, dtype=torch.float64)
+    targets = inputs @ torch.randn(5, 1).double() + 0.5 * torch.randn(80, 1).double()
+    X, Y = inputs.T.numpy(), targets[:, 0].numpy()
+    model = nn.Linear(5, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.linalg.lstsq(inputs, targets).solution.T)
+    half = nn.MSELoss()
+    H = hr.Hessian(model, half, (inputs, targets))
+    C = hr.GradientCovariance(model, half, (inputs, targets), batch_size=10)
+    # Steps of λ on half squares are steps of λ/2 on nn.MSELoss.
+    predicted = hr.stationary_covariance(H, C, 0.1, "discrete", k=5)
+    path = trace_one_layer(X, Y, lr=0.2, batch_size=10, record=np.arange(100, 20_000, 20))
+    result = noise.compare_covariance(path[:, 0], predicted)
+    assert result.discrepancy < 4 * result.sampling_error
+    assert result.variance_ratio == pytest.approx(1, abs=0.15)
+    wrong = hr.stationary_covariance(H, C, 0.2, "discrete", k=5)
+    assert noise.compare_covariance(path[:, 0], wrong).discrepancy > 0.3
+
+
+@pytest.fixture(scope="module")
+def power_law():
+    rng = np.random.default_rng(3)
+    rotation = np.linalg.qr(rng.normal(size=(12, 12)))[0]
+    curvature = np.geomspace(3, 0.1, 12)
+    return rotation, curvature, (rotation * curvature) @ rotation.T
+
+
+def test_exponent_and_interval_recover_a_known_power_law(power_law):
+    rotation, curvature, H = power_law
+    covered = []
+    for seed in range(10):
+        weights = gaussian(3000, curvature**0.8, seed, rotation)
+        result = hr.variance_flatness(weights, H, seed=seed)
+        covered.append(result.interval[0] <= 1.6 <= result.interval[1])
+        assert result.corrected_exponent == pytest.approx(1.6, abs=0.05)
+    assert sum(covered) >= 7
+    assert not result.too_few_samples
+    assert result.stationarity.stationary
+
+
+def test_few_samples_inflate_the_exponent_and_are_warned_about(power_law):
+    rotation, curvature, H = power_law
+    weights = gaussian(60, curvature**0.8, 1, rotation)
+    with pytest.warns(noise.FewSamplesWarning, match="independent samples"):
+        result = hr.variance_flatness(weights, H)
+    assert result.exponent > 1.8
+    assert result.bias > 0.15
+    assert abs(result.corrected_exponent - 1.6) < abs(result.exponent - 1.6)
+
+
+def test_drift_is_warned_about(power_law):
+    rotation, curvature, H = power_law
+    weights = gaussian(3000, curvature**0.8, 2, rotation)
+    weights = weights + np.outer(np.linspace(0, 6, 3000), rotation[:, 3])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = hr.variance_flatness(weights, H)
+    assert any(issubclass(w.category, noise.DriftWarning) for w in caught)
+    assert not result.stationarity.stationary
+
+
+def test_widths_of_a_parabola_follow_its_curvature(power_law):
+    rotation, curvature, H = power_law
+    weights = gaussian(4000, curvature**0.8, 0, rotation)
+    base, mean = 0.3, weights.mean(axis=0)
+
+    def loss(w):
+        return base + 0.5 * (w - mean) @ H @ (w - mean)
+
+    result = hr.variance_flatness(weights, torch.from_numpy(H), loss=loss)
+    assert result.widths is not None
+    expected = 2 * np.sqrt(2 * base * (np.e - 1) / result.curvatures)
+    np.testing.assert_allclose(result.widths, expected, rtol=1e-4)
+    assert result.width_exponent == pytest.approx(result.exponent, abs=1e-3)
+
+
+def test_curvature_of_another_size_is_refused(power_law):
+    with pytest.raises(ArgumentError, match="the trajectory has 12 weights"):
+        hr.variance_flatness(gaussian(100, np.ones(12)), np.eye(5))
