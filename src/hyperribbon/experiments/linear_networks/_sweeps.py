@@ -188,6 +188,12 @@ def record_times(epochs: int) -> list[int]:
     return sorted({0, *np.geomspace(min(30, epochs), epochs, 11).astype(int).tolist(), epochs})
 
 
+def least_rise(sharpness: np.ndarray) -> float:
+    """Return the least change from one share to the next, over data sets (m, s); NaN for one."""
+    steps = np.diff(sharpness, axis=1)
+    return float(steps.min()) if steps.size else float("nan")
+
+
 def plot_sweep(result: SweepResult, trained: str) -> Figure:
     """Draw sharpness against the largest share, a panel for each data set.
 

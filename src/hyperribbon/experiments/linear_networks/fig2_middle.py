@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
@@ -13,6 +12,7 @@ from hyperribbon.experiments.linear_networks._data import BUNDLED, FULL, SMOKE
 from hyperribbon.experiments.linear_networks._sweeps import (
     SweepConfig,
     SweepResult,
+    least_rise,
     plot_sweep,
     run_sweep,
 )
@@ -56,7 +56,7 @@ def claims(result: SweepResult) -> list[Claim]:
             place="Sec. 5",
             statement="Sharpness rises with the share of the largest class",
             expected=Band.at_least(0.0, "paper"),
-            measured=np.diff(middle, axis=1).min(),
+            measured=least_rise(middle),
             why="least change from one share to the next larger one, over data sets",
         ),
         Claim.judge(

@@ -25,6 +25,7 @@ from hyperribbon.experiments.linear_networks._data import (
 from hyperribbon.experiments.linear_networks._sweeps import (
     SweepConfig,
     SweepResult,
+    least_rise,
     plot_sweep,
     predictions,
     run_sweep,
@@ -144,7 +145,7 @@ def claims(result: SweepResult) -> list[Claim]:
             place="Sec. 5",
             statement="Sharpness rises with the share of the largest class, as for linear networks",
             expected=Band.at_least(0.0, "paper"),
-            measured=np.diff(trained, axis=1).min(),
+            measured=least_rise(trained),
             why="least change from one share to the next larger one, over data sets",
         ),
         Claim.judge(
