@@ -37,6 +37,7 @@ from hyperribbon.training.models import (
 )
 from hyperribbon.training.recorder import Recorder, RecordingWarning
 from hyperribbon.training.sampling import SAMPLING_SCHEMES, epoch_batches
+from hyperribbon.training.scattering import Scattering, scattering_features
 
 __all__ = [
     "ARCHITECTURES",
@@ -53,6 +54,7 @@ __all__ = [
     "RecordingWarning",
     "RunningMoments",
     "SAMPLING_SCHEMES",
+    "Scattering",
     "TrainingResult",
     "TwoLayerEnsemble",
     "all_convolutional",
@@ -67,6 +69,7 @@ __all__ = [
     "make_architecture",
     "mlp",
     "predict",
+    "scattering_features",
     "simulate_one_layer",
     "simulate_two_layer",
     "trace_one_layer",
