@@ -1,1 +1,26 @@
-""""""
+"""Distances between probabilistic models, and the low-dimensional spaces they live in."""
+
+from hyperribbon.manifold.distances import DistanceReport, bhattacharyya
+from hyperribbon.manifold.embedding import PCA, InPCA, explained_stress
+from hyperribbon.manifold.trajectories import (
+    geodesic,
+    ignorance,
+    progress,
+    resample,
+    trajectory_distances,
+    truth,
+)
+
+__all__ = [
+    "DistanceReport",
+    "InPCA",
+    "PCA",
+    "bhattacharyya",
+    "explained_stress",
+    "geodesic",
+    "ignorance",
+    "progress",
+    "resample",
+    "trajectory_distances",
+    "truth",
+]

@@ -1,0 +1,172 @@
+"""Bhattacharyya distances between many probabilistic models, in tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
+from hyperribbon.core.generators import numpy_generator
+from hyperribbon.manifold.tiles import PRECISIONS, sum_logs
+
+__all__ = ["DistanceReport", "bhattacharyya"]
+
+_PARTS = 8  # parts of a subset, for its standard error
+
+
+@dataclass(frozen=True)
+class DistanceReport:
+    """What was done to get a matrix of distances.
+
+    Attributes:
+        samples: Samples that the models were given with.
+        used: Samples that the distances average over.
+        zeros: Probabilities that were exactly zero in those samples.
+        floored: Probabilities that were raised to the floor.
+        underflows: Affinities too small for the precision, taken from log-probabilities instead.
+        stderr: Root mean square over pairs of the standard error that the subset causes; 0 when
+            all samples were used.
+    """
+
+    samples: int
+    used: int
+    zeros: int
+    floored: int
+    underflows: int
+    stderr: float
+
+
+def bhattacharyya(
+    P: Any,
+    Q: Any = None,
+    *,
+    log: bool = False,
+    floor: float | None = None,
+    subset: int | None = None,
+    seed: int = 0,
+    precision: Literal["single", "double"] = "single",
+    threads: int | None = None,
+    report: bool = False,
+) -> Any:
+    """Return the mean Bhattacharyya distance between all pairs of models.
+
+        D(u, v) = −(1/n) Σ_s log Σ_c √(p_u(c|s) p_v(c|s)).
+
+    Affinities Σ_c √(p p) of up to 16 samples are multiplied before one logarithm is taken, as many
+    as a lower bound on each keeps clear of underflow; the rare affinity below that bound gets its
+    logarithm from log-probabilities instead. Products run in the precision asked for, the sum over
+    samples in float64.
+
+    Args:
+        P: (models, samples, classes), probabilities; array or tensor.
+        Q: Other models on the same samples; None for P itself (the result is then symmetric with a
+            zero diagonal).
+        log: Whether P and Q hold log-probabilities; nothing underflows then.
+        floor: Rule for tiny probabilities: None leaves them as they are, so that a zero that two
+            models share only with each other's mass is an error; a number raises every probability
+            to it and normalises again.
+        subset: Use this many samples, drawn without replacement; None for all.
+        seed: For the draw of the subset.
+        precision: "single" (error about 1e-7) or "double".
+        threads: Tiles computed at once; None for torch's number of threads.
+        report: Whether to return a `DistanceReport` too.
+
+    Returns:
+        (models of P, models of Q) in float64; with `report`, also the report.
+
+    Raises:
+        ArgumentError: Shapes that do not match, numbers that are no probabilities, or two models
+            that give no class a common probability on some sample (infinite distance).
+
+    >>> P = np.array([[[0.5, 0.5]], [[0.9, 0.1]]])
+    >>> bhattacharyya(P, precision="double").round(4)
+    array([[0.    , 0.1116],
+           [0.1116, 0.    ]])
+    """
+    check_choice("precision", precision, tuple(PRECISIONS))
+    left = _models("P", P)
+    right = None if Q is None else _models("Q", Q)
+    if right is not None and right.shape[1:] != left.shape[1:]:
+        raise ArgumentError(
+            "Q", right, f"P has samples and classes {left.shape[1:]}", "Use the same samples."
+        )
+    total = left.shape[1]
+    parts: list[Any] = [slice(None)]
+    if subset is not None:
+        check_positive_int("subset", subset, maximum=total)
+        chosen = numpy_generator(seed, "subset").permutation(total)[:subset]
+        parts = np.array_split(chosen, min(_PARTS, subset))
+    workers = torch.get_num_threads() if threads is None else check_positive_int("threads", threads)
+    sums, sizes = [], []
+    zeros = floored = underflows = 0
+    for part in parts:
+        both = []
+        for name, models in (("P", left), ("Q", right)):
+            if models is not None:
+                ready, empty, raised = _apply_rule(name, models[:, part], log, floor)
+                both.append(ready)
+                zeros, floored = zeros + empty, floored + raised
+        distances, tiny = sum_logs(both[0], both[-1], log, precision, workers)
+        sums.append(distances)
+        sizes.append(both[0].shape[1])
+        underflows += tiny
+    used = sum(sizes)
+    result = np.sum(sums, axis=0) / used
+    if not np.isfinite(result).all():
+        raise ArgumentError(
+            "P",
+            left,
+            f"{int((~np.isfinite(result)).sum())} pairs of models share no class on some sample, "
+            "so their distance is infinite",
+            "Pass log-probabilities with log=True, or a floor such as floor=1e-12.",
+        )
+    if not report:
+        return result
+    stderr = 0.0
+    if len(parts) > 1:
+        means = np.stack([part / size for part, size in zip(sums, sizes, strict=True)])
+        spread = (means.var(axis=0, ddof=1) / len(parts)).mean()
+        stderr = float(np.sqrt(spread * (1 - used / total)))
+    return result, DistanceReport(total, used, zeros, floored, underflows, stderr)
+
+
+def _models(name: str, given: Any) -> np.ndarray:
+    array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    if array.ndim != 3 or 0 in array.shape:
+        raise ArgumentError(
+            name, array, "models are rows of predictions", "Give (models, samples, classes)."
+        )
+    return array if array.dtype in (np.float32, np.float64) else array.astype(float)
+
+
+def _apply_rule(
+    name: str, models: np.ndarray, log: bool, floor: float | None
+) -> tuple[np.ndarray, int, int]:
+    """Check that these are probabilities and apply the floor; count zeros and raised entries."""
+    classes = np.ones(models.shape[2], dtype=models.dtype)
+    lowest = models.min()
+    if log:
+        with np.errstate(over="ignore"):
+            mass = np.exp(models) @ classes
+        zeros = int(np.isneginf(models).sum()) if np.isneginf(lowest) else 0
+    else:
+        mass = models @ classes
+        zeros = int((models == 0).sum()) if lowest == 0 else 0
+    if not np.abs(mass - 1).max() < 1e-3 or (not log and lowest < 0):
+        raise ArgumentError(
+            name,
+            models,
+            "its rows are not probabilities that sum to one",
+            "Apply softmax first, or log_softmax and log=True.",
+        )
+    if floor is None:
+        return models, zeros, 0
+    check_positive("floor", floor)
+    low = models < (np.log(floor) if log else floor)
+    raised = np.where(low, np.log(floor) if log else floor, models)
+    if log:
+        return raised - np.log(np.exp(raised).sum(axis=2, keepdims=True)), zeros, int(low.sum())
+    return raised / raised.sum(axis=2, keepdims=True), zeros, int(low.sum())

@@ -1,0 +1,283 @@
+"""InPCA and PCA: low-dimensional coordinates of models, with one interface."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import scipy.linalg
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive_int
+from hyperribbon.core.generators import numpy_generator
+from hyperribbon.manifold.distances import bhattacharyya
+
+__all__ = ["InPCA", "PCA", "explained_stress"]
+
+
+class InPCA(TransformerMixin, BaseEstimator):
+    """Intensive principal component analysis: models in a Minkowski space that keeps distances.
+
+    The matrix D of Bhattacharyya distances is centred and diagonalised,
+
+        W = −½ L D Lᵀ,   L = I − 1wᵀ,   W = Σᵢ λᵢ vᵢvᵢᵀ,   xᵢ = √|λᵢ| vᵢ,
+
+    with eigenvalues sorted by |λ|. Negative ones belong to time-like directions, along which
+    squared differences count negatively: D = Σᵢ sign(λᵢ)(xᵢ(u) − xᵢ(v))² when all are kept.
+    Implements the embedding of Fig. 1 of [ribbons].
+
+    Args:
+        n_components: Number of coordinates; None for all.
+        metric: "bhattacharyya" for predictions (models, samples, classes), "precomputed" for a
+            matrix of distances.
+        landmarks: How many models (drawn by `seed`), or which ones, the space is built from; the
+            others are projected into it. None for all.
+        log: Whether predictions are log-probabilities.
+        floor: Rule for tiny probabilities, see `bhattacharyya`.
+        precision: Of the distances; "double" reproduces the fitted points in `transform` to 1e-8.
+        seed: For the draw of the landmarks.
+
+    Attributes:
+        embedding_: (models, n_components), coordinates of the models given to `fit`.
+        eigenvalues_: (n_components,), signed, descending in magnitude.
+        time_like_: (n_components,), whether the direction's eigenvalue is negative.
+        explained_stress_: (n_components,), share of the stress explained by the first 1, 2, …
+            directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²).
+        spectrum_: All eigenvalues of W, descending in magnitude.
+        landmarks_: Indices of the models that the space is built from.
+
+    >>> P = np.array([[[0.5, 0.5]], [[0.7, 0.3]], [[0.99, 0.01]]])
+    >>> inpca = InPCA(n_components=2).fit(P)
+    >>> bool(np.abs(inpca.transform(P) - inpca.embedding_).max() < 1e-8)
+    True
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = 3,
+        metric: Literal["bhattacharyya", "precomputed"] = "bhattacharyya",
+        landmarks: int | np.ndarray | None = None,
+        *,
+        log: bool = False,
+        floor: float | None = None,
+        precision: Literal["single", "double"] = "double",
+        seed: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.metric = metric
+        self.landmarks = landmarks
+        self.log = log
+        self.floor = floor
+        self.precision = precision
+        self.seed = seed
+
+    def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:
+        """Build the space.
+
+        Args:
+            X: (models, samples, classes), or (models, models) distances.
+            y: Ignored.
+            sample_weight: (models,), how much each model counts; zero places a model without
+                letting it shape the space. None for equal weights.
+        """
+        check_choice("metric", self.metric, ("bhattacharyya", "precomputed"))
+        models = _as_array(X)
+        chosen = self._choose(len(models))
+        if self.metric == "precomputed":
+            if models.ndim != 2 or models.shape[0] != models.shape[1]:
+                raise ArgumentError(
+                    "X", models, "distances form a square", "Give (models, models)."
+                )
+            distances = models[np.ix_(chosen, chosen)]
+        else:
+            distances = self._distances(models[chosen], None)
+            self._models = models[chosen]
+        check_finite("X", distances)
+        weights = _weights(sample_weight, len(models))[chosen]
+        weights = weights * (len(chosen) / weights.sum())
+        self._centre(distances, weights)
+        roots = np.sqrt(weights)
+        matrix = roots[:, None] * self._centred(distances) * roots
+        eigenvalues, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2)
+        order = np.argsort(-np.abs(eigenvalues), kind="stable")
+        count = len(order) if self.n_components is None else self.n_components
+        count = check_positive_int("n_components", count, maximum=len(order))
+        self.spectrum_ = eigenvalues[order]
+        self.eigenvalues_ = self.spectrum_[:count]
+        self.time_like_ = self.eigenvalues_ < 0
+        vectors = _orient(vectors[:, order[:count]])
+        scale = np.sqrt(np.abs(self.eigenvalues_))
+        usable = scale > scale[0] * 1e-8
+        self._project = (
+            roots[:, None]
+            * vectors
+            * np.where(usable, np.sign(self.eigenvalues_) / np.where(usable, scale, 1.0), 0.0)
+        )
+        squares = np.cumsum(self.eigenvalues_**2) / (self.spectrum_**2).sum()
+        self.explained_stress_ = 1 - np.sqrt(np.clip(1 - squares, 0, None))
+        self.landmarks_ = chosen
+        self.n_features_in_ = models.shape[1]
+        if len(chosen) == len(models):
+            self.embedding_ = self._centred(distances) @ self._project
+        else:
+            self.embedding_ = self.transform(models[:, chosen] if models.ndim == 2 else models)
+        return self
+
+    def fit_transform(
+        self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Build the space and return the coordinates of the models it was built from."""
+        return self.fit(X, sample_weight=sample_weight).embedding_
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return coordinates of models: predictions, or distances to the fitted landmarks.
+
+        x = −½(d − d·w − column means + grand mean)·V·sign(λ)/√|λ|.
+        """
+        check_is_fitted(self, "eigenvalues_")
+        models = _as_array(X)
+        distances = models
+        if self.metric != "precomputed":
+            distances = self._distances(models, self._models)
+        elif models.ndim != 2 or models.shape[1] != len(self.landmarks_):
+            raise ArgumentError(
+                "X",
+                models,
+                f"the space was built from {len(self.landmarks_)} models",
+                "Give distances to each of them: (models, landmarks).",
+            )
+        return self._centred(distances) @ self._project
+
+    def _choose(self, count: int) -> np.ndarray:
+        if self.landmarks is None:
+            return np.arange(count)
+        if np.ndim(self.landmarks) == 0:
+            wanted = check_positive_int("landmarks", int(self.landmarks), maximum=count)
+            return np.sort(numpy_generator(self.seed, "landmarks").permutation(count)[:wanted])
+        return np.asarray(self.landmarks, dtype=int)
+
+    def _distances(self, P: np.ndarray, Q: np.ndarray | None) -> np.ndarray:
+        return bhattacharyya(P, Q, log=self.log, floor=self.floor, precision=self.precision)
+
+    def _centre(self, distances: np.ndarray, weights: np.ndarray) -> None:
+        self._weights = weights / weights.sum()
+        self._column_means = self._weights @ distances
+        self._grand_mean = float(self._column_means @ self._weights)
+
+    def _centred(self, distances: np.ndarray) -> np.ndarray:
+        rows = (distances @ self._weights)[:, None]
+        return -(distances - rows - self._column_means + self._grand_mean) / 2
+
+
+class PCA(TransformerMixin, BaseEstimator):
+    """Principal components of models by their Euclidean predictions, with the interface of InPCA.
+
+    Eigenvalues are those of the centred Gram matrix Σ_u w_u (x_u − x̄)(x_u − x̄)ᵀ with weights that
+    sum to the number of models, so that InPCA of squared Euclidean distances gives the same space.
+
+    Args:
+        n_components: Number of coordinates; None for all.
+
+    Attributes:
+        embedding_: (models, n_components).
+        eigenvalues_: (n_components,), descending.
+        time_like_: All False: a Euclidean space has no time-like directions.
+        explained_stress_: As for InPCA.
+        explained_variance_ratio_: (n_components,), share of the variance by direction.
+        spectrum_: All eigenvalues.
+        components_: (n_components, features), the directions.
+        mean_: (features,).
+    """
+
+    def __init__(self, n_components: int | None = 3) -> None:
+        self.n_components = n_components
+
+    def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> PCA:
+        """Build the space from predictions (models, ...), flattened for each model."""
+        points = _flat(X)
+        weights = _weights(sample_weight, len(points))
+        weights = weights * (len(points) / weights.sum())
+        self.mean_ = weights @ points / len(points)
+        scaled = np.sqrt(weights)[:, None] * (points - self.mean_)
+        _, singular, V = scipy.linalg.svd(scaled, full_matrices=False)
+        count = len(singular) if self.n_components is None else self.n_components
+        count = check_positive_int("n_components", count, maximum=len(singular))
+        self.spectrum_ = singular**2
+        self.eigenvalues_ = self.spectrum_[:count]
+        self.time_like_ = np.zeros(count, dtype=bool)
+        self.components_ = _orient(V[:count].T).T
+        squares = np.cumsum(self.eigenvalues_**2) / (self.spectrum_**2).sum()
+        self.explained_stress_ = 1 - np.sqrt(np.clip(1 - squares, 0, None))
+        self.explained_variance_ratio_ = self.eigenvalues_ / self.spectrum_.sum()
+        self.n_features_in_ = points.shape[1]
+        self.embedding_ = self.transform(points)
+        return self
+
+    def fit_transform(
+        self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Build the space and return the coordinates of the models it was built from."""
+        return self.fit(X, sample_weight=sample_weight).embedding_
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return coordinates of models."""
+        check_is_fitted(self, "components_")
+        return (_flat(X) - self.mean_) @ self.components_.T
+
+
+def explained_stress(
+    distances: np.ndarray, embedding: np.ndarray, time_like: np.ndarray
+) -> np.ndarray:
+    """Return how well 1, 2, … coordinates of any embedding keep the distances of its points.
+
+        1 − ‖W − X_k J X_kᵀ‖_F/‖W‖_F,   W = −½ L D L,   J = diag(±1),
+
+    with the coordinates X centred over the points. For the points an InPCA was built from this is
+    its `explained_stress_`; for other points it says how well they fit into that space.
+
+    Args:
+        distances: (m, m), distances between the points.
+        embedding: (m, k), their coordinates.
+        time_like: (k,), which coordinates count negatively.
+    """
+    check_finite("distances", np.asarray(distances, dtype=float))
+    rows = distances - distances.mean(axis=1, keepdims=True)
+    W = -(rows - rows.mean(axis=0)) / 2
+    X = embedding - embedding.mean(axis=0)
+    J = np.where(time_like, -1.0, 1.0)
+    along = J * np.einsum("ik,ij,jk->k", X, W, X, optimize=True)
+    overlap = J[:, None] * J * (X.T @ X) ** 2
+    norm = (W**2).sum()
+    sizes = np.arange(1, X.shape[1] + 1)
+    left = np.array([norm - 2 * along[:k].sum() + overlap[:k, :k].sum() for k in sizes])
+    return 1 - np.sqrt(np.clip(left, 0, None) / norm)
+
+
+def _as_array(X: Any) -> np.ndarray:
+    return X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
+
+
+def _flat(X: Any) -> np.ndarray:
+    array = check_finite("X", _as_array(X).astype(float))
+    if array.ndim < 2:
+        raise ArgumentError("X", array, "models are rows", "Give (models, ...).")
+    return array.reshape(len(array), -1)
+
+
+def _weights(given: np.ndarray | None, count: int) -> np.ndarray:
+    if given is None:
+        return np.ones(count)
+    weights = check_finite("sample_weight", np.asarray(given, dtype=float))
+    if weights.shape != (count,) or (weights < 0).any() or not weights.any():
+        raise ArgumentError(
+            "sample_weight", weights, f"there are {count} models", "Give one weight ≥ 0 for each."
+        )
+    return weights
+
+
+def _orient(vectors: np.ndarray) -> np.ndarray:
+    """Turn every column so that its largest entry is positive: the same picture every time."""
+    largest = np.abs(vectors).argmax(axis=0)
+    return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])

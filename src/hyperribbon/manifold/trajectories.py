@@ -1,0 +1,153 @@
+"""Training as a path through the space of models: progress, resampling, distances of paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.manifold.distances import bhattacharyya
+
+__all__ = ["geodesic", "ignorance", "progress", "resample", "trajectory_distances", "truth"]
+
+
+def truth(targets: Any, classes: int) -> np.ndarray:
+    """Return the model that knows every label: (samples, classes), one-hot."""
+    labels = targets.cpu().numpy() if isinstance(targets, torch.Tensor) else np.asarray(targets)
+    return np.eye(check_positive_int("classes", classes))[labels]
+
+
+def ignorance(samples: int, classes: int) -> np.ndarray:
+    """Return the model that gives every class the same probability: (samples, classes)."""
+    return np.full((samples, classes), 1 / check_positive_int("classes", classes))
+
+
+def geodesic(start: np.ndarray, end: np.ndarray, tau: float | np.ndarray) -> np.ndarray:
+    """Return the shortest path from one model to another, in the metric of Fisher.
+
+    Square roots of probabilities lie on a sphere, one for each sample; the path follows its great
+    circle,
+
+        √p_τ = [sin((1−τ)θ)·√p₀ + sin(τθ)·√p₁]/sin θ,   cos θ = Σ_c √(p₀p₁).
+
+    Args:
+        start: (samples, classes), probabilities.
+        end: (samples, classes), probabilities.
+        tau: Where on the path: 0 is the start, 1 the end. A number or an array of k.
+
+    Returns:
+        (samples, classes), or (k, samples, classes) for an array.
+    """
+    a, b = np.sqrt(start), np.sqrt(end)
+    first, second = _circle(np.einsum("sc,sc->s", a, b), np.asarray(tau, dtype=float)[..., None])
+    return (first[..., None] * a + second[..., None] * b) ** 2
+
+
+def progress(
+    P: Any,
+    end: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    distance: Literal["angle", "bhattacharyya"] = "angle",
+) -> np.ndarray:
+    """Return how far along the geodesic from ignorance to truth each model has come: (models,).
+
+    It is the τ in [0, 1] whose point on the geodesic is nearest to the model, in the mean over
+    samples of the angle arccos Σ√(pq) or of the Bhattacharyya distance −log Σ√(pq). Only the
+    affinities with the two ends enter, so the search is cheap: a grid, then golden sections.
+
+    Args:
+        P: (models, samples, classes), probabilities.
+        end: (samples, classes), the goal, usually `truth`.
+        start: (samples, classes); None for ignorance.
+        distance: "angle" or "bhattacharyya".
+    """
+    check_choice("distance", distance, ("angle", "bhattacharyya"))
+    roots = np.sqrt(P.detach().cpu().numpy() if isinstance(P, torch.Tensor) else np.asarray(P))
+    start = ignorance(*end.shape) if start is None else start
+    to_start = np.einsum("msc,sc->ms", roots, np.sqrt(start))
+    to_end = np.einsum("msc,sc->ms", roots, np.sqrt(end))
+    apart = np.einsum("sc,sc->s", np.sqrt(start), np.sqrt(end))
+
+    def cost(tau: np.ndarray) -> np.ndarray:
+        first, second = _circle(apart, tau[:, None])
+        affinity = np.clip(first * to_start + second * to_end, 1e-300, 1.0)
+        each = np.arccos(affinity) if distance == "angle" else -np.log(affinity)
+        return each.mean(axis=1)
+
+    grid = np.linspace(0, 1, 65)
+    costs = np.stack([cost(np.full(len(roots), tau)) for tau in grid])
+    best = grid[costs.argmin(axis=0)]
+    low, high = np.clip(best - grid[1], 0, 1), np.clip(best + grid[1], 0, 1)
+    golden = (np.sqrt(5) - 1) / 2
+    for _ in range(40):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        nearer = cost(left) < cost(right)
+        low, high = np.where(nearer, low, left), np.where(nearer, right, high)
+    return (low + high) / 2
+
+
+def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Return a trajectory at given progress: (len(grid), samples, classes).
+
+    Between two recorded models the path follows their geodesic. Progress that falls back is held
+    at its highest value so far.
+
+    Args:
+        path: (points, samples, classes), one trajectory.
+        along: (points,), its progress, from `progress`.
+        grid: Values of progress, within the range that the trajectory covers.
+    """
+    reached = np.maximum.accumulate(np.asarray(along, dtype=float))
+    grid = np.asarray(grid, dtype=float)
+    if grid.min() < reached[0] - 1e-12 or grid.max() > reached[-1] + 1e-12:
+        raise ArgumentError(
+            "grid",
+            grid,
+            f"the trajectory's progress runs from {reached[0]:.4g} to {reached[-1]:.4g}",
+            "Stay inside this range.",
+        )
+    after = np.clip(np.searchsorted(reached, grid, side="left"), 1, len(reached) - 1)
+    gap = reached[after] - reached[after - 1]
+    share = np.clip((grid - reached[after - 1]) / np.where(gap > 0, gap, 1.0), 0, 1)
+    return np.stack(
+        [geodesic(path[i - 1], path[i], tau) for i, tau in zip(after, share, strict=True)]
+    )
+
+
+def trajectory_distances(paths: Sequence[np.ndarray], *, floor: float | None = None) -> np.ndarray:
+    """Return the mean Bhattacharyya distance of trajectories at equal progress: (paths, paths).
+
+        d(u, v) = ∫ D(u(s), v(s)) ds,
+
+    as a mean over the points of trajectories that were resampled on the same grid.
+
+    Args:
+        paths: Trajectories of shape (points, samples, classes), all resampled alike.
+        floor: Rule for tiny probabilities, see `bhattacharyya`.
+    """
+    shapes = {np.shape(path) for path in paths}
+    if len(shapes) != 1:
+        raise ArgumentError(
+            "paths", sorted(shapes), "trajectories have different shapes", "Resample them first."
+        )
+    stacked = np.stack([np.asarray(path) for path in paths])
+    points = stacked.shape[1]
+    total = np.zeros((len(stacked), len(stacked)))
+    for point in range(points):
+        total += bhattacharyya(stacked[:, point], floor=floor, precision="double")
+    return total / points
+
+
+def _circle(cosine: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights of start and end on the great circle at τ."""
+    theta = np.arccos(np.clip(cosine, -1, 1))
+    sine = np.sin(theta)
+    near = sine < 1e-8
+    safe = np.where(near, 1.0, sine)
+    first = np.where(near, 1 - tau, np.sin((1 - tau) * theta) / safe)
+    second = np.where(near, tau, np.sin(tau * theta) / safe)
+    return first, second
