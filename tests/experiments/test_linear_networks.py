@@ -32,7 +32,7 @@ def verdicts(module, result):
 
 
 def test_uniform_mnist_ends_at_the_general_form_and_below_the_printed_one(context):
-    config = SweepConfig(data=("mnist5k",), shares=(0.1,))
+    config = SweepConfig(shares=(0.1,))
     result = fig1_right.compute(config, context)
     trained = result.trained[0, 0, 0]
     assert trained == pytest.approx(0.691, abs=0.002)

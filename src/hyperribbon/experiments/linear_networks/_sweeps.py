@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._data import NAMES, data_items, read_moments
-from hyperribbon.inspection import linear_measurements
-from hyperribbon.plots.style import COLORS, new_figure
-from hyperribbon.theory import linear_networks as theory
-from hyperribbon.training.linear_networks import (
-    HalvingSchedule,
-    draw_linear_weights,
-    train_linear,
+from hyperribbon.experiments.linear_networks._data import read_moments
+from hyperribbon.experiments.linear_networks._training import (
+    TrainingConfig,
+    panels,
+    record_times,
+    train_item,
+    training_items,
 )
+from hyperribbon.inspection import linear_measurements
+from hyperribbon.plots.style import COLORS
+from hyperribbon.theory import linear_networks as theory
 
 _OF_DATA = ("shares", "samples", "general", "printed", "floor")
 _OF_STARTS = ("trained", "peak", "loss", "defect")
@@ -27,33 +28,18 @@ SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class SweepConfig(TrainingConfig):
     """Setting of a sweep.
 
     Attributes:
-        data: Data sets.
-        shares: Shares of class 0; the other classes share the rest equally.
-        samples: Images; fewer when class 0 has not enough of them.
-        depth: Number of layers.
-        width: Width of the hidden layers.
-        start: How the weights start, see `draw_linear_weights`.
-        scale: Singular values of a balanced start; 0 where the start has no scale.
         white: Whether the inputs are whitened.
-        lr: Learning rate at the start.
-        epochs: Epochs of full-batch gradient descent.
         repeats: Independent starts.
     """
 
-    data: tuple[str, ...]
     shares: tuple[float, ...] = SHARES
-    samples: int = 5000
-    depth: int = 4
-    width: int = 64
     start: str = "balanced"
     scale: float = 0.5
     white: bool = True
-    lr: float = 0.01
-    epochs: int = 10_000
     repeats: int = 1
 
 
@@ -104,20 +90,7 @@ def run_sweep(
         context: Of the run.
         train: Trains the network of one item; a linear one by default.
     """
-    plain = {
-        "depth": config.depth,
-        "width": config.width,
-        "start": config.start,
-        "scale": config.scale,
-        "white": config.white,
-        "lr": config.lr,
-        "epochs": config.epochs,
-    }
-    items = [
-        {**item, **plain, "seed": derive_seed(context.seed, "start", repeat)}
-        for item in data_items(config, context)
-        for repeat in range(config.repeats)
-    ]
+    items = training_items(config, context, config.repeats)
     runs = context.map(train or _train, items, "training")
     shape = (len(config.data), len(config.shares), config.repeats)
 
@@ -138,21 +111,8 @@ def run_sweep(
 
 def _train(item: Mapping[str, Any]) -> dict[str, Any]:
     moments, facts = read_moments(item, white=item["white"])
-    depth = item["depth"]
-    classes, inputs = moments.cross.shape
-    widths = [inputs, *[item["width"]] * (depth - 1), classes]
-    weights = draw_linear_weights(
-        widths, item["start"], generator=numpy_generator(item["seed"]), scale=item["scale"] or None
-    )
-    run = train_linear(
-        weights,
-        moments,
-        lr=item["lr"],
-        epochs=item["epochs"],
-        schedule=HalvingSchedule(),
-        measure=linear_measurements(moments, ["sharpness"]),
-        at=record_times(item["epochs"]),
-    )
+    measure = linear_measurements(moments, ["sharpness"])
+    run = train_item(item, moments, measure, record_times(item["epochs"]))
     history = run.measured["sharpness"]
     return {
         "trained": history[-1],
@@ -161,7 +121,7 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
         "defect": theory.balance_defect(run.weights),
         "epochs": run.epochs,
         "history": history,
-        **predictions(facts, depth),
+        **predictions(facts, item["depth"]),
     }
 
 
@@ -183,11 +143,6 @@ def predictions(facts: Mapping[str, Any], depth: int) -> dict[str, Any]:
     }
 
 
-def record_times(epochs: int) -> list[int]:
-    """Return about a dozen epochs from 0 to `epochs`, denser early."""
-    return sorted({0, *np.geomspace(min(30, epochs), epochs, 11).astype(int).tolist(), epochs})
-
-
 def least_rise(sharpness: np.ndarray) -> float:
     """Return the least change from one share to the next, over data sets (m, s); NaN for one."""
     steps = np.diff(sharpness, axis=1)
@@ -201,12 +156,8 @@ def plot_sweep(result: SweepResult, trained: str) -> Figure:
         result: What to draw.
         trained: What to call the trained networks.
     """
-    count = len(result.data)
-    figure, axes = new_figure(
-        1, count, width="full" if count > 1 else "column", ratio=0.95 if count > 1 else 0.75,
-        squeeze=False, sharey=True,
-    )  # fmt: skip
-    for row, axis in enumerate(axes[0]):
+    figure, axes = panels(result.data, sharey=True)
+    for row, axis in enumerate(axes):
         shares, starts = result.shares[row], result.trained[row]
         grid = np.linspace(shares.min(), 1, 100)
         rest = np.full(result.classes - 1, 1 / (result.classes - 1))
@@ -216,7 +167,7 @@ def plot_sweep(result: SweepResult, trained: str) -> Figure:
         axis.plot(shares, starts.mean(axis=1), "o", color=COLORS[1], ms=5, label=trained)
         if starts.shape[1] > 1:
             axis.vlines(shares, starts.min(axis=1), starts.max(axis=1), color=COLORS[1])
-        axis.set(xlabel=r"largest label share $\alpha_{\max}$", title=NAMES[result.data[row]])
-    axes[0, 0].set_ylabel(r"sharpness $\lambda_{\max}$")
-    axes[0, 0].legend(loc="best")
+        axis.set_xlabel(r"largest label share $\alpha_{\max}$")
+    axes[0].set_ylabel(r"sharpness $\lambda_{\max}$")
+    axes[0].legend(loc="best")
     return figure

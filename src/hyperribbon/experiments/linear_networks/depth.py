@@ -3,73 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._data import (
-    BUNDLED,
-    FULL,
-    NAMES,
-    SMOKE,
-    data_items,
-    read_moments,
-)
+from hyperribbon.experiments.linear_networks._data import read_moments
 from hyperribbon.experiments.linear_networks._sweeps import predictions
-from hyperribbon.inspection import leading_eigenvalues
-from hyperribbon.plots.style import COLORS, new_figure
-from hyperribbon.training.linear_networks import (
-    HalvingSchedule,
-    draw_linear_weights,
-    train_linear,
+from hyperribbon.experiments.linear_networks._training import (
+    TrainingConfig,
+    panels,
+    presets,
+    train_item,
+    training_items,
+    with_data,
 )
+from hyperribbon.inspection import leading_eigenvalues
+from hyperribbon.plots.style import COLORS
 
 ID = "linear_networks/depth"
 TITLE = "Sharpness by depth and label imbalance, trained and predicted"
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(TrainingConfig):
     """Setting of the experiment.
 
     Attributes:
-        data: Data sets.
-        shares: Shares of class 0.
-        samples: Images.
         depths: Numbers of layers.
-        width: Width of the hidden layers.
         gain: Singular values of the whole network at the start, whatever its depth.
-        lr: Learning rate at the start.
-        epochs: Epochs of full-batch gradient descent.
     """
 
-    data: tuple[str, ...]
     shares: tuple[float, ...] = (0.1, 0.5, 0.9)
-    samples: int = 5000
+    start: str = "balanced"
     depths: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
-    width: int = 64
     gain: float = 0.0625
-    lr: float = 0.01
-    epochs: int = 10_000
 
 
-PRESETS = {
-    "smoke": Config(
-        data=SMOKE, shares=(0.1, 0.5), samples=1500, depths=(1, 2, 4), width=16, lr=0.05,
-        epochs=1500,
-    ),
-    "laptop": Config(data=BUNDLED),
-    "paper": Config(data=BUNDLED, depths=(1, 2, 3, 4, 5, 6, 8, 10, 12)),
-}  # fmt: skip
-PRESETS_WITH_DATA = {
-    "smoke": PRESETS["smoke"],
-    "laptop": replace(PRESETS["laptop"], data=FULL),
-    "paper": replace(PRESETS["paper"], data=FULL),
-}
+PRESETS = presets(
+    Config(),
+    smoke={"shares": (0.1, 0.5), "depths": (1, 2, 4), "width": 16, "lr": 0.05, "epochs": 1500},
+    paper={"depths": (1, 2, 3, 4, 5, 6, 8, 10, 12)},
+)
+PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 @dataclass(frozen=True)
@@ -96,16 +75,8 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Train one balanced network for every data set, share and depth."""
     items = [
-        {
-            **item,
-            "depth": depth,
-            "width": config.width,
-            "gain": config.gain,
-            "lr": config.lr,
-            "epochs": config.epochs,
-            "seed": derive_seed(context.seed, "start"),
-        }
-        for item in data_items(config, context)
+        {**item, "depth": depth, "scale": config.gain ** (1 / depth)}
+        for item in training_items(config, context)
         for depth in config.depths
     ]
     runs = context.map(_train, items, "training")
@@ -123,29 +94,18 @@ def compute(config: Config, context: Context) -> Result:
 
 def _train(item: Mapping[str, Any]) -> dict[str, Any]:
     moments, facts = read_moments(item)
-    depth = item["depth"]
-    classes, inputs = moments.cross.shape
-    weights = draw_linear_weights(
-        [inputs, *[item["width"]] * (depth - 1), classes],
-        "balanced",
-        generator=numpy_generator(item["seed"]),
-        scale=item["gain"] ** (1 / depth),
-    )
-    run = train_linear(
-        weights, moments, lr=item["lr"], epochs=item["epochs"], schedule=HalvingSchedule()
-    )
-    return {"trained": leading_eigenvalues(run.weights, moments)[0], **predictions(facts, depth)}
+    run = train_item(item, moments)
+    return {
+        "trained": leading_eigenvalues(run.weights, moments)[0],
+        **predictions(facts, item["depth"]),
+    }
 
 
 def plot(result: Result) -> Figure:
     """Draw sharpness against depth, a panel for each data set."""
-    count = len(result.data)
-    figure, axes = new_figure(
-        1, count, width="full" if count > 1 else "column", ratio=0.95 if count > 1 else 0.75,
-        squeeze=False, sharey=True,
-    )  # fmt: skip
-    for axis, name, trained, general, printed in zip(
-        axes[0], result.data, result.trained, result.general, result.printed, strict=True
+    figure, axes = panels(result.data, sharey=True)
+    for axis, trained, general, printed in zip(
+        axes, result.trained, result.general, result.printed, strict=True
     ):
         for color, share, *series in zip(
             COLORS, result.shares, trained, general, printed, strict=False
@@ -153,13 +113,13 @@ def plot(result: Result) -> Figure:
             axis.plot(result.depths, series[2], ":", color=color)
             axis.plot(result.depths, series[1], color=color, lw=1)
             axis.plot(result.depths, series[0], "o", color=color, label=rf"$\alpha={share:g}$")
-        axis.set(xlabel="depth $L$", title=NAMES[name], xticks=result.depths)
-    axes[0, 0].set_ylabel(r"sharpness $\lambda_{\max}$")
-    axes[0, 0].legend(loc="upper left")
+        axis.set(xlabel="depth $L$", xticks=result.depths)
+    axes[0].set_ylabel(r"sharpness $\lambda_{\max}$")
+    axes[0].legend(loc="upper left")
     styles = [
-        axes[0, -1].plot([], [], "o", color="0.3", label="trained")[0],
-        axes[0, -1].plot([], [], "-", color="0.3", lw=1, label="Eq. (13), general")[0],
-        axes[0, -1].plot([], [], ":", color="0.3", label="Eq. (14)")[0],
+        axes[-1].plot([], [], "o", color="0.3", label="trained")[0],
+        axes[-1].plot([], [], "-", color="0.3", lw=1, label="Eq. (13), general")[0],
+        axes[-1].plot([], [], ":", color="0.3", label="Eq. (14)")[0],
     ]
     figure.legend(handles=styles, loc="outside upper center", ncols=3, fontsize=8)
     return figure

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._data import BUNDLED, FULL, SMOKE
 from hyperribbon.experiments.linear_networks._sweeps import (
     SweepConfig,
     SweepResult,
@@ -15,6 +14,7 @@ from hyperribbon.experiments.linear_networks._sweeps import (
     plot_sweep,
     run_sweep,
 )
+from hyperribbon.experiments.linear_networks._training import presets, with_data
 
 ID = "linear_networks/fig1-right"
 TITLE = "Sharpness of trained balanced networks against label imbalance"
@@ -22,16 +22,12 @@ TITLE = "Sharpness of trained balanced networks against label imbalance"
 Config, Result = SweepConfig, SweepResult
 
 _DENSE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-PRESETS = {
-    "smoke": Config(data=SMOKE, shares=(0.1, 0.5), samples=1500, width=16, lr=0.05, epochs=1500),
-    "laptop": Config(data=BUNDLED),
-    "paper": Config(data=BUNDLED, shares=_DENSE),
-}
-PRESETS_WITH_DATA = {
-    "smoke": PRESETS["smoke"],
-    "laptop": Config(data=FULL),
-    "paper": Config(data=FULL, shares=_DENSE),
-}
+PRESETS = presets(
+    Config(),
+    smoke={"shares": (0.1, 0.5), "width": 16, "lr": 0.05, "epochs": 1500},
+    paper={"shares": _DENSE},
+)
+PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 def compute(config: SweepConfig, context: Context) -> SweepResult:

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._data import BUNDLED, FULL, SMOKE
 from hyperribbon.experiments.linear_networks._sweeps import (
     SweepConfig,
     SweepResult,
@@ -15,22 +14,17 @@ from hyperribbon.experiments.linear_networks._sweeps import (
     plot_sweep,
     run_sweep,
 )
+from hyperribbon.experiments.linear_networks._training import presets, with_data
 
 ID = "linear_networks/fig2-left"
 TITLE = "Sharpness on raw inputs: the theory needs white ones"
 
 Config, Result = SweepConfig, SweepResult
 
-PRESETS = {
-    "smoke": Config(data=SMOKE, shares=(0.1, 0.5), samples=1500, width=16, white=False, epochs=600),
-    "laptop": Config(data=BUNDLED, white=False),
-    "paper": Config(data=BUNDLED, white=False),
-}
-PRESETS_WITH_DATA = {
-    "smoke": PRESETS["smoke"],
-    "laptop": Config(data=FULL, white=False),
-    "paper": Config(data=FULL, white=False),
-}
+PRESETS = presets(
+    Config(white=False), smoke={"shares": (0.1, 0.5), "width": 16, "epochs": 600}, paper={}
+)
+PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 def compute(config: SweepConfig, context: Context) -> SweepResult:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._data import BUNDLED, FULL, SMOKE
 from hyperribbon.experiments.linear_networks._sweeps import (
     SweepConfig,
     SweepResult,
@@ -16,23 +13,19 @@ from hyperribbon.experiments.linear_networks._sweeps import (
     plot_sweep,
     run_sweep,
 )
+from hyperribbon.experiments.linear_networks._training import presets, with_data
 
 ID = "linear_networks/fig2-middle"
 TITLE = "Sharpness from Kaiming uniform starts: layers out of balance"
 
 Config, Result = SweepConfig, SweepResult
 
-_KAIMING = Config(data=BUNDLED, start="kaiming_uniform", scale=0.0, repeats=2)
-_SMOKE = Config(
-    data=SMOKE, shares=(0.1, 0.5), samples=1500, width=16, start="kaiming_uniform", scale=0.0,
-    lr=0.05, epochs=1500,
-)  # fmt: skip
-PRESETS = {"smoke": _SMOKE, "laptop": _KAIMING, "paper": replace(_KAIMING, repeats=5)}
-PRESETS_WITH_DATA = {
-    "smoke": _SMOKE,
-    "laptop": replace(_KAIMING, data=FULL),
-    "paper": replace(_KAIMING, data=FULL, repeats=5),
-}
+PRESETS = presets(
+    Config(start="kaiming_uniform", scale=0.0, repeats=2),
+    smoke={"shares": (0.1, 0.5), "width": 16, "lr": 0.05, "epochs": 1500, "repeats": 1},
+    paper={"repeats": 5},
+)
+PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 def compute(config: SweepConfig, context: Context) -> SweepResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from hyperribbon.core import Band, Claim, numpy_generator
+from hyperribbon.core import Band, Claim
 from hyperribbon.core.data import LabelledData
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._data import (
-    BUNDLED,
-    FULL,
-    SMOKE,
-    one_hot,
-    read_moments,
-    white_data,
-)
+from hyperribbon.experiments.linear_networks._data import one_hot, read_moments, white_data
 from hyperribbon.experiments.linear_networks._sweeps import (
+    SHARES,
     SweepConfig,
     SweepResult,
     least_rise,
@@ -30,10 +23,15 @@ from hyperribbon.experiments.linear_networks._sweeps import (
     predictions,
     run_sweep,
 )
+from hyperribbon.experiments.linear_networks._training import (
+    presets,
+    start_weights,
+    with_data,
+)
 from hyperribbon.operators import Hessian
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import linear_networks as theory
-from hyperribbon.training.linear_networks import HalvingSchedule, draw_linear_weights
+from hyperribbon.training import HalvingSchedule
 
 ID = "linear_networks/fig2-right"
 TITLE = "Sharpness of trained Tanh networks against label imbalance"
@@ -42,14 +40,12 @@ Config, Result = SweepConfig, SweepResult
 
 # Ten times the paper's rate for a tenth of its epochs follows the same gradient flow: rate times
 # sharpness stays below 0.4.
-_FAST = Config(data=BUNDLED, shares=(0.1, 0.5, 0.9), lr=0.1, epochs=1000)
-_SMOKE = Config(data=SMOKE, shares=(0.1, 0.5), samples=1500, width=16, lr=0.1, epochs=300)
-PRESETS = {"smoke": _SMOKE, "laptop": _FAST, "paper": Config(data=BUNDLED)}
-PRESETS_WITH_DATA = {
-    "smoke": _SMOKE,
-    "laptop": replace(_FAST, data=FULL),
-    "paper": Config(data=FULL),
-}
+PRESETS = presets(
+    Config(shares=(0.1, 0.5, 0.9), lr=0.1, epochs=1000),
+    smoke={"shares": (0.1, 0.5), "width": 16, "epochs": 300},
+    paper={"shares": SHARES, "lr": 0.01, "epochs": 10_000},
+)
+PRESETS_WITH_DATA = with_data(PRESETS)
 
 _PAPER_LR = 0.01
 
@@ -65,12 +61,7 @@ def train(item: Mapping[str, Any]) -> dict[str, Any]:
     data, white, _ = white_data(item)
     X = torch.from_numpy(np.ascontiguousarray(white.T, dtype=np.float32))
     Y = torch.from_numpy(np.ascontiguousarray(one_hot(data).T, dtype=np.float32))
-    depth = item["depth"]
-    widths = [X.shape[1], *[item["width"]] * (depth - 1), Y.shape[1]]
-    start = draw_linear_weights(
-        widths, item["start"], generator=numpy_generator(item["seed"]), scale=item["scale"]
-    )
-    model = _tanh_network(start)
+    model = _tanh_network(start_weights(item, Y.shape[1], X.shape[1]))
     window = max(1, round(100 * _PAPER_LR / item["lr"]))
     schedule = HalvingSchedule(window=window)
     epochs, history = [0], [_sharpness(model, LabelledData(X, Y))]
@@ -85,7 +76,7 @@ def train(item: Mapping[str, Any]) -> dict[str, Any]:
         "defect": theory.balance_defect(weights),
         "epochs": np.array(epochs),
         "history": np.array(history),
-        **predictions(facts, depth),
+        **predictions(facts, item["depth"]),
     }
 
 

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._data import (
-    BUNDLED,
-    FULL,
-    NAMES,
-    SMOKE,
-    data_items,
-    read_moments,
+from hyperribbon.experiments.linear_networks._data import NAMES, read_moments
+from hyperribbon.experiments.linear_networks._training import (
+    TrainingConfig,
+    presets,
+    train_item,
+    training_items,
+    with_data,
 )
 from hyperribbon.inspection import leading_eigenvalues
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.linear_networks import shallow_eigenvalues
-from hyperribbon.training.linear_networks import (
-    HalvingSchedule,
-    draw_linear_weights,
-    train_linear,
-)
 
 ID = "linear_networks/fig4"
 TITLE = "Error of Eq. (15) for the top ten eigenvalues of two layers"
@@ -37,40 +32,27 @@ _VERIFIED = {0: 9.9, 100: 8.1, 1000: 3.6, 3000: 1.0}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(TrainingConfig):
     """Setting of the figure.
 
     Attributes:
-        data: Data sets.
-        shares: Share of class 0.
-        samples: Images.
-        width: Width of the hidden layer.
-        start: How the weights start.
-        lr: Learning rate at the start.
-        at: Epochs at which the eigenvalues are taken; the last ends training.
+        at: Epochs at which the eigenvalues are taken.
         eigenvalues: How many.
     """
 
-    data: tuple[str, ...]
-    shares: tuple[float, ...] = (0.1,)
-    samples: int = 5000
+    depth: int = 2
     width: int = 256
-    start: str = "kaiming_uniform"
     lr: float = 0.001
     at: tuple[int, ...] = _EPOCHS
     eigenvalues: int = 10
 
 
-PRESETS = {
-    "smoke": Config(data=SMOKE, samples=1500, width=24, lr=0.01, at=(0, 100, 1000, 1500)),
-    "laptop": Config(data=BUNDLED),
-    "paper": Config(data=BUNDLED),
-}
-PRESETS_WITH_DATA = {
-    "smoke": PRESETS["smoke"],
-    "laptop": replace(PRESETS["laptop"], data=FULL),
-    "paper": replace(PRESETS["paper"], data=FULL),
-}
+PRESETS = presets(
+    Config(),
+    smoke={"width": 24, "lr": 0.01, "epochs": 1500, "at": (0, 100, 1000, 1500)},
+    paper={},
+)
+PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 @dataclass(frozen=True)
@@ -99,19 +81,7 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Train one network on each data set and take its top eigenvalues along the way."""
-    items = [
-        {
-            **item,
-            "width": config.width,
-            "start": config.start,
-            "lr": config.lr,
-            "at": list(config.at),
-            "eigenvalues": config.eigenvalues,
-            "seed": derive_seed(context.seed, "start"),
-        }
-        for item in data_items(config, context)
-    ]
-    runs = context.map(_train, items, "training and eigenvalues")
+    runs = context.map(_train, training_items(config, context), "training and eigenvalues")
     return Result(
         data=list(config.data),
         epochs=runs[0]["epochs"],
@@ -124,11 +94,7 @@ def compute(config: Config, context: Context) -> Result:
 
 def _train(item: Mapping[str, Any]) -> dict[str, Any]:
     moments, _ = read_moments(item)
-    classes, inputs = moments.cross.shape
-    k, seed = item["eigenvalues"], item["seed"]
-    weights = draw_linear_weights(
-        (inputs, item["width"], classes), item["start"], generator=numpy_generator(seed)
-    )
+    k = item["eigenvalues"]
 
     def numeric(layers: Sequence[np.ndarray]) -> np.ndarray:
         return leading_eigenvalues(layers, moments, k)
@@ -136,15 +102,8 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
     def closed_form(layers: Sequence[np.ndarray]) -> np.ndarray:
         return shallow_eigenvalues(layers[0], layers[1], moments.sigma_x)[:k]
 
-    run = train_linear(
-        weights,
-        moments,
-        lr=item["lr"],
-        epochs=max(item["at"]),
-        schedule=HalvingSchedule(),
-        measure={"numeric": numeric, "closed_form": closed_form},
-        at=item["at"],
-    )
+    measure = {"numeric": numeric, "closed_form": closed_form}
+    run = train_item(item, moments, measure, item["at"])
     return {"epochs": run.epochs, "loss": run.losses[run.epochs], **run.measured}
 
 

@@ -1,0 +1,128 @@
+"""What the trained figures share: a setting, items of work, training, and a row of panels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import derive_seed, numpy_generator
+from hyperribbon.core.linear_moments import Moments
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.linear_networks._data import BUNDLED, FULL, NAMES, SMOKE, data_items
+from hyperribbon.plots.style import new_figure
+from hyperribbon.training import HalvingSchedule, LinearRun, draw_linear_weights, train_linear
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Networks to train.
+
+    Attributes:
+        data: Data sets.
+        shares: Shares of class 0; the other classes share the rest equally.
+        samples: Images; fewer when class 0 has not enough of them.
+        depth: Number of layers.
+        width: Width of the hidden layers.
+        start: How the weights start, see `draw_linear_weights`.
+        scale: Singular values of a balanced start; 0 where the start has no scale.
+        lr: Learning rate at the start.
+        epochs: Epochs of full-batch gradient descent.
+    """
+
+    data: tuple[str, ...] = BUNDLED
+    shares: tuple[float, ...] = (0.1,)
+    samples: int = 5000
+    depth: int = 4
+    width: int = 64
+    start: str = "kaiming_uniform"
+    scale: float = 0.0
+    lr: float = 0.01
+    epochs: int = 10_000
+
+
+AnyConfig = TypeVar("AnyConfig", bound=TrainingConfig)
+
+
+def presets(
+    laptop: AnyConfig, smoke: Mapping[str, Any], paper: Mapping[str, Any]
+) -> dict[str, AnyConfig]:
+    """Return the presets on bundled data.
+
+    Args:
+        laptop: The laptop preset.
+        smoke: What is smaller in the smoke preset, which uses 1,500 small digits.
+        paper: What is larger in the paper preset.
+    """
+    small = {"data": SMOKE, "samples": 1500, **smoke}
+    return {"smoke": replace(laptop, **small), "laptop": laptop, "paper": replace(laptop, **paper)}
+
+
+def with_data(bundled: dict[str, AnyConfig]) -> dict[str, AnyConfig]:
+    """Return the same presets on the three full data sets."""
+    return {
+        name: config if name == "smoke" else replace(config, data=FULL)
+        for name, config in bundled.items()
+    }
+
+
+def training_items(config: TrainingConfig, context: Context, repeats: int = 1) -> list[dict]:
+    """Return one item of work for each data set, share and start, with its seed."""
+    setting = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(config).items()
+        if name not in ("data", "shares", "samples")
+    }
+    return [
+        {**item, **setting, "seed": derive_seed(context.seed, "start", repeat)}
+        for item in data_items(config, context)
+        for repeat in range(repeats)
+    ]
+
+
+def train_item(
+    item: Mapping[str, Any],
+    moments: Moments,
+    measure: Mapping[str, Callable[[list[np.ndarray]], Any]] | None = None,
+    at: Iterable[int] = (),
+) -> LinearRun:
+    """Train the linear network of an item with the paper's schedule."""
+    return train_linear(
+        start_weights(item, *moments.cross.shape),
+        moments,
+        lr=item["lr"],
+        epochs=item["epochs"],
+        schedule=HalvingSchedule(),
+        measure=measure,
+        at=at,
+    )
+
+
+def start_weights(item: Mapping[str, Any], outputs: int, inputs: int) -> list[np.ndarray]:
+    """Return the layers that an item's network starts from."""
+    return draw_linear_weights(
+        [inputs, *[item["width"]] * (item["depth"] - 1), outputs],
+        item["start"],
+        generator=numpy_generator(item["seed"]),
+        scale=item["scale"] or None,
+    )
+
+
+def record_times(epochs: int) -> list[int]:
+    """Return about a dozen epochs from 0 to `epochs`, denser early."""
+    return sorted({0, *np.geomspace(min(30, epochs), epochs, 11).astype(int).tolist(), epochs})
+
+
+def panels(data: list[str], *, sharey: bool = False) -> tuple[Figure, np.ndarray]:
+    """Return a figure with one titled panel for each data set, side by side."""
+    several = len(data) > 1
+    figure, axes = new_figure(
+        1, len(data), width="full" if several else "column", ratio=0.95 if several else 0.75,
+        squeeze=False, sharey=sharey,
+    )  # fmt: skip
+    for axis, name in zip(axes[0], data, strict=True):
+        axis.set_title(NAMES[name])
+    return figure, axes[0]
