@@ -10,6 +10,7 @@ import numpy as np
 __all__ = ["Count", "count_dimensions"]
 
 _ENTRIES_AT_ONCE = 1 << 21
+_HOPE = 0.3  # share of the missing fraction that a first block may leave outside
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def count_dimensions(
 
         F_A(k) ≤ F_P(k) ≤ F_A(k) + tr P − tr A,
 
-    so the answer is certain once both sides give the same k. Until then the block doubles.
+    so the answer is certain once both sides give the same k. Until then the block grows, from the
+    first size that leaves a small part of the trace outside.
 
     Args:
         diagonal: (B, n), the diagonals of B matrices.
@@ -52,33 +54,37 @@ def count_dimensions(
     """
     count, n = diagonal.shape
     order = np.argsort(-diagonal, axis=1, kind="stable")
-    trace = diagonal.sum(axis=1)
+    tails = np.cumsum(np.take_along_axis(diagonal, order[:, ::-1], axis=1), axis=1)[:, ::-1]
+    tails = np.concatenate([tails, np.zeros((count, 1))], axis=1)
+    trace = tails[:, 0]
+    sizes = _sizes(start, n)
+    hopeless = tails[:, sizes] > _HOPE * (1 - fraction) * trace[:, None]
+    level = np.minimum(hopeless.sum(axis=1), len(sizes) - 1)
     dimensions = np.zeros(count, dtype=int)
     interpolated = np.zeros(count)
-    kept = np.zeros(count, dtype=int)
-    unsure = np.arange(count)
-    size = min(start, n)
-    while unsure.size:
-        later = []
+    for step, size in enumerate(sizes):
+        unsure = np.flatnonzero(level == step)
+        if not unsure.size:
+            continue
         for rows in np.array_split(unsure, -(-unsure.size * size**2 // _ENTRIES_AT_ONCE)):
-            coordinates = order[rows, :size]
-            eigenvalues = np.linalg.eigvalsh(block(rows, coordinates))[:, ::-1]
+            eigenvalues = np.linalg.eigvalsh(block(rows, order[rows, :size]))[:, ::-1]
             sums = np.cumsum(np.maximum(eigenvalues, 0), axis=1)
-            outside = np.take_along_axis(diagonal[rows], order[rows, size:], axis=1).sum(axis=1)
             goal = fraction * trace[rows]
             if size == n:
                 goal = np.minimum(goal, sums[:, -1])
             high = (sums < goal[:, None]).sum(axis=1) + 1
-            low = (sums + outside[:, None] < goal[:, None]).sum(axis=1) + 1
+            low = (sums + tails[rows, size, None] < goal[:, None]).sum(axis=1) + 1
             sure = low == high
-            done = rows[sure]
-            dimensions[done] = high[sure]
-            interpolated[done] = _interpolate(sums[sure], high[sure], goal[sure])
-            kept[done] = size
-            later.append(rows[~sure])
-        unsure = np.concatenate(later)
-        size = min(2 * size, n)
-    return Count(dimensions, interpolated, kept)
+            dimensions[rows[sure]] = high[sure]
+            interpolated[rows[sure]] = _interpolate(sums[sure], high[sure], goal[sure])
+            level[rows[~sure]] = step + 1
+    return Count(dimensions, interpolated, np.asarray(sizes)[level])
+
+
+def _sizes(start: int, n: int) -> list[int]:
+    """Return block sizes that grow by about √2 from `start` and end with n."""
+    grown = [round(start * 2 ** (step / 2)) for step in range(2 * n.bit_length())]
+    return [size for size in grown if size < n] + [n]
 
 
 def _interpolate(sums: np.ndarray, k: np.ndarray, goal: np.ndarray) -> np.ndarray:
