@@ -147,7 +147,7 @@ def train(
     initial = copy_state(model)
     run = _Progress()
 
-    with in_mode(model, training=True), _own_randomness(derive_seed(seed, "dropout")):
+    with in_mode(model, training=True), _own_randomness(seed):
         if recorder is not None:
             run.step = recorder.attach(model, updater, progress=run)
             initial = recorder.initial_state()
@@ -237,7 +237,9 @@ def _own_randomness(seed: int) -> Iterator[None]:
     """Give dropout a random stream of its own; the global ones are as before at the end."""
     before = random_state()
     try:
-        torch.manual_seed(seed)
+        torch.set_rng_state(torch_generator(seed, "dropout").get_state())
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(derive_seed(seed, "dropout"))
         yield
     finally:
         set_random_state(before)
