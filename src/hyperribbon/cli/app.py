@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from hyperribbon import __version__
+from hyperribbon.cli.demo import demo
 from hyperribbon.cli.explore import explore
+from hyperribbon.cli.inspect import inspect_model
 from hyperribbon.cli.listing import list_experiments
 from hyperribbon.cli.reporting import report
 from hyperribbon.cli.reproduce import reproduce
@@ -26,6 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command("demo")(demo)
+app.command("inspect")(inspect_model)
 app.command("list")(list_experiments)
 app.command("reproduce")(reproduce)
 app.command("report")(report)

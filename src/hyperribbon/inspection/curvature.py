@@ -28,8 +28,8 @@ _GROUPS = 8
 
 
 def affordable_pairs(k: int, products: int, dimension: int) -> int:
-    """Return how many eigenpairs a number of products pays for, at 4 products a pair."""
-    return max(1, min(k, (products - 30) // 4, dimension))
+    """Return how many eigenpairs a number of products pays for, at 3 products a pair."""
+    return max(1, min(k, (products - 12) // 3, dimension))
 
 
 def hessian_part(subject: Subject, notebook: Notebook, products: int) -> Part:
@@ -47,8 +47,11 @@ def hessian_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     largest = _pair("hessian.largest", "Largest eigenvalue of the Hessian", top, 0)
     spread = _sampling_error(subject, top, notebook.seed)
     if spread is not None:
-        certainty = f"{largest.certainty}; ± {spread:.2g} from the choice of samples"
-        largest = replace(largest, certainty=certainty)
+        certainty = (
+            "standard error over samples; on these samples an eigenvalue lies within "
+            f"{largest.error:.1g}"
+        )
+        largest = replace(largest, error=spread, certainty=certainty)
     smallest = _pair("hessian.smallest", "Smallest eigenvalue of the Hessian", bottom, -1)
     ratio = smallest.value / largest.value if largest.value else float("nan")
     quantities = (
@@ -239,7 +242,8 @@ def _share_reading(shares: np.ndarray, k: int, matrix: str) -> str:
             number = int(enough[0]) + 1
             noun = "direction holds" if number == 1 else "directions hold"
             return f"{number} {noun} {shares[number - 1]:.0%} of the {matrix} trace."
-    return f"The {k} leading directions hold {shares[-1]:.0%} of the {matrix} trace."
+    leading = "leading direction holds" if k == 1 else f"{k} leading directions hold"
+    return f"The {leading} {shares[-1]:.0%} of the {matrix} trace."
 
 
 def _ratio_certainty(is_exact: bool) -> str:

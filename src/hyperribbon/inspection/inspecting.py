@@ -129,7 +129,7 @@ def _run(
             title = planned.step.title
             progress.update(task, description=title)
             products = _allowance(waiting, pace * plan.seconds_per_product, deadline)
-            if products < min(planned.step.least, planned.products):
+            if products < planned.step.least:
                 outcomes.append(
                     Outcome(title, "left out", 0.0, "the time of the budget is used up")
                 )
@@ -161,8 +161,13 @@ def _run(
 def _allowance(waiting: list[PlannedStep], seconds_per_product: float, deadline: float) -> int:
     """Return the products the first waiting step may spend, in fair proportion to the others."""
     left = max(deadline - time.monotonic(), 0.0) / seconds_per_product
-    planned = sum(entry.products for entry in waiting)
-    return min(waiting[0].wish, round(waiting[0].products * left / planned))
+    first = waiting[0]
+    if first.step.is_fixed:
+        return first.products if left > first.products / 2 else 0
+    others = sum(entry.products for entry in waiting if entry.step.is_fixed)
+    flexible = sum(entry.products for entry in waiting if not entry.step.is_fixed)
+    share = round(first.products * max(left - others, 0.0) / flexible)
+    return min(first.wish, max(share, first.step.least)) if left > first.step.least else 0
 
 
 def _show_plan(console: Console, plan: InspectionPlan, title: str) -> None:

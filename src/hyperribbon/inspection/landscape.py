@@ -136,8 +136,6 @@ def _read(line: LineSlice) -> str:
             f"Along the {line.name} the loss is quadratic as far as it was looked at "
             f"(distance {line.t[-1]:.2g})."
         )
-    if line.range == 0:
-        return f"Along the {line.name} the loss leaves its quadratic prediction at once."
     return f"Along the {line.name} the loss is quadratic up to a distance of {line.range:.2g}."
 
 

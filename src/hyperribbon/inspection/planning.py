@@ -61,6 +61,7 @@ class Step:
         run: Function of the subject, the notebook and the products it may spend.
         wish: Hessian products it would like, given the subject and the notebook.
         least: Products below which it is not worth starting.
+        is_fixed: Whether it cannot spend less than its wish.
         is_steady: Whether its time is that of Hessian products, so that it tells the pace.
         obstacle: Returns why it cannot be done, or "".
     """
@@ -70,6 +71,7 @@ class Step:
     run: Callable[[Subject, Notebook, int], Part]
     wish: Callable[[Subject, Notebook], float]
     least: int = 1
+    is_fixed: bool = False
     is_steady: bool = False
     obstacle: Callable[[Subject, Notebook], str] = lambda subject, notebook: ""
 
@@ -152,19 +154,25 @@ def make_plan(
     total = subject.total
     probe = subject.with_samples(min(total or _PROBE, _PROBE), notebook.seed)
     per_sample = _time_product(probe) / probe.samples
-    fixed = _time_column(probe) * (2 * min(notebook.k, probe.dimension) + 20)
+    fixed = _time_column(probe) * (min(notebook.k, probe.dimension) + 20)
     reasons = [step.obstacle(probe, notebook) for step in steps]
     wishes = [step.wish(probe, notebook) for step in steps]
     wanted = sum(wish for wish, reason in zip(wishes, reasons, strict=True) if not reason)
+    fixed_wishes = sum(
+        wish
+        for step, wish, reason in zip(steps, wishes, reasons, strict=True)
+        if step.is_fixed and not reason
+    )
     usable = _USABLE * budget.seconds
     affordable = int(max(usable / wanted - fixed, 0.0) / per_sample) if wanted else 0
     most = total if total is not None else max(_FEWEST, 4096)
     samples = min(most, max(affordable, _FEWEST))
     per_product = per_sample * samples + fixed
-    scale = min(1.0, usable / (wanted * per_product)) if wanted else 1.0
+    free = max(usable / per_product - fixed_wishes, 0.0)
+    scale = min(1.0, free / (wanted - fixed_wishes)) if wanted > fixed_wishes else 1.0
     planned = []
     for step, wish, reason in zip(steps, wishes, reasons, strict=True):
-        products = max(1, int(wish * scale))
+        products = max(1, int(wish if step.is_fixed else wish * scale))
         if not reason and products < step.least:
             products = step.least
         seconds = products * per_product

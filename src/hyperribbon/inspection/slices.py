@@ -15,6 +15,8 @@ from hyperribbon.inspection.subject import Subject
 
 __all__ = ["LineSlice", "PlaneSlice", "line_slice", "plane_slice", "random_direction", "reach"]
 
+_TOLERATED = 0.1
+
 
 @dataclass(frozen=True)
 class LineSlice:
@@ -27,8 +29,8 @@ class LineSlice:
         quadratic: (n,) L + t·gᵀd + ½t²·dᵀHd.
         curvature: dᵀHd.
         slope: gᵀd.
-        range: Largest distance, on either side, up to which the rise of the loss is within a tenth
-            of the predicted one; 0 when it already differs at the first point.
+        range: Distance, on the worse side, up to which the loss is within a tenth of its predicted
+            rise, interpolated between the points.
     """
 
     name: str
@@ -161,11 +163,14 @@ def _normalised(direction: torch.Tensor) -> torch.Tensor:
 
 def _range(t: np.ndarray, loss: np.ndarray, quadratic: np.ndarray) -> float:
     middle = len(t) // 2
-    rise = np.abs(quadratic - loss[middle])
-    good = np.abs(loss - quadratic) <= 0.1 * np.maximum(rise, 1e-7 * abs(loss[middle]))
-    reached = 0.0
-    for step in range(1, middle + 1):
-        if not (good[middle - step] and good[middle + step]):
-            break
-        reached = float(t[middle + step])
-    return reached
+    rise = np.maximum(np.abs(quadratic - loss[middle]), 1e-7 * abs(loss[middle]))
+    error = np.abs(loss - quadratic) / np.where(rise > 0, rise, 1.0)
+    worse = np.maximum(error[middle:], error[middle::-1])
+    worse[0] = 0.0
+    distances = t[middle:]
+    beyond = np.flatnonzero(worse > _TOLERATED)
+    if len(beyond) == 0:
+        return float(distances[-1])
+    last = beyond[0]
+    share = (_TOLERATED - worse[last - 1]) / (worse[last] - worse[last - 1])
+    return float(distances[last - 1] + share * (distances[last] - distances[last - 1]))

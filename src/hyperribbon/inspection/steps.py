@@ -51,16 +51,17 @@ def _layers(subject: Subject) -> int:
 
 
 STEPS = (
-    Step("basics", "Loss and gradient", basics_part, lambda s, n: 3),
+    Step("basics", "Loss and gradient", basics_part, lambda s, n: 3, is_fixed=True),
     Step("hessian", "Ends of the Hessian spectrum", hessian_part,
          lambda s, n: 1.25 * _pairs(s, n), least=20, is_steady=True),
     Step("gauss_newton", "Gauss-Newton spectrum and trace", gauss_newton_part, _pairs, least=20),
     Step("stability", "Sharpness against the stability limit", stability_part,
-         lambda s, n: 40 if n.rule and isinstance(n.rule.rates, Mapping) else 1, obstacle=_no_rule),
+         lambda s, n: 40 if n.rule and isinstance(n.rule.rates, Mapping) else 1, is_fixed=True,
+         obstacle=_no_rule),
     Step("noise", "Gradient noise", noise_part, lambda s, n: 4 * min(n.k, 30) + 50, least=15),
     Step("subnetworks", "Sub-networks", subnetworks_part,
-         lambda s, n: _layers(s) + 20, least=5, obstacle=_no_start),
-    Step("sloppiness", "Sloppiness of the data", sloppiness_part, lambda s, n: 3,
+         lambda s, n: _layers(s) + 12, is_fixed=True, obstacle=_no_start),
+    Step("sloppiness", "Sloppiness of the data", sloppiness_part, lambda s, n: 3, is_fixed=True,
          obstacle=_no_numbers),
     Step("slices", "Slices of the loss", slices_part, lambda s, n: 150, least=10),
     Step("layers", "Layer by layer", layers_part, lambda s, n: 25 * _layers(s), least=20),

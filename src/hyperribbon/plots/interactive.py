@@ -90,10 +90,11 @@ def _curve(figure: go.Figure, mark: Curve, color: str) -> None:
 
 
 def _bars(figure: go.Figure, mark: Bars, color: int) -> None:
+    errors = {"array": mark.errors, "thickness": 1.2, "color": "#888888"}
     figure.add_bar(
         y=[escape(name) for name in mark.names], x=mark.values, orientation="h",
         name=escape(mark.label), showlegend=bool(mark.label),
-        error_x=None if mark.errors is None else {"array": mark.errors, "thickness": 1},
+        error_x=None if mark.errors is None else errors,
         marker={"color": [_color(i) for i in mark.colors or (color,) * len(mark.names)]},
     )  # fmt: skip
 

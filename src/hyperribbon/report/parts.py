@@ -9,7 +9,17 @@ from typing import Any
 
 from hyperribbon.core.claims import Claim
 
-__all__ = ["ClaimRow", "Page", "Picture", "Section", "Tab", "Table", "flatten", "format_number"]
+__all__ = [
+    "ClaimRow",
+    "Page",
+    "Picture",
+    "Section",
+    "Tab",
+    "Table",
+    "distinct_labels",
+    "flatten",
+    "format_number",
+]
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ class Section:
         title: Heading.
         note: One line beside the heading: an id, a preset, a folder.
         text: Paragraphs.
+        points: Sentences of a list.
         facts: Headline numbers: what, value, how certain.
         pictures: Figures, side by side where there is room.
         tables: Tables.
@@ -129,6 +140,7 @@ class Section:
     title: str
     note: str = ""
     text: list[str] = field(default_factory=list)
+    points: list[str] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -171,6 +183,18 @@ def format_number(value: float, digits: int = 4) -> str:
     if float(value).is_integer() and abs(value) < 1e9:
         return str(int(value))
     return f"{value:.{digits}g}"
+
+
+def distinct_labels(names: Sequence[str], fallbacks: Sequence[str]) -> list[str]:
+    """Return names where they tell things apart, and fallbacks beside them where they do not.
+
+    >>> distinct_labels(["a", "b", "b"], ["1", "2", "3"])
+    ['a', 'b (2)', 'b (3)']
+    """
+    return [
+        name if list(names).count(name) == 1 else f"{name} ({fallback})"
+        for name, fallback in zip(names, fallbacks, strict=True)
+    ]
 
 
 def flatten(tree: Any, prefix: str = "") -> list[tuple[str, str]]:

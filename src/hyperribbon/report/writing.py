@@ -12,18 +12,29 @@ from markupsafe import Markup
 from hyperribbon import __version__
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import RunFolder, ensure_folder, write_text
+from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.report.experiments import experiment_tabs
+from hyperribbon.report.inspections import INSPECTION_FILE, inspection_tabs
 from hyperribbon.report.parts import Page
+from hyperribbon.report.trajectories import trajectory_tabs
 
 __all__ = ["render", "write_report"]
 
+TRAJECTORY_FILE = "trajectory.json"
+_MARKS = ("run.json", TRAJECTORY_FILE)
 
-def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
+
+def write_report(
+    paths: Sequence[str | Path], out: str | Path, *, title: str = "hyperribbon report"
+) -> Path:
     """Write runs as one HTML file that holds everything it needs.
 
     Args:
-        paths: Folders of runs, or of stores with many runs.
+        paths: Folders of experiments' runs, of inspections and of recorded trainings, or folders
+            that hold many of them.
         out: The file to write; replaced as a whole, or left as it was if anything fails.
+
+        title: Heading of the page.
 
     Returns:
         The file written.
@@ -34,8 +45,25 @@ def write_report(paths: Sequence[str | Path], out: str | Path) -> Path:
     out = Path(out)
     if out.is_dir():
         raise ArgumentError("out", str(out), "it is a folder", "Give a file such as report.html.")
-    runs = [run for path in paths for run in _runs(Path(path))]
-    page = Page("hyperribbon report", _count(len(runs), "run"), experiment_tabs(runs))
+    found = [folder for path in paths for folder in _folders(Path(path))]
+    inspections = [folder for folder in found if (folder / INSPECTION_FILE).is_file()]
+    trajectories = [folder for folder in found if (folder / TRAJECTORY_FILE).is_file()]
+    runs = [folder for folder in found if folder not in (*inspections, *trajectories)]
+    tabs = [
+        *inspection_tabs(inspections),
+        *trajectory_tabs([Trajectory.open(folder) for folder in trajectories]),
+        *experiment_tabs([RunFolder(folder) for folder in runs]),
+    ]
+    subtitle = ", ".join(
+        _count(len(group), noun)
+        for group, noun in (
+            (inspections, "inspected model"),
+            (trajectories, "recorded training"),
+            (runs, "experiment run"),
+        )
+        if group
+    )
+    page = Page(title, subtitle, tabs)
     ensure_folder("out", out.absolute().parent)
     write_text(out, render(page))
     return out
@@ -61,15 +89,16 @@ def render(page: Page) -> str:
     )
 
 
-def _runs(path: Path) -> list[RunFolder]:
-    if (path / "run.json").is_file():
-        return [RunFolder(path)]
-    found = [RunFolder(file.parent) for file in sorted(path.glob("*/run.json"))]
+def _folders(path: Path) -> list[Path]:
+    if any((path / name).is_file() for name in _MARKS):
+        return [path]
+    found = sorted({file.parent for name in _MARKS for file in path.glob(f"*/{name}")})
     if not found:
         reason = "it holds no run" if path.is_dir() else "there is no such folder"
         raise ArgumentError(
-            "runs", str(path), reason, "Give a run's folder, or the --out folder of `reproduce`."
-        )
+            "runs", str(path), reason,
+            "Give the folder of a run, an inspection or a Recorder, or one that holds several.",
+        )  # fmt: skip
     return found
 
 

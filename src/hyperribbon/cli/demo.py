@@ -1,0 +1,83 @@
+"""`hyperribbon demo`: train, inspect, reproduce and report, in a few minutes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["demo"]
+
+WIDTHS = (784, 256, 256, 256, 10)
+FIGURES = ("ribbons/fig4", "linear_networks/fig1-left", "fluctuations/fig5b")
+_RATE, _BATCH = 0.1, 64
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything it writes.")] = Path("demo"),
+    epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 10,
+    seconds: Annotated[float, typer.Option(help="Time the inspection may take.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+) -> None:
+    """Train a network on 4,000 digits, inspect it, reproduce three figures, write a report.
+
+    Example: `hyperribbon demo --out demo`
+    """
+    from hyperribbon.core.store import ensure_folder
+    from hyperribbon.report import write_report
+
+    began = time.monotonic()
+    console = Console()
+    ensure_folder("--out", out)
+    found = _train_and_inspect(out, epochs, seconds, seed, console)
+    _reproduce(out / "runs", seed, console)
+    page = write_report(
+        [out / "inspection", out / "training", out / "runs"], out / "report.html",
+        title="hyperribbon demo",
+    )  # fmt: skip
+    found.summary(console)
+    minutes = (time.monotonic() - began) / 60
+    console.print(f"\nDone in {minutes:.1f} minutes. Open {page} in a browser.", markup=False)
+    console.print(
+        "Next: hyperribbon inspect mymodel:make (your own model), hyperribbon list (the papers' "
+        "figures).",
+        markup=False, highlight=False,
+    )  # fmt: skip
+
+
+def _train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, console: Console):
+    from torch import nn
+
+    from hyperribbon.core.data import load_data
+    from hyperribbon.inspection import inspect
+    from hyperribbon.training import Recorder, mlp, train
+
+    data, test = load_data("mnist5k", "train"), load_data("mnist5k", "test")
+    network = "-".join(str(width) for width in WIDTHS)
+    console.print(f"[bold]1[/] Training {network} on {len(data.inputs):,} digits, {epochs} epochs")
+    model = mlp(WIDTHS, seed=seed)
+    recorder = Recorder(out / "training", every="0.25ep", probe=test.inputs[:200])
+    result = train(
+        model, nn.CrossEntropyLoss(), data, epochs=epochs, lr=_RATE, batch_size=_BATCH, seed=seed,
+        recorder=recorder, test=test,
+    )  # fmt: skip
+    recorder.close()
+    console.print("[bold]2[/] Inspecting it")
+    found = inspect(
+        model, nn.CrossEntropyLoss(), data, initial=result.initial,
+        trajectory=recorder.trajectory, optimizer=_RATE, batch_size=_BATCH, budget=seconds,
+        seed=seed, console=console,
+    )  # fmt: skip
+    found.save(out / "inspection")
+    return found
+
+
+def _reproduce(store: Path, seed: int, console: Console) -> None:
+    from hyperribbon.experiments import run_experiment
+
+    console.print(f"[bold]3[/] Reproducing {', '.join(FIGURES)} (preset smoke)")
+    for id in FIGURES:
+        run_experiment(id, preset="smoke", out=store, seed=seed)

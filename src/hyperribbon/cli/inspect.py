@@ -1,0 +1,85 @@
+"""`hyperribbon inspect`: the geometry of a person's own model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+
+__all__ = ["inspect_model"]
+
+
+def inspect_model(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            help="module:function or file.py:function that returns (model, loss, data)."
+        ),
+    ],
+    checkpoint: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option(help="Weights to inspect: .safetensors, or .pt with tensors only."),
+    ] = None,
+    initial: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Weights training started from, for sub-networks."),
+    ] = None,
+    trajectory: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A Recorder's folder, or a folder of checkpoints named by step."),
+    ] = None,
+    data: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="A data set such as mnist5k, instead of the factory's."),
+    ] = None,
+    lr: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Learning rate, for the stability limit."),
+    ] = None,
+    k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 50,
+    seconds: Annotated[float, typer.Option(help="Time it may take.")] = 60.0,
+    memory: Annotated[float, typer.Option(help="Memory it may keep, in GB.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for tables, figures and the report.")] = Path(
+        "inspection"
+    ),
+) -> None:
+    """Measure the geometry of your own model and write a report.
+
+    It says first what it will do and how long that takes. Ctrl-C ends it early and keeps what is
+    done.
+
+    Examples:
+    `hyperribbon inspect mymodel:make --checkpoint final.safetensors --initial start.safetensors`,
+    `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --seconds 120`
+    """
+    from hyperribbon.core.checks import check_positive
+    from hyperribbon.core.store import ensure_folder
+    from hyperribbon.core.trajectory import load_state
+    from hyperribbon.inspection import Budget, inspect
+    from hyperribbon.inspection.loading import (
+        load_factory,
+        load_weights,
+        make_case,
+        matching_state,
+    )
+
+    ensure_folder("--out", out)
+    budget = Budget(check_positive("--seconds", seconds), check_positive("--memory", memory) * 1e9)
+    model, loss, samples = make_case(load_factory(factory), data)
+    if checkpoint is not None:
+        load_weights(model, checkpoint)
+    start = None if initial is None else matching_state(model, load_state(initial), initial)
+    console = Console()
+    found = inspect(
+        model, loss, samples, initial=start, trajectory=trajectory, k=k, budget=budget,
+        optimizer=lr, seed=seed, console=console,
+    )  # fmt: skip
+    found.save(out)
+    page = found.report(out / "report.html")
+    found.summary(console)
+    console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
+    if not found.is_complete:
+        raise typer.Exit(1)

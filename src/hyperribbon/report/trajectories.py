@@ -1,0 +1,68 @@
+"""Recorded trainings as a tab: every metric over time, all runs in one chart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.plots import Chart, Curve
+from hyperribbon.report.images import drawn_picture
+from hyperribbon.report.parts import Section, Tab, Table, distinct_labels, format_number
+
+__all__ = ["trajectory_tabs"]
+
+_MANY = 8
+"""Runs above which a legend would hide the chart."""
+
+
+def trajectory_tabs(trajectories: list[Trajectory]) -> list[Tab]:
+    """Return the tab that shows recorded trainings side by side."""
+    if not trajectories:
+        return []
+    names = [trajectory.folder.name for trajectory in trajectories]
+    labels = distinct_labels(names, [str(trajectory.folder) for trajectory in trajectories])
+    tables = {
+        label: trajectory.metrics() for label, trajectory in zip(labels, trajectories, strict=True)
+    }
+    metrics = dict.fromkeys(
+        column for table in tables.values() for column in table if column not in ("step", "epoch")
+    )
+    pictures = [drawn_picture(_chart(metric, tables)) for metric in metrics]
+    rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
+    summary = Table("runs", "Runs", ("run", "records", "last step", *metrics), rows,
+                    caption="Values at the last record that has them.")  # fmt: skip
+    return [Tab("Training", [Section("Training", pictures=pictures, tables=[summary])])]
+
+
+def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
+    use_epoch = not any(np.isnan(table["epoch"].to_numpy()).any() for table in tables.values())
+    axis = "epoch" if use_epoch else "step"
+    curves = []
+    positive = True
+    for label, table in tables.items():
+        if metric not in table:
+            continue
+        values, moments = table[metric].to_numpy(), table[axis].to_numpy()
+        kept = ~np.isnan(values)
+        values, moments = values[kept], moments[kept]
+        positive = positive and bool((values > 0).all())
+        style = "both" if len(tables) <= _MANY and len(values) <= 200 else "line"
+        curves.append(Curve(moments, values, label, style))
+    return Chart(
+        f"metric-{_file_name(metric)}", metric, axis, metric, tuple(curves),
+        toggles=("x", "y") if positive else (),
+    )  # fmt: skip
+
+
+def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
+    last = []
+    for metric in metrics:
+        values = table[metric].dropna().to_numpy() if metric in table else np.array([])
+        last.append(format_number(float(values[-1])) if len(values) else "–")
+    step = str(int(table["step"].iloc[-1])) if len(table) else "–"
+    return [label, str(len(table)), step, *last]
+
+
+def _file_name(metric: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in metric)

@@ -1,0 +1,348 @@
+"""The explorer as a person uses it, in Chromium."""
+
+import threading
+import time
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+
+from hyperribbon.explorer import serve
+from hyperribbon.explorer.fluctuations import PAGE as FLUCTUATIONS
+from hyperribbon.explorer.fluctuations import TWO_LAYER_PAGE
+from hyperribbon.explorer.linear_networks import PAGE as LINEAR
+from hyperribbon.explorer.ribbons import PAGE as RIBBONS
+from hyperribbon.theory import fluctuations, linear_networks, ribbons
+
+pytestmark = pytest.mark.browser
+
+PLOTTED = """(id) => {
+    const plot = document.getElementById(id)?.querySelector('.js-plotly-plot');
+    if (!plot || !plot._fullData || !plot._fullData.length) { return null; }
+    return plot._fullData.map(t => ({
+        name: t.name, x: Array.from(t.x ?? []), y: Array.from(t.y ?? [])
+    }));
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    from hyperribbon.experiments import run_experiment
+
+    store = tmp_path_factory.mktemp("store")
+    run_experiment("ribbons/fig4", preset="smoke", out=store)
+    run_experiment("ribbons/fig4", preset="smoke", out=store, seed=1)
+    server = serve(store, port=0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join(10)
+
+
+@pytest.fixture
+def visit(open_page, address):
+    watched = []
+
+    def go(path, **options):
+        seen = open_page(**options)
+        watched.append(seen)
+        seen.page.goto(f"{address}/{path}")
+        return seen.page
+
+    yield go
+    for seen in watched:
+        assert seen.problems == []
+        assert all(url.startswith((address, "data:", "blob:")) for url in seen.requests)
+
+
+def curves(page, picture):
+    page.wait_for_function(PLOTTED, arg=picture)
+    return {curve["name"]: np.array(curve["y"], float) for curve in page.evaluate(PLOTTED, picture)}
+
+
+def stated(page, controls):
+    query = parse_qs(urlsplit(page.url).query)
+    return {c.name: c.parse(query[c.name][0]) if c.name in query else c.default for c in controls}
+
+
+def ribbon_curve(values):
+    ribbon = ribbons.Ribbon.exponential(
+        values["n"],
+        values["c"],
+        sigma_star=values["ratio"],
+        alpha=values["alpha"] / (1 + values["decay"]),
+        steps=values["T"],
+        weight_decay=values["decay"],
+        batch_size=values["b"] or None,
+    )
+    return ribbon.spectrum()
+
+
+def linear_curve(values):
+    weights = np.array([values[f"p{i}"] for i in range(6)], float)
+    layers = np.sort(np.sqrt(weights / weights.sum()) / values["sigma_x"])[::-1]
+    found = linear_networks.balanced_eigenvalues(
+        layers ** (1 / values["depth"]), values["depth"], values["d_in"], 6, values["sigma_x"]
+    )
+    return found[found > 0]
+
+
+def two_layer_curve(values):
+    ratios = np.logspace(-3, 3, 121)
+    return fluctuations.local_exponent(ratios, 1.0)
+
+
+CASES = {
+    "ribbons": (RIBBONS, "ribbons-spectrum", "all points, P", ribbon_curve),
+    "linear": (LINEAR, "linear-spectrum", "predicted from the labels", linear_curve),
+}
+
+
+def move(page, key, name):
+    """Press the right arrow on a slider's handle, as a keyboard user does."""
+    handle = page.locator(f"#{key}-{name} [role=slider]").first
+    handle.focus()
+    handle.press("ArrowRight" if handle.get_attribute("aria-valuenow") != handle.get_attribute(
+        "aria-valuemax") else "ArrowLeft")  # fmt: skip
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_every_slider_moves_the_picture_as_the_theory_says(visit, key):
+    model, picture, curve, theory = CASES[key]
+    page = visit(key)
+    before = curves(page, picture)[curve]
+    for control in model.controls:
+        old = page.url
+        move(page, key, control.name)
+        page.wait_for_function("old => window.location.href !== old", arg=old)
+        values = stated(page, model.controls)
+        expected = theory(values)
+        page.wait_for_function(
+            """([id, name, first, size]) => {
+                const plot = document.getElementById(id).querySelector('.js-plotly-plot');
+                const trace = plot._fullData.find(t => t.name === name);
+                return trace && trace.y.length === size
+                    && Math.abs(trace.y[0] / first - 1) < 1e-9;
+            }""",
+            arg=[picture, curve, float(expected[0]), len(expected)],
+        )
+        shown = curves(page, picture)[curve]
+        visible = np.isfinite(shown)
+        np.testing.assert_allclose(shown[visible], expected[visible], rtol=1e-8)
+        assert (
+            shown.shape != before.shape
+            or not np.array_equal(shown, before)
+            or control.name in ("width",)
+        )
+        before = shown
+
+
+def test_fluctuations_follow_the_library(visit):
+    page = visit("fluctuations?N=12&load=5&S=4&lr=0.2&noise=0.5&sampling=without_replacement")
+    shown = curves(page, "fluctuations-weights")
+    values = stated(page, FLUCTUATIONS.controls)
+    from hyperribbon.explorer.fluctuations import _realisation
+
+    X, Y = _realisation(12, 60, 0.5)
+    H = fluctuations.hessian(X)
+    C = fluctuations.noise_covariance(X, Y, 4, replacement=False)
+    unit = 0.2 * 0.5**2 / (2 * 4)
+    M = fluctuations.stationary_covariance(H, C, 0.2)
+    exact = fluctuations.discrete_covariance(X, Y, 0.2, 4, replacement=False)
+    assert values["sampling"] == "without_replacement"
+    np.testing.assert_allclose(
+        shown["continuous time, Eq. 2.30"], np.linalg.eigvalsh(M)[::-1] / unit, rtol=1e-8
+    )
+    np.testing.assert_allclose(
+        shown["discrete time, exact"], np.linalg.eigvalsh(exact)[::-1] / unit, rtol=1e-4
+    )
+
+
+def test_two_layers_follow_the_library(visit):
+    page = visit("two-layers?D2=10&scale=0.2")
+    shown = curves(page, "two-layers-exponent")
+    np.testing.assert_allclose(shown["ψ = 2 D₂/(D₁+D₂)"], two_layer_curve({}), rtol=1e-8)
+    assert (shown["this network"] > 1.95).all()
+    assert len(TWO_LAYER_PAGE.controls) == page.locator("[role=slider]").count()
+
+
+def test_a_link_reproduces_the_view(visit):
+    link = "ribbons?n=30&c=0.5&T=562&ratio=3"
+    page = visit(link)
+    first = curves(page, "ribbons-spectrum")["all points, P"]
+    assert len(first) == 30
+    expected = ribbons.Ribbon.exponential(30, 0.5, sigma_star=3, steps=562)
+    np.testing.assert_allclose(first, expected.spectrum(), rtol=1e-6)
+    assert page.locator("#ribbons-readings dd").first.inner_text() == str(expected.dimensions(0.95))
+    page.reload()
+    np.testing.assert_array_equal(curves(page, "ribbons-spectrum")["all points, P"], first)
+
+
+def test_a_nonsense_link_gives_defaults(visit):
+    page = visit("ribbons?n=banana&c=1e9&T=-4&b=nan")
+    values = stated(page, RIBBONS.controls)
+    assert len(curves(page, "ribbons-spectrum")["all points, P"]) == 50
+    assert values["c"] == 1.5 and values["T"] == 1
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "csv"])
+def test_exports_open(visit, tmp_path, kind):
+    page = visit("linear?depth=2")
+    plotted = curves(page, "linear-spectrum")["predicted from the labels"]
+    with page.expect_download() as waiting:
+        page.locator(f"#linear-spectrum-{kind}").click()
+    path = tmp_path / "export"
+    waiting.value.save_as(path)
+    content = path.read_bytes()
+    if kind == "svg":
+        assert b"<svg" in content[:200]
+    elif kind == "png":
+        assert content.startswith(b"\x89PNG")
+    else:
+        lines = content.decode().splitlines()
+        assert lines[0] == "curve,x,y,value"
+        np.testing.assert_allclose([float(line.split(",")[2]) for line in lines[1:]], plotted)
+
+
+def test_the_code_runs_and_gives_the_numbers_shown(visit):
+    page = visit("ribbons?n=20&c=0.3")
+    shown = curves(page, "ribbons-spectrum")["all points, P"]
+    page.locator("summary").click()
+    code = page.locator("#ribbons-code").inner_text()
+    scope = {}
+    exec(code, scope)
+    np.testing.assert_allclose(scope["ribbon"].spectrum()[: len(shown)], shown, rtol=1e-4)
+
+
+def test_a_click_in_the_diagram_moves_the_point(visit):
+    page = visit("ribbons")
+    curves(page, "ribbons-phase")
+    page.locator("#ribbons-phase .nsewdrag").first.click(position={"x": 120, "y": 60})
+    page.wait_for_function("() => window.location.search.includes('c=')")
+    values = stated(page, RIBBONS.controls)
+    assert values["c"] > 0.5 and values["T"] != 50
+
+
+def test_training_lands_on_the_prediction(visit):
+    page = visit("linear?depth=2&d_in=8&width=8")
+    page.locator("#linear-start").click()
+    page.wait_for_function(
+        "() => document.getElementById('linear-status').innerText === 'Done.'", timeout=60_000
+    )
+    page.wait_for_function(
+        "n => document.querySelector('#linear-spectrum .js-plotly-plot')._fullData.length === n",
+        arg=2,
+    )
+    shown = curves(page, "linear-spectrum")
+    predicted, trained = shown["predicted from the labels"], shown["trained network"]
+    np.testing.assert_allclose(trained, predicted, rtol=0.01)
+    move(page, "linear", "depth")
+    page.wait_for_function(
+        "n => document.querySelector('#linear-spectrum .js-plotly-plot')._fullData.length === n",
+        arg=1,
+    )
+
+
+def test_the_stop_button_stops_and_keeps_what_was_found(visit):
+    page = visit("fluctuations?N=40&load=3&lr=0.03")
+    curves(page, "fluctuations-weights")
+    page.locator("#fluctuations-start").click()
+    page.wait_for_function(
+        """() => document.querySelector('#fluctuations-weights .js-plotly-plot')
+               ._fullData.some(t => t.name.startsWith('SGD'))""",
+        timeout=60_000,
+    )
+    page.locator("#fluctuations-stop").click()
+    page.wait_for_function(
+        "() => document.getElementById('fluctuations-status').innerText.startsWith('Stopped')",
+        timeout=60_000,
+    )
+    assert float(page.locator("#fluctuations-progress").get_attribute("value")) < 1
+    assert page.locator("#fluctuations-start").is_enabled()
+
+
+def test_two_tabs_do_not_disturb_each_other(visit):
+    first, second = visit("ribbons?n=20"), visit("ribbons?n=90")
+    move(first, "ribbons", "c")
+    first.wait_for_function("() => window.location.search.includes('c=')")
+    assert len(curves(first, "ribbons-spectrum")["all points, P"]) == 20
+    assert len(curves(second, "ribbons-spectrum")["all points, P"]) == 90
+    assert "c=" not in urlsplit(second.url).query
+
+
+BAD_UPLOADS = [
+    ("text.csv", b"a,b\nc,d\n", "not a matrix of numbers"),
+    ("small.csv", b"1,2\n3,4\n", "shape is (2, 2)"),
+    ("holes.csv", b"1,2,3,4\n" * 3 + b"1,nan,3,4\n" * 6, "NaN or infinite"),
+    ("broken.npy", b"\x80\x04nonsense", "not a matrix of numbers"),
+    ("program.exe", b"MZ", "format is unknown"),
+    ("huge.csv", b"1," * 10_500_000, "20 MB are allowed"),
+]
+
+
+def test_bad_uploads_get_a_message(visit, tmp_path):
+    page = visit("ribbons")
+    for name, content, words in BAD_UPLOADS:
+        path = tmp_path / name
+        path.write_bytes(content)
+        page.locator("#ribbons-upload input[type=file]").set_input_files(path)
+        page.wait_for_function(
+            """([name, words]) => {
+                const text = document.getElementById('ribbons-upload-message').innerText;
+                return text.includes(name) && text.includes(words);
+            }""",
+            arg=[name, words],
+        )
+
+
+def test_an_uploaded_matrix_finds_its_place(visit, tmp_path):
+    from hyperribbon.core.data import sloppy_inputs
+
+    inputs, _ = sloppy_inputs(60, 30, 0.4)
+    np.save(tmp_path / "data.npy", inputs)
+    page = visit("ribbons")
+    page.locator("#ribbons-upload input[type=file]").set_input_files(tmp_path / "data.npy")
+    page.wait_for_function("() => window.location.search.includes('c=')")
+    assert abs(stated(page, RIBBONS.controls)["c"] - 0.4) <= 0.02
+
+
+def test_runs_open_and_compare(visit, address):
+    page = visit("runs")
+    page.locator("#runs-run").click()
+    options = page.locator("[role=option]")
+    options.first.wait_for()
+    assert options.count() == 2
+    options.first.click()
+    page.locator("article").first.wait_for()
+    assert "run=ribbons_fig4" in page.url
+    name = parse_qs(urlsplit(page.url).query)["run"][0]
+    other = visit(f"runs?run={name}&with={name}")
+    other.locator("article").nth(1).wait_for()
+    assert other.locator("article td.holds").count() >= 16
+
+
+def test_pages_fit_a_phone_and_both_themes(visit):
+    for scheme in ("light", "dark"):
+        page = visit("ribbons", width=390, height=800, scheme=scheme)
+        curves(page, "ribbons-spectrum")
+        overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(overflow) <= 0
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    page.locator("#theme").click()
+    page.wait_for_function("() => document.documentElement.dataset.theme === 'light'")
+
+
+def test_slider_to_picture_is_measured(visit, record_property):
+    page = visit("ribbons")
+    curves(page, "ribbons-spectrum")
+    spans = []
+    for _ in range(6):
+        old = page.url
+        started = time.perf_counter()
+        move(page, "ribbons", "T")
+        page.wait_for_function("old => window.location.href !== old", arg=old, polling=5)
+        spans.append(time.perf_counter() - started)
+    median = float(np.median(spans))
+    record_property("slider_to_picture_ms", round(1000 * median))
+    assert median > 0
