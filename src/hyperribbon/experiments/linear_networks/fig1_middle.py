@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import plotly.graph_objects as go
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
@@ -130,6 +131,28 @@ def plot(result: Result) -> Figure:
     bar.set_ticks([float(np.log10(t)) for t in ticks], labels=[f"{t:g}" for t in ticks])
     axis.set(xlabel=r"$\sigma_{\max}(Y)/\sqrt{n}$", ylabel="depth $L$")
     axis.set_yticks([1, 5, 10, 15, 20])
+    return figure
+
+
+def interactive(result: Result) -> go.Figure:
+    """Draw the sharpness as a surface that can be turned, with the measured points."""
+    surface = go.Surface(
+        x=result.norms, y=result.depths, z=result.sharpness, colorscale="Viridis",
+        colorbar={"title": "λmax"}, name="Eq. (14)",
+    )  # fmt: skip
+    points = go.Scatter3d(
+        x=result.checked_norms, y=result.checked_depths, z=result.measured, mode="markers",
+        marker={"size": 4, "color": "#D55E00"}, name="measured",
+    )  # fmt: skip
+    figure = go.Figure([surface, points])
+    figure.update_layout(
+        scene={
+            "xaxis_title": "σmax(Y)/√n",
+            "yaxis_title": "depth L",
+            "zaxis_title": "sharpness",
+        },
+        margin={"l": 0, "r": 0, "t": 20, "b": 0},
+    )
     return figure
 
 
