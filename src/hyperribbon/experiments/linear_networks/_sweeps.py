@@ -169,5 +169,9 @@ def plot_sweep(result: SweepResult, trained: str) -> Figure:
             axis.vlines(shares, starts.min(axis=1), starts.max(axis=1), color=COLORS[1])
         axis.set_xlabel(r"largest label share $\alpha_{\max}$")
     axes[0].set_ylabel(r"sharpness $\lambda_{\max}$")
-    axes[0].legend(loc="best")
+    if len(axes) > 1:
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8)
+    else:
+        axes[0].legend(loc="best")
     return figure
