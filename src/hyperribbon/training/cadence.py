@@ -104,6 +104,7 @@ class Budget:
         self.cost = 0.0
         self._earlier = 0.0
         self._started: float | None = None
+        self._spent_here = 0.0
 
     @property
     def training_seconds(self) -> float:
@@ -111,6 +112,10 @@ class Budget:
         if self._started is None:
             return self._earlier
         return self._earlier + time.perf_counter() - self._started - self._spent_here
+
+    def stop(self) -> None:
+        """Stop the clock; the times stay as they are."""
+        self._earlier, self._started = self.training_seconds, None
 
     def start(self, spent: float = 0.0, training: float = 0.0, cost: float = 0.0) -> None:
         """Start the clock, going on from an earlier session's times."""

@@ -50,7 +50,7 @@ def make_logger(target: LogTarget, folder: Path, first_step: int) -> ScalarLogge
         target: "tensorboard" (files in folder/tensorboard), "mlflow" (the active run), "wandb"
             (the active run), or a function of (step, scalars).
         folder: The recorder's folder.
-        first_step: Where the run goes on; TensorBoard forgets what was logged from there.
+        first_step: Where the run goes on; TensorBoard forgets what was logged after it.
 
     Raises:
         MissingExtraError: TensorBoard is asked for and not installed.
@@ -79,7 +79,8 @@ def _tensorboard(folder: Path, first_step: int) -> ScalarLogger:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
         raise MissingExtraError("tensorboard", "tensorboard", "logging to TensorBoard") from None
-    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step or None)
+    purge = first_step + 1 if first_step else None
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
     def log(step: int, scalars: dict[str, float]) -> None:
         for name, value in scalars.items():

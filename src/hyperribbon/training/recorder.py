@@ -233,6 +233,7 @@ class Recorder:
             logger.close()
         self._loggers = []
         self._model = None
+        self._budget.stop()
         self._lock.release()
 
     def __enter__(self) -> Recorder:
