@@ -5,14 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from math import sqrt
+from typing import TypeVar
 
 import torch
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.gram import gram_matrix, squared_columns, squared_norm
 from hyperribbon.operators.hessian import RiskOperator
-from hyperribbon.operators.risk import Chunk
+from hyperribbon.operators.risk import Chunk, Risk
 
 __all__ = ["FactoredOperator"]
+
+Self = TypeVar("Self", bound="FactoredOperator")
+_UNKNOWN = -1  # rows that have not been counted
 
 
 class FactoredOperator(RiskOperator):
@@ -23,6 +28,7 @@ class FactoredOperator(RiskOperator):
     """
 
     has_exact_trace = True
+    _gram_size: int | None = _UNKNOWN
 
     @abstractmethod
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
@@ -38,10 +44,11 @@ class FactoredOperator(RiskOperator):
         return chunk.point.pull(self._middle(chunk, chunk.point.push(block)))
 
     @property
-    def gram_size(self) -> int:
-        """Number of rows of F: the side of the Gram matrix."""
-        first = next(iter(self.risk.chunks()))
-        return self.risk.samples * len(self._rows(first))
+    def gram_size(self) -> int | None:
+        """Number of rows of F, the side of the Gram matrix; None when M has no real root."""
+        if self._gram_size is _UNKNOWN:
+            self._gram_size = self._count_rows()
+        return self._gram_size
 
     def gram(self) -> torch.Tensor:
         """Return F Fᵀ, (gram_size, gram_size); its nonzero eigenvalues are the operator's."""
@@ -55,13 +62,14 @@ class FactoredOperator(RiskOperator):
         single = coefficients.ndim == 1
         block = coefficients.unsqueeze(1) if single else coefficients
         total = torch.zeros(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
-        start = 0
+        start, step = 0, self.risk.columns_at_once()
         for chunk in self.risk.chunks():
             rows = self._rows(chunk)
             stop = start + chunk.count * len(rows)
             weights = block[start:stop].reshape(chunk.count, len(rows), -1)
             seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
-            total += self.space.flatten(chunk.point.pull(seeds), batched=True)
+            for some, target in zip(seeds.split(step), total.split(step, 1), strict=True):
+                target += self.space.flatten(chunk.point.pull(some), batched=True)
             start = stop
         total *= sqrt(self._scale())
         return total.squeeze(1) if single else total
@@ -73,3 +81,21 @@ class FactoredOperator(RiskOperator):
     def trace(self) -> float:
         """Return the trace, exactly, without forming the diagonal."""
         return squared_norm(self.risk, self._rows) * self._scale()
+
+    def _with(self: Self, risk: Risk) -> Self:
+        other = super()._with(risk)
+        other._gram_size = _UNKNOWN
+        return other
+
+    def _count_rows(self) -> int | None:
+        rows_by_shape: dict[torch.Size, int] = {}
+        total = 0
+        for chunk in self.risk.chunks():
+            shape = chunk.point.outputs.shape[1:]
+            if shape not in rows_by_shape:
+                try:
+                    rows_by_shape[shape] = len(self._rows(chunk))
+                except ArgumentError:
+                    return None
+            total += chunk.count * rows_by_shape[shape]
+        return total

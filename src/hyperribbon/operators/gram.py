@@ -14,6 +14,7 @@ import torch
 
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.factors import Factor, joined
+from hyperribbon.operators.linearisation import AutogradLinearisation
 from hyperribbon.operators.risk import Chunk, Risk
 
 __all__ = ["gram_matrix", "squared_columns", "squared_norm"]
@@ -69,8 +70,9 @@ def _all_factors(
     for chunk in risk.chunks():
         seeds = rows(chunk)
         structured = chunk.point.structured() if structured is None else structured
-        for factor in chunk.point.factors(seeds, structured):
-            yield factor, selections[factor.name]
+        for some in seeds.split(risk.columns_at_once()):
+            for factor in chunk.point.factors(some, structured):
+                yield factor, selections[factor.name]
         for window in _windows(risk, chunk, seeds, structured, 0):
             written[window.columns] += window.gradients().square().sum(0)
 
@@ -94,7 +96,9 @@ class _Window:
 
     def gradients(self) -> torch.Tensor:
         """Return R J over these samples and parameters, (samples·m, columns)."""
-        found = self.chunk.point.sample_gradients(self.seeds, self.names, self.samples)
+        point = self.chunk.point
+        assert isinstance(point, AutogradLinearisation)
+        found = point.sample_gradients(self.seeds, self.names, self.samples)
         selections = _selections(self.risk.space)
         flat = []
         for name in self.names:

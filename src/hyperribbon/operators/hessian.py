@@ -50,6 +50,11 @@ class RiskOperator(LinearOperator):
         return other
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        step = self.risk.columns_at_once()
+        pieces = [self._multiply_some(piece) for piece in block.split(step, dim=1)]
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)) * self._scale()
+
+    def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
         named = self.space.unflatten(block)
         total: dict[str, torch.Tensor] = {}
         for chunk in self.risk.chunks():
@@ -58,7 +63,7 @@ class RiskOperator(LinearOperator):
                     total[name] += piece
                 else:
                     total[name] = piece
-        return self.space.flatten(total, batched=True) * self._scale()
+        return self.space.flatten(total, batched=True)
 
     def _chunk_product(
         self, chunk: Chunk, block: Mapping[str, torch.Tensor]
@@ -122,9 +127,8 @@ class Hessian(RiskOperator):
     def _chunk_product(
         self, chunk: Chunk, block: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        loss = self.risk.loss
-        assert loss is not None
-        return chunk.point.curve(lambda outputs: loss.total(outputs, chunk.targets), block)
+        assert self.risk.loss is not None
+        return chunk.point.curve(self.risk.loss, chunk.targets, block)
 
     def _scale(self) -> float:
         return 1.0 / self.risk.amount

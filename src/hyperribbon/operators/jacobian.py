@@ -79,18 +79,25 @@ class Jacobian(LinearOperator):
         return self.to_dense().diagonal()
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        named = self.space.unflatten(block)
-        pieces = [chunk.point.push(named).flatten(1) for chunk in self.risk.chunks()]
-        return torch.cat(pieces, dim=1).T
+        product = torch.empty(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
+        step = self.risk.columns_at_once()
+        for some, target in zip(block.split(step, 1), product.split(step, 1), strict=True):
+            named, start = self.space.unflatten(some), 0
+            for chunk in self.risk.chunks():
+                pushed = chunk.point.push(named).flatten(1).T
+                target[start : start + len(pushed)] = pushed
+                start += len(pushed)
+        return product
 
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
         total = torch.zeros(self.shape[1], block.shape[1], dtype=self.dtype, device=self.device)
-        start = 0
+        start, step = 0, self.risk.columns_at_once()
         for chunk in self.risk.chunks():
             outputs = chunk.point.outputs
             stop = start + outputs.numel()
             seeds = block[start:stop].T.reshape(-1, *outputs.shape)
-            total += self.space.flatten(chunk.point.pull(seeds), batched=True)
+            for some, target in zip(seeds.split(step), total.split(step, 1), strict=True):
+                target += self.space.flatten(chunk.point.pull(some), batched=True)
             start = stop
         return total
 

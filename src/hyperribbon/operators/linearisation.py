@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from hyperribbon.operators.factors import Factor, summed
+from hyperribbon.operators.losses import Loss
 from hyperribbon.operators.purity import evaluation
 from hyperribbon.operators.recording import Recorder
 
@@ -34,10 +35,8 @@ class Linearisation(Protocol):
         """Return Jᵀ u for u (k, n, …)."""
         ...
 
-    def curve(
-        self, total: Callable[[torch.Tensor], torch.Tensor], block: Block
-    ) -> dict[str, torch.Tensor]:
-        """Return ∇²_θ total(f(θ)) v."""
+    def curve(self, loss: Loss, targets: Any, block: Block) -> dict[str, torch.Tensor]:
+        """Return ∇²_θ Σ ℓ(f(θ), y) v."""
         ...
 
     def structured(self) -> set[str]:
@@ -48,10 +47,9 @@ class Linearisation(Protocol):
         """Return the per-sample gradients of R f for rows R (m, n, …), one a structured name."""
         ...
 
-    def sample_gradients(
-        self, rows: torch.Tensor, names: Sequence[str], samples: slice
-    ) -> dict[str, torch.Tensor]:
-        """Return them written out, (n, m, *shape), for any names and a range of samples."""
+    @property
+    def nbytes(self) -> int:
+        """Memory that is kept for the next product."""
         ...
 
 
@@ -69,12 +67,20 @@ class AutogradLinearisation:
     def __init__(self, forward: Forward, weights: Mapping[str, torch.Tensor], count: int) -> None:
         self._weights, self._forward = dict(weights), forward
         recorder = Recorder(self._weights)
-        with evaluation(), recorder:
+        self._saved: dict[int, int] = {}
+        watch = saved_tensors_hooks(self._weigh, lambda tensor: tensor)
+        with evaluation(), recorder, watch:
             self._graph = forward(self._weights, slice(0, count))
         self.outputs = self._graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
         self._transposed: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
         self._slopes: dict[str, torch.Tensor] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Estimate of the graphs' memory: the second one saves about twice the first again."""
+        own = {w.untyped_storage().data_ptr() for w in self._weights.values()}
+        return 3 * sum(size for place, size in self._saved.items() if place not in own)
 
     def push(self, block: Block) -> torch.Tensor:
         """Return J v, shape (k, n, …)."""
@@ -96,12 +102,10 @@ class AutogradLinearisation:
         pulled = pull_back([self._graph], list(self._weights.values()), [cotangents])
         return dict(zip(self._weights, pulled, strict=True))
 
-    def curve(
-        self, total: Callable[[torch.Tensor], torch.Tensor], block: Block
-    ) -> dict[str, torch.Tensor]:
-        """Return ∇²_θ total(f(θ)) v; `total` must be the same in every call."""
+    def curve(self, loss: Loss, targets: Any, block: Block) -> dict[str, torch.Tensor]:
+        """Return ∇²_θ Σ ℓ(f(θ), y) v; loss and targets must be the same in every call."""
         if self._slopes is None:
-            self._slopes = self._build_slopes(total)
+            self._slopes = self._build_slopes(loss, targets)
         if not self._slopes:
             return self._zeros(_rows(block))
         names = list(self._slopes)
@@ -161,6 +165,11 @@ class AutogradLinearisation:
             return {}
         return dict(zip(edges, pull_back([self._graph], edges, [rows]), strict=True))
 
+    def _weigh(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
     def _build_transposed(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         probe = torch.zeros_like(self._graph).requires_grad_()
         if not self._graph.requires_grad:
@@ -175,14 +184,12 @@ class AutogradLinearisation:
             )
         return probe, _differentiable(self._weights, pulled)
 
-    def _build_slopes(
-        self, total: Callable[[torch.Tensor], torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def _build_slopes(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
         if not self._graph.requires_grad:
             return {}
         with evaluation():
             slopes = torch.autograd.grad(
-                total(self._graph),
+                loss.total(self._graph, targets),
                 list(self._weights.values()),
                 create_graph=True,
                 allow_unused=True,

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.operators.chain import trace_chain
 from hyperribbon.operators.data import Data, Source, batch_size, cut
 from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
 from hyperribbon.operators.losses import Loss, recognise
@@ -28,6 +29,7 @@ Forward = Callable[[nn.Module, Any], Any]
 MEMORY = 512 * 2**20
 """Bytes for what is kept and worked on when memory= is not given."""
 
+_CHUNK = 1024  # samples done together at most: larger chunks leave the processor's cache
 _PROBE = 16  # samples of the first batch on which the model is tried out
 _TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
@@ -70,7 +72,6 @@ class Risk:
         mask: Which entries of them are.
         forward: How the model is called on a batch, when not model(inputs).
         memory: Bytes to stay below, for data and graphs that are kept between products.
-        check: Whether to try the model out on a few samples first.
 
     Raises:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
@@ -86,7 +87,6 @@ class Risk:
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
-        check: bool = True,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError("model", model, "it is not a torch.nn.Module", "Give a module.")
@@ -101,10 +101,10 @@ class Risk:
         first = self._state[f"model.{self.space.names[0]}"]
         self.dtype, self.device = first.dtype, first.device
         self.source = Source(data, dtype=self.dtype, device=self.device, memory=self.memory / 2)
+        self._may_be_chain = True
         self._forget()
-        if check:
-            check_batch_norm(model)
-            self._try_out(model)
+        check_batch_norm(model)
+        self._sample_bytes = self._try_out(model)
 
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
@@ -159,7 +159,7 @@ class Risk:
             yield from self._kept
             return
         size = self._chunk_size()
-        keep: list[Chunk] | None = [] if self._fits(size) else None
+        keep: list[Chunk] | None = [] if self._fits() else None
         samples, amount = 0, 0.0
         for start, batch in self.source.chunks(size):
             chunk = self._chunk(start, batch)
@@ -207,7 +207,13 @@ class Risk:
             found.append(targets)
             return outputs
 
-        point = AutogradLinearisation(forward, leaves, batch_size(batch))
+        count = batch_size(batch)
+        point: Linearisation | None = None
+        if self._may_be_chain:
+            point = trace_chain(lambda: forward(leaves, slice(0, count)), leaves)
+            self._may_be_chain = point is not None
+        if point is None:
+            point = AutogradLinearisation(forward, leaves, count)
         targets, outputs = found[0], point.outputs
         inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
         if self.loss is None:
@@ -216,7 +222,8 @@ class Risk:
         check_finite_loss(self.loss.total(outputs, targets), outputs)
         return Chunk(start, point, inputs, targets, self.loss.amount(outputs, targets))
 
-    def _try_out(self, model: nn.Module) -> None:
+    def _try_out(self, model: nn.Module) -> float:
+        """Check the model on a few samples; return the bytes a sample's derivatives keep."""
         batch = next(self.source.batches())
         batch = cut(batch, 0, min(_PROBE, batch_size(batch)))
 
@@ -225,13 +232,22 @@ class Risk:
                 return self.evaluate(self.weights(), batch)[0].detach()
 
         check_repeatable(model, evaluate)
-        self._chunk(0, batch)
+        chunk = self._chunk(0, batch)
+        return max(1.0, chunk.point.nbytes / chunk.count)
+
+    def columns_at_once(self) -> int:
+        """Return how many vectors may be multiplied together within the memory."""
+        return max(1, int(self.memory / 4 / (self._chunk_size() * self._sample_bytes)))
 
     def _chunk_size(self) -> int:
-        return 512
+        return max(1, min(_CHUNK, int(self.memory / 16 / self._sample_bytes)))
 
-    def _fits(self, size: int) -> bool:
-        return self.source.is_kept
+    def _fits(self) -> bool:
+        """Whether the derivatives of all samples may be kept."""
+        if not self.source.is_kept:
+            return False
+        samples = sum(batch_size(batch) for batch in self.source.batches())
+        return samples * self._sample_bytes <= self.memory / 2
 
     def _count(self) -> None:
         if self._samples is None:
