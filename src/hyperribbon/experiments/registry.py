@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -110,14 +111,17 @@ def find_experiment(id: str) -> Experiment:
     Raises:
         ArgumentError: There is none of that id; near ones are named.
     """
-    experiments = all_experiments()
-    if id not in experiments:
-        near = difflib.get_close_matches(id, experiments, n=3, cutoff=0.4)
-        hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise ArgumentError(
-            "id", id, "there is no such experiment", f"{hint}See them all with: hyperribbon list"
-        )
-    return experiments[id]
+    paper, _, figure = id.partition("/")
+    name = f"{package.__name__}.{paper}.{figure.replace('-', '_').replace('.', '_')}"
+    if paper in PAPERS and figure.isprintable() and figure and find_spec(name) is not None:
+        module = import_module(name)
+        if getattr(module, "ID", None) == id:
+            return Experiment(module)
+    near = difflib.get_close_matches(id, all_experiments(), n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    raise ArgumentError(
+        "id", id, "there is no such experiment", f"{hint}See them all with: hyperribbon list"
+    )
 
 
 def _natural_order(name: str) -> list[tuple[int, int | str]]:

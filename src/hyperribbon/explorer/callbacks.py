@@ -18,6 +18,7 @@ from hyperribbon.explorer.uploads import dataset_slope, matrix_slope, read_matri
 
 __all__ = ["connect_page", "connect_uploads", "figure_rows"]
 
+_REDRAWS = 10
 _REPLACE_LINK = """
 function(link) {
     if (link !== undefined && link !== null) {
@@ -206,15 +207,16 @@ def _connect_action(app: Dash, page: Page, jobs: Jobs, held: Any, values_of: Any
         Input(f"{key}-tick", "n_intervals"),
         held,
         State("visitor", "data"),
+        State(f"{key}-overlay", "data"),
         prevent_initial_call=True,
     )
     def _drive(start: int, stop: int, ticks: int, *arguments: Any) -> Any:
-        *positions, visitor = _flat(arguments)
+        *positions, visitor, overlay = _flat(arguments)
         owner = f"{visitor}/{key}"
         if ctx.triggered_id == f"{key}-start":
             values = values_of(tuple(positions))
             try:
-                jobs.start(owner, lambda report: {**action.run(values, report), "of": values})
+                jobs.start(owner, lambda report: action.run(values, report), values)
             except ArgumentError as error:
                 return True, False, True, "0", str(error), no_update
             return False, True, False, "0", "Running…", no_update
@@ -224,9 +226,10 @@ def _connect_action(app: Dash, page: Page, jobs: Jobs, held: Any, values_of: Any
         if job is None:
             return True, False, True, "0", "", no_update
         found = no_update
-        if job.result:
-            settings = job.result.get("of") or values_of(tuple(positions))
-            found = {"values": settings, "result": job.result}
+        shown = int(_REDRAWS * job.progress)
+        # A picture that is redrawn faster than the browser can show it is never seen.
+        if job.result and (job.finished or shown != (overlay or {}).get("shown")):
+            found = {"values": job.settings, "result": job.result, "shown": shown}
         status = job.message or ("Done." if job.finished else f"{job.progress:.0%}")
         running = not job.finished
         return not running, running, not running, str(job.progress), status, found

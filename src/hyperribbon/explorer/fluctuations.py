@@ -18,7 +18,7 @@ from hyperribbon.training import simulate_one_layer
 
 __all__ = ["PAGE", "TWO_LAYER_PAGE"]
 
-_ROUNDS = 30
+_ROUNDS = 100
 _CHAINS = 64
 _MEASURED_STEPS = 400
 _LONGEST_BURN_IN = 20_000

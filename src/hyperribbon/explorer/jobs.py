@@ -24,12 +24,14 @@ class Job:
         result: The result so far.
         finished: Whether it has ended, by itself or stopped.
         message: What to tell the person: an error, or that it was stopped.
+        settings: What the measurement belongs to.
     """
 
     progress: float = 0.0
     result: Any = None
     finished: bool = False
     message: str = ""
+    settings: Any = None
     touched: float = field(default_factory=time.monotonic)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -46,12 +48,18 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, visitor: str, work: Callable[[Callable[[float, Any], bool]], Any]) -> Job:
+    def start(
+        self,
+        visitor: str,
+        work: Callable[[Callable[[float, Any], bool]], Any],
+        settings: Any = None,
+    ) -> Job:
         """Start a measurement, stopping an earlier one of the same visitor.
 
         Args:
             visitor: Who asks.
             work: Called with a function to report to, which returns False when it should stop.
+            settings: What the measurement belongs to.
 
         Raises:
             ArgumentError: Too many are running.
@@ -66,7 +74,7 @@ class Jobs:
                 raise ArgumentError(
                     "measurements", running, "as many as allowed are running", "Try again soon."
                 )
-            job = self._jobs[visitor] = Job()
+            job = self._jobs[visitor] = Job(settings=settings)
         threading.Thread(target=_run, args=(job, work), daemon=True).start()
         return job
 

@@ -131,7 +131,7 @@ def _action(page: Page) -> list[Any]:
                 ),
                 html.Progress(id=f"{page.key}-progress", value="0", max="1"),
                 html.Div(id=f"{page.key}-status", role="status", className="message"),
-                dcc.Interval(id=f"{page.key}-tick", interval=300, disabled=True),
+                dcc.Interval(id=f"{page.key}-tick", interval=400, disabled=True),
             ],
             className="action",
         )

@@ -136,7 +136,7 @@ def _train(values: Values, report: Report) -> dict[str, Any]:
     moments = theory.Moments.of(inputs, labels)
     widths = [d_in] + [max(values["width"], _CLASSES)] * (depth - 1) + [_CLASSES]
     weights = draw_linear_weights(widths, "balanced", generator=rng)
-    lr = 0.4 / max(_predicted(values)[0], depth * sigma_x**2)
+    lr = 0.05 / max(_predicted(values)[0], depth * sigma_x**2)
     result: dict[str, Any] = {}
     for done in range(1, _ROUNDS + 1):
         run = train_linear(weights, moments, lr=lr, epochs=_EPOCHS_A_ROUND)
@@ -176,7 +176,7 @@ PAGE = Page(
             "network has been trained.",
         ),
         Picture(
-            "depth", "Sharpness against depth", _draw_depth,
+            "sharpness", "Sharpness against depth", _draw_depth,
             "Sharpness of the solution against the number of layers, for these labels and for "
             "balanced ones.",
         ),

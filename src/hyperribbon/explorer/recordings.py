@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.explorer.pages import style_figure
+from hyperribbon.manifold import InPCA
 from hyperribbon.plots.style import COLORS
 
 __all__ = ["color_choices", "draw_embedding", "draw_metrics", "draw_spectra"]
@@ -67,8 +68,6 @@ def draw_embedding(trajectory: Trajectory, color: str) -> go.Figure:
     rows = np.unique(np.linspace(0, len(trajectory) - 1, _MOST_RECORDS).astype(int))
     log_probabilities = np.stack([trajectory.predictions(int(row)) for row in rows])
     probabilities = _as_probabilities(log_probabilities)
-    from hyperribbon.manifold import InPCA
-
     points = InPCA(n_components=3).fit_transform(probabilities)
     table = trajectory.metrics()
     shade = table["step" if color not in table else color].to_numpy()[rows]

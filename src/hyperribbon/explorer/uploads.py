@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 
-from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import load_data
 from hyperribbon.theory.ribbons import slope
 
@@ -87,7 +87,11 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
         )
     if not np.issubdtype(matrix.dtype, np.number) or np.iscomplexobj(matrix):
         raise ArgumentError("file", name, f"it holds {matrix.dtype}", "Give real numbers.")
-    return check_finite("file", matrix.astype(np.float64))
+    if not np.isfinite(matrix).all():
+        raise ArgumentError(
+            "file", name, "some of its entries are NaN or infinite", "Remove those samples."
+        )
+    return matrix.astype(np.float64)
 
 
 def matrix_slope(matrix: np.ndarray) -> dict[str, Any]:
