@@ -1,0 +1,340 @@
+"""Fig. 8 of [ribbons]: the phase diagram of the dimension of the training manifold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim, derive_seed
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
+from hyperribbon.plots.style import SEQUENTIAL, new_figure
+from hyperribbon.theory.ribbons import phase_diagram
+
+ID = "ribbons/fig8"
+TITLE = "Phase diagram of the dimension of the training manifold"
+
+_LEVELS = (3, 10, 30)
+_LEVEL_COLORS = ("black", "#CC79A7", "#E69F00")
+_TABLE_SLOPES = (0.05, 0.1, 0.2, 0.5, 1.0)
+_TABLE_STEPS = (1, 32, 562, 10_000)
+_VERIFIED = {
+    3: ((42, 29, 15, 6, 3), (27, 30, 17, 7, 4), (22, 25, 24, 10, 5), (22, 23, 27, 13, 7)),
+    10: ((42, 29, 15, 6, 3), (2, 2, 2, 2, 2), (2, 3, 3, 3, 3), (2, 3, 4, 4, 4)),
+}
+"""Dimensions for n = 50 by ratio; rows by training time, columns by slope."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Grid of the diagram.
+
+    Attributes:
+        samples: n.
+        panel_ratios: σ*/σw of the three heat maps; 4.8 is the paper's (a).
+        slopes: Number of slopes, from 0.02 to 1.
+        times: Number of training times, from 1 to 100,000, evenly in the logarithm.
+        ratios: Number of ratios of the three-dimensional diagram, from 0.5 to 40.
+        coarse: Slopes and times of the three-dimensional diagram.
+        simulated_slopes: Where models are trained too, at ratio 3.
+        simulated_times: Training times of those models.
+        initialisations: Models trained for each.
+    """
+
+    samples: int = 50
+    panel_ratios: tuple[float, ...] = (4.8, 3.0, 1.0)
+    slopes: int = 100
+    times: int = 120
+    ratios: int = 24
+    coarse: int = 48
+    simulated_slopes: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0)
+    simulated_times: tuple[int, ...] = (1, 32, 562)
+    initialisations: int = 4000
+
+
+PRESETS = {
+    "smoke": Config(
+        slopes=16, times=16, ratios=6, coarse=10, simulated_times=(1, 32), initialisations=600
+    ),
+    "laptop": Config(),
+    "paper": Config(slopes=200, times=240, ratios=40, coarse=80, initialisations=20_000),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Dimensions on the grids.
+
+    Attributes:
+        slopes: (s,).
+        steps: (t,).
+        panel_ratios: (3,).
+        panels: (3, s, t), certified dimensions for 95% of the variance.
+        panels_smooth: (3, s, t), interpolated, for contours.
+        grid_slopes: (a,), of the three-dimensional diagram.
+        grid_steps: (b,).
+        grid_ratios: (r,).
+        grid: (r, a, b), dimensions.
+        grid_smooth: (r, a, b), interpolated.
+        boundaries: (3, a, b), ratio above which the ribbon has at most 3, 10, 30 dimensions.
+        table: (2, 4, 5), dimensions at ratios 3 and 10, by time and slope.
+        simulated_slopes: (k,).
+        simulated_steps: (m,).
+        simulated: (k, m), dimensions of P(N, T) of trained models at ratio 3.
+        predicted: (k, m), of the closed form.
+        largest_kept: Largest block that had to be diagonalised.
+    """
+
+    slopes: np.ndarray
+    steps: np.ndarray
+    panel_ratios: np.ndarray
+    panels: np.ndarray
+    panels_smooth: np.ndarray
+    grid_slopes: np.ndarray
+    grid_steps: np.ndarray
+    grid_ratios: np.ndarray
+    grid: np.ndarray
+    grid_smooth: np.ndarray
+    boundaries: np.ndarray
+    table: np.ndarray
+    simulated_slopes: np.ndarray
+    simulated_steps: np.ndarray
+    simulated: np.ndarray
+    predicted: np.ndarray
+    largest_kept: int
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Evaluate the diagrams and train models at a few points of them."""
+    n = config.samples
+    steps = np.unique(np.round(np.geomspace(1, 1e5, config.times)))
+    slopes = np.linspace(0.02, 1.0, config.slopes)
+    panels = phase_diagram(n, steps, slopes, np.array(config.panel_ratios))
+    grid = phase_diagram(
+        n,
+        np.unique(np.round(np.geomspace(2, 1e5, config.coarse))),
+        np.linspace(0.02, 1.0, config.coarse),
+        np.geomspace(0.5, 40, config.ratios),
+    )
+    items = [
+        {
+            "samples": n,
+            "dimensions": 2 * n,
+            "slope": slope,
+            "sigma_star": 3.0,
+            "sigma_w": 1.0,
+            "alpha": 1.0,
+            "steps": list(config.simulated_times),
+            "initialisations": config.initialisations,
+            "inputs_seed": derive_seed(context.seed, "inputs"),
+            "seed": derive_seed(context.seed, "weights", slope),
+        }
+        for slope in config.simulated_slopes
+    ]
+    simulated = context.map(_dimensions_of_training, items, "gradient descent")
+    predicted = phase_diagram(n, config.simulated_times, config.simulated_slopes, 3.0)
+    table = phase_diagram(50, _TABLE_STEPS, _TABLE_SLOPES, list(_VERIFIED))
+    return Result(
+        slopes=slopes,
+        steps=steps,
+        panel_ratios=panels.ratios,
+        panels=panels.dimensions,
+        panels_smooth=panels.interpolated,
+        grid_slopes=grid.slopes,
+        grid_steps=grid.steps,
+        grid_ratios=grid.ratios,
+        grid=grid.dimensions,
+        grid_smooth=grid.interpolated,
+        boundaries=np.array([grid.boundary(level) for level in _LEVELS]),
+        table=table.dimensions.transpose(0, 2, 1),
+        simulated_slopes=np.array(config.simulated_slopes),
+        simulated_steps=np.array(config.simulated_times),
+        simulated=np.array(simulated),
+        predicted=predicted.dimensions,
+        largest_kept=int(panels.kept.max()),
+    )
+
+
+def _dimensions_of_training(item: dict[str, Any]) -> list[int]:
+    """Return how many dimensions carry 95% of the variance of trained models, by time."""
+    spectra = pca_spectra(
+        [moments_of_training(item)], item["initialisations"], tuple(item["steps"])
+    )
+    sums = np.cumsum(np.maximum(spectra, 0), axis=1)
+    return [int(count) for count in (sums < 0.95 * sums[:, -1:]).sum(axis=1) + 1]
+
+
+def plot(result: Result) -> dict[str, Figure]:
+    """Draw (a–c) heat maps, (d) surfaces of equal dimension, (e–f) contours of the ratio."""
+    return {"maps": _maps(result), "surfaces": _surfaces(result), "contours": _contours(result)}
+
+
+def _maps(result: Result) -> Figure:
+    figure, axes = new_figure(1, 3, width="full", ratio=0.95, sharey=True)
+    norm = LogNorm(1, 50)
+    for axis, letter, ratio, whole, smooth in zip(
+        axes, "abc", result.panel_ratios, result.panels, result.panels_smooth, strict=True
+    ):
+        mesh = axis.pcolormesh(
+            result.slopes, result.steps, whole.T, norm=norm, cmap=SEQUENTIAL, rasterized=True
+        )
+        lines = axis.contour(
+            result.slopes, result.steps, smooth.T, levels=_LEVELS, colors="white", linewidths=0.9
+        )
+        axis.clabel(lines, fmt="%d", fontsize=7)
+        axis.set(yscale="log", xlabel="slope $c$", ylim=(1, result.steps[-1]))
+        axis.set_title(rf"({letter}) $\sigma_*/\sigma_w={ratio:g}$")
+        if ratio == 3:
+            _mark_simulations(axis, result, norm)
+    axes[0].set_ylabel("training time $T$")
+    bar = figure.colorbar(mesh, ax=axes, pad=0.01, aspect=28, ticks=[1, 2, 3, 5, 10, 20, 50])
+    bar.ax.set_yticklabels(["1", "2", "3", "5", "10", "20", "50"])
+    bar.ax.minorticks_off()
+    bar.set_label("dimensions (95% of variance)")
+    return figure
+
+
+def _mark_simulations(axis: Any, result: Result, norm: LogNorm) -> None:
+    c, T = np.meshgrid(result.simulated_slopes, result.simulated_steps, indexing="ij")
+    axis.scatter(
+        c, T, c=result.simulated, norm=norm, cmap=SEQUENTIAL, s=26, edgecolors="white",
+        linewidths=0.9, zorder=3, clip_on=False,
+    )  # fmt: skip
+    axis.text(0.98, 0.97, "circles: trained models", transform=axis.transAxes, color="white",
+              fontsize=7, ha="right", va="top")  # fmt: skip
+
+
+def _surfaces(result: Result) -> Figure:
+    figure, axis = new_figure(ratio=0.95, subplot_kw={"projection": "3d"})
+    c, T = np.meshgrid(result.grid_slopes, np.log10(result.grid_steps), indexing="ij")
+    for level, color, edge in zip(_LEVELS, _LEVEL_COLORS, result.boundaries, strict=True):
+        height = np.where(edge > 0, edge, np.nan)
+        axis.plot_surface(c, T, np.log10(height), color=color, alpha=0.55, linewidth=0,
+                          rstride=1, cstride=1)  # fmt: skip
+        axis.plot([], [], [], "s", color=color, label=f"{level} dimensions")
+    ticks = np.array([1, 3, 10, 30])
+    axis.set_zticks(np.log10(ticks), [str(tick) for tick in ticks])
+    axis.set_yticks(range(1, 6), [f"$10^{power}$" for power in range(1, 6)])
+    axis.set(xlabel="slope $c$", ylabel="training time $T$")
+    axis.set_zlabel(r"$\sigma_*/\sigma_w$", labelpad=-2)
+    axis.view_init(elev=24, azim=-125)
+    axis.set_box_aspect(None, zoom=0.85)
+    axis.legend(loc="upper center", ncols=3, columnspacing=0.8, handletextpad=0.1)
+    return figure
+
+
+def _contours(result: Result) -> Figure:
+    figure, axes = new_figure(1, 2, width="full", ratio=0.72, sharey=True)
+    for axis, letter, level, edge in zip(axes, "ef", _LEVELS, result.boundaries, strict=False):
+        drawn = np.ma.masked_invalid(np.where(edge > 0, edge, np.nan))
+        seen = edge[np.isfinite(edge) & (edge > 0)]
+        levels = np.unique(np.round(np.geomspace(max(seen.min(), 0.6), seen.max() * 0.97, 9), 1))
+        lines = axis.contour(
+            result.grid_slopes, result.grid_steps, drawn.T, levels=levels,
+            cmap=SEQUENTIAL, linewidths=1.3, norm=LogNorm(levels[0], levels[-1] * 1.4),
+        )  # fmt: skip
+        axis.clabel(lines, fmt="%g", fontsize=7)
+        axis.set(yscale="log", xlabel="slope $c$")
+        axis.set_title(
+            rf"({letter}) $\sigma_*/\sigma_w$ at which the ribbon has {level} dimensions"
+        )
+    axes[0].set_ylabel("training time $T$")
+    return figure
+
+
+def interactive(result: Result) -> Any:
+    """Return the surfaces of equal dimension to turn around."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for level, color, edge in zip(_LEVELS, _LEVEL_COLORS, result.boundaries, strict=True):
+        figure.add_surface(
+            x=result.grid_slopes, y=result.grid_steps, z=np.where(edge > 0, edge, np.nan).T,
+            name=f"{level} dimensions", showlegend=True, showscale=False, opacity=0.75,
+            colorscale=[[0, color], [1, color]],
+            hovertemplate="c = %{x:.2f}<br>T = %{y:.0f}<br>σ*/σw = %{z:.2f}",
+        )  # fmt: skip
+    figure.update_layout(
+        scene={
+            "xaxis": {"title": "slope c"},
+            "yaxis": {"title": "training time T", "type": "log"},
+            "zaxis": {"title": "σ*/σw", "type": "log"},
+        },
+        title="Below a surface the ribbon has more dimensions",
+        margin={"l": 0, "r": 0, "t": 40, "b": 0},
+    )
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the numbers, the ridge, the contiguous region and the simulation."""
+    expected = np.array([_VERIFIED[ratio] for ratio in _VERIFIED])
+    tilt, offset, straight = _ridge(result)
+    strong = result.grid[result.grid_ratios >= 9]
+    return [
+        Claim.judge(
+            f"{ID}/table",
+            place="Fig. 8 (a–c)",
+            statement="Dimensions at ratios 3 and 10, four training times and five slopes",
+            expected=Band(0, 0, "verification"),
+            measured=np.abs(result.table - expected).max(),
+            why="largest difference from 40 dense diagonalisations",
+        ),
+        Claim.judge(
+            f"{ID}/ridge",
+            place="Fig. 8 (a–c)",
+            statement="Along a straight line, log T ∝ c, the dimension is largest (ratio 3)",
+            expected=Band.at_least(0.99, "paper"),
+            measured=straight,
+            why=f"R² of ln T = {tilt:.1f}c {offset:+.2f} over 0.1 ≤ c ≤ 0.22: T ≈ 1/λn, when "
+            "training reaches the last eigenvalue",
+        ),
+        Claim.judge(
+            f"{ID}/ridge-slope",
+            place="Fig. 8 (a–c)",
+            statement="The line is T ≈ 1/λn, so its slope is n − 1 = 49",
+            expected=Band.around(49.1, "verification", rtol=0.06),
+            measured=tilt,
+            why="slope of ln T of the largest dimension against c",
+        ),
+        Claim.judge(
+            f"{ID}/few-dimensions",
+            place="Fig. 8 (e)",
+            statement="With σ*/σw of 9 and more the ribbon has fewer than three dimensions",
+            expected=Band.at_most(2, "paper"),
+            measured=strong.max(),
+            why="largest dimension for T ≥ 2: true only for short training; at T = 1 the points "
+            "are the initial ones, with the dimensions of K at any ratio",
+        ),
+        Claim.judge(
+            f"{ID}/low-dimensional",
+            place="Fig. 8 (a)",
+            statement="For σ*/σw of 4.8 the ribbon has at most 10 of 50 dimensions at most T and c",
+            expected=Band.at_least(0.8, "paper"),
+            measured=(result.panels[0] <= 10).mean(),
+            why="share of the map",
+        ),
+        Claim.judge(
+            f"{ID}/simulation",
+            place="Eqs. (3) and (5)",
+            statement="Trained models have the predicted dimension, within one",
+            expected=Band.at_most(1, "closed form"),
+            measured=np.abs(result.simulated - result.predicted).max(),
+            why=f"largest difference over {result.simulated.size} points of the diagram",
+        ),
+    ]
+
+
+def _ridge(result: Result) -> tuple[float, float, float]:
+    """Fit ln T of the largest dimension against c on the map of ratio 3."""
+    panel = result.panels_smooth[result.panel_ratios.tolist().index(3.0)]
+    inside = (result.slopes >= 0.1) & (result.slopes <= 0.22)
+    top = np.log(result.steps[panel[inside].argmax(axis=1)])
+    slopes = result.slopes[inside]
+    tilt, offset = np.polyfit(slopes, top, 1)
+    residual = top - tilt * slopes - offset
+    return float(tilt), float(offset), float(1 - residual.var() / top.var())

@@ -1,0 +1,208 @@
+"""Kernel machines in Sec. III of [ribbons]: one manifold for several kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.metrics.pairwise import (
+    laplacian_kernel,
+    linear_kernel,
+    polynomial_kernel,
+    rbf_kernel,
+)
+
+from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.core.data import load_data
+from hyperribbon.experiments.context import Context
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.theory.ribbons import Ribbon, kernels_bound, several_kernels
+
+ID = "ribbons/kernels"
+TITLE = "Kernel machines: trajectories of several kernels together"
+
+_KERNELS = {
+    "linear": linear_kernel,
+    "polynomial": polynomial_kernel,
+    "Gaussian": rbf_kernel,
+    "Laplace": laplacian_kernel,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Setting.
+
+    Attributes:
+        data: Name of the data set.
+        samples: n.
+        steps: T.
+        sigma_w: Standard deviation of the initial functions.
+        initialisations: Initial functions for each kernel, in training.
+        batches: Independent batches of them.
+    """
+
+    data: str = "digits"
+    samples: int = 60
+    steps: int = 300
+    sigma_w: float = 0.1
+    initialisations: int = 400
+    batches: int = 6
+
+
+PRESETS = {
+    "smoke": Config(steps=50, initialisations=60, batches=2),
+    "laptop": Config(),
+    "paper": Config(samples=200, steps=3000, initialisations=2000),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Spectra of single kernels and of all together.
+
+    Attributes:
+        names: Kernels.
+        kernel_eigenvalues: (M, n), of K, with the largest scaled to one.
+        single: (M, n), eigenvalues of P of every kernel alone.
+        together: (n,), of all kernels.
+        simulated: (batches, n), from trained kernel machines.
+        bound: (n,), Eq. (12), for λᵢ/λ₁ of P₁.
+        truth: (n,), λᵢ/λ₁ of P₁.
+        dimensions: (M + 1,), for 95% of the variance, the last for all together.
+    """
+
+    names: list[str]
+    kernel_eigenvalues: np.ndarray
+    single: np.ndarray
+    together: np.ndarray
+    simulated: np.ndarray
+    bound: np.ndarray
+    truth: np.ndarray
+    dimensions: np.ndarray
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Evaluate Eq. (12) and its truth, and train kernel machines by functional descent."""
+    item = {"data": config.data, "samples": config.samples}
+    grams, y = _problem(item)
+    setting = (config.sigma_w, 1.0 - 1e-9, config.steps)
+    family = several_kernels(grams, y, *setting)
+    bound = kernels_bound(grams, y, *setting)
+    ribbons = [Ribbon.from_kernel(gram, y, *setting) for gram in grams]
+    single = np.zeros((len(grams), config.samples))
+    for row, ribbon in zip(single, ribbons, strict=True):
+        row[: len(ribbon.eigenvalues)] = ribbon.spectrum()
+    items = [
+        {
+            **item,
+            "sigma_w": config.sigma_w,
+            "steps": config.steps,
+            "initialisations": config.initialisations,
+            "seed": derive_seed(context.seed, "functions", batch),
+        }
+        for batch in range(config.batches)
+    ]
+    return Result(
+        names=list(_KERNELS),
+        kernel_eigenvalues=np.array([np.linalg.eigvalsh(g / len(g))[::-1] for g in grams]),
+        single=single,
+        together=family.spectrum(),
+        simulated=np.array(context.map(_train, items, "kernel machines")),
+        bound=bound.upper,
+        truth=bound.truth,
+        dimensions=np.array([*(r.dimensions() for r in ribbons), family.dimensions()]),
+    )
+
+
+def _problem(item: dict[str, Any]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return Gram matrices with λ₁(K) = 1, and targets ±1 by the parity of the label."""
+    data = load_data(item["data"], split="all", limit=item["samples"])
+    X = data.flat().inputs.numpy().astype(float)
+    X -= X.mean(axis=0)
+    X /= np.sqrt((X**2).sum(axis=1).mean())
+    grams = [kernel(X) for kernel in _KERNELS.values()]
+    grams = [gram * (len(X) / np.linalg.eigvalsh(gram)[-1]) for gram in grams]
+    y = np.where(data.targets.numpy() % 2 == 0, 1.0, -1.0)
+    return grams, y
+
+
+def _train(item: dict[str, Any]) -> np.ndarray:
+    """Return the spectrum of P(N, M, T) of functions trained by descent in their RKHS."""
+    grams, y = _problem(item)
+    rng = numpy_generator(item["seed"])
+    n = len(y)
+    second, first, points = np.zeros((n, n)), np.zeros(n), 0
+    for gram in grams:
+        eigenvalues, U = np.linalg.eigh(gram)
+        root = U * np.sqrt(np.maximum(eigenvalues, 0))
+        values = item["sigma_w"] * rng.standard_normal((item["initialisations"], n)) @ root.T
+        for _ in range(item["steps"]):
+            residuals = values - y
+            second += residuals.T @ residuals / n
+            first += residuals.sum(axis=0) / np.sqrt(n)
+            points += len(values)
+            values = values - (1 - 1e-9) / n * residuals @ gram
+    mean = first / points
+    return np.linalg.eigvalsh(second / points - np.outer(mean, mean))[::-1]
+
+
+def plot(result: Result) -> Figure:
+    """Draw the kernels' spectra and the manifolds' spectra."""
+    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    index = np.arange(1, len(result.together) + 1)
+    for color, name, kernel, single in zip(
+        COLORS, result.names, result.kernel_eigenvalues, result.single, strict=False
+    ):
+        left.semilogy(index, np.where(kernel > 1e-10, kernel, np.nan), color=color, label=name)
+        right.semilogy(index, np.where(single > 1e-10, single, np.nan), color=color, lw=1)
+    right.semilogy(index, result.together, color="black", lw=2, label="all, closed form")
+    mean = result.simulated.mean(axis=0)
+    right.semilogy(
+        index[::3], mean[::3], "o", color="black", mfc="white", ms=3.5, label="all, trained"
+    )
+    scale = result.together[0]
+    right.semilogy(index, scale * np.minimum(result.bound, 1), color="0.5", ls="--",
+                   label="Eq. (12), scaled")  # fmt: skip
+    left.set(xlabel="index $i$", ylabel="eigenvalue of $K$", title="(a) kernels", ylim=(1e-8, 2))
+    right.set(
+        xlabel="index $i$", ylabel="eigenvalue of $P(M,T)$", title="(b) manifolds", ylim=(1e-8, 2)
+    )
+    left.legend(loc="lower left")
+    right.legend(loc="lower left")
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the bound, the low dimension and the simulation."""
+    ratio = result.simulated[:, :5].sum(axis=1) / result.together[:5].sum()
+    listed = ", ".join(f"{n} {d}" for n, d in zip(result.names, result.dimensions, strict=False))
+    return [
+        Claim.judge(
+            f"{ID}/bound",
+            place="Eq. (12)",
+            statement="No relative eigenvalue of P1 of several kernels exceeds the bound",
+            expected=Band(0, 0, "paper"),
+            measured=(result.truth > result.bound + 1e-10).sum(),
+            why="entries above the bound",
+        ),
+        Claim.judge(
+            f"{ID}/low-dimensional",
+            place="Sec. III, kernel machines",
+            statement="Several kernels together still have a low-dimensional manifold",
+            expected=Band.at_most(0.25, "paper"),
+            measured=result.dimensions[-1] / len(result.together),
+            why=f"{result.dimensions[-1]} dimensions of {len(result.together)}; alone: {listed}",
+        ),
+        Claim.judge(
+            f"{ID}/simulation",
+            place="Sec. III, kernel machines",
+            statement="Trained kernel machines have the closed form's five largest eigenvalues",
+            expected=Band.around(1.0, "closed form", atol=0.05),
+            measured=ratio.mean(),
+            uncertainty=ratio.std(ddof=1) / np.sqrt(len(ratio)),
+            why="sum over theory, mean of independent batches",
+        ),
+    ]
