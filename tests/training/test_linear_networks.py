@@ -95,6 +95,17 @@ def test_a_wide_balanced_network_is_reduced_to_its_rank_and_comes_back_whole():
         assert np.abs(full - back).max() < 1e-14
 
 
+def test_the_given_weights_are_not_changed():
+    rng = np.random.default_rng(8)
+    for white in (False, True):
+        X = rng.standard_normal((4, 30))
+        X = whiten(X).inputs if white else X
+        weights = draw_linear_weights((4, 3, 2), generator=rng)
+        before = [weight.copy() for weight in weights]
+        train_linear(weights, Moments.of(X, rng.standard_normal((2, 30))), lr=0.1, epochs=5)
+        assert all(np.array_equal(a, b) for a, b in zip(before, weights, strict=True))
+
+
 def test_measurements_see_the_full_weights_at_the_asked_epochs():
     rng = np.random.default_rng(3)
     X, Y = rng.standard_normal((5, 30)), rng.standard_normal((2, 30))

@@ -132,14 +132,20 @@ def reduce_chain(
     basis, moments = _input_basis(chain[0], moments)
     bases = [basis]
     for before, after in pairwise(chain):
-        width = before.shape[0]
-        span = np.hstack([before @ bases[-1], after.T]) if hidden else np.eye(width)
-        bases.append(_orthonormal(span))
-    bases.append(np.eye(chain[-1].shape[0]))
-    reduced = [bases[i + 1].T @ weight @ bases[i] for i, weight in enumerate(chain)]
+        span = np.hstack([_times(before, bases[-1]), after.T]) if hidden else None
+        bases.append(None if span is None else _orthonormal(span))
+    bases.append(None)
+    sides = list(pairwise(bases))
+    reduced = [
+        _transposed_times(out, _times(weight, into)).copy()
+        for weight, (into, out) in zip(chain, sides, strict=True)
+    ]
 
     def lift(layers: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [bases[i + 1] @ layer @ bases[i].T for i, layer in enumerate(layers)]
+        return [
+            _times(layer if out is None else out @ layer, None if into is None else into.T)
+            for layer, (into, out) in zip(layers, sides, strict=True)
+        ]
 
     frozen = [full - back for full, back in zip(chain, lift(reduced), strict=True)]
 
@@ -160,20 +166,29 @@ def check_moments(chain: Sequence[np.ndarray], moments: Moments) -> None:
         )  # fmt: skip
 
 
-def _input_basis(first: np.ndarray, moments: Moments) -> tuple[np.ndarray, Moments]:
+def _input_basis(first: np.ndarray, moments: Moments) -> tuple[np.ndarray | None, Moments]:
     if moments.is_white:
         basis = _orthonormal(np.hstack([first.T, moments.cross.T]))
-        variances = moments.inputs[: basis.shape[1]]
+        variances = moments.inputs[: len(moments.inputs) if basis is None else basis.shape[1]]
     elif moments.inputs.ndim == 1:
-        basis, variances = np.eye(len(moments.inputs)), moments.inputs
+        basis, variances = None, moments.inputs
     else:
         variances, basis = np.linalg.eigh(moments.inputs)
         variances = np.maximum(variances, 0)
-    return basis, Moments(variances, moments.cross @ basis, moments.targets)
+    return basis, Moments(variances, _times(moments.cross, basis), moments.targets)
 
 
-def _orthonormal(columns: np.ndarray) -> np.ndarray:
-    """Return an orthonormal basis of the columns' span; the identity when they span everything."""
+def _orthonormal(columns: np.ndarray) -> np.ndarray | None:
+    """Return an orthonormal basis of the columns' span; None when they span everything."""
     left, singular, _ = np.linalg.svd(columns, full_matrices=False)
     rank = max(1, int(np.sum(singular > _RANK * singular[0])))
-    return np.eye(len(columns)) if rank == len(columns) else left[:, :rank]
+    return None if rank == len(columns) else left[:, :rank]
+
+
+def _times(matrix: np.ndarray, basis: np.ndarray | None) -> np.ndarray:
+    """Return the product; None stands for the identity."""
+    return matrix if basis is None else matrix @ basis
+
+
+def _transposed_times(basis: np.ndarray | None, matrix: np.ndarray) -> np.ndarray:
+    return matrix if basis is None else basis.T @ matrix
