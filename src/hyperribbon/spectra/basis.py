@@ -117,7 +117,7 @@ class Basis:
         known = self.vectors[: self.size]
         length = _norm(row)
         while length > floor:
-            row = row - (known @ row) @ known
+            row = row - _inner_products(known, row.unsqueeze(0)).squeeze(1).to(row) @ known
             for other in found:
                 row = row - (other @ row) * other
             shorter = _norm(row)
@@ -153,11 +153,13 @@ class Basis:
         """Fill the rows and columns of T from `start` on; check a part of it for symmetry."""
         fresh = slice(start, self.size)
         Q, AQ = self.vectors[: self.size], self.images[: self.size]
+        near = max(start - _CHECKED, 0)
+        images = AQ[fresh].double()
         columns = _inner_products(Q, AQ[fresh])
+        columns[near:] = (Q[near:].double() @ images.T).cpu()
         self.projected[: self.size, fresh] = columns
         self.projected[fresh, : self.size] = columns.T
         self.projected[fresh, fresh] = (columns[start:] + columns[start:].T) / 2
-        near = max(start - _CHECKED, 0)
         gap = float((columns[near:] - _inner_products(AQ[near:], Q[fresh])).abs().max())
         if gap > asymmetry_limit(self.products.dtype) * self._scale:
             raise asymmetry_error(self.products.op, gap / self._scale)

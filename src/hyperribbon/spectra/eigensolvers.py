@@ -17,11 +17,11 @@ from hyperribbon.core.checks import (
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.gram import gram_spectrum
-from hyperribbon.spectra.lanczos import lanczos, select
+from hyperribbon.spectra.lanczos import Pairs, lanczos, select
 from hyperribbon.spectra.planning import free_memory, lanczos_capacity, plan
 from hyperribbon.spectra.products import Products
 
-__all__ = ["eigsh"]
+__all__ = ["as_spectrum", "eigsh", "products_limit"]
 
 _ROUNDING = 1e-15
 _METHODS = ("auto", "lanczos", "gram", "dense")
@@ -127,7 +127,13 @@ def _lanczos(
         row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
         return row.to(products.device)
 
-    limit = 1000 + 100 * k if max_matvecs is None else max_matvecs
+    limit = check_positive_int(
+        "max_matvecs", products_limit(k) if max_matvecs is None else max_matvecs
+    )
+    if limit < k:
+        raise ArgumentError(
+            "max_matvecs", limit, f"k={k} pairs need at least {k} products", f"Give {3 * k}."
+        )
     pairs = lanczos(
         products,
         k,
@@ -136,16 +142,18 @@ def _lanczos(
         capacity=_capacity(products, k, basis),
         start=None if v0 is None else _start_rows(v0, products),
         draw=draw,
-        max_matvecs=check_positive_int("max_matvecs", limit),
+        max_matvecs=limit,
     )
-    missing = k - len(pairs.values)
-    if missing:
-        raise ArgumentError(
-            "max_matvecs",
-            limit,
-            f"k={k} pairs need at least {k} products",
-            f"Give {2 * k} or more.",
-        )
+    return as_spectrum(products, pairs, tol, eigenvectors)
+
+
+def products_limit(k: int) -> int:
+    """Return the products after which Lanczos gives up when no limit is set."""
+    return 1000 + 100 * k
+
+
+def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool) -> Spectrum:
+    """Return Ritz pairs of Lanczos as a spectrum, in descending order."""
     values = pairs.values.flip(0).to(products.device, products.dtype)
     return Spectrum(
         eigenvalues=values,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import log, sqrt
 
 import torch
@@ -11,12 +12,12 @@ import torch
 from hyperribbon.spectra.basis import Basis
 from hyperribbon.spectra.products import Products
 
-__all__ = ["Pairs", "lanczos", "select"]
+__all__ = ["Pairs", "Search", "lanczos", "select"]
 
 _DOUBT = 0.01  # probability allowed for a missed eigenvalue to stay unseen
 _SETTLED = 0.01  # relative residual at which the top of a confirming chain is known well enough
 _NEAR = 0.02  # part of the spectrum's width within which a chain need not tell eigenvalues apart
-_PRINCIPAL = 0.2  # residual directions weaker than this part of the strongest wait their turn
+_PRINCIPAL = 0.5  # residual directions weaker than this part of the strongest wait their turn
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ def lanczos(
         draw: Gives a random direction (1, P).
         max_matvecs: Products after which the best pairs so far are returned.
     """
-    search = _Search(products, k, which, tol, capacity)
+    search = Search(products, k, which, tol, capacity)
     if start is None:
         search.begin_chain(torch.cat([draw(), draw()]))
     else:
-        search.begin(start)
+        search.begin(start if bool(start.any()) else draw())
     confirmed, expected = False, None  # the values the confirming chain, if any, should not change
     while True:
         search.rayleigh_ritz()
@@ -107,7 +108,7 @@ def lanczos(
     return search.pairs()
 
 
-class _Search:
+class Search:
     """The state of one search: the basis, its Ritz pairs, and the Krylov chain that extends it."""
 
     def __init__(self, products: Products, k: int, which: str, tol: float, capacity: int) -> None:
@@ -146,6 +147,7 @@ class _Search:
 
     @property
     def wanted_values(self) -> torch.Tensor:
+        """Ritz values of the wanted pairs, ascending."""
         return self.values[self.wanted]
 
     @property
@@ -159,6 +161,7 @@ class _Search:
 
     @property
     def residual_norms(self) -> torch.Tensor:
+        """True residual norms of the wanted pairs."""
         return torch.linalg.vector_norm(self.residuals, dim=1).double().cpu()
 
     @property
@@ -176,10 +179,21 @@ class _Search:
         return self.looks_solved and float(self.residual_norms.max()) <= self.tol * self.norm
 
     def is_simple(self) -> bool:
-        """Whether the wanted values are distinct, each beyond the reach of its residual."""
-        reach = self.residual_norms + self.basis.rounding
-        gaps = self.wanted_values.diff()
-        return bool((gaps > reach[1:] + reach[:-1]).all())
+        """Whether no two wanted values can be copies of one eigenvalue.
+
+        With residuals r and a distance δ to the other Ritz values, two copies lie within
+        (r₁² + r₂²)/δ of each other.
+        """
+        gaps = torch.nn.functional.pad(self.values.diff(), (1, 1), value=float("inf"))
+        squares = self.residual_norms**2
+        for first, second in pairwise(range(len(self.wanted))):
+            below, above = int(self.wanted[first]), int(self.wanted[second])
+            if above == below + 1:
+                distance = float(torch.minimum(gaps[below], gaps[above + 1]))
+                reach = float(squares[first] + squares[second]) / max(distance, 1e-300)
+                if float(gaps[above]) <= reach + self.basis.rounding:
+                    return False
+        return True
 
     def agrees_with(self, expected: torch.Tensor) -> bool:
         """Whether the wanted values are still the expected ones, to the tolerance."""

@@ -6,11 +6,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
-from hyperribbon.spectra.eigensolvers import eigsh
+from hyperribbon.spectra.eigensolvers import as_spectrum, eigsh, products_limit
+from hyperribbon.spectra.lanczos import Search
+from hyperribbon.spectra.planning import free_memory, lanczos_capacity
+from hyperribbon.spectra.products import Products
 
 __all__ = ["track"]
+
+_FADED = 1e-6  # image of the scout, relative to ‖A‖, below which it starts again at random
 
 
 def track(
@@ -26,7 +34,10 @@ def track(
     """Return k eigenpairs of each of a sequence of operators, each warm-started from the last.
 
     The operators are made and used one at a time, so a generator keeps only one of them alive.
-    Every spectrum still has its true residuals, and new directions are looked for at every step.
+    Each step multiplies the last eigenvectors, and one scout: a vector outside their span that
+    follows the power iteration s ← A s from one operator to the next, starting at random, and so
+    turns towards an eigenvalue that grows into the wanted ones. Then the basis grows along the
+    residuals until they meet the tolerance. Every spectrum has its true residuals.
 
     Args:
         operators: Operators in order, or a function that makes one from an item of `weights`.
@@ -58,8 +69,55 @@ def track(
     else:
         sequence = iter(operators)
     spectra: list[Spectrum] = []
+    generator = torch_generator(seed, "track")
     last: Spectrum | None = None
-    for position, op in enumerate(sequence):
-        last = eigsh(op, k, which, tol, "lanczos", seed=seed + position, v0=last)
+    scout: torch.Tensor | None = None
+    for op in sequence:
+        if last is None:
+            last = eigsh(op, k, which, tol, "lanczos", seed=seed)
+        else:
+            last, scout = _follow(Products(op), last, scout, which, tol, generator)
         spectra.append(last if eigenvectors else replace(last, eigenvectors=None))
     return spectra
+
+
+def _follow(
+    products: Products,
+    last: Spectrum,
+    scout: torch.Tensor | None,
+    which: str,
+    tol: float,
+    generator: torch.Generator,
+) -> tuple[Spectrum, torch.Tensor | None]:
+    """Return the spectrum of the next operator and the scout's image."""
+    k = len(last)
+    if last.eigenvectors is None or last.eigenvectors.shape[0] != products.size:
+        raise ArgumentError(
+            "operators",
+            products.op,
+            "it is not of the size of the operator before it",
+            "Track one parameter space.",
+        )
+
+    def draw() -> torch.Tensor:
+        row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
+        return row.to(products.device)
+
+    capacity = lanczos_capacity(products, k, free_memory(products.device))
+    search = Search(products, k, which, tol, capacity)
+    known = last.eigenvectors.T.to(products.device, products.dtype)
+    search.begin(torch.cat([known, draw() if scout is None else scout]))
+    image = search.basis.images[k].clone() if search.basis.size > k else None
+    limit = products_limit(k)
+    while True:
+        search.rayleigh_ritz()
+        if search.basis.is_complete or search.is_solved() or products.matvecs >= limit:
+            break
+        search.reduce_residuals(draw)
+    outside = None
+    if image is not None and not search.basis.is_complete:
+        vectors = search.basis.combine(search.coefficients[:, search.wanted])
+        rest = image - (vectors @ image) @ vectors
+        moved = float(torch.linalg.vector_norm(rest)) > _FADED * search.norm
+        outside = rest.unsqueeze(0) if moved else None
+    return as_spectrum(products, search.pairs(), tol, True), outside

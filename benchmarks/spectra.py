@@ -1,0 +1,228 @@
+"""Eigenpairs against peers, tracking along checkpoints, and the plan against measured memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import diags
+from torch import nn
+
+from benchmarks.harness import Contender, Limit, Measure, Race, peak_memory
+from benchmarks.operators import mlp
+from hyperribbon.core.data import load_data
+from hyperribbon.operators import GGN, Fisher, Hessian
+from hyperribbon.spectra import eigsh, plan, track
+
+PAIRS = 10
+TOLERANCE = 1e-3
+
+
+@dataclass
+class Work:
+    """A trained model, its loss and its data."""
+
+    model: nn.Module
+    loss: nn.Module
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+def trained(
+    epochs: int = 5, sizes: tuple[int, ...] = (784, 256, 256, 256, 10), samples: int | None = None
+) -> Work:
+    data = load_data("mnist5k", split="all")
+    order = torch.randperm(len(data.targets), generator=torch.Generator().manual_seed(0))[:samples]
+    inputs, targets = data.inputs.flatten(1)[order], data.targets[order]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = mlp(sizes)
+        work = Work(model.eval(), nn.CrossEntropyLoss(), inputs, targets)
+        for _ in steps(work, lr=0.1, count=epochs * (len(inputs) // 128)):
+            pass
+    return work
+
+
+def steps(work: Work, lr: float, count: int) -> Iterator[int]:
+    """Take SGD steps in place, batches of 128 in order."""
+    optimizer = torch.optim.SGD(work.model.parameters(), lr=lr)
+    batches = len(work.inputs) // 128
+    for step in range(count):
+        window = slice(128 * (step % batches), 128 * (step % batches + 1))
+        optimizer.zero_grad(set_to_none=True)
+        work.loss(work.model(work.inputs[window]), work.targets[window]).backward()
+        optimizer.step()
+        yield step
+
+
+def hessian(work: Work) -> Hessian:
+    return Hessian(work.model, work.loss, (work.inputs, work.targets))
+
+
+def top_ours(operator: Hessian) -> tuple[Any, Any, Any]:
+    spectrum = eigsh(operator, PAIRS, tol=TOLERANCE / 30, method="lanczos")
+    return operator, spectrum.eigenvalues, spectrum.eigenvectors
+
+
+def prepare_curvlinops(work: Work) -> Any:
+    from curvlinops import HessianLinearOperator
+
+    params = dict(work.model.named_parameters())
+    data = [(work.inputs, work.targets)]
+    operator = HessianLinearOperator(work.model, work.loss, params, data, check_deterministic=False)
+    return operator.to_scipy(), work
+
+
+def top_curvlinops(state: Any) -> tuple[Any, Any, Any]:
+    from scipy.sparse.linalg import eigsh as arpack
+
+    operator, work = state
+    start = np.random.default_rng(0).normal(size=operator.shape[0]).astype(np.float32)
+    values, vectors = arpack(operator, k=PAIRS, which="LA", tol=TOLERANCE, v0=start)
+    return work, torch.from_numpy(values[::-1].copy()), torch.from_numpy(vectors[:, ::-1].copy())
+
+
+def prepare_pyhessian(work: Work) -> Any:
+    from pyhessian import hessian as PyHessian
+
+    batch = (work.inputs, work.targets)
+    return PyHessian(work.model, work.loss, data=batch, cuda=False), work
+
+
+def top_pyhessian(state: Any) -> tuple[Any, Any, Any]:
+    operator, work = state
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        values, vectors = operator.eigenvalues(maxIter=100, tol=TOLERANCE, top_n=PAIRS)
+    columns = [torch.cat([piece.reshape(-1) for piece in vector]) for vector in vectors]
+    return work, torch.tensor(values), torch.stack(columns, dim=1)
+
+
+def prepare_eigenthings(work: Work) -> Any:
+    from hessian_eigenthings import HessianOperator, supervised_loss
+
+    batch = [(work.inputs, work.targets)]
+    return HessianOperator(work.model, batch, supervised_loss(work.loss)), work
+
+
+def top_eigenthings(state: Any) -> tuple[Any, Any, Any]:
+    from hessian_eigenthings import lanczos
+
+    operator, work = state
+    result = lanczos(operator, k=PAIRS, max_iter=40, tol=TOLERANCE, which="LA", seed=0)
+    order = result.eigenvalues.argsort(descending=True)
+    vectors = result.eigenvectors
+    vectors = vectors.T if vectors.shape[0] == PAIRS else vectors
+    return work, result.eigenvalues[order], vectors[:, order]
+
+
+def eigenvalue_difference(ours: tuple[Any, Any, Any], theirs: tuple[Any, Any, Any]) -> float:
+    """Return the largest difference of eigenvalues, over the largest of them."""
+    return float((ours[1].cpu() - theirs[1].cpu()).abs().max() / ours[1].max())
+
+
+def true_residual(answer: tuple[Any, Any, Any]) -> dict[str, float]:
+    """Return the largest ‖Hv − λv‖/λ₁, with one operator for everybody."""
+    source, values, vectors = answer
+    operator = source if isinstance(source, Hessian) else hessian(source)
+    vectors = vectors.to(operator.dtype)
+    image = operator @ vectors - vectors * values.to(operator.dtype)
+    residual = torch.linalg.vector_norm(image, dim=0).max()
+    return {"largest residual": float(residual / values.max())}
+
+
+def tracking(lr: float) -> tuple[float, float, float]:
+    """Return products warm over cold along 20 steps, and the largest residuals of both."""
+    work = trained()
+    states = []
+    for _ in steps(work, lr=lr, count=20):
+        states.append({name: p.detach().clone() for name, p in work.model.state_dict().items()})
+
+    def operator(state: dict[str, torch.Tensor]) -> Hessian:
+        model = mlp()
+        model.load_state_dict(state)
+        return Hessian(model.eval(), work.loss, (work.inputs[:1000], work.targets[:1000]))
+
+    warm = track(operator, PAIRS, weights=states, tol=TOLERANCE)
+    cold = [eigsh(operator(s), PAIRS, tol=TOLERANCE, method="lanczos") for s in states]
+    worst = [max(float(s.residuals.max() / s.eigenvalues[0]) for s in run) for run in (warm, cold)]
+    ratio = sum(s.matvecs for s in warm) / sum(s.matvecs for s in cold)
+    return ratio, worst[0], worst[1]
+
+
+def tracking_limits() -> list[Limit]:
+    limits = []
+    for lr, high in ((0.01, 0.45), (0.1, None)):
+        ratio, warm, cold = tracking(lr)
+        limits += [
+            Limit(f"products warm over cold, rate {lr:g}", ratio, high=high),
+            Limit(f"largest residual warm, rate {lr:g}", warm, high=TOLERANCE),
+            Limit(f"largest residual cold, rate {lr:g}", cold, high=TOLERANCE),
+        ]
+    return limits
+
+
+def planned_case(name: str) -> tuple[Any, int, str]:
+    """Return the operator, the pairs wanted and the route of one case of the plan."""
+    if name == "hessian lanczos":
+        return hessian(trained(epochs=0)), 10, "lanczos"
+    work = trained(epochs=0, samples=200)
+    if name == "ggn lanczos":
+        return GGN(work.model, work.loss, (work.inputs, work.targets)), 20, "lanczos"
+    if name == "fisher gram":
+        return Fisher(work.model, work.inputs), 10, "gram"
+    if name == "hessian dense":
+        return hessian(trained(epochs=0, sizes=(784, 3, 10), samples=200)), 10, "dense"
+    return diags(np.arange(1.0, 1_000_001.0) ** -1, format="csr"), 10, "lanczos"
+
+
+CASES = ("hessian lanczos", "ggn lanczos", "fisher gram", "hessian dense", "sparse lanczos")
+
+
+def run_case(name: str) -> Iterator[None]:
+    operator, k, method = planned_case(name)
+    yield
+    eigsh(operator, k, method=method)
+
+
+def plan_limits() -> list[Limit]:
+    limits = []
+    for name in CASES:
+        operator, k, method = planned_case(name)
+        route = next(route for route in plan(operator, k).routes if route.method == method)
+        measured = peak_memory(run_case, name)
+        limits.append(
+            Limit(f"{name}: planned over measured", route.memory / measured, low=0.5, high=2.0)
+        )
+        limits.append(Limit(f"{name}: measured", measured / 1e6, unit="MB"))
+    return limits
+
+
+ROWS = [
+    Race(
+        name="top ten hessian pairs",
+        work=trained,
+        ours=Contender(top_ours, prepare=hessian),
+        peers={
+            "curvlinops + eigsh": Contender(
+                top_curvlinops, prepare=prepare_curvlinops, requires="curvlinops"
+            ),
+            "PyHessian": Contender(
+                top_pyhessian, prepare=prepare_pyhessian, requires="pyhessian", repeats=1
+            ),
+            "hessian-eigenthings": Contender(
+                top_eigenthings, prepare=prepare_eigenthings, requires="hessian_eigenthings"
+            ),
+        },
+        difference=eigenvalue_difference,
+        tolerance=0.02,
+        targets={"curvlinops + eigsh": 2.0, "PyHessian": 4.0},
+        repeats=3,
+        notes=true_residual,
+    ),
+    Measure("tracking", tracking_limits),
+    Measure("plan", plan_limits),
+]
