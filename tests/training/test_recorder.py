@@ -1,6 +1,5 @@
 import errno
 import resource
-import time
 
 import numpy as np
 import pytest
@@ -237,27 +236,55 @@ def test_no_space_left_is_named(images, tmp_path, monkeypatch):
     recorder.release()
 
 
-def test_overhead_bound_is_kept_and_said(tmp_path):
-    model = mlp((4, 2))
+def test_overhead_bound_is_kept_and_said(tmp_path, monkeypatch):
+    """On a clock of its own: 1 s a training step, 5 s a measurement, later 10 s."""
+    now = 0.0
+    monkeypatch.setattr("hyperribbon.training.cadence.perf_counter", lambda: now)
 
     def slow(model):
-        time.sleep(0.01)
+        nonlocal now
+        now += 5 if now < 400 else 10
         return 1.0
 
-    recorder = Recorder(tmp_path / "a", every="1it", measure=[slow], max_overhead=0.2)
-    recorder.attach(model)
+    recorder = Recorder(tmp_path / "a", every="2it", measure=[slow], max_overhead=0.2)
+    recorder.attach(mlp((4, 2)))
     with pytest.warns(RecordingWarning, match="more than 20% of the training time") as caught:
-        for _ in range(500):
-            time.sleep(0.002)
+        for step in range(1, 802):
+            now += 1
             recorder.step(0.0)
+            if step > 100:
+                assert recorder.overhead.fraction <= 0.2
         recorder.close()
     overhead = recorder.overhead
     assert len(caught) == 1
-    assert overhead.fraction < 0.21
-    assert overhead.skipped > 0 and 3 < overhead.records < 200
-    assert overhead.records + overhead.skipped in (500, 501, 502)
+    assert overhead.training_seconds == 801
+    assert overhead.fraction <= 0.2
+    assert overhead.recording_seconds > 0.16 * 801, "the time allowed is used"
+    assert overhead.records + overhead.skipped == 1 + 400 + 1
     assert "passed over" in str(overhead)
-    assert recorder.trajectory.steps[-1] == 500
+    assert recorder.trajectory.steps[-1] == 801
+    assert (np.diff(recorder.trajectory.steps[1:-1]) % 2 == 0).all()
+
+
+def test_overhead_is_reported_over_sessions(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("hyperribbon.training.cadence.perf_counter", lambda: now)
+
+    def slow(model):
+        nonlocal now
+        now += 1
+        return 1.0
+
+    for session in (1, 2):
+        recorder = Recorder(tmp_path / "a", every="5it", measure=[slow])
+        recorder.attach(mlp((4, 2)))
+        for _ in range(20):
+            now += 3
+            recorder.step(0.0)
+        recorder.close()
+        now += 1000
+        assert recorder.overhead.training_seconds == 60 * session
+        assert recorder.overhead.recording_seconds == 1 + 4 * session
 
 
 def test_two_recorders_do_not_disturb_each_other(images, tmp_path):

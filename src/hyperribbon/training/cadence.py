@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
+from time import perf_counter
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 
@@ -100,27 +100,30 @@ class Budget:
 
     def __init__(self, limit: float | None) -> None:
         self.limit = None if limit is None else check_positive("max_overhead", limit)
-        self.spent = 0.0
         self.cost = 0.0
-        self._earlier = 0.0
+        self._spent = self._elapsed = 0.0
         self._started: float | None = None
-        self._spent_here = 0.0
+        self._recording_since: float | None = None
+
+    @property
+    def spent(self) -> float:
+        """Time spent recording, the record under way included."""
+        return self._spent + _since(self._recording_since)
 
     @property
     def training_seconds(self) -> float:
         """Time since the run began that was not spent recording."""
-        if self._started is None:
-            return self._earlier
-        return self._earlier + time.perf_counter() - self._started - self._spent_here
-
-    def stop(self) -> None:
-        """Stop the clock; the times stay as they are."""
-        self._earlier, self._started = self.training_seconds, None
+        return self._elapsed + _since(self._started) - self.spent
 
     def start(self, spent: float = 0.0, training: float = 0.0, cost: float = 0.0) -> None:
         """Start the clock, going on from an earlier session's times."""
-        self.spent, self._earlier, self.cost = spent, training, cost
-        self._started, self._spent_here = time.perf_counter(), 0.0
+        self._spent, self._elapsed, self.cost = spent, spent + training, cost
+        self._started = perf_counter()
+
+    def stop(self) -> None:
+        """Stop the clock; the times stay as they are."""
+        self._elapsed += _since(self._started)
+        self._started = None
 
     def allows(self) -> bool:
         """Return whether this record and a closing one both fit within the limit."""
@@ -131,10 +134,14 @@ class Budget:
     @contextmanager
     def spending(self) -> Iterator[None]:
         """Count the time of the block as recording."""
-        begin = time.perf_counter()
+        self._recording_since = perf_counter()
         try:
             yield
         finally:
-            self.cost = time.perf_counter() - begin
-            self.spent += self.cost
-            self._spent_here += self.cost
+            self.cost = _since(self._recording_since)
+            self._spent += self.cost
+            self._recording_since = None
+
+
+def _since(moment: float | None) -> float:
+    return 0.0 if moment is None else perf_counter() - moment

@@ -61,7 +61,8 @@ class Recorder:
             one vector a parameter), or parameter names: a pattern or a list.
         max_overhead: Largest ratio of recording to training time; moments are passed over to keep
             it, which is said in a warning and in `overhead`. The first and the last record are
-            always made.
+            always made, and a record that suddenly takes more than twice as long as the one
+            before can exceed the bound until training has caught up.
         log: Where scalars go besides: "tensorboard", "mlflow", "wandb", functions of (step,
             scalars), or several of these.
     """
