@@ -202,9 +202,8 @@ def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
     Args:
         vectors: (P, k), no column constant.
     """
-    centred = vectors - vectors.mean(0)
-    variance = centred.square().mean(0)
-    return centred.pow(4).mean(0) / variance.square() - 3.0
+    squares = (vectors - vectors.mean(0)).square()
+    return squares.square().mean(0) / squares.mean(0).square() - 3.0
 
 
 def eigenfunctions(

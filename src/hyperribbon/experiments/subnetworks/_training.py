@@ -89,11 +89,21 @@ def presets(
     smoke: Mapping[str, Any] | None = None,
     laptop: Mapping[str, Any] | None = None,
     paper: Mapping[str, Any] | None = None,
+    laptop_with_data: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, C], dict[str, C]]:
-    """Return the presets on the bundled digits and those on full MNIST."""
+    """Return the presets on the bundled digits and those on full MNIST.
+
+    Args:
+        kind: The experiment's Config.
+        smoke: What differs from the common setting.
+        laptop: The same.
+        paper: The same.
+        laptop_with_data: What differs further on full MNIST.
+    """
     own = {"smoke": smoke or {}, "laptop": laptop or {}, "paper": {"seeds": 5, **(paper or {})}}
     base = {"smoke": _SMOKE, "laptop": {}, "paper": {}}
     bundled = {name: kind(**{**base[name], **own[name]}) for name in own}
+    own["laptop"] = {**own["laptop"], **(laptop_with_data or {})}
     full = {name: kind(**{**base[name], **own[name], "data": "mnist"}) for name in own}
     return bundled, full
 

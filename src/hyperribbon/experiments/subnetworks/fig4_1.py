@@ -1,0 +1,243 @@
+"""Fig. 4.1 of [subnetworks]: the leading Fisher eigenvalues, and how T100 depends on N."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._drawing import draw_band, judge_over_seeds
+from hyperribbon.experiments.subnetworks._training import (
+    TrainingConfig,
+    is_full,
+    load_run,
+    presets,
+    source_of,
+    train_data,
+    trained_runs,
+)
+from hyperribbon.inspection import measure_anisotropy
+from hyperribbon.plots.style import COLORS, new_figure
+
+ID = "subnetworks/fig4.1"
+TITLE = "Leading Fisher eigenvalues before and after training, and what N does to them"
+
+_MOMENTS = ("start", "trained")
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """Setting of the figure.
+
+    Attributes:
+        shown: N of the spectra shown.
+        eigenvalues: How many of them.
+        samples: The N over which T100 is measured for the softmax outputs.
+        logit_samples: The N over which it is measured for the logits.
+    """
+
+    shown: int = 200
+    eigenvalues: int = 1000
+    samples: tuple[int, ...] = (100, 300, 600)
+    logit_samples: tuple[int, ...] = (100, 300)
+
+
+PRESETS, PRESETS_WITH_DATA = presets(
+    Config,
+    smoke={
+        "shown": 20,
+        "eigenvalues": 150,
+        "samples": (20, 40),
+        "logit_samples": (20,),
+        "seeds": 1,
+    },
+    laptop_with_data={"samples": (100, 300, 1000)},
+    paper={"samples": (100, 300, 1000, 2000)},
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Spectra and trace ratios.
+
+    Attributes:
+        start: (seeds, k), leading eigenvalues at the start, N = shown, softmax outputs.
+        trained: (seeds, k), after training.
+        shown: Their N.
+        samples: (s,).
+        t100_start: (seeds, s), softmax outputs.
+        t100_trained: (seeds, s).
+        carriers: (seeds, s), share of the samples that hold 90% of the trained network's trace.
+        logit_samples: (l,).
+        logit_start: (seeds, l), T100 of the logits.
+        logit_trained: (seeds, l).
+        source: What was trained.
+        full: Whether as in the paper, on all of MNIST.
+    """
+
+    start: np.ndarray
+    trained: np.ndarray
+    shown: int
+    samples: np.ndarray
+    t100_start: np.ndarray
+    t100_trained: np.ndarray
+    carriers: np.ndarray
+    logit_samples: np.ndarray
+    logit_start: np.ndarray
+    logit_trained: np.ndarray
+    source: str
+    full: bool
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Measure the spectra of every run at both moments."""
+    runs = trained_runs(config, context)
+    wanted = [("softmax", config.shown, config.eigenvalues)]
+    wanted += [("softmax", count, 100) for count in config.samples]
+    wanted += [("model", count, 100) for count in config.logit_samples]
+    items = [
+        {**run, "moment": moment, "outputs": outputs, "samples": count, "k": k}
+        for outputs, count, k in wanted
+        for moment in _MOMENTS
+        for run in runs
+    ]
+    measured = iter(context.map(_spectrum, items, "Fisher spectra"))
+    table = {
+        (outputs, count, k, moment): [next(measured) for _ in runs]
+        for outputs, count, k in wanted
+        for moment in _MOMENTS
+    }
+
+    def gather(outputs: str, counts: tuple[int, ...], moment: str, key: str) -> np.ndarray:
+        rows = [[one[key] for one in table[outputs, count, 100, moment]] for count in counts]
+        return np.array(rows).T
+
+    shown = [
+        np.array([one["eigenvalues"] for one in table[(*wanted[0], moment)]]) for moment in _MOMENTS
+    ]
+    return Result(
+        start=shown[0],
+        trained=shown[1],
+        shown=config.shown,
+        samples=np.array(config.samples),
+        t100_start=gather("softmax", config.samples, "start", "t100"),
+        t100_trained=gather("softmax", config.samples, "trained", "t100"),
+        carriers=gather("softmax", config.samples, "trained", "carriers"),
+        logit_samples=np.array(config.logit_samples),
+        logit_start=gather("model", config.logit_samples, "start", "t100"),
+        logit_trained=gather("model", config.logit_samples, "trained", "t100"),
+        source=source_of(config),
+        full=is_full(config),
+    )
+
+
+def _spectrum(item: Mapping[str, Any]) -> dict[str, Any]:
+    run = load_run(item)
+    measured = measure_anisotropy(
+        run.model,
+        train_data(item, item["samples"]).inputs,
+        state=run.initial if item["moment"] == "start" else run.final,
+        k=item["k"],
+        outputs=item["outputs"],
+        vectors=False,
+    )
+    shares = np.sort(measured.sample_shares.numpy())[::-1].cumsum()
+    return {
+        "eigenvalues": measured.eigenvalues.numpy(),
+        "t100": measured.trace_ratio(min(100, len(measured.eigenvalues))),
+        "carriers": float(np.searchsorted(shares, 0.9) + 1) / len(shares),
+    }
+
+
+def plot(result: Result) -> Figure:
+    """Draw the spectra and the dependence of T100 on N and on the outputs."""
+    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    index = np.arange(1, result.start.shape[1] + 1)
+    for values, color, label in (
+        (result.start, COLORS[0], "at the start"),
+        (result.trained, COLORS[1], "after training"),
+    ):
+        positive = np.maximum(values, 1e-300)
+        draw_band(left, index, positive, color=color, label=label)
+    top = max(result.start.max(), result.trained.max())
+    left.set(xscale="log", yscale="log", xlabel="index", ylabel="eigenvalue of $F$")
+    left.set_ylim(top * 1e-12, top * 3)
+    left.set_title(f"softmax outputs, $N={result.shown}$")
+    left.legend(loc="lower left")
+    for samples, start, trained, style, label in (
+        (result.samples, result.t100_start, result.t100_trained, "-", "softmax"),
+        (result.logit_samples, result.logit_start, result.logit_trained, "--", "logits"),
+    ):
+        draw_band(right, samples, start, color=COLORS[0], ls=style, marker="o",
+                  label=f"start, {label}")  # fmt: skip
+        draw_band(right, samples, trained, color=COLORS[1], ls=style, marker="o",
+                  label=f"trained, {label}")  # fmt: skip
+    right.axhline(0.36, color="0.5", ls=":", lw=1)
+    right.text(result.samples[-1], 0.37, "printed for the start", ha="right", fontsize=8)
+    right.set(xscale="log", xlabel="$N$, samples in $F$", ylabel="$T_{100}$", ylim=(0.3, 1.03))
+    right.legend(loc="lower center", ncols=2, bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the two printed trace ratios and what they depend on."""
+    largest = int(result.samples[-1])
+    middle = int(np.argmin(np.abs(result.samples - 1000)))
+    found = [
+        judge_over_seeds(
+            f"{ID}/trained-t100",
+            place="Sec. 4.3",
+            statement="T100 over the softmax outputs is 0.999 after training",
+            expected=Band.at_least(0.99, "verification"),
+            values=result.t100_trained[:, middle],
+            why=f"N = {result.samples[middle]}, softmax outputs: "
+            f"{100 * result.carriers[:, middle].mean():.0f}% of the samples carry 90% of the "
+            f"trace, the others are saturated; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/start-t100",
+            place="Sec. 4.3",
+            statement="T100 is 0.360 at the start",
+            expected=Band.around(0.36, "paper", atol=0.03),
+            values=result.t100_start[:, middle],
+            why=f"N = {result.samples[middle]}; T100 levels off as N grows, and no start that was "
+            f"tried comes near 0.36; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/falls-with-n",
+            place="Eq. (4.22)",
+            statement="T100 of the trained network does not depend on N",
+            expected=Band.around(0.0, "paper", atol=1e-4),
+            values=result.t100_trained[:, -1] - result.t100_trained[:, 0],
+            why=f"change from N = {result.samples[0]} to {largest}: the sum runs to min(P, CN), "
+            f"and more samples leave the saturated ones a larger share; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/logits",
+            place="Sec. 4.3",
+            statement="Training concentrates the spectrum of the logits as it does the softmax's",
+            expected=Band.at_least(0.99, "paper"),
+            values=result.logit_trained[:, -1],
+            why=f"T100 of the logits, N = {result.logit_samples[-1]}, from "
+            f"{result.logit_start[:, -1].mean():.2f} at the start: the concentration is the "
+            f"softmax's saturation; {result.source}",
+        ),
+    ]
+    if result.full and 300 in result.samples.tolist():
+        at = result.samples.tolist().index(300)
+        found.append(
+            judge_over_seeds(
+                f"{ID}/start-value",
+                place="Sec. 4.3",
+                statement="T100 at the start with N = 300",
+                expected=Band.around(0.61, "verification", atol=0.02),
+                values=result.t100_start[:, at],
+                why=result.source,
+            )
+        )
+    return found

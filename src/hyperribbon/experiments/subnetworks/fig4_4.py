@@ -1,0 +1,171 @@
+"""Fig. 4.4 of [subnetworks]: eigenfunctions of the Fisher matrix over test images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._drawing import judge_over_seeds
+from hyperribbon.experiments.subnetworks._embedding import hidden_embedding
+from hyperribbon.experiments.subnetworks._training import (
+    TrainingConfig,
+    load_run,
+    presets,
+    source_of,
+    test_data,
+    train_data,
+    trained_runs,
+)
+from hyperribbon.inspection import eigenfunctions, measure_anisotropy
+from hyperribbon.plots.style import DIVERGING, new_figure
+
+ID = "subnetworks/fig4.4"
+TITLE = "Gradient projections on the 1st, 10th, 100th and 500th eigenvector"
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """Setting of the figure.
+
+    Attributes:
+        points: Test images shown.
+        samples: N of the Fisher matrix (softmax outputs).
+        shown: Eigenvectors, counted from 1.
+    """
+
+    points: int = 1000
+    samples: int = 200
+    shown: tuple[int, ...] = (1, 10, 100, 500)
+
+
+PRESETS, PRESETS_WITH_DATA = presets(
+    Config,
+    smoke={"points": 120, "samples": 30, "shown": (1, 5, 10, 50), "seeds": 1},
+    paper={"points": 10_000, "samples": 500},
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Eigenfunctions at the label's output.
+
+    Attributes:
+        position: (points, 2), t-SNE of the first run's hidden layer.
+        values: (points, e), u of Eq. (4.24) on test images, first run.
+        shown: (e,), eigenvectors, counted from 1.
+        response: (seeds, e), root mean square of ⟨v, ∇f⟩ over the test images.
+        single_norm: (seeds, e), E[u²] over the training images, label's output only.
+        summed_norm: (seeds, e), the same summed over all outputs.
+        source: What was trained.
+    """
+
+    position: np.ndarray
+    values: np.ndarray
+    shown: np.ndarray
+    response: np.ndarray
+    single_norm: np.ndarray
+    summed_norm: np.ndarray
+    source: str
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Evaluate the eigenfunctions of every run."""
+    embedded = hidden_embedding(config, context, config.points)
+    items = [
+        {
+            **run,
+            "samples": config.samples,
+            "shown": list(config.shown),
+            "chosen": one["chosen"].tolist(),
+        }
+        for run, one in zip(trained_runs(config, context), embedded, strict=True)
+    ]
+    measured = context.map(_functions, items, "eigenfunctions")
+    return Result(
+        position=embedded[0]["position"],
+        values=measured[0]["values"],
+        shown=np.array(config.shown),
+        response=np.array([one["response"] for one in measured]),
+        single_norm=np.array([one["single_norm"] for one in measured]),
+        summed_norm=np.array([one["summed_norm"] for one in measured]),
+        source=source_of(config),
+    )
+
+
+def _functions(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    run = load_run(item)
+    reference, test = train_data(item, item["samples"]), test_data(item)
+    positions = tuple(number - 1 for number in item["shown"])
+    spectrum = measure_anisotropy(
+        run.model, reference.inputs, k=positions[-1] + 1, vectors=False, keep=positions
+    )
+    chosen = item["chosen"]
+    seen = eigenfunctions(run.model, spectrum, reference.inputs).numpy()
+    shown = eigenfunctions(run.model, spectrum, test.inputs[chosen]).numpy()
+    rows = np.arange(len(seen))
+    single = seen[rows, reference.targets.numpy()]
+    values = shown[np.arange(len(shown)), test.targets[chosen].numpy()]
+    scale = spectrum.eigenvalues[list(positions)].sqrt().numpy()
+    return {
+        "values": values,
+        "response": np.sqrt(((values * scale) ** 2).mean(0)),
+        "single_norm": (single**2).mean(0),
+        "summed_norm": (seen**2).sum(1).mean(0),
+    }
+
+
+def plot(result: Result) -> Figure:
+    """Draw the projections ⟨v, ∇f⟩ on the plane of Fig. 4.3, all on one scale."""
+    figure, axes = new_figure(2, 2, width="full", ratio=0.7, sharex=True, sharey=True)
+    relative = result.response[0] / result.response[0, 0]
+    scaled = result.values / np.sqrt((result.values**2).mean(0)) * relative
+    limit = np.quantile(np.abs(scaled[:, 0]), 0.98)
+    order = np.argsort(np.abs(scaled).max(1))
+    for column, axis in enumerate(axes.ravel()):
+        points = axis.scatter(
+            *result.position[order].T, c=scaled[order, column], cmap=DIVERGING, vmin=-limit,
+            vmax=limit, s=6, lw=0.15, edgecolors="0.6",
+        )  # fmt: skip
+        axis.set(xticks=[], yticks=[])
+        axis.set_title(f"eigenvector {result.shown[column]}, rms {relative[column]:.2g}")
+    figure.colorbar(points, ax=axes, label="projection / rms of the first", shrink=0.7)
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the size of the responses and the normalisation of Appendix A.2."""
+    ratio = result.response[:, 1:].max(1) / result.response[:, 0]
+    return [
+        judge_over_seeds(
+            f"{ID}/leading-dominates",
+            place="Fig. 4.4",
+            statement="The leading eigenvector has the largest response on test images",
+            expected=Band.at_most(1.0, "paper"),
+            values=ratio,
+            why="largest root mean square projection of the others, over the leading one's; "
+            f"{result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/unit-norm",
+            place="Eq. (4.24), App. A.2",
+            statement="The eigenfunction of one output has unit norm over the data",
+            expected=Band.around(1.0, "paper", atol=0.02),
+            values=result.single_norm[:, 0],
+            why="F sums over the outputs and u takes the label's only; summed over outputs the "
+            f"norm is {result.summed_norm[:, 0].mean():.6f}; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/unit-norm-summed",
+            place="App. A.2",
+            statement="Summed over all outputs the norm is one",
+            expected=Band.around(1.0, "closed form", atol=1e-5),
+            values=np.abs(result.summed_norm - 1).max(1) + 1,
+            why=f"farthest of the eigenvectors shown; {result.source}",
+        ),
+    ]

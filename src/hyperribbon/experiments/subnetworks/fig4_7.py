@@ -1,0 +1,192 @@
+"""Fig. 4.7 of [subnetworks]: effective rank of the top eigenvectors during training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._drawing import draw_band, judge_over_seeds
+from hyperribbon.experiments.subnetworks._spectra import SpectralConfig, summary_of
+from hyperribbon.experiments.subnetworks._training import (
+    load_run,
+    presets,
+    source_of,
+    train_data,
+    trained_runs,
+)
+from hyperribbon.inspection import measure_anisotropy
+from hyperribbon.plots.style import COLORS, new_figure
+
+ID = "subnetworks/fig4.7"
+TITLE = "Effective rank of the top 100 eigenvectors during training"
+
+_COARSE = (0, 1, 2, 3, 5, 10, 20, 30, 45, 60, 75, 90, 100)
+
+
+@dataclass(frozen=True)
+class Config(SpectralConfig):
+    """Setting of the figure.
+
+    Attributes:
+        measured: Epochs at which every run is measured.
+        other_samples: A second N, measured at the first and last epoch.
+        other_outputs: Second kind of outputs, measured at the first and last epoch with `samples`.
+    """
+
+    measured: tuple[int, ...] = _COARSE
+    other_samples: int = 600
+    other_outputs: str = "model"
+
+
+PRESETS, PRESETS_WITH_DATA = presets(
+    Config,
+    smoke={"samples": 12, "measured": (0, 1, 4), "other_samples": 24, "seeds": 1},
+    laptop={"samples": 200},
+    laptop_with_data={"samples": 500, "measured": tuple(range(101)), "seeds": 1,
+                      "other_samples": 1000},
+    paper={"samples": 500, "measured": tuple(range(101)), "other_samples": 2000},
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """Entries of the eigenvectors by epoch.
+
+    Attributes:
+        epochs: (e,).
+        effective_rank: (seeds, e), mean over the top 100 eigenvectors.
+        kurtosis: (seeds, e).
+        samples: N.
+        other_samples: Second N.
+        other_rank: (seeds, 2), start and end with the second N.
+        logit_rank: (seeds, 2), start and end of the other outputs.
+        parameters: Number of weights.
+        source: What was trained.
+    """
+
+    epochs: np.ndarray
+    effective_rank: np.ndarray
+    kurtosis: np.ndarray
+    samples: int
+    other_samples: int
+    other_rank: np.ndarray
+    logit_rank: np.ndarray
+    parameters: int
+    source: str
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Measure every run at every epoch asked for."""
+    runs = trained_runs(config, context)
+    ends = (config.measured[0], config.measured[-1])
+    wanted = [(epoch, config.samples, config.outputs) for epoch in config.measured]
+    wanted += [(epoch, config.other_samples, config.outputs) for epoch in ends]
+    wanted += [(epoch, config.samples, config.other_outputs) for epoch in ends]
+    items = [
+        {**run, "epoch": epoch, "samples": samples, "outputs": outputs}
+        for run in runs
+        for epoch, samples, outputs in wanted
+    ]
+    table = np.array(context.map(_entries, items, "top eigenvectors"))
+    table = table.reshape(len(runs), len(wanted), 2)
+    count = len(config.measured)
+    sizes = config.widths
+    return Result(
+        epochs=np.array(config.measured),
+        effective_rank=table[:, :count, 0],
+        kurtosis=table[:, :count, 1],
+        samples=config.samples,
+        other_samples=config.other_samples,
+        other_rank=table[:, count : count + 2, 0],
+        logit_rank=table[:, count + 2 :, 0],
+        parameters=sum((a + 1) * b for a, b in pairwise(sizes)),
+        source=source_of(config),
+    )
+
+
+def _entries(item: Mapping[str, Any]) -> np.ndarray:
+    run = load_run(item)
+    measured = measure_anisotropy(
+        run.model,
+        train_data(item, item["samples"]).inputs,
+        state=run.at_epoch(item["epoch"]),
+        outputs=item["outputs"],
+    )
+    summary = summary_of(measured)
+    return np.array([summary["effective_rank100"], summary["kurtosis100"]])
+
+
+def plot(result: Result) -> Figure:
+    """Draw the effective rank by epoch, and its change for other N and outputs."""
+    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    draw_band(
+        left, result.epochs, result.effective_rank / 1000, color=COLORS[0], marker="o", ms=2.5
+    )
+    left.set(
+        xlabel="epoch", ylabel="effective rank / 1000",
+        title=f"softmax outputs, $N={result.samples}$, of {result.parameters:,} weights",
+    )  # fmt: skip
+    ends = result.effective_rank[:, [0, -1]]
+    bars = (
+        (f"softmax\n$N={result.samples}$", ends),
+        (f"softmax\n$N={result.other_samples}$", result.other_rank),
+        (f"logits\n$N={result.samples}$", result.logit_rank),
+    )
+    for position, (_, values) in enumerate(bars):
+        change = 100 * (values[:, 1] / values[:, 0] - 1)
+        right.bar(position, change.mean(), color=COLORS[position], alpha=0.6, width=0.6)
+        right.plot([position] * len(change), change, "o", color="black", ms=2.5)
+    right.axhline(0, color="0.3", lw=0.8)
+    right.set_xticks(range(len(bars)), [label for label, _ in bars])
+    right.set_ylabel("change in training, %")
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the fall, its monotony, and what it depends on."""
+    rank = result.effective_rank
+    setting = f"softmax outputs, N = {result.samples}, {result.source}"
+    first = int(np.argmin(np.abs(result.epochs - 1)))
+    return [
+        judge_over_seeds(
+            f"{ID}/falls",
+            place="Fig. 4.7",
+            statement="The effective rank of the top 100 eigenvectors falls in training",
+            expected=Band.at_most(0.0, "paper"),
+            values=rank[:, -1] / rank[:, 0] - 1,
+            why=f"relative change from {rank[:, 0].mean():,.0f}; {setting}",
+        ),
+        judge_over_seeds(
+            f"{ID}/consistently",
+            place="Fig. 4.7",
+            statement="It decreases consistently, from the first epoch on",
+            expected=Band.at_most(0.0, "paper"),
+            values=rank[:, first] / rank[:, 0] - 1,
+            why=f"relative change over the first epoch; {setting}",
+        ),
+        judge_over_seeds(
+            f"{ID}/any-n",
+            place="Fig. 4.7",
+            statement="It falls as much whatever the number of samples",
+            expected=Band.around(0.0, "paper", atol=0.03),
+            values=(result.other_rank[:, 1] / result.other_rank[:, 0]) - rank[:, -1] / rank[:, 0],
+            why=f"relative change with N = {result.other_samples} minus that with "
+            f"N = {result.samples}: the fall belongs to small N; {result.source}",
+        ),
+        judge_over_seeds(
+            f"{ID}/logits",
+            place="Fig. 4.7",
+            statement="It falls for the logits too",
+            expected=Band.at_most(0.0, "paper"),
+            values=result.logit_rank[:, 1] / result.logit_rank[:, 0] - 1,
+            why=f"relative change for the logits, N = {result.samples}: the fall belongs to the "
+            f"softmax's saturation; {result.source}",
+        ),
+    ]

@@ -1,0 +1,217 @@
+"""Sec. 3.3 of [subnetworks]: winning tickets by magnitude and by change, with controls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import nn
+
+from hyperribbon.core import Band, Claim, derive_seed
+from hyperribbon.core.data import load_data
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks._drawing import draw_band, judge_over_seeds
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.subnetworks import find_ticket, metric_of
+from hyperribbon.training import mlp, train
+
+ID = "subnetworks/tickets"
+TITLE = "Lottery tickets by magnitude and by change"
+
+_CRITERIA = ("magnitude", "change")
+_BRANCHES = ("random", "reinitialized")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Setting of the experiment.
+
+    Attributes:
+        data: Data set.
+        limit: Training images; 0 for all.
+        widths: Layer sizes.
+        epochs: Passes over the data at every level.
+        lr: Learning rate (momentum 0.9).
+        batch_size: Minibatch size.
+        levels: Prunings.
+        fraction: Share of the survivors removed at each level.
+        seeds: Independent starts.
+    """
+
+    data: str = "mnist5k"
+    limit: int = 0
+    widths: tuple[int, ...] = (784, 256, 256, 256, 10)
+    epochs: int = 10
+    lr: float = 0.02
+    batch_size: int = 128
+    levels: int = 6
+    fraction: float = 0.5
+    seeds: int = 3
+
+
+PRESETS = {
+    "smoke": Config(
+        limit=300, widths=(784, 32, 32, 10), epochs=3, lr=0.05, batch_size=32, levels=2,
+        fraction=0.7, seeds=1,
+    ),
+    "laptop": Config(),
+    "paper": Config(epochs=30, levels=10, fraction=0.4, seeds=5),
+}  # fmt: skip
+PRESETS_WITH_DATA = {
+    **PRESETS,
+    "paper": Config(data="mnist", epochs=30, levels=10, fraction=0.4, seeds=5),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Test accuracy by level.
+
+    Attributes:
+        kept: (levels + 1,), share of the weights kept.
+        ticket: {criterion: (seeds, levels + 1)}.
+        random: {criterion: (seeds, levels + 1)}, as many weights of each layer kept at random.
+        reinitialized: {criterion: (seeds, levels + 1)}, the ticket's weights from a new start.
+        source: What was trained.
+    """
+
+    kept: np.ndarray
+    ticket: dict[str, np.ndarray]
+    random: dict[str, np.ndarray]
+    reinitialized: dict[str, np.ndarray]
+    source: str
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Find tickets with both criteria from every start."""
+    items = [
+        {
+            "data": config.data,
+            "limit": config.limit,
+            "widths": list(config.widths),
+            "epochs": config.epochs,
+            "lr": config.lr,
+            "batch_size": config.batch_size,
+            "levels": config.levels,
+            "fraction": config.fraction,
+            "criterion": criterion,
+            "seed": derive_seed(context.seed, "ticket", number),
+        }
+        for criterion in _CRITERIA
+        for number in range(config.seeds)
+    ]
+    measured = iter(context.map(_ticket, items, "tickets"))
+    found = {criterion: [next(measured) for _ in range(config.seeds)] for criterion in _CRITERIA}
+    branches = {
+        name: {c: np.array([one[name] for one in rows]) for c, rows in found.items()}
+        for name in ("ticket", *_BRANCHES)
+    }
+    images = config.limit or (60_000 if config.data == "mnist" else 4_000)
+    return Result(
+        kept=found["magnitude"][0]["kept"],
+        **branches,
+        source=f"{config.seeds} starts, {images:,} MNIST digits, {config.epochs} epochs a level",
+    )
+
+
+def _ticket(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    model = mlp(item["widths"], "relu", derive_seed(item["seed"], "start"), init="kaiming")
+    training = load_data(item["data"], limit=item["limit"] or None).flat()
+    ticket = find_ticket(
+        model,
+        partial(_train, item=item, data=training),
+        metric_of(model, load_data(item["data"], "test").flat()),
+        levels=item["levels"],
+        fraction=item["fraction"],
+        criterion=item["criterion"],
+        branches=_BRANCHES,
+        initializer=lambda seed: mlp(item["widths"], "relu", seed, init="kaiming"),
+        seed=item["seed"],
+    )
+    return {str(name): column.to_numpy(dtype=float) for name, column in ticket.table().items()}
+
+
+def _train(network: nn.Module, item: Mapping[str, Any], data: Any) -> None:
+    train(
+        network,
+        nn.functional.cross_entropy,
+        data,
+        epochs=item["epochs"],
+        lr=item["lr"],
+        momentum=0.9,
+        batch_size=item["batch_size"],
+        seed=derive_seed(item["seed"], "batches"),
+    )
+
+
+def plot(result: Result) -> Figure:
+    """Draw accuracy against the share kept, one panel a criterion."""
+    figure, axes = new_figure(1, 2, width="full", ratio=0.75, sharey=True)
+    for axis, criterion in zip(axes, _CRITERIA, strict=True):
+        for color, values, label in (
+            (COLORS[0], result.ticket, "ticket"),
+            (COLORS[2], result.reinitialized, "ticket, new start"),
+            (COLORS[1], result.random, "random weights"),
+        ):
+            draw_band(
+                axis, result.kept, values[criterion], color=color, marker="o", ms=3, label=label
+            )
+        axis.set(xscale="log", xlabel="share of the weights kept")
+        axis.invert_xaxis()
+        axis.set_title(f"pruned by {criterion}")
+    axes[0].set_ylabel("test accuracy after training")
+    axes[0].legend(loc="lower left")
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the hypothesis with both criteria, and compare the criteria."""
+    sparse = int(np.argmin(np.abs(result.kept - 0.1)))
+    found = []
+    for criterion in _CRITERIA:
+        ticket = result.ticket[criterion]
+        found += [
+            judge_over_seeds(
+                f"{ID}/{criterion}-matches",
+                place="Sec. 3.3.1",
+                statement=f"A ticket by {criterion} with {result.kept[sparse]:.0%} of the weights "
+                "trains to the accuracy of the whole network",
+                expected=Band.at_least(-0.01, "paper"),
+                values=ticket[:, sparse] - ticket[:, 0],
+                why=f"difference of the accuracies; {result.source}",
+            ),
+            judge_over_seeds(
+                f"{ID}/{criterion}-start-matters",
+                place="Sec. 3.3.1",
+                statement=f"Drawn anew, the ticket by {criterion} performs worse, at "
+                f"{result.kept[-1]:.1%} of the weights",
+                expected=Band.at_least(0.0, "paper"),
+                values=ticket[:, -1] - result.reinitialized[criterion][:, -1],
+                why=f"ticket minus the same weights from a new start; {result.source}",
+            ),
+            judge_over_seeds(
+                f"{ID}/{criterion}-beats-random",
+                place="Sec. 3.3.1",
+                statement=f"The ticket by {criterion} beats random weights, at "
+                f"{result.kept[-1]:.1%} of the weights",
+                expected=Band.at_least(0.0, "paper"),
+                values=ticket[:, -1] - result.random[criterion][:, -1],
+                why=f"ticket minus random weights of the same layers; {result.source}",
+            ),
+        ]
+    found.append(
+        judge_over_seeds(
+            f"{ID}/change-against-magnitude",
+            place="Sec. 3.4",
+            statement="Tickets by change are as good as tickets by magnitude "
+            f"(proposed, not shown), at {result.kept[-1]:.1%} of the weights",
+            expected=Band.at_least(-0.01, "verification"),
+            values=result.ticket["change"][:, -1] - result.ticket["magnitude"][:, -1],
+            why=f"accuracy by change minus by magnitude; {result.source}",
+        )
+    )
+    return found
