@@ -198,7 +198,7 @@ def trace_one_layer(
     *,
     lr: float,
     batch_size: int,
-    record: Sequence[int],
+    record: Sequence[int] | np.ndarray,
     chains: int = 1,
     sampling: str = "replacement",
     start: np.ndarray | None = None,

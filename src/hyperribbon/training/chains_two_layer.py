@@ -91,7 +91,7 @@ def simulate_two_layer(
     *,
     lr: float,
     batch_size: int,
-    record: Sequence[int],
+    record: Sequence[int] | np.ndarray,
     chains: int = 128,
     dynamics: str = "sgd",
     sampling: str = "replacement",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from hyperribbon.training import descend_two_layer, simulate_one_layer, simulate
 
 __all__ = [
     "linear_network",
+    "ratio_items",
     "regression",
     "seeds",
     "simulate_fluctuations",
+    "simulation_item",
     "spectral_errors",
     "two_layer_ensemble",
     "unit_noise",
@@ -55,12 +58,48 @@ def unit_weights(lr: float, batch_size: int, variance: float) -> float:
     return theory.isotropic_variance(lr, variance, batch_size)
 
 
+def simulation_item(config: Any, seed: int, **changes: Any) -> dict[str, Any]:
+    """Return the item of `simulate_fluctuations` from a figure's Config.
+
+    Args:
+        config: Fields of the same name are taken over, unless they are tuples.
+        seed: Names the realisation.
+        **changes: Values that differ from the Config or are not in it.
+    """
+    names = (
+        "inputs",
+        "samples",
+        "label_variance",
+        "lr",
+        "batch_size",
+        "steps",
+        "chains",
+        "burn_in",
+    )
+    given = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    plain = {name: value for name, value in given.items() if not isinstance(value, tuple)}
+    return {**plain, **changes, "seed": seed}
+
+
+def ratio_items(config: Any, seed: int) -> list[dict[str, Any]]:
+    """Return one item a ratio P/N of a Config, for closed forms averaged over realisations."""
+    return [
+        {
+            "inputs": config.inputs,
+            "samples": round(ratio * config.inputs),
+            "realisations": config.realisations,
+            "seed": seed,
+        }
+        for ratio in config.ratios
+    ]
+
+
 def seeds(seed: int, count: int) -> list[int]:
     """Return the seeds of `count` independent realisations."""
     return [int(s) for s in numpy_generator(seed, "realisations").integers(2**31, size=count)]
 
 
-def simulate_fluctuations(item: dict[str, Any]) -> dict[str, Any]:
+def simulate_fluctuations(item: Mapping[str, Any]) -> dict[str, Any]:
     """Simulate SGD on one realisation; return the measured moments beside the closed forms.
 
     The item holds inputs, samples, label_variance, lr, batch_size, steps, chains, seed, and
@@ -104,7 +143,7 @@ def spectral_errors(measured: np.ndarray, expected: np.ndarray) -> tuple[float, 
     return float(errors.mean()), float(errors.max())
 
 
-def linear_network(item: dict[str, Any]) -> tuple[np.ndarray, ...]:
+def linear_network(item: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """Return X, Y, W1, W2 at the end of gradient descent, for targets that are pure noise.
 
     The item holds inputs, hidden, samples, target_variance, init1, init2 (the variances of the
@@ -119,7 +158,7 @@ def linear_network(item: dict[str, Any]) -> tuple[np.ndarray, ...]:
     return X, Y, *descend_two_layer(X, Y, W1, W2, lr=0.5, tol=1e-8)
 
 
-def two_layer_ensemble(item: dict[str, Any]) -> dict[str, Any]:
+def two_layer_ensemble(item: Mapping[str, Any]) -> dict[str, Any]:
     """Simulate an ensemble of chains from the gradient-descent solution of `linear_network`.
 
     The item also holds lr, batch_size, steps, chains, chain_seed, and optionally dynamics and

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
+from hyperribbon.plots.style import COLORS
 from hyperribbon.theory import fluctuations as theory
 
-__all__ = ["EnsembleModes", "measure_modes", "stacked_first", "two_layer_item"]
+__all__ = [
+    "EnsembleModes",
+    "draw_first_layer",
+    "first_layer_spectra",
+    "measure_modes",
+    "stacked_first",
+    "two_layer_item",
+]
 
 
 def two_layer_item(
@@ -66,7 +76,7 @@ class EnsembleModes:
     predicted: np.ndarray
 
 
-def measure_modes(item: dict[str, Any], ensemble: dict[str, Any]) -> EnsembleModes:
+def measure_modes(item: Mapping[str, Any], ensemble: dict[str, Any]) -> EnsembleModes:
     """Return the fluctuations of the final weights about their mean over chains."""
     chains1, chains2 = ensemble["chains1"].astype(float), ensemble["chains2"].astype(float)
     W1, W2 = chains1.mean(axis=0), chains2.mean(axis=0)
@@ -83,3 +93,22 @@ def stacked_first(chains1: np.ndarray) -> np.ndarray:
     """Return vec(δW₁) of every chain, columns stacked, (chains, N_h·N_i)."""
     deviation = chains1.astype(float) - chains1.mean(axis=0, dtype=float)
     return deviation.transpose(0, 2, 1).reshape(len(chains1), -1)
+
+
+def first_layer_spectra(found: EnsembleModes, chains1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return measured and predicted eigenvalues of cov δW₁, descending, in the unit of `found`."""
+    measured = np.linalg.eigvalsh(np.cov(stacked_first(chains1).T))[::-1] / found.unit
+    D1, D2 = found.modes.D1, found.modes.D2[0]
+    rest = np.ones(found.z1.shape[1] - len(D1))
+    return measured, np.sort(np.concatenate([rest, D2 / (D1 + D2)]))[::-1]
+
+
+def draw_first_layer(axis: Axes, measured: np.ndarray, predicted: np.ndarray) -> None:
+    """Draw the spectrum of δW₁, twice as far as the linear theory reaches."""
+    shown = min(len(measured), 2 * len(predicted))
+    label = r"$\delta W_1$, ensemble"
+    axis.semilogy(
+        np.arange(1, shown + 1), measured[:shown], "s", mfc="none", color=COLORS[1], label=label
+    )
+    label = r"$\delta W_1$, Eq. (3.30)"
+    axis.semilogy(np.arange(1, len(predicted) + 1), predicted, "-", color=COLORS[1], label=label)

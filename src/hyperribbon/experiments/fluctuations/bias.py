@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -66,11 +68,11 @@ def compute(config: Config, context: Context) -> Result:
     return Result(
         np.array(config.counts),
         *(np.array([part[key] for part in parts]) for key in ("fitted", "corrected", "warned")),
-        parts[0]["true"],
+        true=parts[0]["true"],
     )
 
 
-def _fit(item: dict) -> dict:
+def _fit(item: Mapping[str, Any]) -> dict:
     _, _, W1, W2 = linear_network(item)
     modes = theory.decompose(W1, W2)
     variances = theory.second_layer_variances(modes.D1, modes.D2, 0.1, 100, 1.0)[:, 0]

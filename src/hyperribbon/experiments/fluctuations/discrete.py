@@ -9,7 +9,12 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import ArgumentError, Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import regression, seeds, simulate_fluctuations
+from hyperribbon.experiments.fluctuations._common import (
+    regression,
+    seeds,
+    simulate_fluctuations,
+    simulation_item,
+)
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 
@@ -53,20 +58,7 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Simulate every learning rate on a task that is stable at the largest of them."""
     seed = _stable_realisation(config, context.seed)
-    items = [
-        {
-            "inputs": config.inputs,
-            "samples": config.samples,
-            "label_variance": config.label_variance,
-            "lr": lr,
-            "batch_size": config.batch_size,
-            "steps": config.steps,
-            "every": 5,
-            "chains": config.chains,
-            "seed": seed,
-        }
-        for lr in config.lrs
-    ]
+    items = [simulation_item(config, seed, lr=lr, every=5) for lr in config.lrs]
     parts = context.map(simulate_fluctuations, items, label="chains of SGD")
     additive = [
         theory.stationary_covariance(p["hessian"], p["theory_noise"], lr, time="discrete")

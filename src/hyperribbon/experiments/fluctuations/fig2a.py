@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -71,12 +73,12 @@ def compute(config: Config, context: Context) -> Result:
         list(config.inputs),
         s,
         *scaled,
-        float(np.polyfit(np.log(s[inside]), np.log(exact[inside]), 1)[0]),
-        float((far[1] - far[0]) / np.log(10)),
+        window_exponent=float(np.polyfit(np.log(s[inside]), np.log(exact[inside]), 1)[0]),
+        asymptotic_exponent=float((far[1] - far[0]) / np.log(10)),
     )
 
 
-def _variances(item: dict) -> list[float]:
+def _variances(item: Mapping[str, Any]) -> list[float]:
     N, P = item["inputs"], item["samples"]
     rng = np.random.default_rng([item["seed"], N, P])
     diagonal, off = [], []

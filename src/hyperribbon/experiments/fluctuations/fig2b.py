@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -71,7 +73,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _ordered_weights(item: dict) -> dict:
+def _ordered_weights(item: Mapping[str, Any]) -> dict:
     entries, means = [], []
     for seed in seeds(item["seed"], item["realisations"]):
         X, Y, _ = regression(item["inputs"], item["samples"], 1.0, seed)

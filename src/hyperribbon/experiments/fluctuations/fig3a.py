@@ -14,6 +14,7 @@ from hyperribbon.experiments.fluctuations._common import (
     regression,
     seeds,
     simulate_fluctuations,
+    simulation_item,
     spectral_errors,
     unit_noise,
 )
@@ -61,19 +62,13 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Measure C in chains of SGD and compare with Eq. (2.17) on the same data."""
     items = [
-        {
-            "inputs": config.inputs,
-            "samples": round(ratio * config.inputs),
-            "label_variance": config.label_variance,
-            "lr": config.lr,
-            "batch_size": config.batch_size,
-            "steps": config.steps,
-            "chains": config.chains,
-            "burn_in": config.burn_in,
-            "every": 1,
-            "measure_noise": True,
-            "seed": context.seed,
-        }
+        simulation_item(
+            config,
+            context.seed,
+            samples=round(ratio * config.inputs),
+            every=1,
+            measure_noise=True,
+        )
         for ratio in config.ratios
     ]
     parts = context.map(simulate_fluctuations, items, label="chains of SGD")

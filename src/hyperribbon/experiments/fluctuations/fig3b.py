@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import regression, seeds, unit_noise
+from hyperribbon.experiments.fluctuations._common import ratio_items, regression, seeds, unit_noise
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 
@@ -49,16 +51,7 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Average the spectra of Eqs. (2.17) and (2.20) over data."""
-    items = [
-        {
-            "inputs": config.inputs,
-            "samples": round(ratio * config.inputs),
-            "realisations": config.realisations,
-            "seed": context.seed,
-        }
-        for ratio in config.ratios
-    ]
-    parts = context.map(_spectra, items)
+    parts = context.map(_spectra, ratio_items(config, context.seed))
     keys = ("noise", "hessian", "trace", "distance", "distance_error")
     return Result(
         np.array(config.ratios),
@@ -67,7 +60,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _spectra(item: dict) -> dict:
+def _spectra(item: Mapping[str, Any]) -> dict:
     N, S, label_variance = item["inputs"], 10, 0.01
     unit = unit_noise(N, S, label_variance)
     rows: dict[str, list] = {"noise": [], "hessian": [], "trace": [], "distance": []}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import regression
+from hyperribbon.experiments.fluctuations._common import regression, simulation_item
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import trace_one_layer
@@ -59,22 +61,11 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Trace chains of SGD from zero weights."""
-    item = {
-        "inputs": config.inputs,
-        "samples": config.samples,
-        "label_variance": config.label_variance,
-        "lr": config.lr,
-        "batch_size": config.batch_size,
-        "steps": config.steps,
-        "points": config.points,
-        "chains": config.chains,
-        "modes": list(config.modes),
-        "seed": context.seed,
-    }
+    item = simulation_item(config, context.seed, points=config.points, modes=list(config.modes))
     return Result(**context.map(_relax, [item], label="chains of SGD")[0])
 
 
-def _relax(item: dict) -> dict:
+def _relax(item: Mapping[str, Any]) -> dict:
     X, Y, _ = regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
     record = np.unique(np.geomspace(1, item["steps"], item["points"]).astype(int))
     start = np.zeros(item["inputs"])

@@ -13,6 +13,7 @@ from hyperribbon.experiments.fluctuations._common import (
     regression,
     seeds,
     simulate_fluctuations,
+    simulation_item,
     unit_weights,
 )
 from hyperribbon.plots.style import COLORS, new_figure
@@ -74,17 +75,9 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Simulate on one realisation of the data; average the closed forms over several."""
     items = [
-        {
-            "inputs": N,
-            "samples": config.samples,
-            "label_variance": config.label_variance,
-            "lr": config.lr,
-            "batch_size": config.batch_size,
-            "steps": config.steps if config.samples > N else 1000,
-            **({} if config.samples > N else {"burn_in": 0}),
-            "chains": config.chains,
-            "seed": context.seed,
-        }
+        simulation_item(config, context.seed, inputs=N)
+        if config.samples > N
+        else simulation_item(config, context.seed, inputs=N, steps=1000, burn_in=0)
         for N in config.simulated
     ]
     parts = context.map(simulate_fluctuations, items, label="chains of SGD")
@@ -102,18 +95,18 @@ def compute(config: Config, context: Context) -> Result:
         np.array([np.trace(p["theory"]) / len(p["theory"]) for p in parts]),
         np.array(config.predicted),
         *np.array(rows).T,
-        unit_weights(config.lr, config.batch_size, config.label_variance),
+        limit=unit_weights(config.lr, config.batch_size, config.label_variance),
     )
 
 
-def _closed_forms(config: Config, N: int, seed: int) -> list[float]:
+def _closed_forms(config: Config, N: int, seed: int) -> np.ndarray:
     """Return variance over time, variance across weights, train loss and test loss."""
     X, Y, u = regression(N, config.samples, config.label_variance, seed)
     H, C = theory.hessian(X), theory.noise_covariance(X, Y, config.batch_size)
     w = theory.minimum_norm_solution(X, Y)
     test = (np.sum((w - u) ** 2) / N + config.label_variance) / 2
     variance = np.trace(theory.stationary_covariance(H, C, config.lr)) / N
-    return [variance, np.var(w), theory.regression_loss(X, Y, w), test]
+    return np.array([variance, np.var(w), theory.regression_loss(X, Y, w), test])
 
 
 def plot(result: Result) -> Figure:

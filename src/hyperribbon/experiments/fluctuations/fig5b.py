@@ -12,6 +12,7 @@ from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import (
     simulate_fluctuations,
+    simulation_item,
     spectral_errors,
     unit_weights,
 )
@@ -65,16 +66,7 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Accumulate M over long chains and compare with Eq. (2.30) on the same data."""
     items = [
-        {
-            "inputs": config.inputs,
-            "samples": round(ratio * config.inputs),
-            "label_variance": config.label_variance,
-            "lr": config.lr,
-            "batch_size": config.batch_size,
-            "steps": steps,
-            "chains": config.chains,
-            "seed": context.seed,
-        }
+        simulation_item(config, context.seed, samples=round(ratio * config.inputs), steps=steps)
         for ratio, steps in zip(config.ratios, config.steps, strict=True)
     ]
     parts = context.map(simulate_fluctuations, items, label="chains of SGD")
@@ -99,8 +91,8 @@ def compute(config: Config, context: Context) -> Result:
         np.array(balance) / unit,
         *np.array(continuous).T,
         *np.array(discrete).T,
-        np.array([part["burn_in"] for part in parts]),
-        np.array([np.trace(p["covariance"]) / np.trace(p["theory"]) for p in parts]),
+        burn_in=np.array([part["burn_in"] for part in parts]),
+        trace_ratio=np.array([np.trace(p["covariance"]) / np.trace(p["theory"]) for p in parts]),
     )
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import regression, seeds, unit_weights
+from hyperribbon.experiments.fluctuations._common import (
+    ratio_items,
+    regression,
+    seeds,
+    unit_weights,
+)
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 
@@ -53,21 +60,13 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate Eqs. (2.30), (2.31) and (2.33) on many data sets."""
-    items = [
-        {
-            "inputs": config.inputs,
-            "samples": round(ratio * config.inputs),
-            "realisations": config.realisations,
-            "seed": context.seed,
-        }
-        for ratio in config.ratios
-    ]
-    parts = context.map(_extremes, items)
+    parts = context.map(_extremes, ratio_items(config, context.seed))
     means = np.array([part["means"] for part in parts]).T
-    return Result(np.array(config.ratios), *means, np.array([part["errors"] for part in parts]).T)
+    errors = np.array([part["errors"] for part in parts]).T
+    return Result(np.array(config.ratios), *means, errors=errors)
 
 
-def _extremes(item: dict) -> dict:
+def _extremes(item: Mapping[str, Any]) -> dict:
     lr, S, label_variance = 0.1, 10, 0.01
     unit = unit_weights(lr, S, label_variance)
     rows = []

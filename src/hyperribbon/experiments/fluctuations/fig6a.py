@@ -9,7 +9,11 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import simulate_fluctuations, unit_weights
+from hyperribbon.experiments.fluctuations._common import (
+    simulate_fluctuations,
+    simulation_item,
+    unit_weights,
+)
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 
@@ -51,16 +55,7 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Measure M by SGD, take its eigenvectors, and the curvature vᵀHv along them."""
-    item = {
-        "inputs": config.inputs,
-        "samples": config.samples,
-        "label_variance": config.label_variance,
-        "lr": config.lr,
-        "batch_size": config.batch_size,
-        "steps": config.steps,
-        "chains": config.chains,
-        "seed": context.seed,
-    }
+    item = simulation_item(config, context.seed)
     part = context.map(simulate_fluctuations, [item], label="chains of SGD")[0]
     variances, modes = np.linalg.eigh(part["covariance"])
     curvatures = np.einsum("nk,nm,mk->k", modes, part["hessian"], modes)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import spearmanr
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import regression, seeds
+from hyperribbon.experiments.fluctuations._common import regression, seeds, simulation_item
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import simulate_one_layer
@@ -53,30 +56,18 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Run SGD from the solution on every data set and take the modes of its covariance."""
-    items = [
-        {
-            "inputs": config.inputs,
-            "samples": config.samples,
-            "label_variance": config.label_variance,
-            "lr": config.lr,
-            "batch_size": config.batch_size,
-            "steps": config.steps,
-            "chains": config.chains,
-            "seed": seed,
-        }
-        for seed in seeds(context.seed, config.realisations)
-    ]
+    items = [simulation_item(config, seed) for seed in seeds(context.seed, config.realisations)]
     parts = context.map(_modes, items, label="chains of SGD")
     return Result(
         *(
             np.array([part[key] for part in parts])
             for key in ("measured", "stationary", "variances", "hessian")
         ),
-        np.array([part["rank_correlation"] for part in parts]),
+        rank_correlation=np.array([part["rank_correlation"] for part in parts]),
     )
 
 
-def _modes(item: dict) -> dict:
+def _modes(item: Mapping[str, Any]) -> dict:
     N = item["inputs"]
     root = numpy_generator(item["seed"], "wishart").normal(size=(N, N))
     wishart = root @ root.T
@@ -97,13 +88,12 @@ def _modes(item: dict) -> dict:
     variances, vectors = np.linalg.eigh(stats.covariance)
     _, stationary = np.linalg.eigh(theory.stationary_covariance(H, C, item["lr"]))
     measured = _curvatures(H, vectors)
-    ranks = [np.argsort(np.argsort(values)) for values in (variances[::-1], measured)]
     return {
         "measured": N * measured,
         "stationary": N * _curvatures(H, stationary),
         "variances": variances[::-1],
         "hessian": N * np.linalg.eigvalsh(H)[::-1],
-        "rank_correlation": float(np.corrcoef(*ranks)[0, 1]),
+        "rank_correlation": float(spearmanr(variances[::-1], measured)[0]),
     }
 
 

@@ -11,8 +11,9 @@ from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import two_layer_ensemble
 from hyperribbon.experiments.fluctuations._two_layer import (
+    draw_first_layer,
+    first_layer_spectra,
     measure_modes,
-    stacked_first,
     two_layer_item,
 )
 from hyperribbon.plots.style import COLORS, new_figure
@@ -62,17 +63,13 @@ def compute(config: Config, context: Context) -> Result:
     item = two_layer_item(seed=context.seed, **vars(config))
     ensemble = context.shared(two_layer_ensemble, item, "chains of SGD")
     found = measure_modes(item, ensemble)
-    first = np.linalg.eigvalsh(np.cov(stacked_first(ensemble["chains1"]).T))[::-1] / found.unit
-    D1, D2 = found.modes.D1, found.modes.D2[0]
-    ones = np.ones(config.inputs - config.hidden)
     return Result(
         config.inputs,
         config.chains,
         found.variances,
         found.predicted,
         np.linalg.eigvalsh(np.cov(found.z2.T))[::-1] / found.unit,
-        first,
-        np.sort(np.concatenate([ones, D2 / (D1 + D2)]))[::-1],
+        *first_layer_spectra(found, ensemble["chains1"]),
     )
 
 
@@ -80,24 +77,9 @@ def plot(result: Result) -> Figure:
     """Draw the spectra of both layers."""
     figure, axis = new_figure(width="column", ratio=0.85)
     modes = np.arange(1, len(result.second) + 1)
-    axis.semilogy(modes, result.second, "o", color=COLORS[0], label=r"$\delta W_2$, SGD")
+    axis.semilogy(modes, result.second, "o", color=COLORS[0], label=r"$\delta W_2$, ensemble")
     axis.semilogy(modes, result.predicted, "-", color=COLORS[0], label=r"$\delta W_2$, Eq. (3.34)")
-    shown = min(len(result.first), 2 * result.inputs)
-    axis.semilogy(
-        np.arange(1, shown + 1),
-        result.first[:shown],
-        "s",
-        mfc="none",
-        color=COLORS[1],
-        label=r"$\delta W_1$, SGD",
-    )
-    axis.semilogy(
-        np.arange(1, result.inputs + 1),
-        result.first_predicted,
-        "-",
-        color=COLORS[1],
-        label=r"$\delta W_1$, Eq. (3.30)",
-    )
+    draw_first_layer(axis, result.first, result.first_predicted)
     axis.set_ylim(1e-5, 10)
     axis.set_xlabel("mode")
     axis.set_ylabel(r"eigenvalues [$\lambda\sigma_y^2/2S$]")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,8 +13,9 @@ from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import linear_network, two_layer_ensemble
 from hyperribbon.experiments.fluctuations._two_layer import (
+    draw_first_layer,
+    first_layer_spectra,
     measure_modes,
-    stacked_first,
     two_layer_item,
 )
 from hyperribbon.plots.style import COLORS, new_figure
@@ -69,21 +72,18 @@ def compute(config: Config, context: Context) -> Result:
     found = measure_modes(item, ensemble)
     long_item = {**item, "steps": config.long_steps, "chains": config.long_chains}
     long_run = context.map(_long_run, [long_item], label="long runs")[0]
-    D1, D2 = found.modes.D1, found.modes.D2[0]
-    ones = np.ones(config.inputs - config.hidden)
     return Result(
         config.inputs,
         config.chains,
         found.variances,
         found.predicted,
-        np.linalg.eigvalsh(np.cov(stacked_first(ensemble["chains1"]).T))[::-1] / found.unit,
-        np.sort(np.concatenate([ones, D2 / (D1 + D2)]))[::-1],
+        *first_layer_spectra(found, ensemble["chains1"]),
         np.array(long_run["leading"]) / found.unit,
         np.array(long_run["drift"]),
     )
 
 
-def _long_run(item: dict) -> dict:
+def _long_run(item: Mapping[str, Any]) -> dict:
     X, Y, W1, W2 = linear_network(item)
     run = simulate_two_layer(
         X,
@@ -111,22 +111,7 @@ def plot(result: Result) -> Figure:
         modes, result.modal, error, fmt="o", color=COLORS[0], label=r"$\delta W_2$, ensemble"
     )
     axis.semilogy(modes, result.predicted, "-", color=COLORS[0], label=r"$\delta W_2$, Eq. (3.34)")
-    shown = min(len(result.first), 2 * result.inputs)
-    axis.semilogy(
-        np.arange(1, shown + 1),
-        result.first[:shown],
-        "s",
-        mfc="none",
-        color=COLORS[1],
-        label=r"$\delta W_1$, ensemble",
-    )
-    axis.semilogy(
-        np.arange(1, result.inputs + 1),
-        result.first_predicted,
-        "-",
-        color=COLORS[1],
-        label=r"$\delta W_1$, Eq. (3.30)",
-    )
+    draw_first_layer(axis, result.first, result.first_predicted)
     axis.semilogy(
         np.ones(len(result.long_leading)),
         result.long_leading,

@@ -99,7 +99,7 @@ def compute(config: Config, context: Context) -> Result:
         found.unit,
         *(np.array(value) for value in rows.values()),
         *np.array(exponents).T,
-        config.chains,
+        chains=config.chains,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -62,7 +64,9 @@ def compute(config: Config, context: Context) -> Result:
     return Result(config.inputs, *losses, *variances)
 
 
-def _along_modes(item: dict, part: dict, theta: float) -> tuple[np.ndarray, np.ndarray]:
+def _along_modes(
+    item: Mapping[str, Any], part: dict, theta: float
+) -> tuple[np.ndarray, np.ndarray]:
     X, _, _, _ = linear_network(item)
     W2 = part["chains2"].mean(axis=0)
     variances, vectors = np.linalg.eigh(np.cov(stacked_first(part["chains1"]).T))

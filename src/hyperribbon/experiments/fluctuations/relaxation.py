@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -62,7 +64,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(**context.map(_follow, [item], label="chains of SGD")[0])
 
 
-def _follow(item: dict) -> dict:
+def _follow(item: Mapping[str, Any]) -> dict:
     X, Y, W1, W2 = linear_network(item)
     half = item["steps"] // 2
     offsets = np.linspace(0, half, item["points"]).astype(int)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import simulate_fluctuations
+from hyperribbon.experiments.fluctuations._common import simulate_fluctuations, simulation_item
 from hyperribbon.plots.style import COLORS, new_figure
 
 ID = "fluctuations/sampling"
@@ -51,17 +51,7 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Simulate the three schemes on the same data."""
     items = [
-        {
-            "inputs": config.inputs,
-            "samples": P,
-            "label_variance": config.label_variance,
-            "lr": config.lr,
-            "batch_size": config.batch_size,
-            "steps": config.steps,
-            "chains": config.chains,
-            "sampling": scheme,
-            "seed": context.seed,
-        }
+        simulation_item(config, context.seed, samples=P, sampling=scheme)
         for P in config.samples
         for scheme in SCHEMES
     ]

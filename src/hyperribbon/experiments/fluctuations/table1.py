@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import regression
+from hyperribbon.experiments.fluctuations._common import regression, simulation_item
 from hyperribbon.plots.style import new_figure
 from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import simulate_one_layer
@@ -57,17 +59,7 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Run SGD from zero weights until it is stationary in every regime."""
     items = [
-        {
-            "inputs": N,
-            "samples": config.samples,
-            "label_variance": variance,
-            "lr": config.lr,
-            "batch_size": config.batch_size,
-            "steps": config.steps,
-            "chains": config.chains,
-            "sampling": sampling,
-            "seed": context.seed,
-        }
+        simulation_item(config, context.seed, inputs=N, label_variance=variance, sampling=sampling)
         for sampling in ("replacement", "shuffle")
         for N in config.inputs
         for variance in config.label_variances
@@ -79,11 +71,11 @@ def compute(config: Config, context: Context) -> Result:
         list(config.inputs),
         np.array(config.label_variances),
         *table[:, 0],
-        table[2, 1],
+        shuffled=table[2, 1],
     )
 
 
-def _stationary(item: dict) -> list[float]:
+def _stationary(item: Mapping[str, Any]) -> list[float]:
     X, Y, u = regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
     stats = simulate_one_layer(
         X,
