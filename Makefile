@@ -78,15 +78,16 @@ $(STAMPS)/demo: $(STAMPS)/venv
 $(STAMPS)/dev: $(STAMPS)/venv
 	@echo "== Installing hyperribbon and the tools to test it"
 	@$(PIP) -e '.[dev]'
+	@# Comes with curvlinops, is used by nobody, and does not load beside torch's CPU build.
+	@$(BIN)/python -m pip uninstall --quiet --yes torchvision
 	@touch $@ $(STAMPS)/demo
 
 $(STAMPS)/docs: $(STAMPS)/dev
 	@echo "== Installing the tools to build the documentation"
-	@$(PIP) -e '.[dev,docs]'
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/dev
 	@echo "== Installing the libraries to compare with"
-	@$(PIP) -e '.[dev,bench]'
-	@$(PIP) --no-deps PyHessian
+	@$(PIP) --no-deps nngeometry hessian-eigenthings PyHessian
 	@touch $@

@@ -109,27 +109,20 @@ class Context:
             label: What the progress display calls it.
         """
         files = [self._parts / f"{_key(function, item)}.safetensors" for item in items]
-        waiting = [
-            (item, file) for item, file in zip(items, files, strict=True) if not file.exists()
-        ]
-        with self.progress(label or function.__name__.strip("_"), len(items)) as advance:
-            advance(len(items) - len(waiting))
-            jobs = [(function, item, file) for item, file in waiting]
-            for _ in self._workers.run(_compute_to_file, jobs):
-                advance(1)
+        self._fill(_compute_to_file, function, items, files, files, label)
         return [load_tree(file) for file in files]
 
     def shared(self, function: Callable[[Item], Any], item: Item, label: str | None = None) -> Any:
         """Return function(item), computed once for all runs of the store."""
-        file = self._shared / f"{_key(function, item)}.safetensors"
-        with (
-            FileLock(f"{file}.lock", mode=0o644),
-            self.progress(label or function.__name__.strip("_"), 1) as advance,
-        ):
-            if not file.exists():
-                _compute_to_file(function, item, file)
-            advance(1)
-        return load_tree(file)
+        return self.shared_map(function, [item], label)[0]
+
+    def shared_map(
+        self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
+    ) -> list[Any]:
+        """Return [function(item) for item in items], each computed once for all runs."""
+        files = [self._shared / f"{_key(function, item)}.safetensors" for item in items]
+        self._fill(_compute_once, function, items, files, files, label)
+        return [load_tree(file) for file in files]
 
     def shared_folder(
         self, function: Callable[[Path, Item], None], item: Item, label: str | None = None
@@ -139,17 +132,39 @@ class Context:
         The function may find the folder partly filled by an earlier call that was killed, and may
         go on from there.
         """
-        folder = self._shared / _key(function, item)
-        with (
-            FileLock(f"{folder}.lock", mode=0o644),
-            self.progress(label or function.__name__.strip("_"), 1) as advance,
-        ):
-            if not (folder / "complete").exists():
-                folder.mkdir(exist_ok=True)
-                function(folder, item)
-                (folder / "complete").touch()
-            advance(1)
-        return folder
+        return self.shared_folders(function, [item], label)[0]
+
+    def shared_folders(
+        self,
+        function: Callable[[Path, Item], None],
+        items: Sequence[Item],
+        label: str | None = None,
+    ) -> list[Path]:
+        """Return a folder for each item, filled once for all runs; see `shared_folder`."""
+        folders = [self._shared / _key(function, item) for item in items]
+        markers = [folder / "complete" for folder in folders]
+        self._fill(_fill_once, function, items, folders, markers, label)
+        return folders
+
+    def _fill(
+        self,
+        work: Callable[..., None],
+        function: Callable[..., Any],
+        items: Sequence[Item],
+        places: Sequence[Path],
+        markers: Sequence[Path],
+        label: str | None,
+    ) -> None:
+        """Run work(function, item, place) on the workers where the marker is missing."""
+        jobs = [
+            (function, item, place)
+            for item, place, marker in zip(items, places, markers, strict=True)
+            if not marker.exists()
+        ]
+        with self.progress(label or function.__name__.strip("_"), len(items)) as advance:
+            advance(len(items) - len(jobs))
+            for _ in self._workers.run(work, jobs):
+                advance(1)
 
     def forget(self) -> None:
         """Remove the finished pieces of this run (its result is kept elsewhere)."""
@@ -166,3 +181,17 @@ def _key(function: Callable[..., Any], item: Item) -> str:
 
 def _compute_to_file(function: Callable[[Item], Any], item: Item, file: Path) -> None:
     save_tree(file, function(item))
+
+
+def _compute_once(function: Callable[[Item], Any], item: Item, file: Path) -> None:
+    with FileLock(f"{file}.lock", mode=0o644):
+        if not file.exists():
+            _compute_to_file(function, item, file)
+
+
+def _fill_once(function: Callable[[Path, Item], None], item: Item, folder: Path) -> None:
+    with FileLock(f"{folder}.lock", mode=0o644):
+        if not (folder / "complete").exists():
+            folder.mkdir(exist_ok=True)
+            function(folder, item)
+            (folder / "complete").touch()

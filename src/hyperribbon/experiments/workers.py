@@ -48,7 +48,8 @@ class ProcessWorkers:
     def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Yield what each job returned, in the order they finish."""
         waiting = list(jobs)
-        if not waiting:
+        if len(waiting) < 2:
+            yield from SerialWorkers().run(function, waiting)
             return
         with ProcessPoolExecutor(
             min(self.processes, len(waiting)),
