@@ -47,6 +47,17 @@ def test_the_operator_from_moments_is_the_engines_on_the_data(data):
         assert np.allclose(leading_eigenvalues(weights, moments, 4, matrix=ours), top, rtol=1e-8)
 
 
+@pytest.mark.parametrize("widths", [(12, 1, 1), (12, 2, 1), (12, 1)])
+def test_repeated_eigenvalues_of_narrow_networks_are_not_lost(widths):
+    rng = np.random.default_rng(3)
+    X = whiten(rng.standard_normal((12, 30)), 1.3).inputs
+    moments = theory.Moments.of(X, rng.standard_normal((1, 30)))
+    weights = draw_linear_weights(widths, "gaussian", generator=rng, scale=0.7)
+    operator = theory.hessian(weights, moments)
+    dense = np.linalg.eigvalsh(operator @ np.eye(operator.shape[0]))[::-1]
+    assert np.allclose(leading_eigenvalues(weights, moments, 9), dense[:9], rtol=1e-8)
+
+
 def test_training_records_what_dense_matrices_say(data):
     X, Y = data
     moments = theory.Moments.of(X, Y)

@@ -114,13 +114,13 @@ def reduce_chain(
 
     The gradient of layer ℓ is Sℓᵀ R Pℓᵀ with R = WΣ − M. So with white inputs the first layer moves
     only within the rows of W1 and M; otherwise the inputs are turned to their principal axes, where
-    a product with Σ costs nothing. A hidden layer's
-    units move only within the columns of the layer before it and the rows of the layer after it
-    (k directions when the layers are balanced with rank k, however wide they are).
+    a product with Σ costs nothing. A hidden layer's units move only within the columns of the layer
+    before it and the rows of the layer after it (k directions when the layers are balanced with
+    rank k, however wide they are).
 
-    Without `hidden`, the reduced network's Hessian has the full one's leading eigenvalues too: the
-    directions left out carry copies of eigenvalues of S1ᵀS1·σx², which are never the largest, or
-    zero. With `hidden` that is so only where R = 0.
+    Without `hidden`, the Hessian keeps its spectrum too, but for copies of the eigenvalues of
+    σx² S1ᵀS1, one for each input direction left out. They are never larger than the reduced
+    network's largest. With `hidden` more is missing where R is not 0.
 
     Args:
         weights: W1, …, WL.

@@ -32,7 +32,7 @@ def leading_eigenvalues(
     Args:
         weights: W1, …, WL.
         moments: Of inputs and targets.
-        k: How many; fewer when the inputs reach fewer directions.
+        k: How many; all of them when the network has fewer weights.
         matrix: `theory.linear_networks.hessian` or `ggn`.
         tol: Residuals to reach, relative to the largest eigenvalue.
         seed: Seed of the eigensolver.
@@ -46,8 +46,14 @@ def leading_eigenvalues(
     """
     reduced = reduce_chain(weights, moments, hidden=False)
     operator = matrix(reduced.weights, reduced.moments)
-    k = min(k, operator.shape[0])
-    return eigsh(operator, k, tol=tol, seed=seed, eigenvectors=False).eigenvalues.numpy()
+    found = eigsh(operator, min(k, operator.shape[0]), tol=tol, seed=seed, eigenvectors=False)
+    values = found.eigenvalues.numpy()
+    left_out = weights[0].shape[1] - reduced.weights[0].shape[1]
+    if left_out:
+        after = theory.chain_products(reduced.weights)[1][0]
+        copied = moments.sigma_x**2 * np.linalg.eigvalsh(after.T @ after)
+        values = np.concatenate([values, np.repeat(copied, min(left_out, k))])
+    return np.sort(values)[::-1][:k]
 
 
 def linear_measurements(
