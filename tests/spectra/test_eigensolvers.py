@@ -70,7 +70,7 @@ def test_lanczos_agrees_with_the_known_spectrum(matrix_of, counted, eigenvalues,
     check_pairs(spectrum, matrix, np.array(eigenvalues), k, which, 2 * tol)
 
 
-@PROPERTY
+@settings(PROPERTY, max_examples=20)
 @given(data=st.data())
 def test_restarted_lanczos_finds_repeated_outliers(matrix_of, counted, data):
     """A basis far smaller than the space, so that thick restarts carry the work."""
