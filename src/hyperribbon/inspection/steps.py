@@ -18,10 +18,12 @@ from hyperribbon.inspection.gradient_noise import noise_part
 from hyperribbon.inspection.landscape import slices_part
 from hyperribbon.inspection.layers import layers_part
 from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.path import path_part
 from hyperribbon.inspection.planning import Step
 from hyperribbon.inspection.sloppiness import sloppiness_part
 from hyperribbon.inspection.stability import stability_part
 from hyperribbon.inspection.subject import Subject
+from hyperribbon.inspection.theories import no_chain, theory_part
 
 __all__ = ["STEPS"]
 
@@ -32,6 +34,10 @@ def _no_rule(subject: Subject, notebook: Notebook) -> str:
 
 def _no_start(subject: Subject, notebook: Notebook) -> str:
     return "" if notebook.initial is not None else "pass initial= (the state before training)"
+
+
+def _no_trajectory(subject: Subject, notebook: Notebook) -> str:
+    return "" if notebook.trajectory is not None else "pass trajectory= (a Recorder's folder)"
 
 
 def _no_numbers(subject: Subject, notebook: Notebook) -> str:
@@ -66,6 +72,10 @@ STEPS = (
     Step("slices", "Slices of the loss", slices_part, lambda s, n: 150, least=10),
     Step("layers", "Layer by layer", layers_part, lambda s, n: 25 * _layers(s), least=20),
     Step("trace", "Trace of the Hessian", trace_part, lambda s, n: 120, least=16, is_steady=True),
+    Step("path", "Path of the training", path_part, lambda s, n: 5, is_fixed=True,
+         obstacle=_no_trajectory),
+    Step("theory", "Theory beside the measurement", theory_part, lambda s, n: 120, least=20,
+         obstacle=no_chain),
     Step("density", "Spectral density", density_part, lambda s, n: 400, least=24),
 )  # fmt: skip
 """In order of how much they tell for what they cost."""

@@ -1,0 +1,125 @@
+"""The path of the training: how many dimensions the predictions and the weights moved in."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.quantities import Part, Quantity, exact
+from hyperribbon.inspection.subject import Subject
+from hyperribbon.manifold import PCA, InPCA
+from hyperribbon.plots import Chart, Curve, Path
+
+__all__ = ["as_probabilities", "path_part"]
+
+_FEWEST = 4
+_MOST_NUMBERS = 2e8
+"""Weights kept at once; longer trajectories are thinned evenly."""
+
+
+def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
+    """Embed the recorded predictions by InPCA and the recorded weights by PCA."""
+    trajectory = notebook.trajectory
+    assert trajectory is not None
+    quantities: list[Quantity] = []
+    readings: list[str] = []
+    charts: list[Chart] = []
+    arrays: dict[str, np.ndarray] = {}
+    times, label = _times(trajectory)
+    rows = [record.index for record in trajectory if record.has_predictions]
+    if len(rows) >= _FEWEST:
+        probabilities = as_probabilities(trajectory.predictions()[rows])
+        space = InPCA(n_components=3).fit(probabilities)
+        share = 1 - float(np.asarray(space.explained_stress_).reshape(-1)[-1])
+        negative = int((np.asarray(space.eigenvalues_) < 0).sum())
+        quantities.append(
+            exact("manifold.stress", "Share of the predictions' path left out by 3 dimensions",
+                  share, f"InPCA of {len(rows)} records, Bhattacharyya distances")
+        )  # fmt: skip
+        readings.append(
+            f"Three dimensions hold {1 - share:.1%} of the path of the predictions"
+            + (f", {negative} of them time-like." if negative else ".")
+        )
+        charts.append(_path_chart("inpca", "Path of the predictions (InPCA)",
+                                  space.embedding_, times[rows], label))  # fmt: skip
+        arrays["inpca"] = space.embedding_
+    weights, kept = _weights(trajectory, subject)
+    if weights is not None:
+        components = PCA(n_components=3).fit(weights)
+        ratio = float(np.sum(components.explained_variance_ratio_))
+        quantities.append(
+            exact("manifold.weights", "Variance of the weights' path in 3 dimensions", ratio,
+                  f"PCA of {len(kept)} records")
+        )  # fmt: skip
+        readings.append(f"Three dimensions hold {ratio:.1%} of the variance of the weights' path.")
+        charts.append(_path_chart("weights-pca", "Path of the weights (PCA)",
+                                  components.embedding_, times[kept], label))  # fmt: skip
+        charts.append(_distance_chart(weights, times[kept], label))
+        arrays["weights_pca"] = components.embedding_
+    if not quantities:
+        raise ArgumentError(
+            "trajectory", str(trajectory.folder),
+            f"it has fewer than {_FEWEST} records with predictions or weights",
+            "Record with a probe, more often.",
+        )  # fmt: skip
+    return Part(
+        "path", "Path of the training", "Trajectory", tuple(quantities), tuple(readings),
+        tuple(charts), arrays=arrays,
+    )  # fmt: skip
+
+
+def as_probabilities(predictions: np.ndarray) -> np.ndarray:
+    """Return predictions (…, classes) as probabilities: they may be logarithms or scores.
+
+    >>> as_probabilities(np.log([[0.25, 0.75]]))
+    array([[0.25, 0.75]])
+    """
+    predictions = np.asarray(predictions, dtype=np.float64)
+    if (predictions >= 0).all() and np.allclose(predictions.sum(-1), 1, atol=1e-3):
+        return predictions / predictions.sum(-1, keepdims=True)
+    shifted = np.exp(predictions - predictions.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+def _times(trajectory: Trajectory) -> tuple[np.ndarray, str]:
+    epochs = trajectory.epochs
+    if np.isnan(epochs).any():
+        return trajectory.steps.astype(float), "step"
+    return epochs, "epoch"
+
+
+def _weights(trajectory: Trajectory, subject: Subject) -> tuple[np.ndarray | None, list[int]]:
+    """Return recorded weights as rows (records, P), thinned to what fits in memory."""
+    space = subject.hessian.space
+    rows = [record.index for record in trajectory if record.weights is not None]
+    most = max(_FEWEST, int(_MOST_NUMBERS / space.dimension))
+    if len(rows) > most:
+        rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, most).astype(int))]
+    if len(rows) < _FEWEST:
+        return None, []
+    states = []
+    for row in rows:
+        state = trajectory.weights(row)
+        if any(name not in state for name in space.names):
+            return None, []
+        states.append(space.flatten(state).to(torch.float32).numpy())
+    return np.stack(states), rows
+
+
+def _path_chart(name: str, title: str, points: np.ndarray, times: np.ndarray, label: str) -> Chart:
+    notes = tuple(f"{label} {time:.4g}" for time in times)
+    return Chart(
+        name, title, "component 1", "component 2", (Path(points, "", times, label, notes),),
+        z_label="component 3", caption="Drag to rotate; colour is time.",
+    )  # fmt: skip
+
+
+def _distance_chart(weights: np.ndarray, times: np.ndarray, label: str) -> Chart:
+    distance = np.linalg.norm(weights - weights[0], axis=1)
+    return Chart(
+        "distance", "Distance from the first record", label, "‖θ(t) − θ(0)‖",
+        (Curve(times, distance, style="both"),), toggles=("x", "y"),
+    )  # fmt: skip

@@ -1,0 +1,225 @@
+"""Planning, budgets, interruption, storage and hostile input."""
+
+import copy
+import json
+import time
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from hyperribbon.core import ArgumentError
+from hyperribbon.core.store import load_tree
+from hyperribbon.inspection import Budget, inspect, inspecting
+from hyperribbon.inspection.path import as_probabilities
+from hyperribbon.inspection.planning import make_plan
+from hyperribbon.inspection.samples import count_samples, few_samples, groups_of_samples
+from hyperribbon.inspection.steps import STEPS
+from hyperribbon.inspection.update_rules import update_rule
+from hyperribbon.training import Recorder, mlp, train
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A network whose Hessian products take milliseconds, and 4,000 samples."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(4000, 100, generator=generator)
+    return mlp((100, 200, 10)), nn.CrossEntropyLoss(), (inputs, torch.arange(4000) % 10)
+
+
+def test_the_plan_is_shown_before_anything_is_measured(trained):
+    model, loss, data, _ = trained
+    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    inspect(model, loss, data, k=3, budget=10, console=console)
+    text = console.export_text()
+    assert "Inspecting Sequential on 240 samples" in text
+    assert "pass initial=" in text
+    assert "Ends of the Hessian spectrum" in text
+
+
+def test_a_small_budget_is_kept_by_using_fewer_samples_and_saying_so(wide, quiet):
+    model, loss, data = wide
+    began = time.monotonic()
+    found = inspect(model, loss, data, k=20, budget=8, console=quiet)
+    assert time.monotonic() - began < 16
+    assert found["model.samples"].value < 4000
+    assert "drawn from 4,000" in found.where
+
+
+def test_the_plan_fits_the_budget_and_leaves_out_the_last_steps_first(wide):
+    from hyperribbon.inspection.notebook import Notebook
+    from hyperribbon.inspection.subject import Subject
+
+    subject = Subject(*wide)
+    plan, _ = make_plan(STEPS, subject, Notebook(k=50, seed=0), Budget(0.5))
+    assert plan.seconds <= 0.5
+    running = [planned for planned in plan.steps if not planned.reason]
+    late = [p for p in plan.steps if p.reason.startswith("it would take")]
+    assert late
+    assert plan.steps.index(running[-1]) < plan.steps.index(late[-1])
+    with pytest.raises(ArgumentError, match="nothing fits"):
+        make_plan(STEPS, subject, Notebook(k=50, seed=0), Budget(1e-6))
+
+
+def test_an_interruption_keeps_what_is_done(trained, quiet, monkeypatch):
+    model, loss, data, _ = trained
+    steps = []
+    for step in STEPS:
+        if step.name == "noise":
+
+            def interrupted(subject, notebook, products):
+                raise KeyboardInterrupt
+
+            step = step.__class__(**{**vars(step), "run": interrupted})
+        steps.append(step)
+    monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
+    found = inspect(model, loss, data, k=3, budget=20, console=quiet)
+    assert set(found.parts) == {"basics", "hessian", "gauss_newton"}
+    assert not found.is_complete
+    assert {o.step: o.status for o in found.outcomes}["Gradient noise"] == "interrupted"
+
+
+def test_a_step_that_fails_is_named_and_the_others_go_on(trained, quiet, monkeypatch):
+    model, loss, data, _ = trained
+
+    def broken(subject, notebook, products):
+        raise RuntimeError("out of luck")
+
+    steps = [s.__class__(**{**vars(s), "run": broken}) if s.name == "noise" else s for s in STEPS]
+    monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
+    found = inspect(model, loss, data, k=3, budget=20, console=quiet)
+    failed = [o for o in found.outcomes if o.status == "failed"]
+    assert [o.reason for o in failed] == ["out of luck"]
+    assert "slices" in found.parts
+
+
+def test_what_is_saved_can_be_read_by_other_programs(trained, quiet, tmp_path):
+    model, loss, data, initial = trained
+    found = inspect(model, loss, data, initial=initial, k=4, budget=20, console=quiet)
+    folder = found.save(tmp_path / "run")
+    table = pd.read_csv(folder / "tables" / "quantities.csv")
+    assert list(table["key"]) == list(found.table()["key"])
+    for part in json.loads((folder / "inspection.json").read_text())["parts"]:
+        for chart in part["charts"]:
+            assert "<svg" in (folder / "figures" / f"{chart['name']}.svg").read_text()
+        for file in part["tables"].values():
+            assert len(pd.read_csv(folder / "tables" / file))
+    arrays = load_tree(folder / "result.safetensors")
+    assert len(arrays["hessian"]["eigenvalues"]) == 4
+
+
+def test_the_recorded_path_is_embedded(trained, quiet, tmp_path):
+    _, loss, data, _ = trained
+    model = mlp((6, 12, 8, 3), "tanh", seed=2)
+    recorder = Recorder(tmp_path, every="1ep", probe=data[0][:50])
+    train(model, loss, data, epochs=12, lr=0.1, batch_size=32, recorder=recorder)
+    recorder.close()
+    found = inspect(model, loss, data, trajectory=tmp_path, k=3, budget=20, console=quiet)
+    assert found.parts["path"].arrays["inpca"].shape == (13, 3)
+    assert 0 < found["manifold.weights"].value <= 1
+    # One training run is nearly a curve: three dimensions hold nearly all of it.
+    assert found["manifold.stress"].value < 0.2
+    assert any("fluctuation mode" in q.name for q in found)
+
+
+def test_probabilities_are_recognised_in_every_form():
+    scores = torch.randn(5, 4, 3, dtype=torch.float64)
+    expected = scores.softmax(-1).numpy()
+    for form in (scores, scores.log_softmax(-1), scores.softmax(-1)):
+        assert abs(as_probabilities(form.numpy()) - expected).max() < 1e-12
+
+
+class _Stream(IterableDataset):
+    def __iter__(self):
+        for i in range(200):
+            yield torch.full((3,), float(i)), i % 2
+
+
+@given(st.integers(1, 60), st.integers(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_fewer_samples_are_distinct_members_in_order(number, seed):
+    data = (torch.arange(50.0), torch.arange(50))
+    inputs, targets = few_samples(data, number, seed)
+    assert len(inputs) == min(number, 50)
+    assert torch.equal(inputs, targets.float())
+    assert (targets.diff() > 0).all()
+
+
+def test_groups_are_disjoint_and_streams_give_their_first_batches():
+    groups = groups_of_samples((torch.arange(50),), 8, 0)
+    members = torch.cat([group[0] for group in groups])
+    assert len(members.unique()) == len(members) == 48
+    assert count_samples(_Stream()) is None
+    first = few_samples(_Stream(), 100, 0)
+    assert sum(len(batch[0]) for batch in first) == 128
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        ({"momentum": 0.0}, 2.0),
+        ({"momentum": 0.9}, 3.8),
+        ({"momentum": 0.9, "nesterov": True}, 3.8 / 2.8),
+        ({"momentum": 0.5, "dampening": 0.5}, 6.0),
+    ],
+)
+def test_sgd_diverges_just_above_the_stability_limit_and_not_below(arguments, limit):
+    model = nn.Linear(1, 1, bias=False)
+    rule = update_rule(torch.optim.SGD(model.parameters(), lr=0.1, **arguments), model)
+    assert rule.limit == pytest.approx(limit)
+    for factor, grows in ((0.97, False), (1.03, True)):
+        curvature = factor * rule.limit / 0.1
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **arguments)
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        for _ in range(300):
+            optimizer.zero_grad()
+            (curvature / 2 * model.weight**2).sum().backward()
+            optimizer.step()
+        assert (not float(model.weight.detach().abs()) < 1) is grows
+
+
+def test_adam_diverges_just_above_its_preconditioned_limit():
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-12)
+    with pytest.raises(ArgumentError, match="taken no step"):
+        update_rule(optimizer, model)
+    for factor, grows in ((0.95, False), (1.05, True)):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 1.0 - 1e-16))
+        model.weight.grad = torch.ones(1, 1)
+        optimizer.step()
+        rule = update_rule(optimizer, model)
+        curvature = factor * rule.limit / float(rule.rates["weight"])
+        state = optimizer.state[model.weight]
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        state["exp_avg"].zero_()
+        size = float(rule.rates["weight"])
+        weight, average = 1.0, 0.0
+        for _ in range(600):
+            average = 0.9 * average + 0.1 * curvature * weight
+            weight -= size * average
+        assert (abs(weight) > 1) is grows
+
+
+def test_mistakes_are_named(trained, quiet):
+    model, loss, data, _ = trained
+    with pytest.raises(ArgumentError, match="not a torch"):
+        inspect("model", loss, data, console=quiet)
+    with pytest.raises(ArgumentError, match="budget"):
+        inspect(model, loss, data, budget=-1, console=quiet)
+    with pytest.raises(ArgumentError, match="updates no parameter"):
+        other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+        inspect(model, loss, data, optimizer=other, console=quiet)
+    with pytest.raises(ArgumentError, match="out of range"):
+        inspect(model, loss, (data[0], data[1] + 5), console=quiet)
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.layer1.weight[0, 0] = float("nan")
+    with pytest.raises(ArgumentError, match="not a finite number"):
+        inspect(broken, loss, data, console=quiet)

@@ -1,0 +1,119 @@
+"""inspect on the kinds of models people have."""
+
+import copy
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hyperribbon.inspection import Budget, inspect
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+ESSENTIAL = {"basics", "hessian", "gauss_newton", "noise", "slices"}
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return copy.deepcopy({**model.state_dict()})
+
+
+def _inspect(model, loss, data, quiet, **options):
+    before, was_training = _state(model), model.training
+    torch.manual_seed(5)
+    random_state = torch.get_rng_state()
+    began = time.monotonic()
+    found = inspect(model, loss, data, k=6, budget=Budget(25, 2e9), console=quiet, **options)
+    assert time.monotonic() - began < 120
+    assert {o.status for o in found.outcomes} <= {"done", "left out"}, found.outcomes
+    assert set(found.parts) >= ESSENTIAL
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert model.training is was_training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(random_state, torch.get_rng_state())
+    return found
+
+
+def test_a_network_with_batch_norm_and_dropout_in_training_mode(quiet):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(36, 3),
+    )  # fmt: skip
+    model(torch.randn(64, 1, 8, 8))
+    initial = _state(model)
+    data = TensorDataset(torch.randn(96, 1, 8, 8), torch.arange(96) % 3)
+    found = _inspect(model.train(), nn.CrossEntropyLoss(), DataLoader(data, 32, shuffle=True),
+                     quiet, initial=initial)  # fmt: skip
+    assert "subnetworks" in found.parts
+    # Batch norm's running averages are used, so the loss is that of evaluation mode.
+    loss = nn.CrossEntropyLoss()(copy.deepcopy(model).eval()(data.tensors[0]), data.tensors[1])
+    assert found["model.loss"].value == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_a_transformers_model_from_a_small_config(quiet):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=16, num_labels=3,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config)
+    data = {
+        "input_ids": torch.randint(0, 50, (48, 8)),
+        "attention_mask": torch.ones(48, 8, dtype=torch.long),
+        "labels": torch.arange(48) % 3,
+    }
+    found = _inspect(model, nn.CrossEntropyLoss(), data, quiet, initial=_state(model))
+    logits = copy.deepcopy(model).eval()(**{k: v for k, v in data.items() if k != "labels"}).logits
+    loss = nn.CrossEntropyLoss()(logits, data["labels"])
+    assert found["model.loss"].value == pytest.approx(loss.item(), rel=1e-5)
+    left_out = {o.step: o.reason for o in found.outcomes if o.status == "left out"}
+    assert "not tensors of real numbers" in left_out["Sloppiness of the data"]
+
+
+def test_a_lightning_module_that_a_trainer_has_trained(quiet, tmp_path):
+    lightning = pytest.importorskip("lightning")
+
+    class Net(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+
+        def forward(self, x):
+            return self.layers(x)
+
+        def training_step(self, batch, index):
+            return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 5)
+    loader = DataLoader(TensorDataset(inputs, (inputs[:, 0] > 0).long()), batch_size=16)
+    model = Net()
+    initial = _state(model)
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    with pytest.warns():
+        trainer.fit(model, loader)
+    model.zero_grad(set_to_none=True)
+    optimizer = trainer.optimizers[0]
+    found = _inspect(model, nn.CrossEntropyLoss(), loader, quiet, initial=initial,
+                     optimizer=optimizer)  # fmt: skip
+    assert "Adam" in found["stability.limit"].method
+    assert found["stability.limit"].value == pytest.approx(2 * 1.9 / 0.1)
+    assert "criticality" in [chart.name for chart in found.parts["subnetworks"].charts]
+
+
+def test_token_scores_come_with_the_class_axis_second(quiet):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(12, 6), nn.Tanh(), nn.Linear(6, 4))
+    tokens = torch.randint(0, 12, (20, 5))
+    found = _inspect(model, nn.CrossEntropyLoss(), (tokens, tokens % 4), quiet)
+    loss = nn.CrossEntropyLoss()(model(tokens).transpose(1, 2), tokens % 4)
+    assert found["model.loss"].value == pytest.approx(loss.item(), rel=1e-5)
