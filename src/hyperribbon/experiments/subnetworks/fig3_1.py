@@ -72,7 +72,7 @@ def plot(result: Result) -> Figure:
         axis, result.rerandomized, color=COLORS[0], baseline=float(result.baseline.mean())
     )
     axis.axhline(0.1, color=COLORS[1], ls=":", lw=1)
-    axis.text(0.55, 0.115, "chance", fontsize=8, color=COLORS[1], va="bottom")
+    axis.text(0.5, 0.16, "chance", fontsize=8, color=COLORS[1], va="bottom")
     axis.set_title("one layer re-randomised")
     return figure
 

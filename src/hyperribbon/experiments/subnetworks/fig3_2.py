@@ -80,11 +80,11 @@ def plot(result: Result) -> Figure:
     draw_layer_bars(
         axis, result.reinitialized, color=COLORS[0], baseline=float(result.baseline.mean())
     )
-    for layer, (critical, robust) in enumerate(
-        zip(result.critical.mean(0), result.robust.mean(0), strict=True), 1
-    ):
-        verdict = "critical" if critical == 1 else "robust" if robust == 1 else "mixed"
-        axis.text(layer, 0.14, verdict, ha="center", fontsize=8, style="italic")
+    verdicts = [
+        "critical" if critical == 1 else "robust" if robust == 1 else "varies"
+        for critical, robust in zip(result.critical.mean(0), result.robust.mean(0), strict=True)
+    ]
+    axis.set_xticklabels([f"{layer}\n{verdict}" for layer, verdict in enumerate(verdicts, 1)])
     axis.set_title("one layer re-initialised")
     return figure
 

@@ -134,7 +134,7 @@ def plot(result: Result) -> Figure:
         axis.axvline(quantile, color=COLORS[1], ls=":")
         axis.annotate(
             f"95% of the weights\nchange less than {quantile:.3f}",
-            (quantile, 0.06), xycoords=("data", "axes fraction"),
+            (quantile, 0.72 if layer == 0 else 0.06), xycoords=("data", "axes fraction"),
             xytext=(4, 0), textcoords="offset points", color=COLORS[1], fontsize=8,
         )  # fmt: skip
         axis.axvspan(_PRINTED_LIMIT, result.thresholds[-1], color="0.93", lw=0, zorder=0)
@@ -142,9 +142,13 @@ def plot(result: Result) -> Figure:
         low = min(result.accuracy[:, layer].min(), 0.9)
         axis.set_ylim(low - 0.03, 1.0)
     for axis in axes[1]:
-        axis.set_xlabel("threshold on the change (beyond the printed scan: shaded)")
+        axis.set_xlabel("threshold on the change")
     for axis in axes[:, 0]:
         axis.set_ylabel("test accuracy")
+    axes[1, 1].text(
+        0.99, 0.97, "beyond the\nprinted scan", transform=axes[1, 1].transAxes, ha="right",
+        va="top", fontsize=8, color="0.4",
+    )  # fmt: skip
     return figure
 
 

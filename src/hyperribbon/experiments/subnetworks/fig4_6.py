@@ -90,6 +90,7 @@ def plot(result: Result) -> Figure:
         if order == "largest":
             axis.set_xscale("symlog", linthresh=0.01, linscale=0.6)
             axis.set_xticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
+            axis.set_xlim(-0.0005, 1.1)
     for axis in axes[1]:
         axis.set_xlabel("share of the weights (logarithmic above 0.01)")
     axes[0, 0].legend(loc="lower left")

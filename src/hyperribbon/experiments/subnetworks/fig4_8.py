@@ -87,6 +87,7 @@ def plot(result: Result) -> Figure:
         axis.set_title(f"({letter}) {name}, top {count} eigenvectors")
         axis.set_xscale("symlog", linthresh=0.01, linscale=0.6)
         axis.set_xticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
+        axis.set_xlim(-0.0005, 1.1)
     for axis in axes[1]:
         axis.set_xlabel(f"share re-initialised ($N={result.samples}$, {result.outputs})")
     axes[0, 0].legend(loc="lower right")

@@ -45,6 +45,7 @@ class Result:
         gaussian_baseline: (seeds,).
         lecun: (lecun seeds, layers), from the LeCun start.
         lecun_baseline: (lecun seeds,).
+        start: What the first start is.
         source: What was trained.
     """
 
@@ -52,6 +53,7 @@ class Result:
     gaussian_baseline: np.ndarray
     lecun: np.ndarray
     lecun_baseline: np.ndarray
+    start: str
     source: str
 
 
@@ -68,6 +70,7 @@ def compute(config: Config, context: Context) -> Result:
         gaussian["baseline"],
         lecun["reinitialized"],
         lecun["baseline"],
+        f"Gaussian start, sd {config.init}" if config.init != "lecun" else "LeCun start",
         source_of(config),
     )
 
@@ -76,7 +79,7 @@ def plot(result: Result) -> Figure:
     """Draw one panel a start."""
     figure, axes = new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     for axis, values, baseline, color, title in (
-        (axes[0], result.gaussian, result.gaussian_baseline, COLORS[0], "Gaussian start, sd 0.05"),
+        (axes[0], result.gaussian, result.gaussian_baseline, COLORS[0], result.start),
         (axes[1], result.lecun, result.lecun_baseline, COLORS[2], "LeCun start"),
     ):
         draw_layer_bars(axis, values, color=color, baseline=float(baseline.mean()))

@@ -145,7 +145,7 @@ def _problem(
 
     def hessian_product(theta: np.ndarray, v: np.ndarray) -> np.ndarray:
         # The complex step differentiates the analytic gradient to rounding.
-        return gradient(theta + 1e-30j * v).imag / 1e-30
+        return np.imag(gradient(theta + 1e-30j * v)) / 1e-30
 
     return start, gradient, hessian_product
 
