@@ -78,7 +78,8 @@ class Contender:
         run: What is timed; gets what `prepare` returned, or the work itself.
         prepare: Builds the contender's own objects from the work, untimed.
         requires: The module that has to be installed, for a peer.
-        repeats: Timed runs, when other than the race's (a very slow peer).
+        repeats: Timed runs, when other than the race's. With 0, for a very slow peer, the run
+            that gives the answer is the one that is timed.
     """
 
     run: Callable[[Any], Any]
@@ -223,13 +224,19 @@ def _run_race(race: Race) -> list[dict[str, Any]]:
     contenders = {"ours": race.ours, **race.peers}
     present = {name: c for name, c in contenders.items() if not c.missing}
     states = {n: c.prepare(work) if c.prepare else work for n, c in present.items()}
-    answers = {name: c.run(states[name]) for name, c in present.items()}
+    answers, firsts = {}, {}
+    for name, contender in present.items():
+        start = time.perf_counter()
+        answers[name] = contender.run(states[name])
+        firsts[name] = time.perf_counter() - start
     apart = {n: race.difference(answers["ours"], answer) for n, answer in answers.items()}
     agreeing = {name: c for name, c in present.items() if apart[name] <= race.tolerance}
-    times: dict[str, list[float]] = {name: [] for name in agreeing}
+    times: dict[str, list[float]] = {
+        name: [firsts[name]] if c.repeats == 0 else [] for name, c in agreeing.items()
+    }
     for turn in range(race.repeats):
         for name, contender in agreeing.items():
-            if turn < (contender.repeats or race.repeats):
+            if turn < (race.repeats if contender.repeats is None else contender.repeats):
                 gc.collect()
                 start = time.perf_counter()
                 contender.run(states[name])

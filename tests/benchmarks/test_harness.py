@@ -79,6 +79,14 @@ def test_contenders_take_turns_and_prepare_is_not_repeated(harness):
     assert order == ["prepare ours", "prepare peer"] + ["ours", "peer"] * 4
 
 
+def test_a_very_slow_peer_runs_once(harness):
+    calls = []
+    peers = {"slow": harness.Contender(lambda work: calls.append(1) or work.sum(), repeats=0)}
+    _, rows, _ = run(harness, [race(harness, peers)])
+    assert len(calls) == 1
+    assert len(rows[0]["lines"][1]["seconds"]) == 1
+
+
 @pytest.mark.parametrize(("value", "verdict"), [(0.3, "met"), (0.5, "missed")])
 def test_limits_are_judged(harness, value, verdict):
     row = harness.Measure("tracking", lambda: [harness.Limit("ratio", value, high=0.45)])

@@ -67,7 +67,7 @@ class Products:
             ArgumentError: The product holds NaN or infinity.
         """
         self.matvecs += 1 if block.ndim == 1 else block.shape[1]
-        product = self._multiply(block.to(self._input_dtype)).to(self.dtype)
+        product = self._multiply(block.to(self._input_dtype)).detach().to(self.dtype)
         if not bool(torch.isfinite(product).all()):
             raise ArgumentError(
                 "op",
