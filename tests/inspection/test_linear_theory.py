@@ -161,6 +161,14 @@ def test_a_linear_head_inside_a_larger_model_is_found(setting):
     assert found.assumptions[0].value < 1e-12
 
 
+def test_weights_at_the_origin_are_no_division_by_zero(setting):
+    weights, data, _ = setting
+    found = compare_with_theory(network([0 * w for w in weights]), data)
+    assert found.predicted().sharpness == 0
+    assert found.discrepancy() == np.inf
+    assert "Sharpness" in found.summary()
+
+
 def test_batches_and_order_do_not_matter_and_the_model_is_left_alone(setting):
     weights, data, _ = setting
     model = network(weights, nn.Tanh).train()
@@ -188,6 +196,12 @@ def test_models_without_a_linear_end_and_bad_data_are_explained(setting):
         compare_with_theory(network(weights), (data[0], data[1] + 1))
     with pytest.raises(ArgumentError, match="outputs have shape"):
         compare_with_theory(network(weights), (data[0], data[0]))
+    with pytest.raises(ArgumentError, match=r"inputs.*every one of them is zero"):
+        compare_with_theory(network(weights), (data[0] * 0, data[1]))
+    with pytest.raises(ArgumentError, match=r"targets.*every one of them is zero"):
+        compare_with_theory(network(weights), (data[0], torch.zeros(80, 3, dtype=torch.float64)))
+    with pytest.raises(ArgumentError, match="NaN or infinite"):
+        compare_with_theory(network(weights), (data[0] / 0, data[1]))
     shared = nn.Linear(6, 6, bias=False, dtype=torch.float64)
     with pytest.raises(ArgumentError, match="used more than once"):
         compare_with_theory(nn.Sequential(shared, shared), data)

@@ -112,7 +112,9 @@ class _Sums:
 
     def add(self, calls: _Calls, outputs: torch.Tensor, targets: torch.Tensor) -> None:
         features = _double(next(given for name, _, given, _ in calls if name == self._first))
-        wanted, values = _double(numeric_targets(outputs, targets)), _double(outputs)
+        features = check_finite("inputs", features)
+        wanted = check_finite("targets", _double(numeric_targets(outputs, targets)))
+        values = _double(outputs)
         linear = features
         for weight in self._weights:
             linear = linear @ weight.T
@@ -125,7 +127,11 @@ class _Sums:
 
     def moments(self) -> Moments:
         for name in ("inputs", "targets"):
-            check_finite(name, getattr(self, name))
+            if not getattr(self, name).any():
+                raise ArgumentError(
+                    name, 0.0, "every one of them is zero, so there is nothing to compare",
+                    "Check the data, and that the layers before the linear ones are not dead.",
+                )  # fmt: skip
         power = float(np.trace(self.targets))
         return Moments(self.inputs / self.count, self.cross / self.count, power / self.count)
 

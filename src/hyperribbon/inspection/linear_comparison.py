@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,10 +100,10 @@ class TheoryComparison:
     def discrepancy(
         self, quantity: Quantity = "sharpness", prediction: Prediction = "weights"
     ) -> float:
-        """Return measured over predicted, minus one."""
+        """Return measured over predicted, minus one; infinite when zero is predicted."""
         check_choice("quantity", quantity, ("sharpness", "trace"))
         predicted = getattr(self.predicted(prediction), quantity)
-        return getattr(self.measured, quantity) / predicted - 1
+        return getattr(self.measured, quantity) / predicted - 1 if predicted else math.inf
 
     def responsible(
         self, quantity: Quantity = "sharpness", prediction: Prediction = "weights"
