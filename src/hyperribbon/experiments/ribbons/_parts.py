@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate the closed form and train models beside it."""
-    setting = {
+    setting: dict[str, Any] = {
         "sigma_star": config.variance_star**0.5,
         "sigma_w": config.variance_w**0.5,
         "alpha": config.alpha,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hyperribbon.theory.ribbons import Ribbon
 __all__ = ["fixed_problem", "moments_of_training", "pca_spectra"]
 
 
-def fixed_problem(item: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Ribbon]:
+def fixed_problem(item: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Ribbon]:
     """Return inputs X, targets y and the ribbon of a linear regression on sloppy data.
 
     The targets have the typical size in every eigendirection, yᵢ = σ*√λᵢ (times √n in the basis of
@@ -33,7 +34,7 @@ def fixed_problem(item: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Ribbon]
     return inputs, np.sqrt(samples) * eigenvectors @ ribbon.targets, ribbon
 
 
-def moments_of_training(item: dict[str, Any]) -> dict[str, np.ndarray]:
+def moments_of_training(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Train a batch of linear models and sum up the points of their trajectories.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +80,11 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate bound and truth, train models, and test the lemmas in random settings."""
-    setting = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star, "alpha": 1.0}
+    setting: dict[str, Any] = {
+        "sigma_w": config.sigma_w,
+        "sigma_star": config.sigma_star,
+        "alpha": 1.0,
+    }
     ribbons = [
         Ribbon.exponential(config.samples, slope, steps=config.steps, **setting)
         for slope in config.slopes
@@ -121,7 +126,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _test_lemmas(item: dict[str, Any]) -> dict[str, Any]:
+def _test_lemmas(item: Mapping[str, Any]) -> dict[str, Any]:
     """Count violations of Lemmas 1 and 3 over random n, c, α, T, σ*/σw and targets."""
     rng = numpy_generator(item["seed"])
     lemma1 = lemma3 = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -73,7 +74,11 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Train models and evaluate the closed form at the same times."""
-    setting = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star, "alpha": 1.0}
+    setting: dict[str, Any] = {
+        "sigma_w": config.sigma_w,
+        "sigma_star": config.sigma_star,
+        "alpha": 1.0,
+    }
     items = [
         {
             "samples": config.samples,

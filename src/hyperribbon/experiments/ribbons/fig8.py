@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,7 +160,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _dimensions_of_training(item: dict[str, Any]) -> list[int]:
+def _dimensions_of_training(item: Mapping[str, Any]) -> list[int]:
     """Return how many dimensions carry 95% of the variance of trained models, by time."""
     spectra = pca_spectra(
         [moments_of_training(item)], item["initialisations"], tuple(item["steps"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +118,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _problem(item: dict[str, Any]) -> tuple[list[np.ndarray], np.ndarray]:
+def _problem(item: Mapping[str, Any]) -> tuple[list[np.ndarray], np.ndarray]:
     """Return Gram matrices with λ₁(K) = 1, and targets ±1 by the parity of the label."""
     data = load_data(item["data"], split="all", limit=item["samples"])
     X = data.flat().inputs.numpy().astype(float)
@@ -129,7 +130,7 @@ def _problem(item: dict[str, Any]) -> tuple[list[np.ndarray], np.ndarray]:
     return grams, y
 
 
-def _train(item: dict[str, Any]) -> np.ndarray:
+def _train(item: Mapping[str, Any]) -> np.ndarray:
     """Return the spectrum of P(N, M, T) of functions trained by descent in their RKHS."""
     grams, y = _problem(item)
     rng = numpy_generator(item["seed"])

@@ -211,7 +211,7 @@ def claims(result: Result) -> list[Claim]:
             expected=Band.around(1.0, "closed form", atol=0.1),
             measured=scale,
             uncertainty=ratios.std(ddof=1) / np.sqrt(len(ratios)),
-            why=f"eigenvalues 2 to 20 of simulated SGD over theory, b = {result.batch_sizes[small]}",
+            why=f"eigenvalues 2 to 20 of SGD over theory, b = {result.batch_sizes[small]}",
         ),
         Claim.judge(
             f"{ID}/constant",

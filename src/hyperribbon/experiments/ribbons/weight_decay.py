@@ -181,8 +181,8 @@ def claims(result: Result) -> list[Claim]:
             statement="All formulas hold with K replaced by K + μI everywhere",
             expected=Band.around(simulated, "verification", atol=1),
             measured=printed,
-            why=f"dimensions by the replacement at μ = {result.decays[row]:g}, beside trained models'"
-            ": the initial covariance stays σw²K, and the fixed point is K(K + μI)⁻¹y, not y",
+            why=f"dimensions by it at μ = {result.decays[row]:g}, beside trained models: the "
+            "initial covariance stays σw²K, and the fixed point is K(K + μI)⁻¹y, not y",
         ),
         Claim.judge(
             f"{ID}/exact",

@@ -1,0 +1,351 @@
+"""Fig. 1 of [ribbons]: networks of all kinds train on one low-dimensional manifold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim, derive_seed
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.ribbons._networks import (
+    ARCHITECTURES,
+    LINEAR,
+    load_task,
+    train_architecture,
+)
+from hyperribbon.manifold import (
+    InPCA,
+    bhattacharyya,
+    explained_stress,
+    geodesic,
+    ignorance,
+    progress,
+    truth,
+)
+from hyperribbon.plots.style import COLORS, new_figure
+
+ID = "ribbons/fig1"
+TITLE = "inPCA of the training of many networks"
+
+_DEPTH = 50
+_WAYS = ("all → all", "nonlinear → nonlinear", "linear → all", "linear → nonlinear")
+_WAY_COLORS = (COLORS[1], COLORS[4], COLORS[2], COLORS[0])
+_STYLES = dict(
+    zip(
+        ARCHITECTURES,
+        ("#00441b", "#238b45", "#74c476", "#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9"),
+        strict=True,
+    )
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is trained.
+
+    Attributes:
+        data: Name of the data set.
+        samples: Training samples.
+        probe: Of these, the samples whose predictions make the models' coordinates.
+        architectures: Names.
+        recipes: Names of recipes (optimiser, rate, weight decay, augmentation).
+        seeds: Starts for each architecture and recipe.
+        epochs: Passes.
+        batch_size: Minibatch.
+        snapshots: Models kept along each training, evenly in the logarithm of the step.
+    """
+
+    data: str = "mnist5k"
+    samples: int = 1000
+    probe: int = 500
+    architectures: tuple[str, ...] = ARCHITECTURES
+    recipes: tuple[str, ...] = ("nesterov", "adam", "adam, decay, shifts")
+    seeds: int = 3
+    epochs: int = 24
+    batch_size: int = 50
+    snapshots: int = 18
+
+
+PRESETS = {
+    "smoke": Config(
+        samples=60, probe=60, architectures=("linear", "fully_connected"), recipes=("adam",),
+        seeds=2, epochs=8, batch_size=20, snapshots=8,
+    ),
+    "laptop": Config(),
+    "paper": Config(samples=4000, probe=2000, seeds=10, epochs=100, batch_size=200, snapshots=40),
+}  # fmt: skip
+
+PRESETS_WITH_DATA = {
+    "smoke": PRESETS["smoke"],
+    "laptop": Config(data="cifar10", recipes=("nesterov", "adam"), epochs=30),
+    "paper": Config(
+        data="cifar10", samples=10_000, probe=2000, seeds=10, epochs=200, batch_size=200,
+        snapshots=40,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """Coordinates of all models and how well they keep distances.
+
+    Attributes:
+        data: Name of the data set.
+        architectures: Names.
+        coordinates: (models, 3).
+        eigenvalues: Of the centred distances, by magnitude, signed.
+        owner: (models,), index of the architecture.
+        run: (models,), index of the training.
+        progress: (models,), how far from ignorance to truth.
+        ignorance: (3,), coordinates of the model that knows nothing.
+        path: (points, 3), coordinates of the geodesic towards the truth, up to 70% of the way.
+        stress: (4, k), explained by 1 … k dimensions, in the four ways of building and using.
+        accuracy: (architectures, trainings of each), on training samples.
+        apart: (architectures, architectures), mean distance of models at similar progress.
+    """
+
+    data: str
+    architectures: list[str]
+    coordinates: np.ndarray
+    eigenvalues: np.ndarray
+    owner: np.ndarray
+    run: np.ndarray
+    progress: np.ndarray
+    ignorance: np.ndarray
+    path: np.ndarray
+    stress: np.ndarray
+    accuracy: np.ndarray
+    apart: np.ndarray
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Train the networks, measure all distances, embed."""
+    base = {
+        "data": config.data,
+        "samples": config.samples,
+        "probe": config.probe,
+        "epochs": config.epochs,
+        "batch_size": config.batch_size,
+        "snapshots": config.snapshots,
+        "seeds": [derive_seed(context.seed, "start", seed) for seed in range(config.seeds)],
+    }
+    items = [
+        {**base, "architecture": name, "recipe": recipe}
+        for name in config.architectures
+        for recipe in config.recipes
+    ]
+    trained = context.map(train_architecture, items, "networks")
+    logs = np.concatenate([run["logs"].reshape(-1, *run["logs"].shape[2:]) for run in trained])
+    lengths = [run["logs"].shape[:2] for run in trained]
+    owner = np.concatenate(
+        [
+            np.full(seeds * points, config.architectures.index(item["architecture"]))
+            for item, (seeds, points) in zip(items, lengths, strict=True)
+        ]
+    )
+    run = np.repeat(
+        np.arange(sum(seeds for seeds, _ in lengths)),
+        np.concatenate([np.full(seeds, points) for seeds, points in lengths]),
+    )
+    distances = bhattacharyya(logs, log=True, precision="double")
+    space = InPCA(3, metric="precomputed").fit(distances)
+    _, labels, probe = load_task(base)
+    goal = truth(labels[probe], logs.shape[2])
+    landmarks = [ignorance(*goal.shape), *geodesic(ignorance(*goal.shape), goal, _PATH)]
+    with np.errstate(divide="ignore"):
+        marks = bhattacharyya(np.log(np.array(landmarks)), logs, log=True, precision="double")
+    marks = space.transform(marks)
+    along = progress(np.exp(logs.astype(float)), goal)
+    return Result(
+        data=config.data,
+        architectures=list(config.architectures),
+        coordinates=space.embedding_,
+        eigenvalues=space.spectrum_,
+        owner=owner,
+        run=run,
+        progress=along,
+        ignorance=marks[0],
+        path=marks[1:],
+        stress=_four_ways(distances, np.isin(owner, _linear(config.architectures))),
+        accuracy=np.array(
+            [
+                np.concatenate([r["accuracy"] for r, i in zip(trained, items, strict=True)
+                                if i["architecture"] == name])
+                for name in config.architectures
+            ]
+        ),
+        apart=_apart(distances, owner, along, len(config.architectures)),
+    )  # fmt: skip
+
+
+_PATH = np.linspace(0.0, 0.7, 15)
+
+
+def _linear(architectures: tuple[str, ...]) -> list[int]:
+    return [index for index, name in enumerate(architectures) if name in LINEAR]
+
+
+def _four_ways(distances: np.ndarray, is_linear: np.ndarray) -> np.ndarray:
+    """Return the explained stress of embeddings built from some models and used for others."""
+    everyone = np.arange(len(distances))
+    ways = [
+        (everyone, everyone),
+        (everyone[~is_linear], everyone[~is_linear]),
+        (everyone[is_linear], everyone),
+        (everyone[is_linear], everyone[~is_linear]),
+    ]
+    depth = min([_DEPTH, *(len(built) - 1 for built, _ in ways)])
+    curves = []
+    for built, used in ways:
+        space = InPCA(depth, metric="precomputed").fit(distances[np.ix_(built, built)])
+        coordinates = space.transform(distances[np.ix_(used, built)])
+        curves.append(
+            explained_stress(distances[np.ix_(used, used)], coordinates, space.time_like_)
+        )
+    return np.array(curves)
+
+
+def _apart(distances: np.ndarray, owner: np.ndarray, along: np.ndarray, count: int) -> np.ndarray:
+    """Return mean distances of architectures over pairs of models of similar progress."""
+    similar = np.abs(along[:, None] - along) < 0.05
+    table = np.zeros((count, count))
+    for a in range(count):
+        for b in range(count):
+            pairs = similar & (owner[:, None] == a) & (owner == b)
+            np.fill_diagonal(pairs, False)
+            table[a, b] = distances[pairs].mean() if pairs.any() else np.nan
+    return table
+
+
+def plot(result: Result) -> dict[str, Figure]:
+    """Draw all pairs of the first three coordinates, and the explained stress."""
+    return {"embedding": _embedding(result), "stress": _stress(result)}
+
+
+def _embedding(result: Result) -> Figure:
+    figure, axes = new_figure(1, 3, width="full", ratio=1.0)
+    signs = np.where(result.eigenvalues[:3] < 0, " (time-like)", "")
+    for axis, (i, j) in zip(axes, ((0, 1), (0, 2), (1, 2)), strict=True):
+        for run in np.unique(result.run):
+            points = result.coordinates[result.run == run]
+            name = result.architectures[result.owner[result.run == run][0]]
+            axis.plot(points[:, i], points[:, j], "-", color=_STYLES[name], lw=0.5, alpha=0.45)
+            axis.plot(
+                points[:, i], points[:, j], "o", color=_STYLES[name], ms=1.6, alpha=0.8, mew=0
+            )
+        axis.plot(result.path[:, i], result.path[:, j], "--", color="0.35", lw=0.9, zorder=1)
+        axis.plot(*result.ignorance[[i, j]], "*", color="black", ms=8, zorder=5)
+        axis.annotate("$P_0$", result.ignorance[[i, j]], xytext=(4, 4), textcoords="offset points")
+        axis.set_xlabel(f"inPC {i + 1}{signs[i]}")
+        axis.set_ylabel(f"inPC {j + 1}{signs[j]}", labelpad=1)
+    handles = [
+        axes[0].plot([], [], "o-", color=_STYLES[name], ms=3, label=name.replace("_", " "))[0]
+        for name in result.architectures
+    ]
+    handles.append(axes[0].plot([], [], "--", color="0.35", lw=0.9, label="geodesic to truth")[0])
+    figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=1.2)
+    return figure
+
+
+def _stress(result: Result) -> Figure:
+    figure, axis = new_figure(ratio=0.85)
+    index = np.arange(1, result.stress.shape[1] + 1)
+    for color, way, curve in zip(_WAY_COLORS, _WAYS, result.stress, strict=True):
+        axis.semilogx(index, 100 * curve, "o-", color=color, ms=2.5, lw=1.2, label=way)
+    axis.plot([2, 50], [71, 98], "k*", ms=7, label="paper (CIFAR-10), all → all")
+    axis.set(xlabel="dimensions", ylabel="explained stress (%)", ylim=(0, 103), xlim=(0.9, 60))
+    axis.set_xticks([1, 2, 3, 5, 10, 20, 50], ["1", "2", "3", "5", "10", "20", "50"])
+    axis.minorticks_off()
+    axis.legend(loc="lower right", title="built from → used for")
+    return figure
+
+
+def interactive(result: Result) -> Any:
+    """Return the first three coordinates to turn around."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for index, name in enumerate(result.architectures):
+        lines = [
+            np.vstack([result.coordinates[result.run == run], np.full((1, 3), np.nan)])
+            for run in np.unique(result.run[result.owner == index])
+        ]
+        x, y, z = np.concatenate(lines).T
+        figure.add_scatter3d(
+            x=x, y=y, z=z, mode="lines+markers", name=name.replace("_", " "),
+            line={"color": _STYLES[name], "width": 2}, marker={"color": _STYLES[name], "size": 2},
+        )  # fmt: skip
+    figure.add_scatter3d(
+        x=[result.ignorance[0]], y=[result.ignorance[1]], z=[result.ignorance[2]],
+        mode="markers+text", text=["P₀"], marker={"color": "black", "size": 5}, name="ignorance",
+    )  # fmt: skip
+    figure.update_layout(
+        scene={f"{axis}axis": {"title": f"inPC {i + 1}"} for i, axis in enumerate("xyz")},
+        margin={"l": 0, "r": 0, "t": 0, "b": 0},
+    )
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the stress of the four embeddings and the fit of the networks."""
+    together, nonlinear, to_all, to_nonlinear = result.stress
+    depth = len(together)
+    shown = [k for k in (2, 3, 10, 50) if k <= depth]
+    listed = ", ".join(f"{together[k - 1]:.1%} in {k}" for k in shown)
+    deep = [i for i, name in enumerate(result.architectures) if name not in LINEAR]
+    logs = np.log(np.abs(result.eigenvalues[:depth]))
+    index = np.arange(depth)
+    fit = np.corrcoef(index[:20], logs[:20])[0, 1] ** 2
+    return [
+        Claim.judge(
+            f"{ID}/two-dimensions",
+            place="Fig. 1",
+            statement="Two dimensions explain about 71% of the stress of all models",
+            expected=Band.around(0.71, "paper", atol=0.1),
+            measured=together[1],
+            why=f"on {result.data}, {len(result.owner)} models: {listed}",
+        ),
+        Claim.judge(
+            f"{ID}/fifty-dimensions",
+            place="Sec. I",
+            statement="Fifty dimensions explain about 98% of the stress",
+            expected=Band.at_least(0.97, "paper"),
+            measured=together[-1],
+            why=f"at {depth} dimensions, on {result.data}",
+        ),
+        Claim.judge(
+            f"{ID}/geometric",
+            place="Sec. I",
+            statement="The stress of successive dimensions decays geometrically",
+            expected=Band.at_least(0.8, "paper"),
+            measured=fit,
+            why="R² of log|λ| against the index, first 20",
+        ),
+        Claim.judge(
+            f"{ID}/linear-embeds-all",
+            place="Fig. 1, right",
+            statement="A space built from linear models alone holds all models nearly as well",
+            expected=Band.at_least(-0.15, "paper"),
+            measured=to_all[1] - together[1],
+            why="explained stress in two dimensions, minus that of the space of all",
+        ),
+        Claim.judge(
+            f"{ID}/linear-differs",
+            place="Fig. 1, right",
+            statement="Nonlinear models fit less well into the linear models' space than their own",
+            expected=Band.at_most(0.0, "paper"),
+            measured=to_nonlinear[1] - nonlinear[1],
+            why="explained stress in two dimensions",
+        ),
+        Claim.judge(
+            f"{ID}/zero-error",
+            place="Fig. 1, caption",
+            statement="All nonlinear networks reach zero training error",
+            expected=Band.at_least(0.99, "paper"),
+            measured=result.accuracy[deep].mean(),
+            why=f"mean training accuracy; the lowest is {result.accuracy[deep].min():.3f}",
+        ),
+    ]
