@@ -70,7 +70,7 @@ def theirs(name: str) -> Any:
         operator = getattr(curvlinops, name)(
             w.model,
             w.loss,
-            dict(w.model.named_parameters()),
+            list(w.model.parameters()),
             [(w.inputs, w.targets)],
             check_deterministic=False,
         )

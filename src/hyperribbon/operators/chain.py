@@ -7,7 +7,7 @@ derivative in the data is skipped, and input features that are zero on the whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,8 @@ class _Tracer(TorchFunctionMode):
         if source.ndim != 2:
             return False
         first = not self.layers
-        layer = Layer(weight, self._names.get(id(weight)), self._names.get(id(bias)), source)
+        names = self._names.get(id(weight)), self._names.get(id(bias))
+        layer = Layer(weight.detach(), *names, source)
         if first:
             used = source.any(0)
             if int(used.sum()) < 0.95 * len(used):
@@ -145,7 +146,7 @@ class ChainLinearisation:
     def __init__(self, layers: list[Layer], outputs: torch.Tensor) -> None:
         self.outputs = outputs
         self._layers = layers
-        self._flow: list[torch.Tensor] | None = None
+        self._flow: dict[int, torch.Tensor] | None = None
         holding = [i for i, layer in enumerate(layers) if layer.weight_name or layer.bias_name]
         self._lowest = holding[0]
 
@@ -171,21 +172,20 @@ class ChainLinearisation:
         moved: torch.Tensor | None = None
         for layer in self._layers:
             moved = _apply_slopes(layer, _moved(layer, moved, block))
-        return self._filled(moved, block)
+        return self._filled(moved, block).transpose(0, 1)
 
     def pull(self, cotangents: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return Jᵀ u for u (k, n, C)."""
         gradients: dict[str, torch.Tensor] = {}
-        for position, back in self._backward(cotangents):
+        for position, back in self._backward(cotangents.transpose(0, 1)):
             _add_gradients(self._layers[position], back, gradients)
         return gradients
 
     def curve(self, loss: Loss, targets: Any, block: Block) -> dict[str, torch.Tensor]:
         """Return ∇²_θ Σ ℓ(f(θ), y) v: a forward and a backward pass of derivatives along v."""
         if self._flow is None:
-            slope = loss.gradient(self.outputs, targets).unsqueeze(0)
-            self._flow = [back[0] for _, back in self._backward(slope)][::-1]
-        flow = dict(enumerate(self._flow, start=self._lowest))
+            slope = loss.gradient(self.outputs, targets).unsqueeze(1)
+            self._flow = {position: back[:, 0] for position, back in self._backward(slope)}
         ahead: list[tuple[torch.Tensor | None, torch.Tensor | None]] = []
         moved: torch.Tensor | None = None
         for layer in self._layers:
@@ -193,30 +193,33 @@ class ChainLinearisation:
             ahead.append((moved, tilted))
             bent = layer.bends is not None
             moved = _apply_slopes(layer, tilted.clone() if bent and tilted is not None else tilted)
-        change = loss.curvature(self.outputs, targets, self._filled(moved, block))
+        pushed = self._filled(moved, block).transpose(0, 1)
+        change = loss.curvature(self.outputs, targets, pushed).transpose(0, 1)
         gradients: dict[str, torch.Tensor] = {}
         for position in range(len(self._layers) - 1, self._lowest - 1, -1):
             layer, (before, tilted) = self._layers[position], ahead[position]
             if layer.slopes is not None:
+                change = change * layer.slopes.unsqueeze(1)
                 if layer.bends is not None and tilted is not None:
                     above = self._above(position, loss, targets)
-                    change = change * layer.slopes + (above * layer.bends) * tilted
-                else:
-                    change = change * layer.slopes
+                    change += (above * layer.bends).unsqueeze(1) * tilted
             _add_gradients(layer, change, gradients)
-            if before is not None and layer.weight_name:
-                gradients[layer.weight_name] += flow[position].T @ before
+            if layer.weight_name and before is not None:
+                cross = (self._flow[position].T @ before.flatten(1)).unflatten(1, before.shape[1:])
+                gradients[layer.weight_name] += cross.transpose(0, 1)
             if position > self._lowest:
                 change = change @ layer.weight
                 if layer.weight_name:
-                    change += flow[position] @ block[layer.weight_name]
+                    direction = block[layer.weight_name].transpose(0, 1)
+                    turned = self._flow[position] @ direction.flatten(1)
+                    change += turned.view_as(change)
         return gradients
 
     def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
         """Return the per-sample gradients of R f for rows R (m, n, C)."""
         found: list[Factor] = []
-        for position, back in self._backward(rows):
-            layer, left = self._layers[position], back.transpose(0, 1)
+        for position, left in self._backward(rows.transpose(0, 1)):
+            layer = self._layers[position]
             if layer.weight_name:
                 found.append(Outer(layer.weight_name, left.unsqueeze(2), _all_inputs(layer)))
             if layer.bias_name:
@@ -228,13 +231,13 @@ class ChainLinearisation:
         pairs = ((layer.weight_name, layer.bias_name) for layer in self._layers)
         return {name for pair in pairs for name in pair if name}
 
-    def _backward(self, cotangents: torch.Tensor):
-        """Yield (position, what flows back into that layer's output), last layer first."""
+    def _backward(self, cotangents: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (position, what flows back into that layer's output (n, k, d)), last first."""
         back = cotangents
         for position in range(len(self._layers) - 1, self._lowest - 1, -1):
             layer = self._layers[position]
             if layer.slopes is not None:
-                back = back * layer.slopes
+                back = back * layer.slopes.unsqueeze(1)
             yield position, back
             if position > self._lowest:
                 back = back @ layer.weight
@@ -244,13 +247,13 @@ class ChainLinearisation:
         if position == len(self._layers) - 1:
             return loss.gradient(self.outputs, targets)
         assert self._flow is not None
-        return self._flow[position + 1 - self._lowest] @ self._layers[position + 1].weight
+        return self._flow[position + 1] @ self._layers[position + 1].weight
 
     def _filled(self, moved: torch.Tensor | None, block: Block) -> torch.Tensor:
         if moved is not None:
             return moved
         rows = len(next(iter(block.values())))
-        return self.outputs.new_zeros(rows, *self.outputs.shape)
+        return self.outputs.new_zeros(len(self.outputs), rows, self.outputs.shape[1])
 
 
 def _is_tensor(leaf: Any) -> bool:
@@ -258,36 +261,38 @@ def _is_tensor(leaf: Any) -> bool:
 
 
 def _moved(layer: Layer, moved: torch.Tensor | None, block: Block) -> torch.Tensor | None:
-    """Return the pre-activations' change (k, n, d_out) along v, None for none."""
+    """Return the pre-activations' change (n, k, d_out) along v, None for none."""
     tilted = None if moved is None else moved @ layer.weight.T
     if layer.weight_name:
         direction = block[layer.weight_name]
         if layer.columns is not None:
             direction = direction[:, :, layer.columns]
-        own = layer.inputs @ direction.mT
+        own = (layer.inputs @ direction.flatten(0, 1).T).unflatten(1, direction.shape[:2])
         tilted = own if tilted is None else tilted.add_(own)
     if layer.bias_name:
-        shift = block[layer.bias_name].unsqueeze(1)
-        rows, count = len(shift), len(layer.inputs)
-        tilted = shift.expand(rows, count, -1).clone() if tilted is None else tilted.add_(shift)
+        shift = block[layer.bias_name]
+        count = len(layer.inputs)
+        tilted = shift.expand(count, *shift.shape).clone() if tilted is None else tilted.add_(shift)
     return tilted
 
 
 def _apply_slopes(layer: Layer, tilted: torch.Tensor | None) -> torch.Tensor | None:
-    return tilted if tilted is None or layer.slopes is None else tilted.mul_(layer.slopes)
+    if tilted is None or layer.slopes is None:
+        return tilted
+    return tilted.mul_(layer.slopes.unsqueeze(1))
 
 
 def _add_gradients(layer: Layer, back: torch.Tensor, gradients: dict[str, torch.Tensor]) -> None:
     """Store the gradients (k, …) of a layer's parameters."""
     if layer.weight_name:
-        product = back.mT @ layer.inputs
+        product = (back.flatten(1).T @ layer.inputs).unflatten(0, back.shape[1:])
         if layer.columns is not None:
             full = product.new_zeros(*product.shape[:2], layer.weight.shape[1])
             full[:, :, layer.columns] = product
             product = full
         gradients[layer.weight_name] = product
     if layer.bias_name:
-        gradients[layer.bias_name] = back.sum(1)
+        gradients[layer.bias_name] = back.sum(0)
 
 
 def _all_inputs(layer: Layer) -> torch.Tensor:

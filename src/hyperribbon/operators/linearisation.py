@@ -67,9 +67,7 @@ class AutogradLinearisation:
     def __init__(self, forward: Forward, weights: Mapping[str, torch.Tensor], count: int) -> None:
         self._weights, self._forward = dict(weights), forward
         recorder = Recorder(self._weights)
-        self._saved: dict[int, int] = {}
-        watch = saved_tensors_hooks(self._weigh, lambda tensor: tensor)
-        with evaluation(), recorder, watch:
+        with evaluation(), recorder:
             self._graph = forward(self._weights, slice(0, count))
         self.outputs = self._graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
@@ -79,8 +77,16 @@ class AutogradLinearisation:
     @property
     def nbytes(self) -> int:
         """Estimate of the graphs' memory: the second one saves about twice the first again."""
-        own = {w.untyped_storage().data_ptr() for w in self._weights.values()}
-        return 3 * sum(size for place, size in self._saved.items() if place not in own)
+        saved: dict[int, int] = {}
+
+        def weigh(tensor: torch.Tensor) -> torch.Tensor:
+            saved[tensor.data_ptr()] = tensor.nbytes
+            return tensor.detach()
+
+        with evaluation(), saved_tensors_hooks(weigh, lambda tensor: tensor):
+            self._forward(self._weights, slice(0, len(self.outputs)))
+        own = {w.data_ptr() for w in self._weights.values()}
+        return 3 * sum(size for place, size in saved.items() if place not in own)
 
     def push(self, block: Block) -> torch.Tensor:
         """Return J v, shape (k, n, …)."""
@@ -160,15 +166,11 @@ class AutogradLinearisation:
 
     def _flow_back(self, rows: torch.Tensor) -> dict[GradientEdge, torch.Tensor]:
         """Return what flows back into every layer's output, (m, *shape)."""
-        edges = list(dict.fromkeys(use.edge for use in self._uses))
-        if not edges:
+        shapes = {use.edge: use.shape for use in self._uses}
+        if not shapes:
             return {}
-        return dict(zip(edges, pull_back([self._graph], edges, [rows]), strict=True))
-
-    def _weigh(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        self._saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        flowed = pull_back([self._graph], list(shapes), [rows], list(shapes.values()))
+        return dict(zip(shapes, flowed, strict=True))
 
     def _build_transposed(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         probe = torch.zeros_like(self._graph).requires_grad_()
@@ -201,15 +203,20 @@ class AutogradLinearisation:
 
 
 def pull_back(
-    outputs: list[torch.Tensor], inputs: Sequence[Any], cotangents: list[torch.Tensor]
+    outputs: list[torch.Tensor],
+    inputs: Sequence[Any],
+    cotangents: list[torch.Tensor],
+    shapes: Sequence[torch.Size] | None = None,
 ) -> list[torch.Tensor]:
     """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape).
 
-    Rows go through the graph together; operations without a batching rule go one by one.
+    Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph together;
+    operations without a batching rule go one by one.
     """
     rows = len(cotangents[0])
+    shapes = [tensor.shape for tensor in inputs] if shapes is None else shapes
 
-    def backward(rowed: list[torch.Tensor], batched: bool) -> tuple[torch.Tensor, ...]:
+    def backward(rowed: list[torch.Tensor], batched: bool) -> tuple[torch.Tensor | None, ...]:
         return torch.autograd.grad(
             outputs,
             inputs,
@@ -217,16 +224,21 @@ def pull_back(
             retain_graph=True,
             is_grads_batched=batched,
             allow_unused=True,
-            materialize_grads=True,
         )
+
+    def filled(pulled: tuple[torch.Tensor | None, ...], lead: tuple[int, ...]) -> list:
+        return [
+            outputs[0].new_zeros(*lead, *shape) if tensor is None else tensor
+            for tensor, shape in zip(pulled, shapes, strict=True)
+        ]
 
     if rows > 1:
         try:
-            return list(backward(cotangents, True))
+            return filled(backward(cotangents, True), (rows,))
         except RuntimeError as error:
             if "vmap" not in str(error) and "batching rule" not in str(error):
                 raise
-    singles = [backward([c[row] for c in cotangents], False) for row in range(rows)]
+    singles = [filled(backward([c[r] for c in cotangents], False), ()) for r in range(rows)]
     return [torch.stack(pieces) for pieces in zip(*singles, strict=True)]
 
 

@@ -199,15 +199,17 @@ class Risk:
         return total / self.amount
 
     def _chunk(self, start: int, batch: Any) -> Chunk:
+        count = batch_size(batch)
         leaves = {name: w.detach().requires_grad_() for name, w in self.weights().items()}
         found: list[Any] = []
 
         def forward(weights: Block, samples: slice) -> torch.Tensor:
-            outputs, targets = self.evaluate(weights, cut(batch, samples.start, samples.stop))
+            whole = samples == slice(0, count)
+            some = batch if whole else cut(batch, samples.start, samples.stop)
+            outputs, targets = self.evaluate(weights, some)
             found.append(targets)
             return outputs
 
-        count = batch_size(batch)
         point: Linearisation | None = None
         if self._may_be_chain:
             point = trace_chain(lambda: forward(leaves, slice(0, count)), leaves)
