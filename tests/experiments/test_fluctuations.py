@@ -68,6 +68,7 @@ def test_ensembles_drawn_from_the_theory_measure_as_the_theory():
     ensemble = {
         "chains1": W1 + d1.reshape(4000, 8, 5).transpose(0, 2, 1),
         "chains2": W2 + d2[:, None, :],
+        "unexplained": 1 - 8 / 400,
     }
     found = measure_modes(item, ensemble)
     np.testing.assert_allclose(found.variances, found.predicted, rtol=0.15)

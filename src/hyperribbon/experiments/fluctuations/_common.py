@@ -162,7 +162,8 @@ def two_layer_ensemble(item: Mapping[str, Any]) -> dict[str, Any]:
     """Simulate an ensemble of chains from the gradient-descent solution of `linear_network`.
 
     The item also holds lr, batch_size, steps, chains, chain_seed, and optionally dynamics and
-    sampling. Returns the final weights of all chains beside the solution.
+    sampling. Returns the final weights of all chains beside the solution,
+    and the variance of the targets that the solution leaves unexplained.
     """
     X, Y, W1, W2 = linear_network(item)
     ensemble = simulate_two_layer(
@@ -178,4 +179,10 @@ def two_layer_ensemble(item: Mapping[str, Any]) -> dict[str, Any]:
         sampling=item.get("sampling", "replacement"),
         seed=item["chain_seed"],
     )
-    return {"W1": W1, "W2": W2, "chains1": ensemble.W1[0], "chains2": ensemble.W2[0]}
+    return {
+        "W1": W1,
+        "W2": W2,
+        "chains1": ensemble.W1[0],
+        "chains2": ensemble.W2[0],
+        "unexplained": float(np.mean((Y - W2 @ W1 @ X) ** 2)),
+    }

@@ -61,7 +61,8 @@ class EnsembleModes:
 
     Attributes:
         modes: Bases and eigenvalues D₁, D₂ of the mean weights.
-        unit: λσy²(1−N_i/P)/(2S), the unit of variances.
+        unit: λσ²/(2S), the unit of variances, σ² the unexplained variance of these targets
+            (on average σy²(1−N_i/P)).
         z1: (chains, N_i), fluctuations of the first layer along V.
         z2: (chains, N_h), fluctuations of the second layer along A.
         variances: (N_h,), variances of z₂ in that unit.
@@ -81,8 +82,7 @@ def measure_modes(item: Mapping[str, Any], ensemble: dict[str, Any]) -> Ensemble
     chains1, chains2 = ensemble["chains1"].astype(float), ensemble["chains2"].astype(float)
     W1, W2 = chains1.mean(axis=0), chains2.mean(axis=0)
     modes = theory.decompose(W1, W2)
-    unexplained = item["target_variance"] * (1 - item["inputs"] / item["samples"])
-    unit = theory.isotropic_variance(item["lr"], unexplained, item["batch_size"])
+    unit = theory.isotropic_variance(item["lr"], ensemble["unexplained"], item["batch_size"])
     z1 = np.einsum("ho,chi->ci", modes.V, chains1 - W1)
     z2 = (chains2 - W2)[:, 0, :] @ modes.A
     predicted = modes.D1 / (modes.D1 + modes.D2[0])

@@ -29,7 +29,7 @@ class Config:
     lr: float = 0.1
     batch_size: int = 10
     steps: int = 3000
-    chains: int = 1000
+    chains: int = 1500
 
 
 PRESETS = {
@@ -41,7 +41,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Result:
-    """Predicted and measured covariance of Z = (z₁, z₂) in units λσy²(1−N_i/P)/(2S)."""
+    """Predicted and measured covariance of Z = (z₁, z₂) in units λσ²/(2S), σ² unexplained."""
 
     inputs: int
     predicted: np.ndarray

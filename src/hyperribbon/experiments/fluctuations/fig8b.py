@@ -47,7 +47,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Result:
-    """Spectra in units λσy²(1−N_i/P)/(2S)."""
+    """Spectra in units λσ²/(2S), σ² unexplained."""
 
     inputs: int
     chains: int

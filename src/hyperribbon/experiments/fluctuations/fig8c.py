@@ -36,7 +36,7 @@ class Config:
     lr: float = 0.1
     batch_size: int = 10
     steps: int = 3000
-    chains: int = 1000
+    chains: int = 1500
     long_steps: int = 200_000
     long_chains: int = 8
 
@@ -52,7 +52,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Result:
-    """Spectra in units λσy²(1−N_i/P)/(2S); leading eigenvalue of each long run."""
+    """Spectra in units λσ²/(2S), σ² unexplained; leading eigenvalue of each long run."""
 
     inputs: int
     chains: int

@@ -85,7 +85,7 @@ def _follow(item: Mapping[str, Any]) -> dict:
     z2 = (run.W2 - W2)[:, :, 0, :] @ modes.A
     chi = np.concatenate([z1, z2], axis=2) @ R
     input_variance = 1 / item["inputs"]
-    unexplained = item["target_variance"] * (1 - item["inputs"] / item["samples"])
+    unexplained = float(np.mean((Y - W2 @ W1 @ X) ** 2))
     strength = theory.noise_strength(item["lr"], item["batch_size"], input_variance, unexplained)
     unit = strength / (2 * input_variance)
     times = item["lr"] * offsets
