@@ -1,0 +1,155 @@
+"""Pages of the documentation that are generated: gallery, papers, reference, performance."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+import hyperribbon
+from hyperribbon.core.store import read_json
+from hyperribbon.experiments import PAPERS, all_experiments
+
+ROOT = Path(__file__).parents[1]
+ROOMS = (
+    "core",
+    "operators",
+    "spectra",
+    "theory.ribbons",
+    "theory.linear_networks",
+    "theory.fluctuations",
+    "theory.meanfield",
+    "theory.gradient_flow",
+    "training",
+    "manifold",
+    "subnetworks",
+    "noise",
+    "inspection",
+    "experiments",
+    "report",
+)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the generated pages."""
+    pages = {"gallery/index.md": _gallery()}
+    verdicts = _stored_verdicts()
+    for id, experiment in all_experiments().items():
+        pages[f"gallery/{id}.md"] = _experiment_page(experiment, verdicts.get(id))
+    for paper in PAPERS:
+        pages[f"papers/{paper}.md"] = _paper_page(paper, verdicts)
+    for room in ROOMS:
+        pages[f"reference/{room}.md"] = f"# {room}\n\n::: hyperribbon.{room}\n"
+    pages["reference/index.md"] = _reference_index()
+    pages["performance.md"] = _performance()
+    for uri, text in pages.items():
+        files.append(File.generated(config, uri, content=text))
+    for id, stored in verdicts.items():
+        for figure in stored["figures"]:
+            uri = f"gallery/{id}-{figure.stem}.png"
+            files.append(File.generated(config, uri, abs_src_path=str(figure)))
+    return files
+
+
+def _gallery() -> str:
+    lines = [
+        "# Gallery",
+        "",
+        "Every figure of the four papers as an experiment, with its claims judged. Run any of them "
+        "with `hyperribbon reproduce ID`.",
+    ]
+    for paper in PAPERS:
+        lines += ["", f"## {_paper(paper)['title']}", "", "| id | what it shows |", "|---|---|"]
+        for id, experiment in all_experiments().items():
+            if experiment.paper == paper:
+                lines.append(f"| [`{id}`]({id}.md) | {experiment.title} |")
+    return "\n".join(lines) + "\n"
+
+
+def _experiment_page(experiment: Any, stored: dict[str, Any] | None) -> str:
+    lines = [f"# {experiment.title}", "", f"{experiment.module.__doc__.strip()}", ""]
+    if stored:
+        figure_id = experiment.id.split("/")[1]
+        for figure in stored["figures"]:
+            lines += [f"![{experiment.title}]({figure_id}-{figure.stem}.png)", ""]
+        lines += ["| verdict | place | claim | measured | why |", "|---|---|---|---|---|"]
+        for claim in stored["claims"]:
+            measured = "—" if claim["measured"] is None else f"{claim['measured']:.4g}"
+            if claim["uncertainty"]:
+                measured += f" ± {claim['uncertainty']:.2g}"
+            cells = [claim["verdict"], claim["place"], claim["statement"], measured, claim["why"]]
+            lines.append("| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |")
+        lines += ["", f"Preset `{stored['preset']}`, seed {stored['seed']}."]
+    lines += ["", "```sh", f"hyperribbon reproduce {experiment.id} --preset laptop", "```", ""]
+    return "\n".join(lines)
+
+
+def _paper_page(paper: str, verdicts: dict[str, Any]) -> str:
+    entry = _paper(paper)
+    lines = [f"# {entry['title']}", "", entry["reference"], "", f"Key: `[{paper}]`", ""]
+    lines += ["## Equations", "", "| equation | what it is | function |", "|---|---|---|"]
+    for equation, (path, text) in entry["equations"].items():
+        room = max((r for r in ROOMS if path.startswith(f"{r}.")), key=len)
+        lines.append(f"| {equation} | {text} | [`{path}`](../reference/{room}.md) |")
+    lines += ["", "## Figures and claims", "", "| experiment | what it shows | claims |"]
+    lines.append("|---|---|---|")
+    for id, experiment in all_experiments().items():
+        if experiment.paper == paper:
+            claims = [claim["verdict"] for claim in verdicts.get(id, {}).get("claims", [])]
+            counted = ", ".join(
+                f"{claims.count(v)} {v}" for v in ("holds", "fails", "undecided") if v in claims
+            )
+            lines.append(
+                f"| [`{id}`](../gallery/{id}.md) | {experiment.title} | {counted or '—'} |"
+            )
+    lines += ["", "## Slips found", ""]
+    lines += [f"- **{slip['place']}**: {slip['text']}" for slip in entry["slips"]]
+    return "\n".join(lines) + "\n"
+
+
+def _reference_index() -> str:
+    lines = ["# Reference", "", "Generated from the docstrings.", ""]
+    for room in ROOMS:
+        module = import_module(f"{hyperribbon.__name__}.{room}")
+        lines.append(f"- [`{room}`]({room}.md): {(module.__doc__ or '').strip().splitlines()[0]}")
+    return "\n".join(lines) + "\n"
+
+
+def _performance() -> str:
+    lines = [
+        "# Performance",
+        "",
+        "Every row runs hyperribbon and its peers in one process on the same work, alternating, "
+        "and checks that the answers agree before it compares times. Run it with `make bench`.",
+        "",
+    ]
+    results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    for path in results:
+        content = read_json(path)
+        rows = content["rows"] if isinstance(content, dict) else content
+        lines += [f"## {path.stem}", "", "```json", json.dumps(rows, indent=1)[:20_000], "```", ""]
+    if not results:
+        lines.append("No results are stored yet.")
+    return "\n".join(lines) + "\n"
+
+
+def _paper(paper: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / "docs" / "papers" / f"{paper}.toml").read_text())
+
+
+def _stored_verdicts() -> dict[str, Any]:
+    """Return claims and figures of the stored runs in docs/runs, by experiment."""
+    found = {}
+    for path in sorted((ROOT / "docs" / "runs").glob("*/claims.json")):
+        info = read_json(path.parent / "run.json")
+        found[info["id"]] = {
+            "claims": read_json(path),
+            "preset": info["preset"],
+            "seed": info["environment"]["seed"],
+            "figures": sorted((path.parent / "figures").glob("*.png")),
+        }
+    return found
