@@ -55,10 +55,10 @@ def bhattacharyya(
 
         D(u, v) = −(1/n) Σ_s log Σ_c √(p_u(c|s) p_v(c|s)).
 
-    Affinities Σ_c √(p p) of up to 16 samples are multiplied before one logarithm is taken, as many
-    as a lower bound on each keeps clear of underflow; the rare affinity below that bound gets its
-    logarithm from log-probabilities instead. Products run in the precision asked for, the sum over
-    samples in float64.
+    Affinities Σ_c √(p p) of many samples are multiplied before one logarithm is taken; a group
+    whose product comes near underflow is halved, and an affinity that is itself too small gets its
+    logarithm from log-probabilities. Products run in the precision asked for, the sum over samples
+    in float64.
 
     Args:
         P: (models, samples, classes), probabilities; array or tensor.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,39 +11,34 @@ from threadpoolctl import threadpool_limits
 
 __all__ = ["PRECISIONS", "Precision", "sum_logs"]
 
-_TILE = 128  # most models in a tile: sixteen float32 tiles stay in a core's second cache
-_GROUP = 16  # most affinities multiplied before one logarithm
+_TILE = 100  # most models in a tile: a group of float32 tiles stays in a core's second cache
+_GROUP = 24  # most affinities multiplied before one logarithm
+_BLAS_THREADS_FROM = 1 << 18  # multiplications above which OpenBLAS starts threads of its own
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A floating-point type and how far it may be multiplied down.
+    """A floating-point type and how small its numbers may become.
 
     Attributes:
         dtype: The type.
-        product: Products of affinities stay above exp(product).
-        single: An affinity below exp(single) has lost digits to underflow of its terms.
+        smallest: Products and affinities below this may have lost digits to underflow.
     """
 
     dtype: type
-    product: float
-    single: float
+    smallest: float
 
 
-PRECISIONS = {
-    "single": Precision(np.float32, np.log(1e-36), np.log(1e-30)),
-    "double": Precision(np.float64, np.log(1e-300), np.log(1e-290)),
-}
+PRECISIONS = {"single": Precision(np.float32, 1e-30), "double": Precision(np.float64, 1e-290)}
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some models: roots √p of shape (samples, classes, models), and their smallest by class."""
+    """Some models, and their roots √p as (samples, classes, models)."""
 
     start: int
     models: np.ndarray
     roots: np.ndarray
-    lowest: np.ndarray
 
 
 def sum_logs(
@@ -77,18 +73,18 @@ def sum_logs(
         return tiny
 
     pairs = [(r, c) for r in rows for c in columns if not symmetric or c.start >= r.start]
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+    heavy = workers > 1 and _TILE**2 * left.shape[2] > _BLAS_THREADS_FROM
+    quiet = threadpool_limits(1, user_api="blas") if heavy else nullcontext()
+    with quiet, ThreadPoolExecutor(workers) as pool:
         return result, sum(pool.map(fill, pairs))
 
 
 def _cut(models: np.ndarray, log: bool, kind: Precision) -> list[_Tile]:
     tiles, start = [], 0
     for part in np.array_split(models, -(-len(models) // _TILE)):
-        lowest = part.min(axis=0).astype(float)
-        lowest = np.exp(lowest / 2) if log else np.sqrt(lowest)
         values = part.astype(kind.dtype, copy=False)
         roots = np.exp(values / 2) if log else np.sqrt(values)
-        tiles.append(_Tile(start, part, np.ascontiguousarray(roots.transpose(1, 2, 0)), lowest))
+        tiles.append(_Tile(start, part, np.ascontiguousarray(roots.transpose(1, 2, 0))))
         start += len(part)
     return tiles
 
@@ -98,55 +94,29 @@ def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.nda
     total = np.zeros((left.shape[1], right.shape[2]))
     buffer = np.empty((_GROUP, *total.shape), dtype=kind.dtype)
     product = np.empty(total.shape, dtype=kind.dtype)
-    safe, unsure = _groups(_lower_bounds(row, column), kind)
-    for start, stop in safe:
-        affinities = np.matmul(left[start:stop], right[start:stop], out=buffer[: stop - start])
-        np.multiply.reduce(affinities, axis=0, out=product)
-        total -= np.log(product, out=product)
     tiny = 0
-    for sample in unsure:
-        affinities = np.matmul(left[sample], right[sample], out=product)
-        low = np.nonzero(affinities < np.exp(kind.single))
-        affinities[low] = 1
-        total -= np.log(affinities)
-        if low[0].size:
-            total[low] -= _log_affinities(
-                row.models[low[0], sample], column.models[low[1], sample], log
-            )
-            tiny += low[0].size
+
+    def take(affinities: np.ndarray, first: int) -> int:
+        """Subtract the logarithms of a group: of its product, or of halves if that underflows."""
+        count = len(affinities)
+        np.multiply.reduce(affinities, axis=0, out=product)
+        if product.min() >= kind.smallest:
+            np.subtract(total, np.log(product, out=product), out=total)
+            return 0
+        if count > 1:
+            half = count // 2
+            return take(affinities[:half], first) + take(affinities[half:], first + half)
+        low = np.nonzero(product < kind.smallest)
+        product[low] = 1
+        np.subtract(total, np.log(product, out=product), out=total)
+        total[low] -= _log_affinities(row.models[low[0], first], column.models[low[1], first], log)
+        return len(low[0])
+
+    for start in range(0, len(left), _GROUP):
+        stop = min(start + _GROUP, len(left))
+        affinities = np.matmul(left[start:stop], right[start:stop], out=buffer[: stop - start])
+        tiny += take(affinities, start)
     return total, tiny
-
-
-def _lower_bounds(row: _Tile, column: _Tile) -> np.ndarray:
-    """Return for every sample a lower bound on log Σ_c √(p_u p_v) over the tile's pairs.
-
-    With a_c the smallest √p_u(c) of the rows and b_c that of the columns, every affinity is at
-    least Σ_c a_c b_c; and because Σ_c √p(c) ≥ 1, at least min_c a_c and min_c b_c.
-    """
-    bounds = np.maximum(row.lowest.min(axis=1), column.lowest.min(axis=1))
-    bounds = np.maximum(bounds, (row.lowest * column.lowest).sum(axis=1))
-    with np.errstate(divide="ignore"):
-        return np.log(bounds)
-
-
-def _groups(bounds: np.ndarray, kind: Precision) -> tuple[list[tuple[int, int]], list[int]]:
-    """Cut the samples into runs whose products cannot underflow; list those without a bound."""
-    runs, unsure = [], []
-    start, room = 0, kind.product
-    for sample, bound in enumerate(bounds.tolist()):
-        if bound < kind.single:
-            unsure.append(sample)
-            if sample > start:
-                runs.append((start, sample))
-            start, room = sample + 1, kind.product
-            continue
-        if room - bound > 0 or sample - start == _GROUP:
-            runs.append((start, sample))
-            start, room = sample, kind.product
-        room -= bound
-    if len(bounds) > start:
-        runs.append((start, len(bounds)))
-    return runs, unsure
 
 
 def _log_affinities(left: np.ndarray, right: np.ndarray, log: bool) -> np.ndarray:
