@@ -158,3 +158,16 @@ def test_traced_chains_relax_as_the_modes_do(task):
     np.testing.assert_array_less(abs((path @ V).mean(axis=1) - expected), 5 * spread + 1e-6)
     continuum = th.mode_mean(0.2 * np.array(record), rates, V.T @ start, solution)
     np.testing.assert_allclose(continuum, expected, atol=0.1 * abs(solution).max())
+
+
+def test_annealed_burn_in_is_shorter_and_reaches_the_same_state(task):
+    X, Y = task
+    options = {"lr": 0.05, "batch_size": 10, "steps": 5000, "chains": 64, "seed": 4}
+    plain = simulate_one_layer(X, Y, **options)
+    annealed = simulate_one_layer(X, Y, **options, anneal=10)
+    assert annealed.burn_in < plain.burn_in / 3
+    exact = np.trace(th.discrete_covariance(X, Y, 0.05, 10)) / 10
+    for stats in (plain, annealed):
+        assert stats.variance == pytest.approx(exact, abs=4 * stats.variance_error)
+    with pytest.raises(ArgumentError, match="diverges"):
+        simulate_one_layer(X, Y, **options, anneal=1000)

@@ -24,7 +24,7 @@ from hyperribbon.training.chains_batches import chain_batches
 
 __all__ = ["ChainStatistics", "RunningMoments", "simulate_one_layer", "trace_one_layer"]
 
-_FROM_SOLUTION, _FROM_ELSEWHERE = 3.5, 7.0
+_FROM_SOLUTION, _FROM_ELSEWHERE, _AFTER_ANNEALING = 3.5, 7.0, 0.5
 _BUFFERED_ROWS = 4096
 
 
@@ -111,6 +111,7 @@ def simulate_one_layer(
     sampling: str = "replacement",
     start: np.ndarray | None = None,
     burn_in: int | None = None,
+    anneal: float = 1.0,
     every: int | None = None,
     measure_noise: bool = False,
     substeps: int = 1,
@@ -135,6 +136,9 @@ def simulate_one_layer(
         start: Weights (N,) all chains begin with; the least-squares solution by default.
         burn_in: Steps before measuring; by default 3.5 relaxation times of the slowest mode from
             the solution (its variance is then within e⁻⁷), 7 from elsewhere.
+        anneal: Burn in with the learning rate anneal·λ, in as many times fewer steps, then divide
+            the deviations by √anneal (their size goes with √λ) and go on for half a relaxation time
+            with λ itself.
         every: Steps between measurements; by default a tenth of the fastest mode's relaxation time.
         measure_noise: Accumulate the covariance of the minibatch gradient's noise as well.
         substeps: Integration steps of the flow for one step of SGD.
@@ -147,11 +151,15 @@ def simulate_one_layer(
     check_choice("dynamics", dynamics, ("sgd", "flow"))
     steps, chains = check_positive_int("steps", steps), check_positive_int("chains", chains)
     substeps = check_positive_int("substeps", substeps) if dynamics == "flow" else 1
-    task = _Regression(X, Y, lr)
+    task = _Regression(X, Y, lr * check_positive("anneal", anneal))
     rates, N = task.rates, len(task.solution)
     slowest = 1 / (lr * rates[0])
     if burn_in is None:
         burn_in = math.ceil((_FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
+    hot = 0
+    if anneal != 1:
+        hot = math.ceil(burn_in / anneal)
+        burn_in = hot + math.ceil(_AFTER_ANNEALING * slowest)
     every = every or max(1, int(0.1 / (lr * rates[-1])))
     every = min(every, steps)
 
@@ -164,10 +172,13 @@ def simulate_one_layer(
     with threadpool_limits(1, "blas"), np.errstate(over="ignore", invalid="ignore"):
         for step in range(1, burn_in + steps + 1):
             measuring = step > burn_in and (step - burn_in) % every == 0
+            rate = np.float32(anneal) * dt if step <= hot else dt
             before = deviation.copy() if measuring and noise is not None else None
             for _ in range(substeps):
                 kick = gradient(deviation)
-                deviation -= dt * kick
+                deviation -= rate * kick
+            if step == hot:
+                deviation /= np.float32(math.sqrt(anneal))
             if not measuring:
                 continue
             squares += np.einsum("rn,rn->r", deviation, deviation)

@@ -75,6 +75,7 @@ def simulation_item(config: Any, seed: int, **changes: Any) -> dict[str, Any]:
         "steps",
         "chains",
         "burn_in",
+        "anneal",
     )
     given = {name: getattr(config, name) for name in names if hasattr(config, name)}
     plain = {name: value for name, value in given.items() if not isinstance(value, tuple)}
@@ -103,11 +104,13 @@ def simulate_fluctuations(item: Mapping[str, Any]) -> dict[str, Any]:
     """Simulate SGD on one realisation; return the measured moments beside the closed forms.
 
     The item holds inputs, samples, label_variance, lr, batch_size, steps, chains, seed, and
-    optionally burn_in, every, sampling, measure_noise.
+    optionally burn_in, anneal, every, sampling, measure_noise.
     """
     X, Y, _ = regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
     options = {
-        key: item[key] for key in ("burn_in", "every", "sampling", "measure_noise") if key in item
+        key: item[key]
+        for key in ("burn_in", "anneal", "every", "sampling", "measure_noise")
+        if key in item
     }
     lr, size = item["lr"], item["batch_size"]
     stats = simulate_one_layer(
