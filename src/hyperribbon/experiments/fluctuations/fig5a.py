@@ -38,6 +38,7 @@ class Config:
     )
     steps: int = 100_000
     chains: int = 32
+    anneal: float = 10.0
     realisations: int = 20
 
 
@@ -77,7 +78,7 @@ def compute(config: Config, context: Context) -> Result:
     items = [
         simulation_item(config, context.seed, inputs=N)
         if config.samples > N
-        else simulation_item(config, context.seed, inputs=N, steps=1000, burn_in=0)
+        else simulation_item(config, context.seed, inputs=N, steps=1000, burn_in=0, anneal=1.0)
         for N in config.simulated
     ]
     parts = context.map(simulate_fluctuations, items, label="chains of SGD")

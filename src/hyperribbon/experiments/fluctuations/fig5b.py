@@ -29,19 +29,22 @@ class Config:
 
     inputs: int = 100
     ratios: tuple[float, ...] = (1.1, 1.2, 1.5, 2.0, 4.0, 10.0)
-    steps: tuple[int, ...] = (1_200_000, 600_000, 500_000, 500_000, 500_000, 500_000)
+    steps: tuple[int, ...] = (400_000, 400_000, 400_000, 400_000, 400_000, 400_000)
     chains: int = 64
+    anneal: float = 10.0
     label_variance: float = 0.01
     lr: float = 0.1
     batch_size: int = 10
 
 
 PRESETS = {
-    "smoke": Config(inputs=20, ratios=(1.5, 4.0), steps=(4000, 4000), chains=64),
+    "smoke": Config(inputs=20, ratios=(1.5, 4.0), steps=(4000, 4000)),
     "laptop": Config(),
     "paper": Config(
         ratios=(1.05, 1.1, 1.2, 1.5, 2.0, 4.0, 10.0),
         steps=(5_000_000, 2_000_000, *(1_000_000,) * 5),
+        chains=128,
+        anneal=1.0,
     ),
 }
 
