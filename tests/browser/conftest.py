@@ -56,7 +56,7 @@ def open_page(chromium) -> Iterator[object]:
         watched = Watched(context.new_page())
         watched.page.on(
             "console",
-            lambda m: watched.problems.append(m.text) if m.type in ("error", "warning") else None,
+            lambda m: watched.problems.append(m.text) if m.type == "error" else None,
         )
         watched.page.on("pageerror", lambda error: watched.problems.append(str(error)))
         watched.page.on(

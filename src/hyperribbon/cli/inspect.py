@@ -65,6 +65,7 @@ def inspect_model(
         make_case,
         matching_state,
     )
+    from hyperribbon.report import write_report
 
     ensure_folder("--out", out)
     budget = Budget(check_positive("--seconds", seconds), check_positive("--memory", memory) * 1e9)
@@ -77,8 +78,7 @@ def inspect_model(
         model, loss, samples, initial=start, trajectory=trajectory, k=k, budget=budget,
         optimizer=lr, seed=seed, console=console,
     )  # fmt: skip
-    found.save(out)
-    page = found.report(out / "report.html")
+    page = write_report([found.save(out)], out / "report.html", title=found.title)
     found.summary(console)
     console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
     if not found.is_complete:

@@ -29,6 +29,8 @@ __all__ = ["inspect"]
 
 _USABLE = 0.85
 """Share of the budget after which no step begins at length: estimates of time are rough."""
+_SLOWEST = 3.0
+"""Largest factor by which a slow step makes the later ones spend less."""
 _TELLING = 20
 """Products from which on the time of a step tells how fast the machine is."""
 
@@ -151,7 +153,7 @@ def _run(
                 took = time.monotonic() - began
                 outcomes.append(Outcome(title, "done", took))
                 if planned.step.is_steady and products >= _TELLING:
-                    pace = took / expected
+                    pace = min(took / expected, _SLOWEST)
             waiting.pop(0)
             progress.advance(task)
     order = [planned.step.title for planned in plan.steps]

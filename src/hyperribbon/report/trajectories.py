@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.plots import Chart, Curve
+from hyperribbon.inspection.comparing import JointEmbedding, embed_runs
+from hyperribbon.plots import Chart, Curve, Path
 from hyperribbon.report.images import drawn_picture
 from hyperribbon.report.parts import Section, Tab, Table, distinct_labels, format_number
 
@@ -28,11 +29,29 @@ def trajectory_tabs(trajectories: list[Trajectory]) -> list[Tab]:
     metrics = dict.fromkeys(
         column for table in tables.values() for column in table if column not in ("step", "epoch")
     )
-    pictures = [drawn_picture(_chart(metric, tables)) for metric in metrics]
+    charts = [_chart(metric, tables) for metric in metrics]
+    joint = embed_runs(trajectories)
+    if joint is not None:
+        charts.insert(0, _embedding_chart(joint, labels))
+    pictures = [drawn_picture(chart) for chart in charts]
     rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
     summary = Table("runs", "Runs", ("run", "records", "last step", *metrics), rows,
                     caption="Values at the last record that has them.")  # fmt: skip
     return [Tab("Training", [Section("Training", pictures=pictures, tables=[summary])])]
+
+
+def _embedding_chart(joint: JointEmbedding, labels: list[str]) -> Chart:
+    paths = tuple(
+        Path(points, label, notes=tuple(f"{label}, step {step}" for step in steps))
+        for points, label, steps in zip(joint.paths, labels, joint.steps, strict=True)
+    )
+    return Chart(
+        "inpca", "Paths of the predictions (InPCA)", "component 1", "component 2", paths,
+        z_label="component 3",
+        caption=f"All runs in one space; its three dimensions hold {joint.explained:.1%} of the "
+        f"distances between {joint.landmarks} records on {joint.samples} probe samples. Drag to "
+        "rotate.",
+    )  # fmt: skip
 
 
 def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
