@@ -342,6 +342,32 @@ def test_a_run_is_never_overwritten_unasked(tmp_path):
     assert Trajectory.open(tmp_path / "a").steps.tolist() == [0, 1, 2, 3]
 
 
+class Payload:
+    """Would make a file if it were unpickled."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return (open, (str(self.target), "w"))
+
+
+def test_a_state_that_is_damaged_or_carries_code_is_refused(tmp_path):
+    with Recorder(tmp_path / "a", every="1it") as recorder:
+        recorder.attach(mlp((4, 2)))
+        recorder.step()
+    state = tmp_path / "a" / "state" / "step-1.pt"
+    whole = state.read_bytes()
+    state.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ArgumentError, match="damaged"):
+        Recorder(tmp_path / "a").attach(mlp((4, 2)))
+    torch.save({"parts": Payload(tmp_path / "executed")}, state)
+    with pytest.raises(ArgumentError, match="would run code"):
+        Recorder(tmp_path / "a").attach(mlp((4, 2)))
+    assert not (tmp_path / "executed").exists()
+    assert len(Trajectory.open(tmp_path / "a").weights(1)) == 2
+
+
 def test_arguments_are_checked(tmp_path):
     for every in ("often", "0ep", "1.5it", 3):
         with pytest.raises(ArgumentError, match="every="):

@@ -122,7 +122,7 @@ def random_state() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
         "numpy": [str(kind), torch.from_numpy(np.array(words)), int(position), has_gauss, gauss],
-        "python": [version, list(internal), gauss_next],
+        "python": [version, torch.tensor(internal), gauss_next],
     }
 
 
@@ -134,4 +134,4 @@ def set_random_state(state: dict[str, Any]) -> None:
     kind, words, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((kind, words.numpy(), position, has_gauss, gauss))
     version, internal, gauss_next = state["python"]
-    random.setstate((version, tuple(internal), gauss_next))
+    random.setstate((version, tuple(internal.tolist()), gauss_next))

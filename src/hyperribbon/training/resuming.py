@@ -54,7 +54,8 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
     """Put back the state of every part and of the random generators; return the notes.
 
     Raises:
-        ArgumentError: There is no such state, or it has other parts.
+        ArgumentError: There is no such state, it is damaged or would run code, or it has other
+            parts.
     """
     if not path.is_file():
         raise ArgumentError(
@@ -63,7 +64,16 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
             "its last record has no state to go on from",
             "Choose another folder, or resume by other means and call attach(step=...).",
         )
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
+        raise ArgumentError(
+            "folder",
+            str(path),
+            "the state to go on from is damaged, or loading it would run code that it carries "
+            f"({str(error).splitlines()[0][:160]})",
+            "Begin again in another folder; the records in this one can still be read.",
+        ) from None
     if content["parts"].keys() != parts.keys():
         raise ArgumentError(
             "parts",
