@@ -1,0 +1,90 @@
+"""One recorded training serves all figures; claims say what was measured, failing ones too."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hyperribbon.experiments import run_experiment
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.subnetworks import (
+    fig3_2,
+    fig3_6,
+    fig3_7,
+    gradient_regularisation,
+    meanfield,
+    tableA_2,
+)
+
+
+@pytest.fixture
+def context(tmp_path):
+    for name in ("parts", "shared"):
+        (tmp_path / name).mkdir()
+    return Context(0, tmp_path / "parts", tmp_path / "shared")
+
+
+def test_figures_share_the_recorded_training(tmp_path):
+    for id in ("subnetworks/fig3.4", "subnetworks/fig3.7", "subnetworks/tableA.2"):
+        run_experiment(id, preset="smoke", out=tmp_path)
+    trained = [path for path in tmp_path.glob("shared/train-*") if path.is_dir()]
+    assert len(trained) == fig3_7.PRESETS["smoke"].seeds
+
+
+def test_presets_with_data_differ_in_the_data_set_and_match_the_paper():
+    for module in (fig3_2, fig3_6, fig3_7, tableA_2):
+        config = module.PRESETS_WITH_DATA["laptop"]
+        assert config.data == "mnist" and config.seeds >= 3
+        assert (config.init, config.lr, config.momentum) == (0.05, 0.01, 0.9)
+        assert module.PRESETS["laptop"].data == "mnist5k"
+
+
+def test_reinitialising_everything_gives_the_start_and_nothing_the_end(context):
+    config = replace(fig3_6.PRESETS["smoke"], points=4, seeds=1)
+    result = fig3_6.compute(config, context)
+    curves = result.accuracy
+    for name in ("reinitialize-change", "reinitialize-magnitude", "prune-random"):
+        assert curves[name][0, 0] == curves["prune-change"][0, 0]
+    ends = {curves[f"reinitialize-{c}"][0, -1] for c in ("change", "magnitude", "random")}
+    assert len(ends) == 1
+    assert not any("p = 0.9" in claim.statement for claim in fig3_6.claims(result))
+    full = fig3_6.claims(replace(result, full=True))
+    assert len(full) > len(fig3_6.claims(result))
+
+
+def test_independence_is_judged_by_its_z_score():
+    fractions = np.array([0.5, 0.8])
+    one = np.ones((3, 2))
+    result = fig3_7.Result(
+        fractions=fractions,
+        ratio=one * 0.837,
+        z=one * 106,
+        kept=one * 0.346,
+        spearman=np.full(3, 0.15),
+        pearson_output=np.full(3, 0.94),
+        weights=334_336,
+        source="3 seeds",
+        full=True,
+    )
+    verdicts = {claim.id.split("/")[-1]: claim.verdict for claim in fig3_7.claims(result)}
+    assert verdicts == {"overlap": "holds", "independent": "fails", "kept": "fails"}
+    by_chance = replace(result, ratio=one * 0.8, z=one * 0.4, kept=one * 0.2)
+    verdicts = {claim.id.split("/")[-1]: claim.verdict for claim in fig3_7.claims(by_chance)}
+    assert verdicts == {"overlap": "fails", "independent": "holds", "kept": "holds"}
+
+
+def test_descent_follows_the_modified_loss_with_and_without_momentum(context):
+    config = gradient_regularisation.Config(halvings=3, time=0.5)
+    claims = gradient_regularisation.claims(gradient_regularisation.compute(config, context))
+    assert len(claims) == 9
+    assert {claim.verdict for claim in claims} == {"holds"}
+
+
+def test_mean_field_predictions_hold_at_width_1000(context):
+    config = meanfield.Config(widths=(500, 1000), outputs=5, samples=30, draws=5)
+    result = meanfield.compute(config, context)
+    assert result.refused
+    for activation, measured in result.measured.items():
+        ratio = measured[:, -1].mean(0) / result.predicted[activation][-1]
+        assert np.abs(ratio - 1) == pytest.approx(0, abs=0.15), activation
+        assert abs(ratio[0] - 1) < 0.05 and abs(ratio[2] - 1) < 0.08, activation
