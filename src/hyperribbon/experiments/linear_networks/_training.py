@@ -111,9 +111,10 @@ def start_weights(item: Mapping[str, Any], outputs: int, inputs: int) -> list[np
     )
 
 
-def record_times(epochs: int) -> list[int]:
-    """Return about a dozen epochs from 0 to `epochs`, denser early."""
-    return sorted({0, *np.geomspace(min(30, epochs), epochs, 11).astype(int).tolist(), epochs})
+def record_times(epochs: int, records: int = 12) -> list[int]:
+    """Return so many epochs from 0 to `epochs`, denser early."""
+    later = np.geomspace(min(30, epochs), epochs, records - 1)
+    return sorted({0, *later.astype(int).tolist(), epochs})
 
 
 def panels(data: list[str], *, sharey: bool = False) -> tuple[Figure, np.ndarray]:

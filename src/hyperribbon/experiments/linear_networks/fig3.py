@@ -36,14 +36,16 @@ class Config(TrainingConfig):
 
     Attributes:
         products: Hessian products an estimate may use.
+        records: Epochs at which the trace is taken.
     """
 
     width: int = 256
     lr: float = 0.003
     products: int = 100
+    records: int = 8
 
 
-PRESETS = presets(Config(), smoke={"width": 24, "lr": 0.03, "epochs": 800}, paper={})
+PRESETS = presets(Config(), smoke={"width": 24, "lr": 0.03, "epochs": 800}, paper={"records": 20})
 PRESETS_WITH_DATA = with_data(PRESETS)
 
 
@@ -90,7 +92,9 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
     def traces(layers: Sequence[np.ndarray]) -> list[float]:
         return _traces(layers, moments, item["products"], item["seed"])
 
-    run = train_item(item, moments, {"traces": traces}, record_times(item["epochs"]))
+    run = train_item(
+        item, moments, {"traces": traces}, record_times(item["epochs"], item["records"])
+    )
     closed_form, estimate, stderr = run.measured["traces"].T
     return {
         "epochs": run.epochs,
