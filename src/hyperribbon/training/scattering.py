@@ -40,6 +40,10 @@ class Scattering(nn.Module):
     torch.Size([5, 1, 81, 7, 7])
     """
 
+    wavelets: torch.Tensor
+    rows: torch.Tensor
+    columns: torch.Tensor
+
     def __init__(
         self,
         shape: tuple[int, int],
@@ -72,9 +76,15 @@ class Scattering(nn.Module):
         else:
             self.margins = tuple(_margins(size, stride) for size in self.shape)
         padded = tuple(n + sum(m) for n, m in zip(self.shape, self.margins, strict=True))
-        wavelets, average = filter_bank((padded[0], padded[1]), scales, angles)
+        wavelets, averages = filter_bank((padded[0], padded[1]), scales, angles)
         self.register_buffer("wavelets", wavelets.float())
-        self.register_buffer("average", average.float())
+        places = (
+            torch.arange(before, before + size, stride)
+            for (before, _), size in zip(self.margins, self.shape, strict=True)
+        )
+        for name, average, where in zip(("rows", "columns"), averages, places, strict=True):
+            distances = (where[:, None] - torch.arange(len(average))) % len(average)
+            self.register_buffer(name, average[distances].float())
 
     @property
     def paths(self) -> list[tuple[tuple[int, int], ...]]:
@@ -94,34 +104,24 @@ class Scattering(nn.Module):
         (top, bottom), (left, right) = self.margins
         padded = F.pad(images, (left, right, top, bottom), "reflect") if top + left else images
         spectrum = torch.fft.fft2(padded)
-        pieces = [self._smooth(spectrum).unsqueeze(-3)]
-        first, second = [], []
+        pieces = [self._smooth(padded).unsqueeze(-3)]
+        deepest: list[torch.Tensor] = []
         for j in range(self.scales):
-            moduli = self._modulus(spectrum, j)
-            first.append(self._smooth(moduli))
-            if self.layers == 2:
-                for angle in range(self.angles):
-                    one = moduli[..., angle, :, :]
+            moduli = self._moduli(spectrum, j)
+            pieces.append(self._smooth(moduli))
+            if self.layers == 2 and j + 1 < self.scales:
+                for one in torch.fft.fft2(moduli).unbind(-3):
                     deeper = range(j + 1, self.scales)
-                    second += [self._smooth(self._modulus(one, k)) for k in deeper]
-        return torch.cat(pieces + first + second, dim=-3)
+                    deepest += [self._smooth(self._moduli(one, k)) for k in deeper]
+        return torch.cat(pieces + deepest, dim=-3)
 
-    def _modulus(self, spectrum: torch.Tensor, j: int) -> torch.Tensor:
-        """Return the spectra of |x ⋆ ψ_{j,θ}| for all angles, along a new axis."""
-        filtered = spectrum.unsqueeze(-3) * self.wavelets[j]
-        return torch.fft.fft2(torch.fft.ifft2(filtered).abs())
+    def _moduli(self, spectrum: torch.Tensor, j: int) -> torch.Tensor:
+        """Return |x ⋆ ψ_{j,θ}| for all angles, along a new axis, from the spectrum of x."""
+        return torch.fft.ifft2(spectrum.unsqueeze(-3) * self.wavelets[j]).abs()
 
-    def _smooth(self, spectrum: torch.Tensor) -> torch.Tensor:
-        """Return x ⋆ φ every 2^J pixels of the image: fold the spectrum, then transform back."""
-        stride = 2**self.scales
-        folded = (spectrum * self.average).unflatten(-1, (stride, -1)).mean(-2)
-        folded = folded.unflatten(-2, (stride, -1)).mean(-3)
-        coarse = torch.fft.ifft2(folded).real
-        rows, columns = (
-            slice(before // stride, before // stride - (-size // stride))
-            for (before, _), size in zip(self.margins, self.shape, strict=True)
-        )
-        return coarse[..., rows, columns]
+    def _smooth(self, signal: torch.Tensor) -> torch.Tensor:
+        """Return x ⋆ φ every 2^J pixels of the image; φ is a product of two Gaussians."""
+        return self.rows @ signal @ self.columns.T
 
 
 def scattering_features(
@@ -141,20 +141,22 @@ def scattering_features(
         layers: 1 or 2.
         batch_size: Images at a time.
     """
-    transform = Scattering(tuple(images.shape[-2:]), scales=scales, angles=angles, layers=layers)
+    shape = (images.shape[-2], images.shape[-1])
+    transform = Scattering(shape, scales=scales, angles=angles, layers=layers)
     transform = transform.to(images.device, images.dtype)
     return torch.cat([transform(some).flatten(1) for some in images.split(batch_size)])
 
 
 def filter_bank(
     shape: tuple[int, int], scales: int, angles: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the filters on the frequency grid of an image, in float64.
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """Return the filters of an image, in float64.
 
         ψ_{j,θ}(u) = g(u)·(exp(i ξ·u) − β),   |ξ| = (3π/4)/2^j along θ,
 
     with g a Gaussian of width 0.8·2^j along ξ and 4/L times narrower frequency across, β such that
-    ψ has mean zero; φ is an isotropic Gaussian of width 0.8·2^{J−1}. All are periodic.
+    ψ has mean zero; φ is an isotropic Gaussian of width 0.8·2^{J−1}, a product of two. All are
+    periodic.
 
     Args:
         shape: (height, width).
@@ -162,7 +164,8 @@ def filter_bank(
         angles: L.
 
     Returns:
-        Wavelets (J, L, height, width) and average (height, width); both real in frequency.
+        Wavelets (J, L, height, width) on the frequency grid, where they are real, and the averages
+        (height,) and (width,) in space.
     """
     wavelets = np.empty((scales, angles, *shape))
     for j in range(scales):
@@ -172,8 +175,8 @@ def filter_bank(
             envelope = _gabor(shape, 0.8 * 2**j, theta, 0.0, 4 / angles)
             morlet = gabor - gabor.sum() / envelope.sum() * envelope
             wavelets[j, number] = np.fft.fft2(morlet).real
-    average = np.fft.fft2(_gabor(shape, 0.8 * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
-    return torch.from_numpy(wavelets), torch.from_numpy(average / average[0, 0])
+    height, width = (_gaussian(size, 0.8 * 2 ** (scales - 1)) for size in shape)
+    return torch.from_numpy(wavelets), (height, width)
 
 
 def _gabor(
@@ -189,6 +192,14 @@ def _gabor(
     values = envelope * np.exp(1j * frequency * along) * slant / (2 * pi * sigma**2)
     periods = [2 * r + 1 for r in reach]
     return values.reshape(periods[0], shape[0], periods[1], shape[1]).sum(axis=(0, 2))
+
+
+def _gaussian(size: int, sigma: float) -> torch.Tensor:
+    """Return a Gaussian of unit sum, summed over periods."""
+    reach = int(np.ceil(8 * sigma / size))
+    span = np.arange(-reach * size, (reach + 1) * size)
+    values = np.exp(-(span**2) / (2 * sigma**2)).reshape(-1, size).sum(axis=0)
+    return torch.from_numpy(values / values.sum())
 
 
 def _margins(size: int, stride: int) -> tuple[int, int]:
