@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -130,11 +129,30 @@ def _performance() -> str:
     results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
     for path in results:
         content = read_json(path)
-        rows = content["rows"] if isinstance(content, dict) else content
-        lines += [f"## {path.stem}", "", "```json", json.dumps(rows, indent=1)[:20_000], "```", ""]
+        machine = ", ".join(f"{key} {value}" for key, value in content["machine"].items())
+        lines += [f"## {path.stem}", "", machine, ""]
+        lines += [
+            "| row | who | result | times ours | target | verdict |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in content["rows"]:
+            for line in row["lines"]:
+                lines.append(_benchmark_line(row["row"], line))
+        lines.append("")
     if not results:
         lines.append("No results are stored yet.")
     return "\n".join(lines) + "\n"
+
+
+def _benchmark_line(row: str, line: dict[str, Any]) -> str:
+    result = f"{line['median']:.4g} s" if "median" in line else "—"
+    target = f"≥ {line['target']:g}" if line.get("target") is not None else ""
+    if "value" in line:
+        result = f"{line['value']:.4g} {line['unit']}".strip()
+        bounds = (("≥", line["low"]), ("≤", line["high"]))
+        target = ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    ratio = f"{line['ratio']:.2f}" if "ratio" in line else ""
+    return f"| {row} | {line['who']} | {result} | {ratio} | {target} | {line['verdict']} |"
 
 
 def _paper(paper: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Whitened:
 def whiten(inputs: np.ndarray, sigma_x: float = 1.0, cutoff: float = 1e-10) -> Whitened:
     r"""Whiten inputs X (d, n) by the singular value decomposition.
 
-    $$ X = U S V^\top, \quad X_w = \sqrt{n}\,\sigma_x V_r^\top, \quad X_w X_w^\top = n \sigma_x^2 I $$
+    $$ X = U S V^\top, \quad X_w = \sqrt{n}\sigma_x V_r^\top, \quad X_w X_w^\top = n\sigma_x^2 I $$
 
     Directions whose singular value is below `cutoff` times the largest are dropped: a QR
     decomposition would fill them with junk (constant pixels have no direction to keep).
