@@ -167,10 +167,9 @@ def plot(result: Result) -> Figure:
         index = np.arange(1, len(theory) + 1)
         right.semilogy(index, theory / theory[0], color=color, label=name)
         right.semilogy(index, trained / theory[0], "o", color=color, mfc="white", ms=3)
-    left.set_xscale("log")
     left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$", title="(a) input correlations",
-             ylim=(1e-10, 3))  # fmt: skip
-    left.legend(loc="lower left", fontsize=7)
+             ylim=(1e-10, 300))  # fmt: skip
+    left.legend(loc="upper right", fontsize=7)
     right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$",
               title="(b) training linear models on them")  # fmt: skip
     right.set_xticks([1, 5, 10, 15, 20])

@@ -30,7 +30,7 @@ def plot(result: Result) -> Figure:
         label=f"$P(N,T)$, $N={result.initialisations}$ models",
     )  # fmt: skip
     axis.set(xlabel="index $i$", ylabel="eigenvalue", ylim=(1e-8, 2))
-    axis.legend(loc="upper right")
+    axis.legend(loc="lower left", bbox_to_anchor=(0.2, 0.0))
     return figure
 
 

@@ -48,7 +48,7 @@ def plot(result: Result) -> Figure:
         va="center",
     )
     axis.set(xlabel="index $i$", ylabel="eigenvalue", ylim=(1e-8, 2))
-    axis.legend(loc="upper right", bbox_to_anchor=(1.0, 0.93))
+    axis.legend(loc="lower left", bbox_to_anchor=(0.2, 0.0))
     return figure
 
 

@@ -1,0 +1,76 @@
+"""What the ribbons experiments find, at their smallest preset."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
+from hyperribbon.experiments.ribbons._text import token_features
+from hyperribbon.theory.ribbons import Ribbon, sgd
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    def run(name):
+        module = import_module(f"hyperribbon.experiments.ribbons.{name}")
+        folder = tmp_path_factory.mktemp(name)
+        result = module.compute(module.PRESETS["smoke"], Context(0, folder, folder))
+        found = {claim.id.split("/")[-1]: claim.verdict for claim in module.claims(result)}
+        return found, result
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "hold", "fail"),
+    [
+        ("fig3", ["tail", "simulation"], ["head", "mean-negligible"]),
+        ("fig5", ["P-i1", "P1-i3", "P1_sigma-i2", "handover", "dimensions"], ["concentration"]),
+        ("fig6", ["lemma-1", "lemma-3"], ["informative"]),
+        ("fig7", ["tail-grows-summed", "tail-share", "simulation"], ["tail-grows", "head-grows"]),
+        ("fig8", ["table"], ["few-dimensions"]),
+        ("weight_decay", ["exact", "bound", "simulation"], ["printed"]),
+        ("kernels", ["bound", "low-dimensional", "simulation"], []),
+        ("sgd", ["exact", "bound-verified"], ["constant", "bound-printed", "stability"]),
+    ],
+)
+def test_claims_get_the_verdict_that_the_mathematics_gives(verdicts, name, hold, fail):
+    found, _ = verdicts(name)
+    assert {claim: found[claim] for claim in [*hold, *fail]} == {
+        **dict.fromkeys(hold, "holds"),
+        **dict.fromkeys(fail, "fails"),
+    }
+
+
+def setting(**change):
+    return {
+        "samples": 8, "dimensions": 20, "slope": 0.3, "sigma_star": 1.5, "sigma_w": 0.7,
+        "alpha": 0.2, "steps": [5, 12], "initialisations": 4000, "inputs_seed": 1, "seed": 2,
+        **change,
+    }  # fmt: skip
+
+
+def test_training_has_the_covariance_of_the_closed_form():
+    item = setting()
+    spectra = pca_spectra([moments_of_training(item)], 4000, (5, 12))
+    for steps, spectrum in zip((5, 12), spectra, strict=True):
+        ribbon = Ribbon.exponential(8, 0.3, sigma_star=1.5, sigma_w=0.7, alpha=0.2, steps=steps)
+        # An eigenvalue of a covariance over N draws has a relative error of about √(2/N) = 2%.
+        np.testing.assert_allclose(spectrum, ribbon.spectrum(), rtol=0.1)
+
+
+def test_simulated_batches_follow_the_exact_second_moments():
+    from hyperribbon.experiments.ribbons._simulation import fixed_problem
+
+    item = setting(batch_size=2, steps=[12])
+    X, y, _ = fixed_problem(item)
+    spectrum = pca_spectra([moments_of_training(item)], 4000, (12,))[0]
+    np.testing.assert_allclose(spectrum, sgd(X, y, 0.7, 0.2, 12, 2).spectrum(), rtol=0.15)
+
+
+def test_text_features_are_rows_of_word_vectors():
+    features = token_features(50, tokens=4, width=6, words=300)
+    assert features.shape == (50, 24) and np.isfinite(features).all()
+    np.testing.assert_array_equal(features, token_features(50, tokens=4, width=6, words=300))
