@@ -12,7 +12,7 @@ import torch
 from hyperribbon.spectra.basis import Basis
 from hyperribbon.spectra.products import Products
 
-__all__ = ["Pairs", "Search", "lanczos", "select"]
+__all__ = ["Pairs", "Search", "blend", "lanczos", "select"]
 
 _DOUBT = 0.01  # probability allowed for a missed eigenvalue to stay unseen
 _SETTLED = 0.01  # relative residual at which the top of a confirming chain is known well enough
@@ -51,6 +51,12 @@ def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
     return torch.cat([torch.arange(low), torch.arange(size - (k - low), size)])
 
 
+def blend(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sum (1, P) of rows, each scaled to unit length."""
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return (rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny)).sum(0, keepdim=True)
+
+
 def lanczos(
     products: Products,
     k: int,
@@ -66,7 +72,8 @@ def lanczos(
 
     The basis grows along the Krylov chain Q, AQ, A²Q, … of two random vectors (thick-restart block
     Lanczos with full reorthogonalisation), so an eigenvalue that is repeated shows at least twice.
-    After a warm start it grows along the leading principal directions of the residuals. When all
+    A warm start begins a chain at the sum of the vectors given: k products then span what k old
+    eigenvectors span, and every further one improves all of them at once. When all
     wanted residuals are below tol·‖A‖, and values are repeated or the start was warm, a confirming
     chain starts at a random vector orthogonal to everything known. A wanted eigenvalue that was
     missed (a further copy, a new one) would show there. By the bound 1.648 √P exp(−√ε (2j − 1)) of
@@ -84,10 +91,10 @@ def lanczos(
         max_matvecs: Products after which the best pairs so far are returned.
     """
     search = Search(products, k, which, tol, capacity)
-    if start is None:
+    if start is None or not bool(start.any()):
         search.begin_chain(torch.cat([draw(), draw()]))
     else:
-        search.begin(start if bool(start.any()) else draw())
+        search.begin_chain(blend(start))
     confirmed, expected = False, None  # the values the confirming chain, if any, should not change
     while True:
         search.rayleigh_ritz()
@@ -101,10 +108,10 @@ def lanczos(
                 break
             expected = search.wanted_values
             search.begin_chain(draw())
-        elif search.chain is not None and (expected is not None or not search.looks_solved):
+        elif expected is not None:
             search.extend_chain(draw)
         else:
-            search.reduce_residuals(draw)
+            search.improve(draw)
     return search.pairs()
 
 
@@ -121,13 +128,6 @@ class Search:
         self.tail = torch.empty(0)  # directions the next link has,
         self.coupling = torch.empty(0)  # and the parts of the last link's images along them
         self._residuals: torch.Tensor | None = None
-
-    def begin(self, rows: torch.Tensor) -> None:
-        """Start from one vector (a chain) or a block (a subspace to be improved)."""
-        if len(rows) == 1:
-            self.begin_chain(rows)
-        else:
-            self.basis.expand(rows)
 
     def begin_chain(self, rows: torch.Tensor) -> None:
         """Start a chain at new directions, with room to grow."""
@@ -225,6 +225,13 @@ class Search:
                 ends.append(sqrt(part) * (2 * length - 1) >= self._needed)
         return all(ends)
 
+    def improve(self, draw: Callable[[], torch.Tensor]) -> None:
+        """Bring the wanted pairs closer: along the chain, or what it leaves of the residuals."""
+        if self.chain is not None and not self.looks_solved:
+            self.extend_chain(draw)
+        else:
+            self.reduce_residuals(draw)
+
     def extend_chain(self, draw: Callable[[], torch.Tensor]) -> None:
         """Add the next link of the chain, or a new direction when the chain is exhausted."""
         if len(self.tail) == 0:
@@ -252,6 +259,12 @@ class Search:
             self._restart()
         if len(rows) == 0 or not self.basis.expand(rows):
             self.begin_chain(draw())
+
+    def next_best(self) -> torch.Tensor:
+        """Return the Ritz vector (1, P) that would be wanted next; none (0, P) when all are."""
+        more = select(self.values, self.k + 1, self.which)
+        others = more[~torch.isin(more, self.wanted)][:1]
+        return self.basis.combine(self.coefficients[:, others])
 
     def pairs(self) -> Pairs:
         """Return the wanted pairs with their true residuals."""

@@ -12,13 +12,13 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.eigensolvers import as_spectrum, eigsh, products_limit
-from hyperribbon.spectra.lanczos import Search
+from hyperribbon.spectra.lanczos import Search, blend
 from hyperribbon.spectra.planning import free_memory, lanczos_capacity
 from hyperribbon.spectra.products import Products
 
 __all__ = ["track"]
 
-_FADED = 1e-6  # image of the scout, relative to ‖A‖, below which it starts again at random
+_NOISE = 0.03  # random part of each start, relative to one eigenvector
 
 
 def track(
@@ -34,10 +34,9 @@ def track(
     """Return k eigenpairs of each of a sequence of operators, each warm-started from the last.
 
     The operators are made and used one at a time, so a generator keeps only one of them alive.
-    Each step multiplies the last eigenvectors, and one scout: a vector outside their span that
-    follows the power iteration s ← A s from one operator to the next, starting at random, and so
-    turns towards an eigenvalue that grows into the wanted ones. Then the basis grows along the
-    residuals until they meet the tolerance. Every spectrum has its true residuals.
+    Each step follows the Krylov chain of the sum of the last eigenvectors, of the one that would be
+    wanted next, and of a little noise, in which an eigenvalue that grows into the wanted ones shows
+    within a few steps. Every spectrum has its true residuals.
 
     Args:
         operators: Operators in order, or a function that makes one from an item of `weights`.
@@ -71,12 +70,12 @@ def track(
     spectra: list[Spectrum] = []
     generator = torch_generator(seed, "track")
     last: Spectrum | None = None
-    scout: torch.Tensor | None = None
+    guard: torch.Tensor | None = None
     for op in sequence:
         if last is None:
             last = eigsh(op, k, which, tol, "lanczos", seed=seed)
         else:
-            last, scout = _follow(Products(op), last, scout, which, tol, generator)
+            last, guard = _follow(Products(op), last, guard, which, tol, generator)
         spectra.append(last if eigenvectors else replace(last, eigenvectors=None))
     return spectra
 
@@ -84,13 +83,12 @@ def track(
 def _follow(
     products: Products,
     last: Spectrum,
-    scout: torch.Tensor | None,
+    guard: torch.Tensor | None,
     which: str,
     tol: float,
     generator: torch.Generator,
-) -> tuple[Spectrum, torch.Tensor | None]:
-    """Return the spectrum of the next operator and the scout's image."""
-    k = len(last)
+) -> tuple[Spectrum, torch.Tensor]:
+    """Return the spectrum of the next operator and the Ritz vector that would be wanted next."""
     if last.eigenvectors is None or last.eigenvectors.shape[0] != products.size:
         raise ArgumentError(
             "operators",
@@ -101,23 +99,19 @@ def _follow(
 
     def draw() -> torch.Tensor:
         row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
-        return row.to(products.device)
+        return (row / torch.linalg.vector_norm(row)).to(products.device)
 
+    k = len(last)
+    start = blend(last.eigenvectors.T.to(products.device, products.dtype)) + _NOISE * draw()
+    if guard is not None:
+        start = start + guard.sum(0)
     capacity = lanczos_capacity(products, k, free_memory(products.device))
     search = Search(products, k, which, tol, capacity)
-    known = last.eigenvectors.T.to(products.device, products.dtype)
-    search.begin(torch.cat([known, draw() if scout is None else scout]))
-    image = search.basis.images[k].clone() if search.basis.size > k else None
-    limit = products_limit(k)
-    while True:
-        search.rayleigh_ritz()
-        if search.basis.is_complete or search.is_solved() or products.matvecs >= limit:
+    search.begin_chain(start)
+    search.rayleigh_ritz()
+    while not (search.basis.is_complete or search.is_solved()):
+        if products.matvecs >= products_limit(k):
             break
-        search.reduce_residuals(draw)
-    outside = None
-    if image is not None and not search.basis.is_complete:
-        vectors = search.basis.combine(search.coefficients[:, search.wanted])
-        rest = image - (vectors @ image) @ vectors
-        moved = float(torch.linalg.vector_norm(rest)) > _FADED * search.norm
-        outside = rest.unsqueeze(0) if moved else None
-    return as_spectrum(products, search.pairs(), tol, True), outside
+        search.improve(draw)
+        search.rayleigh_ritz()
+    return as_spectrum(products, search.pairs(), tol, True), search.next_best()
