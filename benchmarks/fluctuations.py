@@ -11,7 +11,7 @@ from benchmarks.harness import Limit, Measure
 from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import simulate_one_layer, simulate_two_layer
 
-N, S, CHAINS, STEPS = 100, 10, 128, 6000
+N, S, CHAINS, STEPS = 100, 10, 128, 2000
 
 
 def _task(samples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -20,7 +20,7 @@ def _task(samples: int) -> tuple[np.ndarray, np.ndarray]:
     return X, rng.normal(size=N) @ X + 0.1 * rng.normal(size=samples)
 
 
-def _rate(run, chain_steps: int, repeats: int = 5) -> float:
+def _rate(run, chain_steps: int, repeats: int = 3) -> float:
     """Return the median millions of chain-steps a second of processor time."""
     run()
     rates = []

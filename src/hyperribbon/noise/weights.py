@@ -178,17 +178,17 @@ class _Rows:
     def __len__(self) -> int:
         return max(0, self._count - self._start)
 
-    def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the rows in order."""
-        for first in range(self._start, self._count, self._block):
-            yield self.block(first, min(first + self._block, self._count))
-
-    def starts(self) -> list[tuple[int, int]]:
-        """Return the ranges of the blocks."""
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the first and one past the last row of every block."""
         return [
             (first, min(first + self._block, self._count))
             for first in range(self._start, self._count, self._block)
         ]
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the rows in order."""
+        for first, last in self.ranges():
+            yield self.block(first, last)
 
     def block(self, first: int, last: int) -> np.ndarray:
         """Return rows [first, last)."""
@@ -226,19 +226,21 @@ def _dense_modes(rows: _Rows, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _gram_modes(rows: _Rows, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    n, first = len(rows), rows.starts()[0][0]
+    n, ranges = len(rows), rows.ranges()
+    first = ranges[0][0]
     gram = np.empty((n, n))
-    for position, (a, b) in enumerate(rows.starts()):
+    for position, (a, b) in enumerate(ranges):
         left = rows.block(a, b) - mean
-        for c, d in rows.starts()[position:]:
+        for c, d in ranges[position:]:
             right = left if c == a else rows.block(c, d) - mean
-            gram[a - first : b - first, c - first : d - first] = left @ right.T
-            gram[c - first : d - first, a - first : b - first] = (left @ right.T).T
+            product = left @ right.T
+            gram[a - first : b - first, c - first : d - first] = product
+            gram[c - first : d - first, a - first : b - first] = product.T
     values, vectors = np.linalg.eigh(gram / (n - 1))
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     keep = values > 1e-14 * max(values[0], 1e-300)
     values, vectors = values[keep], vectors[:, keep]
     modes = np.zeros((rows.width, len(values)))
-    for a, b in rows.starts():
+    for a, b in ranges:
         modes += (rows.block(a, b) - mean).T @ vectors[a - first : b - first]
     return values, modes / np.sqrt(values * (n - 1))
