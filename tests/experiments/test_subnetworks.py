@@ -47,7 +47,6 @@ def test_reinitialising_everything_gives_the_start_and_nothing_the_end(context):
         assert curves[name][0, 0] == curves["prune-change"][0, 0]
     ends = {curves[f"reinitialize-{c}"][0, -1] for c in ("change", "magnitude", "random")}
     assert len(ends) == 1
-    assert not any("p = 0.9" in claim.statement for claim in fig3_6.claims(result))
     full = fig3_6.claims(replace(result, full=True))
     assert len(full) > len(fig3_6.claims(result))
 

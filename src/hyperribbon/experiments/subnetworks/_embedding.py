@@ -14,7 +14,6 @@ from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.subnetworks._training import (
     TrainingConfig,
     load_run,
-    shared_results,
     test_data,
     trained_runs,
 )
@@ -27,7 +26,7 @@ def hidden_embedding(
 ) -> list[dict[str, np.ndarray]]:
     """Return position (points, 2), labels, neighbour_accuracy and within for every run."""
     items = [{**run, "points": points} for run in trained_runs(config, context)]
-    return shared_results(context, _embed, items, "t-SNE")
+    return context.shared_map(_embed, items, "t-SNE")
 
 
 def _embed(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from hyperribbon.experiments.subnetworks._training import (
     TrainingConfig,
     fresh_model,
     load_run,
-    shared_results,
     test_data,
     trained_runs,
 )
@@ -31,7 +30,7 @@ def layer_measurements(
     "critical", "robust" (1 where that is the verdict).
     """
     items = [{**item, "draws": draws} for item in trained_runs(config, context, **changes)]
-    measured = shared_results(context, _measure, items, "layers")
+    measured = context.shared_map(_measure, items, "layers")
     return {key: np.array([one[key] for one in measured]) for key in measured[0]}
 
 

@@ -13,13 +13,12 @@ from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.subnetworks._training import (
     TrainingConfig,
     load_run,
-    shared_results,
     test_data,
     train_data,
     trained_runs,
 )
 from hyperribbon.inspection import Anisotropy, measure_anisotropy
-from hyperribbon.subnetworks import evaluate, prune, rank, reinitialize
+from hyperribbon.subnetworks import evaluate, prune, reinitialize, select
 
 __all__ = ["SpectralConfig", "fractions_of", "spectral_curve", "summary_of"]
 
@@ -56,56 +55,74 @@ def spectral_curve(
     config: SpectralConfig, context: Context, operation: str, order: str
 ) -> dict[str, np.ndarray]:
     """Return the summaries of every run along the fractions, (seeds, fractions) each."""
-    items = [
-        {
-            **run,
-            "operation": operation,
-            "order": order,
-            "fractions": fractions_of(config, order),
-            "samples": config.samples,
-            "outputs": config.outputs,
-        }
-        for run in trained_runs(config, context)
-    ]
-    curves = shared_results(context, _curve, items, f"spectra, {operation} {order} first")
-    return {key: np.array([curve[key] for curve in curves]) for key in curves[0]}
+    runs = trained_runs(config, context)
+    fractions = fractions_of(config, order)
+    items = [_item(config, run, operation, order, f) for run in runs for f in fractions]
+    points = context.shared_map(_point, items, f"spectra, {operation} {order} first")
+    return {
+        key: np.array([point[key] for point in points]).reshape(len(runs), len(fractions))
+        for key in points[0]
+    }
+
+
+def _item(
+    config: SpectralConfig, run: Mapping[str, Any], operation: str, order: str, fraction: float
+) -> dict[str, Any]:
+    """Return the item of one point; the ends, where the order plays no part, have one name."""
+    if fraction == 0.0:
+        operation = "reinitialize"
+    if fraction in (0.0, 1.0):
+        order = "largest"
+    return {
+        **run,
+        "operation": operation,
+        "order": order,
+        "fraction": fraction,
+        "samples": config.samples,
+        "outputs": config.outputs,
+        "vectors": operation == "reinitialize" and order != "smallest",
+    }
 
 
 def summary_of(measured: Anisotropy) -> dict[str, float]:
-    """Return the numbers of one spectrum that the figures show."""
-    assert measured.effective_ranks is not None and measured.kurtoses is not None
+    """Return the numbers of one spectrum that the figures show; NaN where not measured."""
     count = len(measured.eigenvalues)
+    ranks, kurtoses = measured.effective_ranks, measured.kurtoses
+    if ranks is None or kurtoses is None:
+        ranks = kurtoses = measured.eigenvalues * float("nan")
     return {
         "t50": measured.trace_ratio(min(50, count)),
         "t100": measured.trace_ratio(min(100, count)),
         "spectral_norm": measured.spectral_norm,
         "frobenius": measured.frobenius,
-        "effective_rank50": float(measured.effective_ranks[:50].mean()),
-        "effective_rank100": float(measured.effective_ranks.mean()),
-        "kurtosis50": float(measured.kurtoses[:50].mean()),
-        "kurtosis100": float(measured.kurtoses.mean()),
+        "effective_rank50": float(ranks[:50].mean()),
+        "effective_rank100": float(ranks.mean()),
+        "kurtosis50": float(kurtoses[:50].mean()),
+        "kurtosis100": float(kurtoses.mean()),
     }
 
 
-def _curve(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _point(item: Mapping[str, Any]) -> dict[str, float]:
     run = load_run(item)
-    ranking = rank(
+    mask = select(
         run.final,
         run.initial,
+        fraction=item["fraction"],
         criterion="random" if item["order"] == "random" else "change",
         order="largest" if item["order"] == "largest" else "smallest",
         include="all",
         seed=derive_seed(item["seed"], "random selection"),
     )
-    inputs = train_data(item, item["samples"]).inputs
-    rows = []
-    for fraction in item["fractions"]:
-        mask = ranking.select(fraction)
-        if item["operation"] == "prune":
-            state = prune(run.final, mask)
-        else:
-            state = reinitialize(run.final, run.initial, mask)
-        measured = measure_anisotropy(run.model, inputs, state=state, outputs=item["outputs"])
-        accuracy = float(evaluate(run.model, [state], test_data(item)).mean())
-        rows.append({**summary_of(measured), "accuracy": accuracy})
-    return {key: np.array([row[key] for row in rows]) for key in rows[0]}
+    if item["operation"] == "prune":
+        state = prune(run.final, mask)
+    else:
+        state = reinitialize(run.final, run.initial, mask)
+    measured = measure_anisotropy(
+        run.model,
+        train_data(item, item["samples"]).inputs,
+        state=state,
+        outputs=item["outputs"],
+        vectors=item["vectors"],
+    )
+    accuracy = float(evaluate(run.model, [state], test_data(item)).mean())
+    return {**summary_of(measured), "accuracy": accuracy}

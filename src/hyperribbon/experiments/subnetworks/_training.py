@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +28,6 @@ __all__ = [
     "mean_and_error",
     "presets",
     "run_items",
-    "shared_results",
     "source_of",
     "test_data",
     "train_data",
@@ -163,10 +162,9 @@ def run_items(config: TrainingConfig, context: Context, **changes: Any) -> list[
 
 def trained_runs(config: TrainingConfig, context: Context, **changes: Any) -> list[dict[str, Any]]:
     """Train every seed unless that is done; return items for `load_run` in any process."""
-    return [
-        {**item, "folder": str(context.shared_folder(_train, item, f"training seed {number}"))}
-        for number, item in enumerate(run_items(config, context, **changes), 1)
-    ]
+    items = run_items(config, context, **changes)
+    folders = context.shared_folders(_train, items, "training")
+    return [{**item, "folder": str(folder)} for item, folder in zip(items, folders, strict=True)]
 
 
 def load_run(item: Mapping[str, Any]) -> Run:
@@ -191,13 +189,6 @@ def train_data(item: Mapping[str, Any], limit: int | None = None) -> LabelledDat
 def test_data(item: Mapping[str, Any]) -> LabelledData:
     """Return the test images."""
     return _data(item["data"], "test", 0)
-
-
-def shared_results(
-    context: Context, function: Callable[[Any], Any], items: list[dict[str, Any]], label: str
-) -> list[Any]:
-    """Return function(item) for every item, computed once for all figures."""
-    return [context.shared(function, item, label) for item in items]
 
 
 def mean_and_error(values: Any) -> tuple[Any, Any]:
