@@ -45,7 +45,7 @@ class LinearOperator(ABC):
     """
 
     is_symmetric = True
-    has_exact_trace = False
+    has_exact_trace: bool = False
 
     def __init__(
         self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device | str

@@ -11,8 +11,8 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.gram import gram_matrix, squared_columns, squared_norm
-from hyperribbon.operators.hessian import RiskOperator
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk_operator import RiskOperator
 
 __all__ = ["FactoredOperator"]
 

@@ -39,12 +39,10 @@ class GGN(FactoredOperator):
         )
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
-        assert self.risk.loss is not None
-        return self.risk.loss.curvature(chunk.point.outputs, chunk.targets, block)
+        return self.risk.criterion.curvature(chunk.point.outputs, chunk.targets, block)
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:
-        assert self.risk.loss is not None
-        return self.risk.loss.root(chunk.point.outputs, chunk.targets)
+        return self.risk.criterion.root(chunk.point.outputs, chunk.targets)
 
     def _scale(self) -> float:
         return 1.0 / self.risk.amount

@@ -135,8 +135,7 @@ class GradientCovariance(FactoredOperator):
         return slope * along.reshape(*along.shape, *(1,) * (slope.ndim - 2))
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:
-        assert self.risk.loss is not None
-        return self.risk.loss.gradient(chunk.point.outputs, chunk.targets).unsqueeze(0)
+        return self.risk.criterion.gradient(chunk.point.outputs, chunk.targets).unsqueeze(0)
 
     def _scale(self) -> float:
         return self.factor * self.risk.samples / self.risk.amount**2

@@ -2,76 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
 from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
-from hyperribbon.operators.base import LinearOperator
+from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.data import Data
+from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Forward, Risk
+from hyperribbon.operators.risk_operator import RiskOperator
 
-__all__ = ["Hessian", "RiskOperator"]
-
-Self = TypeVar("Self", bound="RiskOperator")
-
-
-class RiskOperator(LinearOperator):
-    """A symmetric matrix on the parameters that is a sum over the samples of a risk.
-
-    Subclasses give `_add_chunk`, the unscaled product of one chunk, and `_scale`.
-    """
-
-    def __init__(self, risk: Risk) -> None:
-        size = risk.space.dimension
-        super().__init__((size, size), risk.dtype, risk.device)
-        self.risk = risk
-
-    @property
-    def space(self) -> ParameterSpace:
-        """The coordinates: which entry is which weight."""
-        return self.risk.space
-
-    def at(self: Self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Self:
-        """Return the same operator at other weights: named tensors, or coordinates (P,)."""
-        return self._with(self.risk.at(weights))
-
-    def layers(self: Self) -> dict[str, Self]:
-        """Return the diagonal blocks: one operator a layer, by the layer's name."""
-        return {name: self._with(self.risk.on(s)) for name, s in self.space.layers().items()}
-
-    def _with(self: Self, risk: Risk) -> Self:
-        other = copy.copy(self)
-        RiskOperator.__init__(other, risk)
-        return other
-
-    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        step = self.risk.columns_at_once()
-        pieces = [self._multiply_some(piece) for piece in block.split(step, dim=1)]
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)) * self._scale()
-
-    def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
-        named = self.space.unflatten(block)
-        total: dict[str, torch.Tensor] = {}
-        for chunk in self.risk.chunks():
-            for name, piece in self._chunk_product(chunk, named).items():
-                if name in total:
-                    total[name] += piece
-                else:
-                    total[name] = piece
-        return self.space.flatten(total, batched=True)
-
-    def _chunk_product(
-        self, chunk: Chunk, block: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        raise NotImplementedError
-
-    def _scale(self) -> float:
-        raise NotImplementedError
+__all__ = ["Hessian"]
 
 
 class Hessian(RiskOperator):
@@ -101,6 +45,8 @@ class Hessian(RiskOperator):
             [0., 0., 2.]])
     """
 
+    _forwards = 6.0
+
     def __init__(
         self,
         model: nn.Module,
@@ -116,6 +62,27 @@ class Hessian(RiskOperator):
             Risk(model, loss, data, params=params, mask=mask, forward=forward, memory=memory)
         )
 
+    @property
+    def has_exact_trace(self) -> bool:
+        """Whether diagonal and trace cost a few passes: for chains of piecewise linear layers.
+
+        There the model is piecewise linear in every single weight, so its own curvature has a zero
+        diagonal and the Hessian has the diagonal of the Gauss-Newton matrix.
+        """
+        return self.risk.is_piecewise_linear and self.risk.criterion.is_convex
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the diagonal, exactly; see `has_exact_trace` for what it costs."""
+        if not self.has_exact_trace:
+            return super().diagonal()
+        return squared_columns(self.risk, self._loss_root) * self._scale()
+
+    def trace(self) -> float:
+        """Return the trace, exactly; see `has_exact_trace` for what it costs."""
+        if not self.has_exact_trace:
+            return super().trace()
+        return squared_norm(self.risk, self._loss_root) * self._scale()
+
     def loss(self) -> float:
         """Return the value of the risk."""
         return self.risk.value()
@@ -127,8 +94,10 @@ class Hessian(RiskOperator):
     def _chunk_product(
         self, chunk: Chunk, block: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        assert self.risk.loss is not None
-        return chunk.point.curve(self.risk.loss, chunk.targets, block)
+        return chunk.point.curve(self.risk.criterion, chunk.targets, block)
 
     def _scale(self) -> float:
         return 1.0 / self.risk.amount
+
+    def _loss_root(self, chunk: Chunk) -> torch.Tensor:
+        return self.risk.criterion.root(chunk.point.outputs, chunk.targets)

@@ -15,6 +15,8 @@ from hyperribbon.operators.losses import CrossEntropy, one_element_each
 
 __all__ = ["Categorical", "Gaussian", "Likelihood"]
 
+_GROUP = 64  # neighbouring samples whose random numbers come from one generator
+
 
 class Likelihood(ABC):
     """p(y | f) of outputs f (n, …)."""
@@ -35,7 +37,11 @@ class Likelihood(ABC):
     def draw_scores(
         self, outputs: torch.Tensor, inputs: Any, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
-        """Return scores (samples, n, …) of targets drawn from p."""
+        """Return scores (samples, n, …) of targets drawn from p.
+
+        The seed holds the number of the stream and the position of the first sample, so that a
+        sample's draws do not depend on how the data are cut.
+        """
 
 
 class Categorical(Likelihood):
@@ -65,8 +71,7 @@ class Categorical(Likelihood):
     ) -> torch.Tensor:
         """Return p − e_y of drawn classes y."""
         p = _probabilities(outputs)
-        generator = torch_generator(seed[0], "fisher", seed[1])
-        uniform = torch.rand(samples, *p[:, 0].shape, generator=generator, dtype=torch.float64)
+        uniform = _draw(torch.rand, seed, samples, p[:, 0].shape)
         below = p.double().cumsum(1).unsqueeze(0) < uniform.to(p.device).unsqueeze(2)
         drawn = below.sum(2).clamp(max=p.shape[1] - 1)
         return torch.stack([softmax.residual(p, softmax.one_hot(y, p)) for y in drawn])
@@ -121,8 +126,7 @@ class Gaussian(Likelihood):
         self, outputs: torch.Tensor, inputs: Any, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
         """Return −L⁻ᵀz of standard normal z, which is Σ⁻¹(f − y) of drawn y."""
-        generator = torch_generator(seed[0], "fisher", seed[1])
-        normal = torch.randn(samples, *outputs.shape, generator=generator, dtype=torch.float64)
+        normal = _draw(torch.randn, seed, samples, outputs.shape)
         return self._whitened(outputs, inputs, normal.to(outputs))
 
     def _whitened(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
@@ -169,3 +173,23 @@ def _probabilities(outputs: torch.Tensor) -> torch.Tensor:
             "model", outputs, "its outputs have no class axis", "Return logits of shape (n, C, …)."
         )
     return softmax.probabilities(outputs)
+
+
+def _draw(
+    sampler: Callable[..., torch.Tensor], seed: tuple[int, int], samples: int, shape: torch.Size
+) -> torch.Tensor:
+    """Return random numbers (samples, *shape) for the data positions seed[1], seed[1] + 1, …."""
+    stream, start = seed
+    groups = range(start // _GROUP, (start + shape[0] - 1) // _GROUP + 1)
+    drawn = [
+        sampler(
+            _GROUP,
+            samples,
+            *shape[1:],
+            generator=torch_generator(stream, "fisher", group),
+            dtype=torch.float64,
+        )
+        for group in groups
+    ]
+    offset = start - groups.start * _GROUP
+    return torch.cat(drawn)[offset : offset + shape[0]].transpose(0, 1)

@@ -26,9 +26,11 @@ class Loss(ABC):
 
     Attributes:
         reduction: "mean", or "sum" for which the amount is one.
+        is_convex: Whether the loss is known to be convex in the outputs.
     """
 
     reduction: str = "mean"
+    is_convex: bool = True
 
     @abstractmethod
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
@@ -264,6 +266,8 @@ class BinaryCrossEntropy(_Elementwise):
 
 class CallableLoss(Loss):
     """Any function loss(outputs, targets) that is a mean or a sum over samples."""
+
+    is_convex = False
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

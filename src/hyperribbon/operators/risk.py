@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
-from hyperribbon.operators.chain import trace_chain
+from hyperribbon.operators.chain import ChainLinearisation, trace_chain
 from hyperribbon.operators.data import Data, Source, batch_size, cut
 from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
 from hyperribbon.operators.losses import Loss, recognise
@@ -182,18 +183,44 @@ class Risk:
         self._count()
         return 1.0 if self.loss is None or self.loss.reduction == "sum" else self._amount  # type: ignore[return-value]
 
+    @property
+    def criterion(self) -> Loss:
+        """The loss, for operators that have one."""
+        assert self.loss is not None
+        return self.loss
+
+    @property
+    def is_piecewise_linear(self) -> bool:
+        """Whether the model is a chain of linear and piecewise linear layers."""
+        return self._piecewise_linear
+
+    def working_bytes(self) -> int:
+        """Return an estimate of the memory of a product: what is kept and what is worked on."""
+        chunk = min(self._chunk_size(), self.samples)
+        kept = self.samples * self._sample_bytes if self._fits() else 0
+        return int(kept + 2 * chunk * self._sample_bytes + 4 * self.space.dimension * 8)
+
+    def forward_flops(self) -> float:
+        """Return the operations of one evaluation of the model on all the data."""
+        batch = next(self.source.batches())
+        count = min(_PROBE, batch_size(batch))
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), counter:
+            self.evaluate(self.weights(), cut(batch, 0, count))
+        return counter.get_total_flops() * self.samples / count
+
     def value(self) -> float:
         """Return L(θ)."""
-        assert self.loss is not None
-        total = sum(self.loss.total(c.point.outputs, c.targets).double() for c in self.chunks())
+        total = sum(
+            self.criterion.total(c.point.outputs, c.targets).double() for c in self.chunks()
+        )
         return float(total) / self.amount
 
     def gradient(self) -> torch.Tensor:
         """Return ∇L(θ) as coordinates (P,)."""
-        assert self.loss is not None
         total = torch.zeros(self.space.dimension, dtype=self.dtype, device=self.device)
         for chunk in self.chunks():
-            slope = self.loss.gradient(chunk.point.outputs, chunk.targets)
+            slope = self.criterion.gradient(chunk.point.outputs, chunk.targets)
             pulled = chunk.point.pull(slope.unsqueeze(0))
             total += self.space.flatten({name: t[0] for name, t in pulled.items()})
         return total / self.amount
@@ -235,6 +262,8 @@ class Risk:
 
         check_repeatable(model, evaluate)
         chunk = self._chunk(0, batch)
+        point = chunk.point
+        self._piecewise_linear = isinstance(point, ChainLinearisation) and point.is_piecewise_linear
         return max(1.0, chunk.point.nbytes / chunk.count)
 
     def columns_at_once(self) -> int:
