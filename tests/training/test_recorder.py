@@ -9,7 +9,15 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.training import Measurement, Recorder, RecordingWarning, mlp, predict, train
+from hyperribbon.training import (
+    DivergenceError,
+    Measurement,
+    Recorder,
+    RecordingWarning,
+    mlp,
+    predict,
+    train,
+)
 from hyperribbon.training.measurements import random_state
 
 LOSS = nn.CrossEntropyLoss()
@@ -195,6 +203,33 @@ def test_nan_loss_is_said_once_and_earlier_records_stay(images, tmp_path):
     recorder.release()
     assert recorder.overhead.failed == 3
     assert Trajectory.open(tmp_path / "a").steps.tolist() == [0, 1, 4]
+
+
+def test_a_diverged_run_goes_on_with_a_lower_rate(images, tmp_path):
+    targets = images[0].flatten(1)[:, :3]
+    settings = {"epochs": 6, "batch_size": 30, "seed": 1}
+    rates = {3: 1e9}  # the run is fine for three epochs
+    first = Recorder(tmp_path / "a")
+    with pytest.raises(DivergenceError):
+        train(
+            mlp((64, 8, 3)),
+            nn.MSELoss(),
+            (images[0], targets),
+            lr=0.01,
+            schedule=rates,
+            recorder=first,
+            **settings,
+        )
+    kept = Trajectory.open(tmp_path / "a")
+    assert kept.steps.tolist() == [0, 3, 6, 9]
+    again = Recorder(tmp_path / "a")  # the first one has let go of the folder
+    result = train(
+        mlp((64, 8, 3)), nn.MSELoss(), (images[0], targets), lr=0.001, recorder=again, **settings
+    )
+    assert result.history["lr"].tolist() == [0.01, 0.01, 0.01, 0.001, 0.001, 0.001]
+    whole = Trajectory.open(tmp_path / "a")
+    assert whole.steps.tolist() == [0, 3, 6, 9, 12, 15, 18]
+    assert equal_states(whole.weights(3), kept.weights(3))
 
 
 def test_a_full_disk_loses_nothing_and_training_goes_on(images, tmp_path, monkeypatch):

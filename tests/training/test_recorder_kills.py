@@ -30,7 +30,7 @@ def run(folder):
     model = nn.Sequential(mlp((6, 8)), nn.Dropout(0.3), mlp((8, 2)))
     measure = [Measurement("drift", drift, warm=True)]
     recorder = Recorder(folder, every="3it", probe=x, measure=measure)
-    train(model, nn.CrossEntropyLoss(), (x, y), epochs=50, lr=0.05, momentum=0.9, batch_size=16,
+    train(model, nn.CrossEntropyLoss(), (x, y), epochs=30, lr=0.05, momentum=0.9, batch_size=16,
           recorder=recorder, test=(x, y))
     recorder.close()
 
@@ -82,7 +82,7 @@ def test_killed_twenty_times_at_random_moments(tmp_path):
     assert "killed 20" in done.stdout
     for folder in (tmp_path / "killed").iterdir():
         trajectory = assert_same(tmp_path / "whole", folder)
-        assert trajectory.steps[-1] == 200 and len(trajectory) == 68
+        assert trajectory.steps[-1] == 120 and len(trajectory) == 41
 
 
 class Killed(Exception):

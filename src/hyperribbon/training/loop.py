@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
@@ -116,8 +116,9 @@ def train(
         augment: `augment(inputs, generator)` applied to every minibatch.
         on_epoch: Called as `on_epoch(epochs_done, model)`; training stops if it returns True.
         on_step: Called as `on_step(updates_done, model)`; training stops if it returns True.
-        recorder: Keeps records. With the folder of a killed run, training goes on from its last
-            record, bit for bit (callbacks may be called again for steps after it).
+        recorder: Keeps records, and is closed at the end. With the folder of a killed run, training
+            goes on from its last record, bit for bit (callbacks may be called again for steps
+            after it).
         test: Inputs and targets evaluated after every epoch.
 
     Raises:
@@ -147,7 +148,7 @@ def train(
     initial = copy_state(model)
     run = _Progress()
 
-    with in_mode(model, training=True), _own_randomness(seed):
+    with in_mode(model, training=True), _own_randomness(seed), recorder or nullcontext():
         if recorder is not None:
             run.step = recorder.attach(model, updater, progress=run)
             initial = recorder.initial_state()
@@ -185,8 +186,6 @@ def train(
                     recorder.step(number, epoch=run.step / length, metrics=metrics)
                 if run.stopped:
                     break
-        if recorder is not None:
-            recorder.finish()
     updater.zero_grad(set_to_none=True)
     return TrainingResult(initial, copy_state(model), run.history(), run.step)
 
