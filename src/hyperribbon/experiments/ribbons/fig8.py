@@ -21,6 +21,7 @@ TITLE = "Phase diagram of the dimension of the training manifold"
 
 _LEVELS = (3, 10, 30)
 _LEVEL_COLORS = ("black", "#CC79A7", "#E69F00")
+_RATIO_LEVELS = ((2, 3, 4.8, 7, 9, 12, 20), (1, 1.5, 2, 2.5, 3.2, 4, 5))
 _TABLE_SLOPES = (0.05, 0.1, 0.2, 0.5, 1.0)
 _TABLE_STEPS = (1, 32, 562, 10_000)
 _VERIFIED = {
@@ -221,7 +222,8 @@ def _surfaces(result: Result) -> Figure:
     axis.set_zticks(np.log10(ticks), [str(tick) for tick in ticks])
     axis.set_yticks(range(1, 6), [f"$10^{power}$" for power in range(1, 6)])
     axis.set(xlabel="slope $c$", ylabel="training time $T$")
-    axis.set_zlabel(r"$\sigma_*/\sigma_w$", labelpad=-2)
+    axis.zaxis.set_rotate_label(False)
+    axis.set_zlabel(r"$\sigma_*/\sigma_w$", labelpad=-1, rotation=90)
     axis.view_init(elev=24, azim=-125)
     axis.set_box_aspect(None, zoom=0.85)
     axis.legend(loc="upper center", ncols=3, columnspacing=0.8, handletextpad=0.1)
@@ -230,10 +232,10 @@ def _surfaces(result: Result) -> Figure:
 
 def _contours(result: Result) -> Figure:
     figure, axes = new_figure(1, 2, width="full", ratio=0.72, sharey=True)
-    for axis, letter, level, edge in zip(axes, "ef", _LEVELS, result.boundaries, strict=False):
+    for axis, letter, level, levels, edge in zip(
+        axes, "ef", _LEVELS, _RATIO_LEVELS, result.boundaries, strict=False
+    ):
         drawn = np.ma.masked_invalid(np.where(edge > 0, edge, np.nan))
-        seen = edge[np.isfinite(edge) & (edge > 0)]
-        levels = np.unique(np.round(np.geomspace(max(seen.min(), 0.6), seen.max() * 0.97, 9), 1))
         lines = axis.contour(
             result.grid_slopes, result.grid_steps, drawn.T, levels=levels,
             cmap=SEQUENTIAL, linewidths=1.3, norm=LogNorm(levels[0], levels[-1] * 1.4),
