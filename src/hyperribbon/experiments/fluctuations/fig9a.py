@@ -29,7 +29,7 @@ class Config:
     lr: float = 0.1
     batch_size: int = 100
     steps: int = 2000
-    chains: int = 1500
+    chains: int = 600
     small_init: float = 0.02
     theta: float = 0.1
 

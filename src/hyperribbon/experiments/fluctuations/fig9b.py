@@ -32,7 +32,7 @@ class Config:
     batch_size: int = 100
     steps: int = 1500
     chains: int = 1500
-    flow_chains: int = 700
+    flow_chains: int = 300
     theta: float = 0.1
 
 

@@ -27,7 +27,7 @@ class Config:
     label_variance: float = 0.01
     lr: float = 0.1
     batch_size: int = 10
-    steps: int = 60_000
+    steps: int = 30_000
     chains: int = 64
 
 
