@@ -2,10 +2,12 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hyperribbon.core import ArgumentError, Band, Claim
 from hyperribbon.core.store import Store
+from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.report import write_report
 from hyperribbon.report.parts import ClaimRow
 
@@ -102,7 +104,7 @@ def test_runs_of_one_experiment_stand_side_by_side(store: Store, tmp_path: Path)
     other = store.run("ribbons/fig4", {"slope": 0.7}, 0, title="A figure", preset="laptop")
     other.save_claims([_claim(1.0, "good")])
     page = _Elements(write_report([store.folder], tmp_path / "r.html").read_text())
-    assert "2 runs" in page.text
+    assert "2 experiment runs" in page.text
     columns = re.search(r"Claim\s*(laptop|smoke)\s*(laptop|smoke)", page.text)
     assert columns
     assert {columns[1], columns[2]} == {"laptop", "smoke"}
@@ -152,3 +154,26 @@ def test_the_gauge_places_measurement_and_band_in_their_order(measured: float):
         assert 0 <= row.mark <= 100
         assert (row.mark < row.band[0]) == (measured < 0.9)
         assert (row.mark > row.band[1]) == (measured > 1.1)
+
+
+def test_trainings_are_shown_together_and_a_damaged_one_does_not_hide_the_others(tmp_path: Path):
+    for name in ("first", "second", "broken"):
+        trajectory = Trajectory.create(tmp_path / name)
+        for step in range(5):
+            predictions = np.full((4, 3), 1 / 3) + 0.01 * step * np.eye(4, 3)
+            trajectory.append(step, metrics={"loss <i>": 1 / (step + 1)}, predictions=predictions)
+    (tmp_path / "broken" / "records" / "000002.json").write_text("{ cut")
+    page = _Elements(write_report([tmp_path], tmp_path / "r.html").read_text())
+    assert "3 recorded trainings" in page.text
+    assert "damaged" in page.text
+    assert "loss <i>" in page.text
+    assert "Paths of the predictions" in page.text
+    assert page.text.count("0.2") >= 2
+
+
+def test_a_damaged_inspection_is_named(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "run" / "inspection.json").write_text("{}")
+    page = _Elements(write_report([tmp_path / "run"], tmp_path / "r.html").read_text())
+    assert "damaged" in page.text

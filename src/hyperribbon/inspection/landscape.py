@@ -106,11 +106,14 @@ def _fluctuation_modes(subject: Subject, notebook: Notebook) -> torch.Tensor | N
 
 
 def _line_chart(line: LineSlice) -> Chart:
+    smooth = np.linspace(line.t[0], line.t[-1], 101)
+    here = line.loss[len(line.t) // 2]
+    prediction = here + line.slope * smooth + line.curvature * smooth**2 / 2
     return Chart(
         f"slice-{line.name.replace(' ', '-')}", f"Loss along the {line.name}", "distance", "loss",
         (
             Curve(line.t, line.loss, "measured", "both"),
-            Curve(line.t, line.quadratic, "quadratic prediction", dashed=True),
+            Curve(smooth, prediction, "quadratic prediction", dashed=True),
         ),
         toggles=("y",),
         caption=f"Curvature {line.curvature:.3g}. The quadratic holds to a tenth up to a distance "

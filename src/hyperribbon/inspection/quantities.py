@@ -42,7 +42,7 @@ class Quantity:
         '1.5 ± 0.25'
         """
         number = f"{self.value:,.0f}" if float(self.value).is_integer() else f"{self.value:.4g}"
-        return f"{number} ± {self.error:.1g}" if self.error > 0 else number
+        return f"{number} ± {self.error:.2g}" if self.error > 0 else number
 
 
 @dataclass(frozen=True)

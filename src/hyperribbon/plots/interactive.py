@@ -15,6 +15,7 @@ from hyperribbon.plots.style import COLORS
 __all__ = ["draw_interactive"]
 
 _BLACK = COLORS.index("#000000")
+_CAMERA = {"eye": {"x": 1.6, "y": 1.5, "z": 0.9}}
 
 
 def draw_interactive(chart: Chart) -> go.Figure:
@@ -52,7 +53,9 @@ def draw_interactive(chart: Chart) -> go.Figure:
     if chart.is_spatial:
         titles = {f"{name}axis": {"title": {"text": text}} for name, text in axes.items()}
         titles["zaxis"] = {"title": {"text": escape(chart.z_label)}}
-        figure.update_layout(scene={**titles, "aspectmode": "data"}, margin={"l": 0, "b": 0})
+        figure.update_layout(
+            scene={**titles, "aspectmode": "cube", "camera": _CAMERA}, margin={"l": 0, "b": 0}
+        )
         return figure
     for name, text, is_log in (("x", axes["x"], chart.log_x), ("y", axes["y"], chart.log_y)):
         layout: dict[str, Any] = {"title": {"text": text}, "type": "log" if is_log else None}

@@ -166,11 +166,11 @@ def _value(quantity: dict[str, Any], *, short: bool = False) -> str:
     if value is None:
         return "not finite"
     number = f"{value:,.0f}" if float(value).is_integer() else f"{value:.{3 if short else 4}g}"
-    return f"{number} ± {error:.1g}" if error and not short else number
+    return f"{number} ± {error:.2g}" if error and not short else number
 
 
 def _error(quantity: dict[str, Any]) -> str:
-    return f"± {quantity['error']:.1g}" if quantity["error"] else ""
+    return f"± {quantity['error']:.2g}" if quantity["error"] else ""
 
 
 def _shorten(cell: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path as FolderPath
+
 import numpy as np
 import pandas as pd
 
@@ -17,10 +19,18 @@ _MANY = 8
 """Runs above which a legend would hide the chart."""
 
 
-def trajectory_tabs(trajectories: list[Trajectory]) -> list[Tab]:
+def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
     """Return the tab that shows recorded trainings side by side."""
+    trajectories, damaged = [], []
+    for folder in folders:
+        try:
+            trajectory = Trajectory.open(folder)
+            trajectory.metrics()
+            trajectories.append(trajectory)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            damaged.append(Section(folder.name, warning=f"The files are damaged: {error!r}"))
     if not trajectories:
-        return []
+        return [Tab("Training", damaged)] if damaged else []
     names = [trajectory.folder.name for trajectory in trajectories]
     labels = distinct_labels(names, [str(trajectory.folder) for trajectory in trajectories])
     tables = {
@@ -37,7 +47,8 @@ def trajectory_tabs(trajectories: list[Trajectory]) -> list[Tab]:
     rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
     summary = Table("runs", "Runs", ("run", "records", "last step", *metrics), rows,
                     caption="Values at the last record that has them.")  # fmt: skip
-    return [Tab("Training", [Section("Training", pictures=pictures, tables=[summary])])]
+    section = Section("Training", pictures=pictures, tables=[summary])
+    return [Tab("Training", [section, *damaged])]
 
 
 def _embedding_chart(joint: JointEmbedding, labels: list[str]) -> Chart:

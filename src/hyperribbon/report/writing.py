@@ -12,7 +12,6 @@ from markupsafe import Markup
 from hyperribbon import __version__
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import RunFolder, ensure_folder, write_text
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.report.experiments import experiment_tabs
 from hyperribbon.report.inspections import INSPECTION_FILE, inspection_tabs
 from hyperribbon.report.parts import Page
@@ -51,7 +50,7 @@ def write_report(
     runs = [folder for folder in found if folder not in (*inspections, *trajectories)]
     tabs = [
         *inspection_tabs(inspections),
-        *trajectory_tabs([Trajectory.open(folder) for folder in trajectories]),
+        *trajectory_tabs(trajectories),
         *experiment_tabs([RunFolder(folder) for folder in runs]),
     ]
     subtitle = ", ".join(
