@@ -155,7 +155,7 @@ def tracking(lr: float) -> tuple[float, float, float]:
 
 def tracking_limits() -> list[Limit]:
     limits = []
-    for lr, high in ((0.01, 0.45), (0.1, None)):
+    for lr, high in ((0.002, 0.45), (0.01, None), (0.1, None)):
         ratio, warm, cold = tracking(lr)
         limits += [
             Limit(f"products warm over cold, rate {lr:g}", ratio, high=high),

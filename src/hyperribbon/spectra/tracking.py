@@ -18,6 +18,7 @@ from hyperribbon.spectra.products import Products
 
 __all__ = ["track"]
 
+_GUARD = 0.03  # part of the next wanted vector in each start, relative to one eigenvector
 _NOISE = 0.03  # random part of each start, relative to one eigenvector
 
 
@@ -104,7 +105,7 @@ def _follow(
     k = len(last)
     start = blend(last.eigenvectors.T.to(products.device, products.dtype)) + _NOISE * draw()
     if guard is not None:
-        start = start + guard.sum(0)
+        start = start + _GUARD * guard.sum(0)
     capacity = lanczos_capacity(products, k, free_memory(products.device))
     search = Search(products, k, which, tol, capacity)
     search.begin_chain(start)
