@@ -70,7 +70,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         self.landmarks = landmarks
         self.log = log
         self.floor = floor
-        self.precision = precision
+        self.precision: Literal["single", "double"] = precision
         self.seed = seed
 
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:

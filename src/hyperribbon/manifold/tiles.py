@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 __all__ = ["PRECISIONS", "Precision", "sum_logs"]
 
 _TILE = 100  # most models in a tile: a group of float32 tiles stays in a core's second cache
-_GROUP = 24  # most affinities multiplied before one logarithm
+_GROUP = 16  # most affinities multiplied before one logarithm
 _BLAS_THREADS_FROM = 1 << 18  # multiplications above which OpenBLAS starts threads of its own
 
 
@@ -63,20 +63,28 @@ def sum_logs(
         row, column = pair
         block, tiny = _tile(row, column, log, kind)
         at = slice(row.start, row.start + block.shape[0])
-        to = slice(column.start, column.start + block.shape[1])
-        if symmetric:
-            if row is column:
-                block = (block + block.T) / 2
-                np.fill_diagonal(block, 0.0)
-            result[to, at] = block.T
-        result[at, to] = block
+        result[at, column.start : column.start + block.shape[1]] = block
         return tiny
 
-    pairs = [(r, c) for r in rows for c in columns if not symmetric or c.start >= r.start]
+    pairs = [(r, c) for r in rows for c in columns if not symmetric or c.start > r.start]
+    if symmetric:
+        pairs += [pair for tile in rows for pair in _upper_half(tile)]
     heavy = workers > 1 and _TILE**2 * left.shape[2] > _BLAS_THREADS_FROM
     quiet = threadpool_limits(1, user_api="blas") if heavy else nullcontext()
     with quiet, ThreadPoolExecutor(workers) as pool:
-        return result, sum(pool.map(fill, pairs))
+        tiny = sum(pool.map(fill, pairs))
+    if symmetric:
+        above = np.triu(result, 1)
+        result = above + above.T
+    return result, tiny
+
+
+def _upper_half(tile: _Tile) -> list[tuple[_Tile, _Tile]]:
+    """Return two pairs that cover a tile's pairs of different models, a quarter left out."""
+    half = (len(tile.models) + 1) // 2
+    first = _Tile(tile.start, tile.models[:half], tile.roots[:, :, :half])
+    second = _Tile(tile.start + half, tile.models[half:], tile.roots[:, :, half:])
+    return [(first, tile), (second, second)] if len(second.models) else [(first, tile)]
 
 
 def _cut(models: np.ndarray, log: bool, kind: Precision) -> list[_Tile]:
