@@ -13,15 +13,15 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.core.store import ensure_folder
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training.cadence import Budget, Cadence, Overhead
-from hyperribbon.training.evaluation import Probe, predict
+from hyperribbon.training.contents import Contents
+from hyperribbon.training.evaluation import Probe
 from hyperribbon.training.loggers import LogTarget, ScalarLogger, make_logger
-from hyperribbon.training.measurements import Measurement, as_measurement, check_name, undisturbed
+from hyperribbon.training.measurements import Measurement, check_name
 from hyperribbon.training.resuming import Stateful, load_parts, save_parts
 
 if TYPE_CHECKING:
@@ -81,20 +81,13 @@ class Recorder:
     ) -> None:
         self.folder = ensure_folder("folder", Path(folder))
         self.cadence = Cadence.parse(every)
-        self.measurements = [as_measurement(item) for item in measure]
-        names = [m.name for m in self.measurements]
-        if len(set(names)) < len(names):
-            raise ArgumentError("measure", names, "two have the same name", "Rename one.")
-        if isinstance(predictions, str):
-            check_choice("predictions", predictions, ("log_probabilities", "outputs"))
-        self._probe, self._predictions, self._weights = probe, predictions, weights
+        self._contents = Contents(measure, probe, predictions, weights)
         self._targets = [log] if isinstance(log, str) or callable(log) else list(log)
         self._loggers: list[ScalarLogger] = []
         self._budget = Budget(max_overhead)
         self._lock = FileLock(self.folder / ".lock")
         self._parts: dict[str, Stateful] = {}
         self._model: nn.Module | None = None
-        self._warm: dict[str, Any] = {}
         self._resumable = True
         self._position: tuple[int, float | None] = (0, None)
         self._scalars: dict[str, Any] = {}
@@ -283,19 +276,20 @@ class Recorder:
 
     def _write(self, *, strict: bool = False) -> bool:
         """Make a record; say so and go on if that is impossible (raise if strict)."""
+        assert self._model is not None
         with self._budget.spending():
             step, epoch = self._position
             try:
                 metrics = self._metrics(strict)
                 if metrics is None:
                     return False
-                predictions = self._predict()
+                predictions = self._contents.predict(self._model)
                 if self._resumable:
                     save_parts(self._state_path(step), self._parts, self._notes())
                 self.trajectory.append(
                     step,
                     epoch=epoch,
-                    weights=self._chosen_weights(),
+                    weights=self._contents.weights(self._model),
                     predictions=predictions,
                     metrics=metrics,
                 )
@@ -318,47 +312,17 @@ class Recorder:
             return self._fail(f"the loss is {loss} at step {step}")
         if not all(bool(p.isfinite().all()) for p in self._model.parameters()):
             return self._fail(f"some weights are NaN or infinite at step {step}")
-        for measurement in self.measurements:
-            if len(self.trajectory) % measurement.every:
-                continue
-            try:
-                with undisturbed(self._model):
-                    values, state = measurement(self._model, self._warm.get(measurement.name))
-            except Exception as error:
-                if strict:
-                    raise
-                self._warn(f"measurement {measurement.name!r} failed at step {step}: {error!r}")
-                continue
-            metrics.update(values)
-            if measurement.warm:
-                self._warm[measurement.name] = state
-        return metrics
 
-    def _predict(self) -> torch.Tensor | None:
-        if self._probe is None or self._model is None:
-            return None
-        with undisturbed(self._model):
-            if callable(self._predictions):
-                return self._predictions(self._model, self._probe)
-            log_probabilities = self._predictions == "log_probabilities"
-            return predict(self._model, self._probe, log_probabilities=log_probabilities)
+        def on_failure(name: str, error: Exception) -> None:
+            if strict:
+                raise error
+            self._warn(f"measurement {name!r} failed at step {step}: {error!r}")
 
-    def _chosen_weights(self) -> dict[str, torch.Tensor] | None:
-        assert self._model is not None
-        if self._weights is False:
-            return None
-        if self._weights is True:
-            return self._model.state_dict()
-        tensors = dict(self._model.named_parameters())
-        if isinstance(self._weights, Mask):
-            ParameterSpace.of_model(self._model, list(self._weights), self._weights)
-            return {name: tensors[name][entry] for name, entry in self._weights.items()}
-        names = ParameterSpace.of_model(self._model, self._weights).names
-        return {name: tensors[name] for name in names}
+        return metrics | self._contents.measure(self._model, len(self.trajectory), on_failure)
 
     def _notes(self) -> dict[str, Any]:
         return {
-            "warm": self._warm,
+            "warm": self._contents.warm,
             "spent": self._budget.spent,
             "training": self._budget.training_seconds,
             "cost": self._budget.cost,
@@ -367,7 +331,7 @@ class Recorder:
         }
 
     def _put_back(self, notes: dict[str, Any]) -> None:
-        self._warm = notes["warm"]
+        self._contents.warm = notes["warm"]
         self._skipped, self._failed = notes["skipped"], notes["failed"]
         self._budget.start(notes["spent"], notes["training"], notes["cost"])
 

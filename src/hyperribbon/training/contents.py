@@ -1,0 +1,89 @@
+"""What a record holds: measurements, predictions and weights of a model, taken without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.training.evaluation import Probe, predict
+from hyperribbon.training.measurements import Measurement, as_measurement, undisturbed
+
+__all__ = ["Contents"]
+
+
+class Contents:
+    """The quantities a Recorder takes from a model; arguments as there.
+
+    Attributes:
+        warm: The state of every warm measurement, by name.
+    """
+
+    def __init__(
+        self,
+        measure: Iterable[Callable[..., Any] | Measurement],
+        probe: Probe | None,
+        predictions: str | Callable[[nn.Module, Probe], torch.Tensor],
+        weights: bool | Mask | str | Sequence[str],
+    ) -> None:
+        self.measurements = [as_measurement(item) for item in measure]
+        names = [m.name for m in self.measurements]
+        if len(set(names)) < len(names):
+            raise ArgumentError("measure", names, "two have the same name", "Rename one.")
+        if isinstance(predictions, str):
+            check_choice("predictions", predictions, ("log_probabilities", "outputs"))
+        self._probe, self._predictions, self._weights = probe, predictions, weights
+        self.warm: dict[str, Any] = {}
+
+    def measure(
+        self, model: nn.Module, number: int, on_failure: Callable[[str, Exception], None]
+    ) -> dict[str, Any]:
+        """Return the metrics due at a record.
+
+        Args:
+            model: The model, left as it was.
+            number: Records made before.
+            on_failure: Called with the name and the error of a measurement that fails.
+        """
+        metrics: dict[str, Any] = {}
+        for measurement in self.measurements:
+            if number % measurement.every:
+                continue
+            try:
+                with undisturbed(model):
+                    values, state = measurement(model, self.warm.get(measurement.name))
+            except Exception as error:
+                on_failure(measurement.name, error)
+                continue
+            metrics.update(values)
+            if measurement.warm:
+                self.warm[measurement.name] = state
+        return metrics
+
+    def predict(self, model: nn.Module) -> torch.Tensor | None:
+        """Return the predictions on the probe set, if there is one."""
+        if self._probe is None:
+            return None
+        with undisturbed(model):
+            if callable(self._predictions):
+                return self._predictions(model, self._probe)
+            log_probabilities = self._predictions == "log_probabilities"
+            return predict(model, self._probe, log_probabilities=log_probabilities)
+
+    def weights(self, model: nn.Module) -> dict[str, torch.Tensor] | None:
+        """Return the weights to store."""
+        if self._weights is False:
+            return None
+        if self._weights is True:
+            return model.state_dict()
+        tensors = dict(model.named_parameters())
+        if isinstance(self._weights, Mask):
+            space = ParameterSpace.of_model(model, list(self._weights), self._weights)
+            return {name: tensors[name][self._weights[name]] for name in space.names}
+        names = ParameterSpace.of_model(model, self._weights).names
+        return {name: tensors[name] for name in names}
