@@ -161,8 +161,7 @@ def test_the_printed_count_is_short_for_20_7_5():
     assert ln.printed_count((20, 7, 5)) == 25
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_widest_and_deepest_network_agrees_too(seed):
     rng = np.random.default_rng(seed)
     widths = [24, *rng.integers(10, 25, 5), 24]

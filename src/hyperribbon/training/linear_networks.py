@@ -158,6 +158,11 @@ def train_linear(
     Raises:
         ArgumentError: Widths that do not chain, moments of other data, or an epoch out of range.
         DivergenceError: The loss is no longer finite.
+
+    >>> moments = Moments(np.ones(2), np.array([[1.0, 0.25]]), 1.1)
+    >>> run = train_linear([np.array([[0.5, 0.5]])], moments, lr=0.5, epochs=50)
+    >>> run.weights[0].round(6)
+    array([[1.  , 0.25]])
     """
     lr = check_positive("lr", lr)
     epochs = check_positive_int("epochs", epochs)
