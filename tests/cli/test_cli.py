@@ -136,7 +136,7 @@ def test_report_writes_one_file(cli, tmp_path):
 
 
 def test_help_has_examples():
-    for command in ("list", "reproduce", "report"):
+    for command in ("demo", "inspect", "list", "reproduce", "report", "explore", "plan"):
         result = CliRunner().invoke(app, [command, "--help"])
         assert result.exit_code == 0 and f"hyperribbon {command}" in result.output
     assert CliRunner().invoke(app, ["--version"]).output.startswith("hyperribbon ")
@@ -158,3 +158,27 @@ def test_ctrl_c_leaves_a_resumable_store(tmp_path):
     assert process.returncode == 130
     assert "run the same command to go on" in errors and "Traceback" not in errors
     assert not list(Path(tmp_path).rglob("*.tmp"))
+
+
+FACTORY = """
+import torch
+import hyperribbon as hr
+
+
+def make():
+    data = hr.load_data("digits", limit=60).flat()
+    return hr.training.mlp((64, 8, 10), seed=0), torch.nn.CrossEntropyLoss(), data
+"""
+
+
+def test_plan_names_the_routes(cli, tmp_path, monkeypatch):
+    (tmp_path / "planned.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    status, output, _ = cli("plan", "planned.py:make", "--k", "3", "--operator", "ggn")
+    assert status == 0
+    assert "610 weights" in output
+    assert "lanczos" in output and "dense" in output
+    status, _, errors = cli("plan", "planned.py:nothing")
+    assert status == 2 and "has no function nothing" in errors
+    status, _, errors = cli("plan", "planned.py:make", "--operator", "kfac")
+    assert status == 2 and "'hessian'" in errors

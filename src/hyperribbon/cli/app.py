@@ -14,6 +14,7 @@ from hyperribbon.cli.demo import demo
 from hyperribbon.cli.explore import explore
 from hyperribbon.cli.inspect import inspect_model
 from hyperribbon.cli.listing import list_experiments
+from hyperribbon.cli.plan import plan_model
 from hyperribbon.cli.reporting import report
 from hyperribbon.cli.reproduce import reproduce
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
@@ -34,6 +35,7 @@ app.command("list")(list_experiments)
 app.command("reproduce")(reproduce)
 app.command("report")(report)
 app.command("explore")(explore)
+app.command("plan")(plan_model)
 
 
 def _show_version(value: bool) -> None:

@@ -1,0 +1,52 @@
+"""`hyperribbon plan`: what a measurement would cost, before it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+
+from hyperribbon.core.checks import ArgumentError, check_choice
+
+__all__ = ["plan_model"]
+
+_OPERATORS = ("hessian", "ggn", "fisher")
+
+
+def plan_model(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            help="module:function or file.py:function that returns (model, loss, data)."
+        ),
+    ],
+    operator: Annotated[str, typer.Option(help="hessian, ggn or fisher.")] = "hessian",
+    k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 10,
+    memory: Annotated[
+        Optional[float],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option(help="Memory there is, in GB; what is free by default."),
+    ] = None,
+    data: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="A data set such as mnist5k, instead of the factory's."),
+    ] = None,
+) -> None:
+    """Say what eigenpairs of your model would cost, by each route, before anything runs.
+
+    Example: `hyperribbon plan mymodel:make --operator ggn --k 50`
+    """
+    from hyperribbon.inspection.loading import load_factory, make_case
+    from hyperribbon.operators import GGN, Fisher, Hessian
+    from hyperribbon.spectra import plan
+
+    check_choice("--operator", operator, _OPERATORS)
+    if memory is not None and memory <= 0:
+        raise ArgumentError("--memory", memory, "it must be more than zero", "Give it in GB.")
+    model, loss, samples = make_case(load_factory(factory), data)
+    if operator == "fisher":
+        measured = Fisher(model, samples)
+    else:
+        measured = (Hessian if operator == "hessian" else GGN)(model, loss, samples)
+    costs = plan(measured, k, memory=None if memory is None else memory * 1e9)
+    Console().print(f"{operator}, {measured.shape[0]:,} weights, k = {k}\n{costs}", markup=False)
