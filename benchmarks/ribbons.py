@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.harness import Contender, Limit, Measure, Race
 from hyperribbon.manifold import bhattacharyya
-from hyperribbon.theory.ribbons import Ribbon, phase_diagram
+from hyperribbon.theory.ribbons import Ribbon, dimensions_of, phase_diagram
 
 RATIO = 3.0
 
@@ -57,8 +57,7 @@ def dense_closed_form(work: SimpleNamespace) -> np.ndarray:
 
 
 def count(P: np.ndarray) -> int:
-    sums = np.cumsum(np.linalg.eigvalsh(P)[::-1])
-    return int((sums < 0.95 * sums[-1]).sum()) + 1
+    return dimensions_of(np.linalg.eigvalsh(P))
 
 
 def largest_difference(one: np.ndarray, other: np.ndarray) -> float:

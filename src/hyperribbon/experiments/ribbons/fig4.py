@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +110,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _simulate(item: dict[str, Any]) -> np.ndarray:
+def _simulate(item: Mapping[str, Any]) -> np.ndarray:
     """Train a batch of linear models on zero targets.
 
     Returns:

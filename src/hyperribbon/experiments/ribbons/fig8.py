@@ -14,7 +14,7 @@ from hyperribbon.core import Band, Claim, derive_seed
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
-from hyperribbon.theory.ribbons import phase_diagram
+from hyperribbon.theory.ribbons import dimensions_of, phase_diagram
 
 ID = "ribbons/fig8"
 TITLE = "Phase diagram of the dimension of the training manifold"
@@ -166,8 +166,7 @@ def _dimensions_of_training(item: Mapping[str, Any]) -> list[int]:
     spectra = pca_spectra(
         [moments_of_training(item)], item["initialisations"], tuple(item["steps"])
     )
-    sums = np.cumsum(np.maximum(spectra, 0), axis=1)
-    return [int(count) for count in (sums < 0.95 * sums[:, -1:]).sum(axis=1) + 1]
+    return [dimensions_of(spectrum) for spectrum in spectra]
 
 
 def plot(result: Result) -> dict[str, Figure]:

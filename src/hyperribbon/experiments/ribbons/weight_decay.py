@@ -15,7 +15,7 @@ from hyperribbon.experiments.ribbons._simulation import (
     pca_spectra,
 )
 from hyperribbon.plots.style import COLORS, new_figure
-from hyperribbon.theory.ribbons import Ribbon, spectrum_bound
+from hyperribbon.theory.ribbons import Ribbon, dimensions_of, spectrum_bound
 
 ID = "ribbons/weight_decay"
 TITLE = "Weight decay: the exact covariance and the printed replacement"
@@ -113,7 +113,7 @@ def compute(config: Config, context: Context) -> Result:
         printed.append(replaced.spectrum())
         simulated.append(together)
         ratios.append(each[:, 0] / ribbon.spectrum()[0])
-        dimensions.append([ribbon.dimensions(), replaced.dimensions(), _dimensions(together)])
+        dimensions.append([ribbon.dimensions(), replaced.dimensions(), dimensions_of(together)])
     violations, settings = _test_bound()
     return Result(
         decays=np.array(config.decays),
@@ -125,11 +125,6 @@ def compute(config: Config, context: Context) -> Result:
         violations=violations,
         settings=settings,
     )
-
-
-def _dimensions(spectrum: np.ndarray) -> int:
-    sums = np.cumsum(np.maximum(spectrum, 0))
-    return int((sums < 0.95 * sums[-1]).sum()) + 1
 
 
 def _test_bound() -> tuple[int, int]:

@@ -14,7 +14,7 @@ from hyperribbon.theory.ribbons.bounds import (
 from hyperribbon.theory.ribbons.model import Part, Ribbon
 from hyperribbon.theory.ribbons.phases import PhaseDiagram, phase_diagram, smallest_model
 from hyperribbon.theory.ribbons.sloppiness import Slope, slope
-from hyperribbon.theory.ribbons.truncation import Count, count_dimensions
+from hyperribbon.theory.ribbons.truncation import Count, count_dimensions, dimensions_of
 from hyperribbon.theory.ribbons.variants import (
     TrajectoryCovariance,
     kernels_bound,
@@ -32,6 +32,7 @@ __all__ = [
     "TrajectoryCovariance",
     "count_dimensions",
     "decay_base",
+    "dimensions_of",
     "kernels_bound",
     "mean_bound",
     "phase_diagram",

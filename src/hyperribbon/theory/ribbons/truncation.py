@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Count", "count_dimensions"]
+__all__ = ["Count", "count_dimensions", "dimensions_of"]
 
 _ENTRIES_AT_ONCE = 1 << 21
 _HOPE = 0.3  # share of the missing fraction that a first block may leave outside
@@ -79,6 +79,18 @@ def count_dimensions(
             interpolated[rows[sure]] = _interpolate(sums[sure], high[sure], goal[sure])
             level[rows[~sure]] = step + 1
     return Count(dimensions, interpolated, np.asarray(sizes)[level])
+
+
+def dimensions_of(eigenvalues: np.ndarray, fraction: float = 0.95) -> int:
+    """Return how many of the largest eigenvalues hold `fraction` of their sum.
+
+    Negative ones, rounding errors of a positive semi-definite matrix, count as zero.
+
+    >>> dimensions_of(np.array([6.0, 3.0, 0.9, 0.1]), 0.95)
+    3
+    """
+    sums = np.cumsum(np.sort(np.maximum(eigenvalues, 0))[::-1])
+    return int((sums < min(fraction, 1.0) * sums[-1]).sum()) + 1
 
 
 def _sizes(start: int, n: int) -> list[int]:

@@ -13,12 +13,13 @@ from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
     check_finite,
+    check_fraction,
     check_positive,
     check_positive_int,
 )
 from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
 from hyperribbon.theory.ribbons.sums import mean_powers, pair_sums, square_sums
-from hyperribbon.theory.ribbons.truncation import count_dimensions
+from hyperribbon.theory.ribbons.truncation import dimensions_of
 
 __all__ = ["TrajectoryCovariance", "kernels_bound", "several_kernels", "sgd"]
 
@@ -49,11 +50,7 @@ class TrajectoryCovariance:
 
     def dimensions(self, fraction: float = 0.95) -> int:
         """Return the number of principal components that carry `fraction` of the variance."""
-        matrix = np.diag(np.maximum(self.spectrum(), 0))
-        found = count_dimensions(
-            np.diagonal(matrix)[None], lambda _, at: matrix[np.ix_(at[0], at[0])][None], fraction
-        )
-        return int(found.dimensions[0])
+        return dimensions_of(self.spectrum(), check_fraction("fraction", fraction))
 
 
 def sgd(
