@@ -80,10 +80,8 @@ class Overhead:
 
     def __str__(self) -> str:
         """Say it in one line."""
-        line = (
-            f"{self.records} records in {self.recording_seconds:.3g} s, "
-            f"{100 * self.fraction:.2g}% of the training time"
-        )
+        share = f"{self.fraction:.0f} times" if self.fraction > 9.5 else f"{self.fraction:.1%} of"
+        line = f"{self.records} records in {self.recording_seconds:.3g} s, {share} the training time"
         if self.skipped:
             line += f"; {self.skipped} moments passed over to keep within the bound"
         if self.failed:
