@@ -81,7 +81,9 @@ class Overhead:
     def __str__(self) -> str:
         """Say it in one line."""
         share = f"{self.fraction:.0f} times" if self.fraction > 9.5 else f"{self.fraction:.1%} of"
-        line = f"{self.records} records in {self.recording_seconds:.3g} s, {share} the training time"
+        line = (
+            f"{self.records} records in {self.recording_seconds:.3g} s, {share} the training time"
+        )
         if self.skipped:
             line += f"; {self.skipped} moments passed over to keep within the bound"
         if self.failed:
