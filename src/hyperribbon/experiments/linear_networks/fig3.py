@@ -124,6 +124,7 @@ def plot(result: Result) -> Figure:
             fmt="o", color=COLORS[1], ms=4, capsize=2, label="sampled, ± 2 standard errors",
         )  # fmt: skip
         axis.set_xscale("symlog", linthresh=30)
+        axis.set_xticks([0, *(t for t in (100, 1000, 10_000) if t <= result.epochs[-1])])
         axis.set_xlabel("epoch")
         second = axis.twinx()
         second.plot(result.epochs, result.loss[row], ":", color="0.45")
