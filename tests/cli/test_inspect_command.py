@@ -68,7 +68,7 @@ def test_a_model_is_inspected_with_its_checkpoint_and_its_start(folder):
     result = _run("own_model.py:make", "--checkpoint", "final.pt", "--initial",
                   "start.safetensors", "--lr", "0.1", "--out", "out")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "Sharpness over stability limit" in " ".join(result.output.split())
+    assert "stability limit of gradient descent" in " ".join(result.output.split())
     assert (folder / "out" / "report.html").stat().st_size > 1e6
     assert (folder / "out" / "tables" / "quantities.csv").is_file()
     assert list((folder / "out" / "figures").glob("*.svg"))

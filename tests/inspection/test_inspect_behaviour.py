@@ -1,6 +1,7 @@
 """Planning, budgets, interruption, storage and hostile input."""
 
 import copy
+import io
 import json
 import time
 
@@ -34,7 +35,7 @@ def wide():
 
 def test_the_plan_is_shown_before_anything_is_measured(trained):
     model, loss, data, _ = trained
-    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(record=True, width=120, file=io.StringIO())
     inspect(model, loss, data, k=3, budget=10, console=console)
     text = console.export_text()
     assert "Inspecting Sequential on 240 samples" in text
