@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim, derive_seed
 from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.ribbons._comparison import apart_at_equal_progress, four_ways
 from hyperribbon.experiments.ribbons._networks import (
     ARCHITECTURES,
     LINEAR,
@@ -19,18 +20,17 @@ from hyperribbon.experiments.ribbons._networks import (
 from hyperribbon.manifold import (
     InPCA,
     bhattacharyya,
-    explained_stress,
     geodesic,
     ignorance,
     progress,
     truth,
 )
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
 
 ID = "ribbons/fig1"
 TITLE = "inPCA of the training of many networks"
 
-_DEPTH = 50
+_PATH = np.linspace(0.0, 0.7, 15)
 _WAYS = ("all → all", "nonlinear → nonlinear", "linear → all", "linear → nonlinear")
 _WAY_COLORS = (COLORS[1], COLORS[4], COLORS[2], COLORS[0])
 _STYLES = dict(
@@ -169,7 +169,7 @@ def compute(config: Config, context: Context) -> Result:
         progress=along,
         ignorance=marks[0],
         path=marks[1:],
-        stress=_four_ways(distances, np.isin(owner, _linear(config.architectures))),
+        stress=four_ways(distances, np.isin(owner, _linear(config.architectures))),
         accuracy=np.array(
             [
                 np.concatenate([r["accuracy"] for r, i in zip(trained, items, strict=True)
@@ -177,52 +177,17 @@ def compute(config: Config, context: Context) -> Result:
                 for name in config.architectures
             ]
         ),
-        apart=_apart(distances, owner, along, len(config.architectures)),
+        apart=apart_at_equal_progress(distances, owner, along, len(config.architectures)),
     )  # fmt: skip
-
-
-_PATH = np.linspace(0.0, 0.7, 15)
 
 
 def _linear(architectures: tuple[str, ...]) -> list[int]:
     return [index for index, name in enumerate(architectures) if name in LINEAR]
 
 
-def _four_ways(distances: np.ndarray, is_linear: np.ndarray) -> np.ndarray:
-    """Return the explained stress of embeddings built from some models and used for others."""
-    everyone = np.arange(len(distances))
-    ways = [
-        (everyone, everyone),
-        (everyone[~is_linear], everyone[~is_linear]),
-        (everyone[is_linear], everyone),
-        (everyone[is_linear], everyone[~is_linear]),
-    ]
-    depth = min([_DEPTH, *(len(built) - 1 for built, _ in ways)])
-    curves = []
-    for built, used in ways:
-        space = InPCA(depth, metric="precomputed").fit(distances[np.ix_(built, built)])
-        coordinates = space.transform(distances[np.ix_(used, built)])
-        curves.append(
-            explained_stress(distances[np.ix_(used, used)], coordinates, space.time_like_)
-        )
-    return np.array(curves)
-
-
-def _apart(distances: np.ndarray, owner: np.ndarray, along: np.ndarray, count: int) -> np.ndarray:
-    """Return mean distances of architectures over pairs of models of similar progress."""
-    similar = np.abs(along[:, None] - along) < 0.05
-    table = np.zeros((count, count))
-    for a in range(count):
-        for b in range(count):
-            pairs = similar & (owner[:, None] == a) & (owner == b)
-            np.fill_diagonal(pairs, False)
-            table[a, b] = distances[pairs].mean() if pairs.any() else np.nan
-    return table
-
-
 def plot(result: Result) -> dict[str, Figure]:
-    """Draw all pairs of the first three coordinates, and the explained stress."""
-    return {"embedding": _embedding(result), "stress": _stress(result)}
+    """Draw all pairs of the first three coordinates, the explained stress, and who is near whom."""
+    return {"embedding": _embedding(result), "stress": _stress(result), "apart": _pairs(result)}
 
 
 def _embedding(result: Result) -> Figure:
@@ -260,6 +225,25 @@ def _stress(result: Result) -> Figure:
     axis.set_xticks([1, 2, 3, 5, 10, 20, 50], ["1", "2", "3", "5", "10", "20", "50"])
     axis.minorticks_off()
     axis.legend(loc="lower right", title="built from → used for")
+    return figure
+
+
+def _pairs(result: Result) -> Figure:
+    figure, axis = new_figure(ratio=0.9)
+    image = axis.imshow(result.apart, cmap=SEQUENTIAL)
+    middle = np.nanmean(image.get_clim())
+    for (row, column), value in np.ndenumerate(result.apart):
+        if np.isfinite(value):
+            color = "white" if value < middle else "black"
+            axis.text(
+                column, row, f"{value:.2f}", ha="center", va="center", fontsize=6, color=color
+            )
+    names = [name.replace("_", " ") for name in result.architectures]
+    axis.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    axis.set_yticks(range(len(names)), names)
+    axis.spines[:].set_visible(False)
+    axis.tick_params(length=0)
+    figure.colorbar(image, ax=axis, label="mean distance at equal progress", shrink=0.85)
     return figure
 
 
