@@ -70,7 +70,7 @@ def top_ours(operator: Hessian) -> tuple[Any, Any, Any]:
 def prepare_curvlinops(work: Work) -> Any:
     from curvlinops import HessianLinearOperator
 
-    params = dict(work.model.named_parameters())
+    params = list(work.model.parameters())
     data = [(work.inputs, work.targets)]
     operator = HessianLinearOperator(work.model, work.loss, params, data, check_deterministic=False)
     return operator.to_scipy(), work

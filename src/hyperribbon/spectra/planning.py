@@ -76,7 +76,7 @@ def plan(op: Any, k: int, *, memory: float | None = None, eigenvectors: bool = T
 
         dense    P products, 5·8·P² bytes, P·c + 40 P³ operations
         gram     5·8·r² bytes, r·c + 40 r³ operations
-        lanczos  about m = 4k + 30 products, 2·m·P numbers, m·(c + 8·m·P) operations
+        lanczos  about m = 4k + 40 products, 2·m·P numbers, m·(c + 8·m·P) operations
 
     on top of what a product itself takes (`op.cost()`, where the operator knows it).
 
@@ -119,7 +119,7 @@ def lanczos_capacity(products: Products, k: int, available: int) -> int:
     size = products.size
     wished = max(3 * k + 40, 90)
     vector = 2 * size * products.dtype.itemsize
-    affordable = max(available - _product_bytes(products), 0) // 2 // vector
+    affordable = max(available - 2 * _product_bytes(products), 0) // 2 // vector
     return min(size, max(k + 8, min(wished, affordable)))
 
 
@@ -143,12 +143,17 @@ def _dense(products: Products, available: int, rate: float) -> Route:
 
 def _lanczos(products: Products, k: int, available: int, rate: float) -> Route:
     size = products.size
-    matvecs = min(size, 4 * k + 30)
+    matvecs = min(size, 4 * k + 40)
     kept = min(matvecs, lanczos_capacity(products, k, available))
-    vectors = 2 * kept + 2 * k + 4
-    memory = vectors * size * products.dtype.itemsize + _product_bytes(products)
+    memory = _lanczos_vectors(kept, k) * size * products.dtype.itemsize
+    memory += 2 * _product_bytes(products)  # vectors are multiplied two at a time
     seconds = matvecs * ((_product_flops(products) + 8 * kept * size) / rate + _STEP_SECONDS)
     return Route("lanczos", memory, seconds, matvecs, memory <= available)
+
+
+def _lanczos_vectors(kept: int, k: int) -> int:
+    """Return the vectors in memory: a basis, its images, results and what is in flight."""
+    return 2 * kept + 2 * k + 10
 
 
 def _gram(
@@ -182,8 +187,8 @@ def _product_flops(products: Products) -> float:
 def _nothing_fits(products: Products, k: int, routes: list[Route], available: int) -> ArgumentError:
     listed = ", ".join(f"{route.method} {_gigabytes(route.memory)}" for route in routes)
     item = products.dtype.itemsize
-    room = max(available - _product_bytes(products), 0)
-    coordinates = room // (item * (2 * (k + 8) + 2 * k + 4))
+    room = max(available - 2 * _product_bytes(products), 0)
+    coordinates = room // (item * _lanczos_vectors(k + 8, k))
     return ArgumentError(
         "op",
         f"{products.size} × {products.size}",
