@@ -31,6 +31,7 @@ __all__ = [
     "source_of",
     "test_data",
     "train_data",
+    "trained",
     "trained_runs",
 ]
 
@@ -162,7 +163,11 @@ def run_items(config: TrainingConfig, context: Context, **changes: Any) -> list[
 
 def trained_runs(config: TrainingConfig, context: Context, **changes: Any) -> list[dict[str, Any]]:
     """Train every seed unless that is done; return items for `load_run` in any process."""
-    items = run_items(config, context, **changes)
+    return trained(run_items(config, context, **changes), context)
+
+
+def trained(items: list[dict[str, Any]], context: Context) -> list[dict[str, Any]]:
+    """Train what the items say, side by side, unless that is done."""
     folders = context.shared_folders(_train, items, "training")
     return [{**item, "folder": str(folder)} for item, folder in zip(items, folders, strict=True)]
 

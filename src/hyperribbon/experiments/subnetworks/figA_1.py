@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -60,11 +60,8 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Re-initialise each layer of the runs from both starts."""
     gaussian = layer_measurements(config, context, config.draws)
-    few = TrainingConfig(
-        **{name: getattr(config, name) for name in TrainingConfig.__dataclass_fields__}
-        | {"seeds": config.lecun_seeds, "init": "lecun"}
-    )
-    lecun = layer_measurements(few, context, config.draws)
+    few = replace(config, seeds=config.lecun_seeds)
+    lecun = layer_measurements(few, context, config.draws, init="lecun")
     return Result(
         gaussian["reinitialized"],
         gaussian["baseline"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -15,8 +15,9 @@ from hyperribbon.experiments.subnetworks._training import (
     TrainingConfig,
     mean_and_error,
     presets,
+    run_items,
     source_of,
-    trained_runs,
+    trained,
 )
 from hyperribbon.experiments.subnetworks._weights import weight_statistics
 from hyperribbon.plots.style import COLORS, new_figure
@@ -77,19 +78,18 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Take the statistics of every run, and of one run with each other setting."""
-    measured = context.map(weight_statistics, trained_runs(config, context), "statistics")
-    stacked = {key: np.array([one[key] for one in measured]) for key in measured[0]}
     others = [(f"rate {rate:g}", {"lr": rate}) for rate in config.other_rates]
     others += [
         (f"start {start:g}" if start else "LeCun start", {"init": start or "lecun"})
         for start in config.other_starts
     ]
-    shared = {field.name: getattr(config, field.name) for field in fields(TrainingConfig)}
+    items = run_items(config, context)
+    items += [run_items(config, context, **change)[0] for _, change in others]
+    measured = context.map(weight_statistics, trained(items, context), "statistics")
+    chosen, rest = measured[: config.seeds], measured[config.seeds :]
+    stacked = {key: np.array([one[key] for one in chosen]) for key in chosen[0]}
     misfits = [_misfit(stacked["final_sd"].mean(0), stacked["correlation"].mean(0))]
-    for _, change in others:
-        single = TrainingConfig(**{**shared, "seeds": 1, **change})
-        (one,) = context.map(weight_statistics, trained_runs(single, context), "other settings")
-        misfits.append(_misfit(one["final_sd"], one["correlation"]))
+    misfits += [_misfit(one["final_sd"], one["correlation"]) for one in rest]
     return Result(
         **stacked,
         settings=[f"rate {config.lr:g}, start {config.init}", *(name for name, _ in others)],
