@@ -22,7 +22,7 @@ SCHEMES = ("replacement", "without_replacement", "shuffle")
 class Config:
     """Input dimension, sample numbers, batch and learning rate; length of the simulation."""
 
-    inputs: int = 50
+    inputs: int = 100
     samples: tuple[int, ...] = (200, 500, 1000, 2000)
     label_variance: float = 0.01
     lr: float = 0.1
