@@ -64,8 +64,9 @@ def _read(comparison: TheoryComparison) -> str:
     if broken is None:
         return "Linear-network theory predicts the sharpness of this model."
     return (
-        f"Linear-network theory misses the sharpness by {abs(comparison.discrepancy()):.0%}; the "
-        f"assumption that breaks is “{broken.name}” ({broken.meaning} is {broken.value:.2g})."
+        f"The sharpness is {1 + comparison.discrepancy():.3g} times what linear-network theory "
+        f"predicts; the assumption that breaks is “{broken.name}” ({broken.meaning} is "
+        f"{broken.value:.2g})."
     )
 
 
