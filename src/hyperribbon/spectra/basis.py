@@ -117,7 +117,7 @@ class Basis:
         known = self.vectors[: self.size]
         length = _norm(row)
         while length > floor:
-            row = row - _inner_products(known, row.unsqueeze(0)).squeeze(1).to(row) @ known
+            row = row - (known @ row) @ known
             for other in found:
                 row = row - (other @ row) * other
             shorter = _norm(row)
