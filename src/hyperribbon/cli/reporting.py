@@ -14,7 +14,9 @@ __all__ = ["report"]
 def report(
     runs: Annotated[
         Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Argument(help="Run folders, or a store with many; the store runs/ by default."),
+        typer.Argument(
+            help="Folders of runs, inspections or recordings, or a store of them; runs/ by default."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
