@@ -193,13 +193,10 @@ def many_images():
 
 
 def resident_memory() -> list[Limit]:
-    from benchmarks.harness import _memory_line
-
     rise = peak_memory(many_images) / GB
     return [
         Limit("rise above the empty process", rise, unit="GB"),
         Limit("resident", rise + peak_base() / GB, high=1.5, unit="GB"),
-        Limit("of it this process", _memory_line("VmRSS") / GB, unit="GB"),
     ]
 
 

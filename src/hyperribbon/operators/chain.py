@@ -221,7 +221,8 @@ class ChainLinearisation:
         for position, left in self._backward(rows.transpose(0, 1)):
             layer = self._layers[position]
             if layer.weight_name:
-                found.append(Outer(layer.weight_name, left.unsqueeze(2), _all_inputs(layer)))
+                right = _all_inputs(layer)
+                found.append(Outer(layer.weight_name, left.unsqueeze(2), right, layer.bias_name))
             if layer.bias_name:
                 found.append(Explicit(layer.bias_name, left))
         return found

@@ -15,6 +15,7 @@ import torch
 
 __all__ = ["Explicit", "Factor", "Outer", "joined"]
 
+_STRIPES = 8  # stripes a symmetric matrix is formed in
 _BLOCK_BYTES = 64 * 2**20  # gradients of this size are written out at once
 
 
@@ -67,10 +68,13 @@ class Outer(Factor):
         name: The parameter.
         left: (n, m, T, d_left), what flows back.
         right: (n, T, d_right), what flowed in.
+        bias: Name of the layer's bias, whose gradients are Σ_t left[n, j, t], when it has factors.
     """
 
-    def __init__(self, name: str, left: torch.Tensor, right: torch.Tensor) -> None:
-        self.name, self.left, self.right = name, left, right
+    def __init__(
+        self, name: str, left: torch.Tensor, right: torch.Tensor, bias: str | None = None
+    ) -> None:
+        self.name, self.left, self.right, self.bias = name, left, right, bias
         self.samples, self.rows = left.shape[:2]
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -91,17 +95,26 @@ class Outer(Factor):
         """Add (B Bᵀ)∘(A Aᵀ) for one position a sample; otherwise write out in blocks."""
         if selection is not None or self.left.shape[2] > 1:
             super().add_gram(gram, selection)
-            return
+        else:
+            self.add_layer_gram(gram, bias=False)
+
+    def add_layer_gram(self, gram: torch.Tensor, *, bias: bool) -> None:
+        """Add (B Bᵀ)∘(A Aᵀ + 1) of a layer with its bias (without the 1, of the weight alone).
+
+        Only blocks on and below the diagonal are formed.
+        """
         count, rows = self.samples, self.rows
-        inner = self.right[:, 0] @ self.right[:, 0].T
+        inner = self.right[:, 0] @ self.right[:, 0].T + float(bias)
         left = self.left.reshape(count * rows, -1)
-        step = max(1, _BLOCK_BYTES // (count * rows * rows * left.element_size()))
+        most = _BLOCK_BYTES // (count * rows * rows * left.element_size())
+        step = max(1, min(most, -(-count // _STRIPES)))
         for start in range(0, count, step):
             stop = min(start + step, count)
-            piece = left[start * rows : stop * rows] @ left.T
-            shaped = piece.view(stop - start, rows, count, rows)
-            shaped *= inner[start:stop, None, :, None]
-            gram[start * rows : stop * rows] += piece
+            own, before = slice(start * rows, stop * rows), slice(0, start * rows)
+            piece = left[own] @ left[: stop * rows].T
+            piece.view(stop - start, rows, stop, rows).mul_(inner[start:stop, None, :stop, None])
+            gram[own, : stop * rows] += piece
+            gram[before, own] += piece[:, before].T
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
         """Return (B²)ᵀA² for one position a sample."""
@@ -134,7 +147,8 @@ def joined(pieces: list[Factor]) -> Factor:
     lefts = [piece.left for piece in pieces if isinstance(piece, Outer)]
     rights = [piece.right for piece in pieces if isinstance(piece, Outer)]
     if len(lefts) == len(pieces) and len({(t.shape[2], t.shape[3]) for t in lefts}) == 1:
-        return Outer(name, torch.cat(lefts), torch.cat(rights))
+        bias = pieces[0].bias if isinstance(pieces[0], Outer) else None
+        return Outer(name, torch.cat(lefts), torch.cat(rights), bias)
     return Explicit(name, torch.cat([_written(piece) for piece in pieces]))
 
 

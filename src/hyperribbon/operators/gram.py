@@ -13,7 +13,7 @@ from math import prod
 import torch
 
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.operators.factors import Factor, joined
+from hyperribbon.operators.factors import Factor, Outer, joined
 from hyperribbon.operators.linearisation import AutogradLinearisation
 from hyperribbon.operators.risk import Chunk, Risk
 
@@ -37,8 +37,14 @@ def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
         windows += _windows(risk, chunk, seeds, structured, size)
         size += chunk.count * len(seeds)
     gram = torch.zeros(size, size, dtype=risk.dtype, device=risk.device)
-    for name in list(pieces):
-        joined(pieces.pop(name)).add_gram(gram, selections[name])
+    while pieces:
+        factor = joined(pieces.pop(next(iter(pieces))))
+        bias = _bias_done_with(factor, selections)
+        if isinstance(factor, Outer) and bias in pieces:
+            pieces.pop(bias)
+            factor.add_layer_gram(gram, bias=True)
+        else:
+            factor.add_gram(gram, selections[factor.name])
     _add_written(gram, windows, risk.memory)
     return gram
 
@@ -146,6 +152,14 @@ def _add_written(gram: torch.Tensor, windows: list[_Window], memory: float) -> N
             product = own @ other.T
             gram[first.place, second.place] += product
             gram[second.place, first.place] += product.T
+
+
+def _bias_done_with(factor: Factor, selections: dict[str, torch.Tensor | None]) -> str:
+    """Return the bias that can be done with a weight: both whole, one position; "" for none."""
+    if not isinstance(factor, Outer) or factor.bias is None or factor.left.shape[2] > 1:
+        return ""
+    whole = selections[factor.name] is None and selections[factor.bias] is None
+    return factor.bias if whole else ""
 
 
 def _selections(space: ParameterSpace) -> dict[str, torch.Tensor | None]:
