@@ -18,8 +18,8 @@ from hyperribbon.spectra.products import Products
 
 __all__ = ["track"]
 
-_GUARD = 0.03  # part of the next wanted vector in each start, relative to one eigenvector
-_NOISE = 0.03  # random part of each start, relative to one eigenvector
+_GUARD = 0.01  # part of the next wanted vector in each start, relative to one eigenvector
+_NOISE = 0.01  # random part of each start, relative to one eigenvector
 
 
 def track(
