@@ -154,12 +154,12 @@ def simulate_one_layer(
     task = _Regression(X, Y, lr * check_positive("anneal", anneal))
     rates, N = task.rates, len(task.solution)
     slowest = 1 / (lr * rates[0])
-    if burn_in is None:
-        burn_in = math.ceil((_FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
+    needed = math.ceil((_FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
+    waited = needed if burn_in is None else burn_in
     hot = 0
     if anneal != 1:
-        hot = math.ceil(burn_in / anneal)
-        burn_in = hot + math.ceil(_AFTER_ANNEALING * slowest)
+        hot = math.ceil(waited / anneal)
+        waited = hot + math.ceil(_AFTER_ANNEALING * slowest)
     every = every or max(1, int(0.1 / (lr * rates[-1])))
     every = min(every, steps)
 
@@ -170,8 +170,8 @@ def simulate_one_layer(
     dt = np.float32(lr / substeps)
     # The products are small: more threads would only spin. Overflow is caught in `_take_in`.
     with threadpool_limits(1, "blas"), np.errstate(over="ignore", invalid="ignore"):
-        for step in range(1, burn_in + steps + 1):
-            measuring = step > burn_in and (step - burn_in) % every == 0
+        for step in range(1, waited + steps + 1):
+            measuring = step > waited and (step - waited) % every == 0
             rate = np.float32(anneal) * dt if step <= hot else dt
             before = deviation.copy() if measuring and noise is not None else None
             for _ in range(substeps):
@@ -197,7 +197,7 @@ def simulate_one_layer(
         regime="interpolating" if task.interpolating else "fluctuating",
         chains=chains,
         steps=steps,
-        burn_in=burn_in,
+        burn_in=waited,
         relaxation_steps=float(slowest),
         samples=weights.count,
     )
