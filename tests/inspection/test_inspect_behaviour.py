@@ -57,14 +57,19 @@ def test_the_plan_fits_the_budget_and_leaves_out_the_last_steps_first(wide):
     from hyperribbon.inspection.subject import Subject
 
     subject = Subject(*wide)
-    plan, _ = make_plan(STEPS, subject, Notebook(k=50, seed=0), Budget(0.5))
-    assert plan.seconds <= 0.5
-    running = [planned for planned in plan.steps if not planned.reason]
-    late = [p for p in plan.steps if p.reason.startswith("it would take")]
-    assert late
-    assert plan.steps.index(running[-1]) < plan.steps.index(late[-1])
+    seconds, shortened = 0.5, 0
+    # How much fits depends on the machine, so the budget shrinks until nothing does.
     with pytest.raises(ArgumentError, match="nothing fits"):
-        make_plan(STEPS, subject, Notebook(k=50, seed=0), Budget(1e-6))
+        while seconds > 1e-7:
+            plan, _ = make_plan(STEPS, subject, Notebook(k=50, seed=0), Budget(seconds))
+            assert plan.seconds <= seconds
+            running = [planned for planned in plan.steps if not planned.reason]
+            late = [p for p in plan.steps if p.reason.startswith("it would take")]
+            if late:
+                shortened += 1
+                assert plan.steps.index(running[-1]) < plan.steps.index(late[-1])
+            seconds /= 2
+    assert shortened
 
 
 def test_an_interruption_keeps_what_is_done(trained, quiet, monkeypatch):
