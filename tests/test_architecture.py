@@ -116,6 +116,15 @@ def test_import_stays_light():
     assert not heavy & set(loaded.stdout.split())
 
 
+def test_type_checkers_see_every_public_name():
+    import hyperribbon as hr
+
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name for node in block.body for alias in node.names}
+    assert seen == set(hr.__all__) - {"__version__"}
+
+
 def test_every_public_name_exists():
     import hyperribbon as hr
 

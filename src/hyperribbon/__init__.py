@@ -6,7 +6,52 @@ Public names load on first use, so that `import hyperribbon` costs little more t
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyperribbon import (
+        core,
+        experiments,
+        inspection,
+        manifold,
+        noise,
+        operators,
+        plots,
+        report,
+        spectra,
+        subnetworks,
+        theory,
+        training,
+    )
+    from hyperribbon.core import ArgumentError, Band, Claim, Density, Estimate, Mask, Spectrum
+    from hyperribbon.core.data import load_data
+    from hyperribbon.core.trajectory import Trajectory
+    from hyperribbon.experiments import sweep
+    from hyperribbon.inspection import compare_with_theory, inspect
+    from hyperribbon.manifold import PCA, InPCA, bhattacharyya
+    from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
+    from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian
+    from hyperribbon.spectra import (
+        alignment,
+        density,
+        diagonal,
+        eigsh,
+        frobenius,
+        plan,
+        summarize,
+        trace,
+        track,
+    )
+    from hyperribbon.subnetworks import (
+        find_ticket,
+        layer_criticality,
+        overlap_ratio,
+        prune,
+        reinitialize,
+        rerandomize,
+        select,
+    )
+    from hyperribbon.training import Recorder, train, train_ensemble
 
 __version__ = "0.1.0"
 
@@ -57,7 +102,7 @@ _ROOMS = (
 )
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
-__all__ = ["__version__", *_HOMES, *_ROOMS]
+__all__ = ["__version__", *_HOMES, *_ROOMS]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

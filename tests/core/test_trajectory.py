@@ -6,7 +6,8 @@ import torch
 from safetensors.torch import save_file
 
 from hyperribbon.core import ArgumentError
-from hyperribbon.core.trajectory import Trajectory, load_state
+from hyperribbon.core.states import load_state
+from hyperribbon.core.trajectory import Trajectory
 
 
 def fill(trajectory, steps):

@@ -56,8 +56,8 @@ def inspect_model(
     `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --seconds 120`
     """
     from hyperribbon.core.checks import check_positive
+    from hyperribbon.core.states import load_state
     from hyperribbon.core.store import ensure_folder
-    from hyperribbon.core.trajectory import load_state
     from hyperribbon.inspection import Budget, inspect
     from hyperribbon.inspection.loading import (
         load_factory,

@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader
 
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
-from hyperribbon.core.trajectory import Trajectory, load_state
+from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection.findings import Inspection, Outcome
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.planning import Budget, InspectionPlan, PlannedStep, make_plan

@@ -13,7 +13,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import load_data
-from hyperribbon.core.trajectory import load_state
+from hyperribbon.core.states import load_state
 
 __all__ = ["load_factory", "load_weights", "make_case", "matching_state"]
 
