@@ -51,11 +51,11 @@ def assert_same_spectrum(measured, predicted):
 
 
 @st.composite
-def networks(draw, shallowest=1, deepest=6):
+def networks(draw, shallowest=1, deepest=6, narrowest=1, most=260):
     """Widths with few enough weights for a dense Hessian, a number of samples and a generator."""
     layers = draw(st.integers(shallowest, deepest))
-    widths = draw(st.lists(st.integers(1, 24), min_size=layers + 1, max_size=layers + 1))
-    while sum(a * b for a, b in pairwise(widths)) > 260:
+    widths = draw(st.lists(st.integers(narrowest, 24), min_size=layers + 1, max_size=layers + 1))
+    while sum(a * b for a, b in pairwise(widths)) > most:
         widths[int(np.argmax(widths))] //= 2
     samples = draw(st.integers(1, max(widths[0] + 2, min(2 * widths[0], 300 // widths[-1]))))
     seed = draw(st.integers(0, 2**32 - 1))
@@ -170,3 +170,20 @@ def test_the_widest_and_deepest_network_agrees_too(seed):
     X = ln.whiten(rng.standard_normal((24, 40)), 2.0).inputs
     squares = np.linalg.svd(ln.jacobian(weights, X), compute_uv=False) ** 2 / 40
     assert_same_spectrum(squares, ln.balanced_eigenvalues(singular, 6, 24, 24, 2.0))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_tangent_kernel_and_trace_equal_the_hessian_at_a_stationary_residual,
+        test_balanced_eigenvalues_and_their_count_equal_the_hessian,
+    ],
+    ids=lambda test: test.__name__,
+)
+def test_wider_networks_agree_too(test):
+    @settings(SETTINGS, max_examples=8)
+    @given(networks(shallowest=3, narrowest=14, most=3600))
+    def check(network):
+        test.hypothesis.inner_test(network)
+
+    check()
