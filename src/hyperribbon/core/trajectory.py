@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -288,12 +287,6 @@ class Trajectory:
             if values.ndim == 1:
                 columns[name] = values
         return pd.DataFrame(columns)
-
-    def delete(self) -> None:
-        """Remove the trajectory from disk."""
-        if self._writable:
-            shutil.rmtree(self.folder)
-            self._records.clear()
 
     def _array(self, name: str) -> Any:
         import zarr

@@ -16,10 +16,10 @@ from hyperribbon.explorer.layout import reading_rows
 from hyperribbon.explorer.pages import Page
 from hyperribbon.explorer.uploads import dataset_slope, matrix_slope, read_matrix
 
-__all__ = ["connect_page", "connect_uploads", "figure_rows"]
+__all__ = ["REPLACE_LINK", "connect_page", "connect_uploads", "figure_rows"]
 
 _REDRAWS = 10
-_REPLACE_LINK = """
+REPLACE_LINK = """
 function(link) {
     if (link !== undefined && link !== null) {
         window.history.replaceState(null, '', window.location.pathname + link);
@@ -70,7 +70,7 @@ def connect_page(app: Dash, page: Page, jobs: Jobs) -> None:
         )
 
     app.clientside_callback(
-        _REPLACE_LINK, Output(f"{key}-link", "modified_timestamp"), Input(f"{key}-link", "data")
+        REPLACE_LINK, Output(f"{key}-link", "modified_timestamp"), Input(f"{key}-link", "data")
     )
     held = [State(f"{key}-{control.name}", "value") for control in controls]
     for picture in page.pictures:

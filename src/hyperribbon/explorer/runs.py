@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from dash import MATCH, Dash, Input, Output, State, dcc, html, no_update
 
+from hyperribbon.explorer.callbacks import REPLACE_LINK
 from hyperribbon.explorer.catalogue import Entry, find_entries
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.pages import style_figure
@@ -21,15 +22,6 @@ from hyperribbon.explorer.recordings import (
 )
 
 __all__ = ["RunsPage"]
-
-_REPLACE_LINK = """
-function(link) {
-    if (link !== undefined && link !== null) {
-        window.history.replaceState(null, '', window.location.pathname + link);
-    }
-    return window.dash_clientside.no_update;
-}
-"""
 
 
 class RunsPage:
@@ -107,7 +99,7 @@ class RunsPage:
             return shown, f"?{urlencode(stated)}" if stated else ""
 
         app.clientside_callback(
-            _REPLACE_LINK, Output("runs-link", "modified_timestamp"), Input("runs-link", "data")
+            REPLACE_LINK, Output("runs-link", "modified_timestamp"), Input("runs-link", "data")
         )
 
         @app.callback(
