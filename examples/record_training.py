@@ -1,4 +1,4 @@
-"""Record a training loop of your own, with the largest Hessian eigenvalue tracked along the way.
+"""Record a training loop of your own, with the leading Hessian eigenvalues tracked along the way.
 
 Run it, press Ctrl-C or kill it, run it again: it goes on from its last record.
 
@@ -22,18 +22,13 @@ def main(folder: str = "runs/record_training") -> None:
     loss = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-    def hessian(model, vectors):
-        """Leading eigenvalue on 200 samples, each time starting from the last eigenvector."""
-        sample = (data.inputs[:200], data.targets[:200])
-        found = hr.eigsh(hr.Hessian(model, loss, sample), k=1, tol=1e-2, v0=vectors)
-        values = {"largest": found.eigenvalues[0], "products": float(found.matvecs)}
-        return values, found.eigenvectors
-
+    sample = (data.inputs[:200], data.targets[:200])
+    tracker = hr.Tracker(3, lambda model: hr.Hessian(model, loss, sample), tol=1e-2)
     recorder = hr.Recorder(
         folder,
         every="0.5ep",
         probe=data.inputs[:200],
-        measure=[Measurement("hessian", hessian, warm=True)],
+        measure=[Measurement("hessian", tracker)],
     )
     start = recorder.attach(model, optimizer)
     steps_an_epoch = len(data.inputs) // BATCH

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
     from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian
     from hyperribbon.spectra import (
+        Tracker,
         alignment,
         density,
         diagonal,
@@ -70,6 +71,7 @@ _NAMES_BY_MODULE = {
         "summarize",
         "alignment",
         "track",
+        "Tracker",
     ),
     "manifold": ("InPCA", "PCA", "bhattacharyya"),
     "subnetworks": (

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.spectra import eigsh, track
+from hyperribbon.spectra import Tracker, eigsh, track
 
 SIZE = 400
 
@@ -51,6 +51,19 @@ def test_a_function_of_weights_makes_one_operator_at_a_time(matrix_of, counted):
     for scale, spectrum in zip(alive, spectra, strict=True):
         np.testing.assert_allclose(spectrum.eigenvalues, [59 * scale, 58 * scale], rtol=1e-6)
         assert spectrum.eigenvectors is None
+
+
+def test_a_tracker_goes_on_from_its_stored_state(path):
+    whole = [Tracker(4)(op) for op in path[:1]] + track(path, 4)[1:]
+    tracker = Tracker(4)
+    first = [tracker(op) for op in path[:7]]
+    other = Tracker(4)
+    other.load_state_dict(tracker.state_dict())
+    for found, expected in zip(first + [other(op) for op in path[7:]], whole, strict=True):
+        assert torch.equal(found.eigenvalues, expected.eigenvalues)
+        assert found.matvecs == expected.matvecs
+    other.reset()
+    assert other(path[0]).matvecs == whole[0].matvecs
 
 
 @pytest.mark.parametrize("which", ["SA", "LM", "BE"])

@@ -9,6 +9,7 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.spectra import Tracker
 from hyperribbon.training import (
     DivergenceError,
     Measurement,
@@ -138,17 +139,45 @@ def test_predictions_of_any_kind(images, tmp_path):
     assert Trajectory.open(tmp_path / "b").predictions().shape == (4, 90)
 
 
-def test_warm_measurements_keep_their_state_over_a_kill(images, tmp_path):
-    def counting(model, state):
-        count = torch.zeros(()) if state is None else state["count"]
-        return count.item(), {"count": count + 1}
+def test_measurements_keep_their_state_over_a_kill(images, tmp_path):
+    def measure():
+        return [Measurement("count", Counting()), Measurement("rare", float_one, every=2)]
 
-    measure = [Measurement("count", counting, warm=True), Measurement("rare", float_one, every=2)]
-    fit(images, tmp_path / "a", measure=measure, epochs=2)
-    fit(images, tmp_path / "a", measure=measure, epochs=4)
+    fit(images, tmp_path / "a", measure=measure(), epochs=2)
+    fit(images, tmp_path / "a", measure=measure(), epochs=4)
     trajectory = Trajectory.open(tmp_path / "a")
     assert trajectory.metric("count").tolist() == [0, 1, 2, 3, 4]
     assert np.isnan(trajectory.metric("rare")).tolist() == [False, True, False, True, False]
+
+
+class Counting:
+    def __init__(self):
+        self.count = torch.zeros(())
+
+    def __call__(self, model):
+        self.count += 1
+        return self.count.item() - 1
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def test_tracked_spectra_go_on_warm_over_a_kill(images, tmp_path):
+    def measure():
+        tracker = Tracker(2, lambda model: torch.diag(model[0].layer1.weight[0].detach()), tol=1e-3)
+        return [Measurement("top", tracker)]
+
+    fit(images, tmp_path / "whole", measure=measure(), epochs=4)
+    fit(images, tmp_path / "killed", measure=measure(), epochs=2)
+    fit(images, tmp_path / "killed", measure=measure(), epochs=4)
+    whole, killed = (Trajectory.open(tmp_path / name) for name in ("whole", "killed"))
+    assert whole.metric("top.eigenvalues").shape == (5, 2)
+    assert whole.metric("top.residual").max() <= 1e-3 * whole.metric("top.eigenvalues").max()
+    for name in ("top.eigenvalues", "top.products"):
+        np.testing.assert_array_equal(whole.metric(name), killed.metric(name))
 
 
 def float_one(model):

@@ -19,16 +19,25 @@ from hyperribbon.training import Measurement, Recorder, mlp, train
 
 torch.set_num_threads(1)
 
-def drift(model, state):
-    now = model[0].layer1.weight.detach().clone()
-    return 0.0 if state is None else (now - state).norm().item(), now
+class Drift:
+    weight = None
+
+    def __call__(self, model):
+        before, self.weight = self.weight, model[0].layer1.weight.detach().clone()
+        return 0.0 if before is None else (self.weight - before).norm().item()
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"]
 
 def run(folder):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, 6, generator=generator)
     y = (x[:, 0] > 0).long()
     model = nn.Sequential(mlp((6, 8)), nn.Dropout(0.3), mlp((8, 2)))
-    measure = [Measurement("drift", drift, warm=True)]
+    measure = [Measurement("drift", Drift())]
     recorder = Recorder(folder, every="3it", probe=x, measure=measure)
     train(model, nn.CrossEntropyLoss(), (x, y), epochs=30, lr=0.05, momentum=0.9, batch_size=16,
           recorder=recorder, test=(x, y))

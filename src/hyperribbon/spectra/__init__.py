@@ -6,7 +6,7 @@ from hyperribbon.spectra.planning import Plan, Route, plan
 from hyperribbon.spectra.quadrature import density
 from hyperribbon.spectra.subspaces import Alignment, alignment
 from hyperribbon.spectra.summaries import Summary, effective_rank, summarize
-from hyperribbon.spectra.tracking import track
+from hyperribbon.spectra.tracking import Tracker, track
 
 __all__ = [
     "Alignment",
@@ -14,6 +14,7 @@ __all__ = [
     "Plan",
     "Route",
     "Summary",
+    "Tracker",
     "alignment",
     "density",
     "diagonal",

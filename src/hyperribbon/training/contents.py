@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,16 +13,13 @@ from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.training.evaluation import Probe, predict
 from hyperribbon.training.measurements import Measurement, as_measurement, undisturbed
+from hyperribbon.training.resuming import Stateful
 
 __all__ = ["Contents"]
 
 
 class Contents:
-    """The quantities a Recorder takes from a model; arguments as there.
-
-    Attributes:
-        warm: The state of every warm measurement, by name.
-    """
+    """The quantities a Recorder takes from a model; arguments as there."""
 
     def __init__(
         self,
@@ -38,7 +35,20 @@ class Contents:
         if isinstance(predictions, str):
             check_choice("predictions", predictions, ("log_probabilities", "outputs"))
         self._probe, self._predictions, self._weights = probe, predictions, weights
-        self.warm: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every measurement that keeps one, by name."""
+        return {name: function.state_dict() for name, function in self._keepers().items()}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` returned."""
+        for name, function in self._keepers().items():
+            if name in states:
+                function.load_state_dict(states[name])
+
+    def _keepers(self) -> dict[str, Stateful]:
+        found = {m.name: m.function for m in self.measurements}
+        return {name: f for name, f in found.items() if isinstance(f, Stateful)}
 
     def measure(
         self, model: nn.Module, number: int, on_failure: Callable[[str, Exception], None]
@@ -56,13 +66,11 @@ class Contents:
                 continue
             try:
                 with undisturbed(model):
-                    values, state = measurement(model, self.warm.get(measurement.name))
+                    values = measurement(model)
             except Exception as error:
                 on_failure(measurement.name, error)
                 continue
             metrics.update(values)
-            if measurement.warm:
-                self.warm[measurement.name] = state
         return metrics
 
     def predict(self, model: nn.Module) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.results import Spectrum
 from hyperribbon.training.evaluation import in_mode
 
 __all__ = [
@@ -32,31 +33,33 @@ class Measurement:
 
     Attributes:
         name: Name of the metric; entries of a dict become "name.entry".
-        function: `function(model)` returning a number, a small array, or a dict of them; with
-            `warm`, `function(model, state)` returning (value, state), where the state is what it
-            returned last time (None at first): tensors and plain values in dicts and lists. A
-            tracked spectrum keeps its eigenvectors there and starts from them.
-        warm: Whether it keeps a state.
+        function: `function(model)` returning a number, a small array, a dict of them, or a
+            `Spectrum`, which is stored as its eigenvalues, the largest of its residuals and its
+            products. One that has `state_dict` and `load_state_dict`, as `hr.Tracker` does, goes on
+            from its last state when a killed run goes on.
         every: Measure at every n-th record only.
     """
 
     name: str
-    function: Callable[..., Any]
-    warm: bool = False
+    function: Callable[[nn.Module], Any]
     every: int = 1
 
     def __post_init__(self) -> None:
         check_name("measure", self.name)
         check_positive_int("every", self.every)
 
-    def __call__(self, model: nn.Module, state: Any) -> tuple[dict[str, Any], Any]:
-        """Return the metrics by full name, and the new state."""
-        value = self.function(model, state) if self.warm else self.function(model)
-        if self.warm:
-            value, state = value
+    def __call__(self, model: nn.Module) -> dict[str, Any]:
+        """Return the metrics by full name."""
+        value = self.function(model)
+        if isinstance(value, Spectrum):
+            value = {
+                "eigenvalues": value.eigenvalues,
+                "residual": value.residuals.max(),
+                "products": float(value.matvecs),
+            }
         if not isinstance(value, Mapping):
-            return {self.name: value}, state
-        return {f"{self.name}.{check_name('measure', key)}": v for key, v in value.items()}, state
+            return {self.name: value}
+        return {f"{self.name}.{check_name('measure', key)}": v for key, v in value.items()}
 
 
 def as_measurement(function: Callable[..., Any] | Measurement) -> Measurement:

@@ -322,7 +322,7 @@ class Recorder:
 
     def _notes(self) -> dict[str, Any]:
         return {
-            "warm": self._contents.warm,
+            "measurements": self._contents.state_dict(),
             "spent": self._budget.spent,
             "training": self._budget.training_seconds,
             "cost": self._budget.cost,
@@ -331,7 +331,7 @@ class Recorder:
         }
 
     def _put_back(self, notes: dict[str, Any]) -> None:
-        self._contents.warm = notes["warm"]
+        self._contents.load_state_dict(notes["measurements"])
         self._skipped, self._failed = notes["skipped"], notes["failed"]
         self._budget.start(notes["spent"], notes["training"], notes["cost"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -15,6 +15,7 @@ from hyperribbon.training.measurements import random_state, set_random_state
 __all__ = ["Stateful", "load_parts", "save_parts"]
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """Anything whose state can be taken and put back: a module, an optimiser, a scheduler."""
 
