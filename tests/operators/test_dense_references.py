@@ -264,3 +264,34 @@ def test_masks_pick_rows_and_columns(case, reference, close):
     close(Hessian(model, loss, (inputs, targets), mask=mask).to_dense(), hessian)
     ggn = whole.ggn(lambda f: loss(f, targets))[chosen][:, chosen]
     check_everything(GGN(model, loss, (inputs, targets), mask=mask), ggn, close)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+@pytest.mark.parametrize(
+    "names",
+    [
+        None,
+        ["1.bias"],
+        ["1.weight", "5.bias"],
+        ["3.weight"],
+        ["3.bias", "5.weight"],
+        ["1.bias", "3.weight", "5.bias"],
+    ],
+)
+def test_chains_with_frozen_layers_zero_features_and_dead_units(
+    activation, names, make_case, reference, close
+):
+    model, inputs, targets = make_case("mlp" if activation is nn.Tanh else "relu")
+    inputs[:, [0, 3]] = 0
+    with torch.no_grad():
+        model[1].bias[2] = -100.0  # a unit that ReLU never lets through
+    loss = nn.CrossEntropyLoss()
+    dense = reference(model, inputs, names)
+    hessian = Hessian(model, loss, (inputs, targets), params=names)
+    close(hessian.to_dense(), dense.hessian(lambda out: loss(out, targets)))
+    close(hessian @ torch.ones(hessian.shape[0]).double(), hessian.to_dense().sum(1))
+    ggn = GGN(model, loss, (inputs, targets), params=names)
+    close(ggn.to_dense(), dense.ggn(lambda out: loss(out, targets)))
+    jacobian = dense.jacobian().flatten(0, 1)
+    close(NTK(model, inputs, params=names).to_dense(), jacobian @ jacobian.T)
+    close(Jacobian(model, inputs, params=names).to_dense(), jacobian)

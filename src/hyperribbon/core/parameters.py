@@ -108,13 +108,18 @@ class ParameterSpace:
             tensors: A tensor for every name of the space; other names are ignored.
             batched: Whether each tensor has shape (k, *shape).
         """
-        pieces = []
-        for name, selection in zip(self.names, self.selections, strict=True):
-            piece = tensors[name]
-            piece = piece.reshape(piece.shape[0], -1) if batched else piece.reshape(-1)
-            pieces.append(piece if selection is None else piece[..., selection])
-        flat = torch.cat(pieces, dim=-1)
-        return flat.T.contiguous() if batched else flat
+        first = tensors[self.names[0]]
+        lead = first.shape[:1] if batched else ()
+        flat = first.new_empty(self.dimension, *lead)
+        for (name, window), shape, selection in zip(
+            self.slices().items(), self.shapes, self.selections, strict=True
+        ):
+            piece = tensors[name].movedim(0, -1) if batched else tensors[name]
+            if selection is None:
+                flat[window].view((*shape, *lead)).copy_(piece)
+            else:
+                flat[window] = piece.reshape(-1, *lead)[selection]
+        return flat
 
     def unflatten(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return named tensors of a vector (P,), or with k leading rows of a block (P, k).

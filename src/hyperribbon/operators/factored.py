@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from math import sqrt
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.gram import gram_matrix, squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk_operator import RiskOperator
+from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["FactoredOperator"]
 
@@ -38,10 +38,8 @@ class FactoredOperator(RiskOperator):
     def _rows(self, chunk: Chunk) -> torch.Tensor:
         """Return R (m, n, …) with Σ_j R_j R_jᵀ = M_n for every sample."""
 
-    def _chunk_product(
-        self, chunk: Chunk, block: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        return chunk.point.pull(self._middle(chunk, chunk.point.push(block)))
+    def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
+        chunk.point.pull(self._middle(chunk, chunk.point.push(directions)), sums)
 
     @property
     def gram_size(self) -> int | None:
@@ -61,17 +59,18 @@ class FactoredOperator(RiskOperator):
         """
         single = coefficients.ndim == 1
         block = coefficients.unsqueeze(1) if single else coefficients
-        total = torch.zeros(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
         start, step = 0, self.risk.columns_at_once()
+        sums = [GradientSums() for _ in range(0, block.shape[1], step)]
         for chunk in self.risk.chunks():
             rows = self._rows(chunk)
             stop = start + chunk.count * len(rows)
             weights = block[start:stop].reshape(chunk.count, len(rows), -1)
             seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
-            for some, target in zip(seeds.split(step), total.split(step, 1), strict=True):
-                target += self.space.flatten(chunk.point.pull(some), batched=True)
+            for some, total in zip(seeds.split(step), sums, strict=True):
+                chunk.point.pull(some, total)
             start = stop
-        total *= sqrt(self._scale())
+        pieces = [self.space.flatten(total.named(), batched=True) for total in sums]
+        total = torch.cat(pieces, dim=1) * sqrt(self._scale())
         return total.squeeze(1) if single else total
 
     def diagonal(self) -> torch.Tensor:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["Explicit", "Factor", "Outer", "joined"]
+__all__ = ["Explicit", "Factor", "Outer", "add_layer_grams", "joined", "summed"]
 
-_STRIPES = 8  # stripes a symmetric matrix is formed in
+_STRIPES = 6  # stripes a symmetric matrix is formed in, at least
+_STRIPE_BYTES = 64 * 2**20  # a stripe takes no more than this
 _BLOCK_BYTES = 64 * 2**20  # gradients of this size are written out at once
 
 
@@ -91,31 +92,6 @@ class Outer(Factor):
                 gradients.reshape(count * rows, -1),
             )
 
-    def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
-        """Add (B Bᵀ)∘(A Aᵀ) for one position a sample; otherwise write out in blocks."""
-        if selection is not None or self.left.shape[2] > 1:
-            super().add_gram(gram, selection)
-        else:
-            self.add_layer_gram(gram, bias=False)
-
-    def add_layer_gram(self, gram: torch.Tensor, *, bias: bool) -> None:
-        """Add (B Bᵀ)∘(A Aᵀ + 1) of a layer with its bias (without the 1, of the weight alone).
-
-        Only blocks on and below the diagonal are formed.
-        """
-        count, rows = self.samples, self.rows
-        inner = self.right[:, 0] @ self.right[:, 0].T + float(bias)
-        left = self.left.reshape(count * rows, -1)
-        most = _BLOCK_BYTES // (count * rows * rows * left.element_size())
-        step = max(1, min(most, -(-count // _STRIPES)))
-        for start in range(0, count, step):
-            stop = min(start + step, count)
-            own, before = slice(start * rows, stop * rows), slice(0, start * rows)
-            piece = left[own] @ left[: stop * rows].T
-            piece.view(stop - start, rows, stop, rows).mul_(inner[start:stop, None, :stop, None])
-            gram[own, : stop * rows] += piece
-            gram[before, own] += piece[:, before].T
-
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
         """Return (B²)ᵀA² for one position a sample."""
         if self.left.shape[2] > 1:
@@ -137,6 +113,34 @@ class Outer(Factor):
         if positions == 1 or written > self.left.numel() + self.right.numel():
             return self
         return Explicit(self.name, torch.einsum("njto,nti->njoi", self.left, self.right))
+
+
+def add_layer_grams(gram: torch.Tensor, layers: list[tuple[Outer, bool]]) -> None:
+    """Add Σ (B Bᵀ)∘(A Aᵀ + 1) over layers with one position a sample to a matrix (n·m, n·m).
+
+    The 1 is a layer's bias, left out where the flag is False. A stripe of samples is summed over
+    all layers, row by row of R so that A Aᵀ multiplies contiguous runs, before it is written; only
+    stripes below the diagonal are formed.
+
+    Args:
+        gram: The matrix, ordered by sample, then by row; symmetric.
+        layers: Factors of the weights, and whether their bias is included.
+    """
+    count, rows = layers[0][0].samples, layers[0][0].rows
+    inner = [factor.right[:, 0] @ factor.right[:, 0].T + float(bias) for factor, bias in layers]
+    lefts = [factor.left[:, :, 0].transpose(0, 1).contiguous() for factor, _ in layers]
+    blocks = gram.view(count, rows, count, rows)
+    step = max(1, min(-(-count // _STRIPES), _STRIPE_BYTES // (gram.nbytes // count)))
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        total = gram.new_zeros(rows, stop - start, rows, stop)
+        for left, products in zip(lefts, inner, strict=True):
+            own, before = left[:, start:stop].flatten(0, 1), left[:, :stop].flatten(0, 1)
+            piece = (own @ before.T).view_as(total)
+            total.addcmul_(piece, products[start:stop, None, :stop].expand_as(piece))
+        blocks[start:stop, :, :stop] += total.permute(1, 0, 3, 2)
+        own, before = slice(start * rows, stop * rows), slice(0, start * rows)
+        gram[before, own] = gram[own, before].T
 
 
 def joined(pieces: list[Factor]) -> Factor:

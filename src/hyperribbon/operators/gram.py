@@ -13,7 +13,7 @@ from math import prod
 import torch
 
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.operators.factors import Factor, Outer, joined
+from hyperribbon.operators.factors import Factor, Outer, add_layer_grams, joined
 from hyperribbon.operators.linearisation import AutogradLinearisation
 from hyperribbon.operators.risk import Chunk, Risk
 
@@ -37,14 +37,19 @@ def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
         windows += _windows(risk, chunk, seeds, structured, size)
         size += chunk.count * len(seeds)
     gram = torch.zeros(size, size, dtype=risk.dtype, device=risk.device)
+    layers: list[tuple[Outer, bool]] = []
     while pieces:
         factor = joined(pieces.pop(next(iter(pieces))))
-        bias = _bias_done_with(factor, selections)
-        if isinstance(factor, Outer) and bias in pieces:
-            pieces.pop(bias)
-            factor.add_layer_gram(gram, bias=True)
+        if isinstance(factor, Outer) and _is_plain(factor, selections):
+            bias = factor.bias or ""
+            whole = bias in pieces and selections[bias] is None
+            layers.append((factor, whole))
+            if whole:
+                pieces.pop(bias)
         else:
             factor.add_gram(gram, selections[factor.name])
+    if layers:
+        add_layer_grams(gram, layers)
     _add_written(gram, windows, risk.memory)
     return gram
 
@@ -154,12 +159,9 @@ def _add_written(gram: torch.Tensor, windows: list[_Window], memory: float) -> N
             gram[second.place, first.place] += product.T
 
 
-def _bias_done_with(factor: Factor, selections: dict[str, torch.Tensor | None]) -> str:
-    """Return the bias that can be done with a weight: both whole, one position; "" for none."""
-    if not isinstance(factor, Outer) or factor.bias is None or factor.left.shape[2] > 1:
-        return ""
-    whole = selections[factor.name] is None and selections[factor.bias] is None
-    return factor.bias if whole else ""
+def _is_plain(factor: Outer, selections: dict[str, torch.Tensor | None]) -> bool:
+    """Whether a weight is whole and has one position a sample."""
+    return selections[factor.name] is None and factor.left.shape[2] == 1
 
 
 def _selections(space: ParameterSpace) -> dict[str, torch.Tensor | None]:

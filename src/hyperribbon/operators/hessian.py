@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from hyperribbon.operators.data import Data
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Forward, Risk
 from hyperribbon.operators.risk_operator import RiskOperator
+from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["Hessian"]
 
@@ -91,10 +91,8 @@ class Hessian(RiskOperator):
         """Return the gradient of the risk, (P,)."""
         return self.risk.gradient()
 
-    def _chunk_product(
-        self, chunk: Chunk, block: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        return chunk.point.curve(self.risk.criterion, chunk.targets, block)
+    def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
+        chunk.point.curve(self.risk.criterion, chunk.targets, directions, sums)
 
     def _scale(self) -> float:
         return 1.0 / self.risk.amount

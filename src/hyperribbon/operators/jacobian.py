@@ -13,6 +13,7 @@ from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.gram import gram_matrix, squared_norm
 from hyperribbon.operators.losses import one_element_each
 from hyperribbon.operators.risk import Chunk, Forward, Risk
+from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["Jacobian", "NTK"]
 
@@ -82,7 +83,7 @@ class Jacobian(LinearOperator):
         product = torch.empty(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
         step = self.risk.columns_at_once()
         for some, target in zip(block.split(step, 1), product.split(step, 1), strict=True):
-            named, start = self.space.unflatten(some), 0
+            named, start = Directions(self.space.unflatten(some)), 0
             for chunk in self.risk.chunks():
                 pushed = chunk.point.push(named).flatten(1).T
                 target[start : start + len(pushed)] = pushed
@@ -90,16 +91,17 @@ class Jacobian(LinearOperator):
         return product
 
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros(self.shape[1], block.shape[1], dtype=self.dtype, device=self.device)
         start, step = 0, self.risk.columns_at_once()
+        sums = [GradientSums() for _ in range(0, block.shape[1], step)]
         for chunk in self.risk.chunks():
             outputs = chunk.point.outputs
             stop = start + outputs.numel()
             seeds = block[start:stop].T.reshape(-1, *outputs.shape)
-            for some, target in zip(seeds.split(step), total.split(step, 1), strict=True):
-                target += self.space.flatten(chunk.point.pull(some), batched=True)
+            for some, total in zip(seeds.split(step), sums, strict=True):
+                chunk.point.pull(some, total)
             start = stop
-        return total
+        pieces = [self.space.flatten(total.named(), batched=True) for total in sums]
+        return torch.cat(pieces, dim=1)
 
 
 class NTK(LinearOperator):

@@ -12,6 +12,7 @@ from hyperribbon.operators.factors import Factor, summed
 from hyperribbon.operators.losses import Loss
 from hyperribbon.operators.purity import evaluation
 from hyperribbon.operators.recording import Recorder
+from hyperribbon.operators.sums import GradientSums
 
 __all__ = ["AutogradLinearisation", "Block", "Linearisation", "pull_back"]
 
@@ -31,12 +32,12 @@ class Linearisation(Protocol):
         """Return J v, shape (k, n, …)."""
         ...
 
-    def pull(self, cotangents: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return Jᵀ u for u (k, n, …)."""
+    def pull(self, cotangents: torch.Tensor, sums: GradientSums) -> None:
+        """Add Jᵀ u for u (k, n, …)."""
         ...
 
-    def curve(self, loss: Loss, targets: Any, block: Block) -> dict[str, torch.Tensor]:
-        """Return ∇²_θ Σ ℓ(f(θ), y) v."""
+    def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
+        """Add ∇²_θ Σ ℓ(f(θ), y) v."""
         ...
 
     def structured(self) -> set[str]:
@@ -101,26 +102,28 @@ class AutogradLinearisation:
         )
         return pushed
 
-    def pull(self, cotangents: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return Jᵀ u for u (k, n, …)."""
+    def pull(self, cotangents: torch.Tensor, sums: GradientSums) -> None:
+        """Add Jᵀ u for u (k, n, …)."""
         if not self._graph.requires_grad:
-            return self._zeros(len(cotangents))
+            sums.add(self._zeros(len(cotangents)))
+            return
         pulled = pull_back([self._graph], list(self._weights.values()), [cotangents])
-        return dict(zip(self._weights, pulled, strict=True))
+        sums.add(dict(zip(self._weights, pulled, strict=True)))
 
-    def curve(self, loss: Loss, targets: Any, block: Block) -> dict[str, torch.Tensor]:
-        """Return ∇²_θ Σ ℓ(f(θ), y) v; loss and targets must be the same in every call."""
+    def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
+        """Add ∇²_θ Σ ℓ(f(θ), y) v; loss and targets must be the same in every call."""
         if self._slopes is None:
             self._slopes = self._build_slopes(loss, targets)
         if not self._slopes:
-            return self._zeros(_rows(block))
+            sums.add(self._zeros(_rows(block)))
+            return
         names = list(self._slopes)
         curved = pull_back(
             list(self._slopes.values()),
             list(self._weights.values()),
             [block[name] for name in names],
         )
-        return dict(zip(self._weights, curved, strict=True))
+        sums.add(dict(zip(self._weights, curved, strict=True)))
 
     def structured(self) -> set[str]:
         """Return the names whose every use was understood and keeps samples apart."""

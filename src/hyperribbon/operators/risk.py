@@ -15,12 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
-from hyperribbon.operators.chain import ChainLinearisation, trace_chain
+from hyperribbon.operators.chain import trace_chain
+from hyperribbon.operators.chain_derivatives import ChainLinearisation
 from hyperribbon.operators.data import Data, Source, batch_size, cut
 from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
 from hyperribbon.operators.losses import Loss, recognise
 from hyperribbon.operators.probes import check_batch_norm, check_finite_loss, check_repeatable
 from hyperribbon.operators.purity import evaluation
+from hyperribbon.operators.sums import GradientSums
 
 __all__ = ["Chunk", "Forward", "Risk"]
 
@@ -218,12 +220,11 @@ class Risk:
 
     def gradient(self) -> torch.Tensor:
         """Return ∇L(θ) as coordinates (P,)."""
-        total = torch.zeros(self.space.dimension, dtype=self.dtype, device=self.device)
+        sums = GradientSums()
         for chunk in self.chunks():
             slope = self.criterion.gradient(chunk.point.outputs, chunk.targets)
-            pulled = chunk.point.pull(slope.unsqueeze(0))
-            total += self.space.flatten({name: t[0] for name, t in pulled.items()})
-        return total / self.amount
+            chunk.point.pull(slope.unsqueeze(0), sums)
+        return self.space.flatten(sums.named(), batched=True)[:, 0] / self.amount
 
     def _chunk(self, start: int, batch: Any) -> Chunk:
         count = batch_size(batch)

@@ -12,6 +12,7 @@ import torch
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["RiskOperator"]
 
@@ -55,26 +56,19 @@ class RiskOperator(LinearOperator):
         return other
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        step = self.risk.columns_at_once()
-        pieces = [self._multiply_some(piece) for piece in block.split(step, dim=1)]
+        parts = -(-block.shape[1] // self.risk.columns_at_once())
+        pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)) * self._scale()
 
     def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
-        named = self.space.unflatten(block)
-        total: dict[str, torch.Tensor] = {}
+        directions, sums = Directions(self.space.unflatten(block)), GradientSums()
         for chunk in self.risk.chunks():
-            for name, piece in self._chunk_product(chunk, named).items():
-                if name in total:
-                    total[name] += piece
-                else:
-                    total[name] = piece
-        return self.space.flatten(total, batched=True)
+            self._add_product(chunk, directions, sums)
+        return self.space.flatten(sums.named(), batched=True)
 
     @abstractmethod
-    def _chunk_product(
-        self, chunk: Chunk, block: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Return the named, unscaled product (k, …) of some samples."""
+    def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
+        """Add the unscaled product of some samples."""
 
     @abstractmethod
     def _scale(self) -> float:

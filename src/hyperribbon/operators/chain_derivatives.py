@@ -1,0 +1,223 @@
+"""Derivatives of chains of linear layers and elementwise activations, by matrix products only.
+
+Activations, slopes and the back-propagated loss gradient are computed once per batch and reused in
+every product. Biases are weights of one more input that is always one. The derivative in the data
+is skipped, and inputs of a layer that are zero on the whole batch drop out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hyperribbon.operators.factors import Explicit, Factor, Outer
+from hyperribbon.operators.linearisation import Block
+from hyperribbon.operators.losses import Loss
+from hyperribbon.operators.sums import Directions, GradientSums
+
+__all__ = ["ChainLinearisation", "Layer"]
+
+_SPARSE = 0.95  # inputs drop out when no more than this part of them is ever nonzero
+
+
+@dataclass
+class Layer:
+    """One linear layer and what follows it, on one batch.
+
+    Attributes:
+        weight: W (d_out, d_in).
+        weight_name: Its name when it is a coordinate.
+        bias_name: The bias's name when it is a coordinate.
+        features: What its coordinates are multiplied with, (n, d): the inputs when the weight is a
+            coordinate, then a one when the bias is.
+        width: Columns of `features` before any dropped out.
+        columns: Those that are not zero on the whole batch, or None for all.
+        slopes: φ′ at the pre-activations, (n, d_out), or None for the identity.
+        bends: φ″, or None where it vanishes.
+    """
+
+    weight: torch.Tensor
+    weight_name: str | None
+    bias_name: str | None
+    features: torch.Tensor
+    width: int
+    columns: torch.Tensor | None = None
+    slopes: torch.Tensor | None = None
+    bends: torch.Tensor | None = None
+
+    @classmethod
+    def on_inputs(
+        cls,
+        weight: torch.Tensor,
+        weight_name: str | None,
+        bias_name: str | None,
+        inputs: torch.Tensor,
+    ) -> Layer:
+        """Return the layer with what flows into it, (n, d_in)."""
+        parts = [inputs] if weight_name else []
+        if bias_name:
+            parts.append(inputs.new_ones(len(inputs), 1))
+        features = torch.cat(parts, dim=1) if parts else inputs[:, :0]
+        layer = cls(weight, weight_name, bias_name, features, features.shape[1])
+        used = features.any(0)
+        if int(used.sum()) < _SPARSE * layer.width:
+            layer.columns = used.nonzero().squeeze(1)
+            layer.features = features[:, layer.columns]
+        return layer
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        """What flows in, (n, d_in), when the weight is a coordinate."""
+        features = self.features
+        if self.columns is not None:
+            features = features.new_zeros(len(features), self.width)
+            features[:, self.columns] = self.features
+        return features[:, : self.weight.shape[1]]
+
+    def own_change(self, directions: Directions) -> torch.Tensor | None:
+        """Return the pre-activations' change (n, k·d_out) by the layer's own parameters."""
+        if not self.width:
+            return None
+        inward = directions.inward(self.weight_name, self.bias_name)
+        return self.features @ (inward if self.columns is None else inward[self.columns])
+
+    def add_gradients(self, back: torch.Tensor, sums: GradientSums) -> None:
+        """Add the gradients of the layer's parameters for what flows back, (n, k, d_out)."""
+        if not self.width:
+            return
+        flat = back.flatten(1)
+        total = sums.inward(self.weight_name, self.bias_name, flat, back.shape[1], self.width)
+        if self.columns is None:
+            total.addmm_(self.features.T, flat)
+        else:
+            total.index_add_(0, self.columns, self.features.T @ flat)
+
+    def damp(self, change: torch.Tensor) -> torch.Tensor:
+        """Multiply (n, k, d_out) by the slopes, in place."""
+        return change if self.slopes is None else change.mul_(self.slopes.unsqueeze(1))
+
+
+class ChainLinearisation:
+    """Derivatives of a chain f = φ_L(W_L … φ_1(W_1 x + b_1) … + b_L) on one batch."""
+
+    def __init__(self, layers: list[Layer], outputs: torch.Tensor) -> None:
+        self.outputs = outputs
+        self._layers = layers
+        self._flow: dict[int, torch.Tensor] = {}
+        self._bent: dict[int, torch.Tensor] = {}
+        self._lowest = next(i for i, layer in enumerate(layers) if layer.width)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is kept, with the loss gradient's flow."""
+        tensors = [
+            t
+            for layer in self._layers
+            for t in (layer.features, layer.slopes, layer.bends, layer.bends)
+            if t is not None
+        ]
+        flow = sum(layer.weight.shape[0] for layer in self._layers) * len(self.outputs)
+        return sum(t.nbytes for t in tensors) + flow * self.outputs.element_size()
+
+    @property
+    def is_piecewise_linear(self) -> bool:
+        """Whether every φ″ vanishes."""
+        return all(layer.bends is None for layer in self._layers)
+
+    def push(self, block: Block) -> torch.Tensor:
+        """Return J v, shape (k, n, C)."""
+        directions = block if isinstance(block, Directions) else Directions(block)
+        moved: torch.Tensor | None = None
+        for layer in self._layers[self._lowest :]:
+            moved = layer.damp(self._moved(layer, moved, directions))
+        assert moved is not None
+        return moved.transpose(0, 1)
+
+    def pull(self, cotangents: torch.Tensor, sums: GradientSums) -> None:
+        """Add Jᵀ u for u (k, n, C)."""
+        for position, back in self._backward(cotangents.transpose(0, 1)):
+            self._layers[position].add_gradients(back, sums)
+
+    def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
+        """Add ∇²_θ Σ ℓ(f(θ), y) v: a forward and a backward pass of derivatives along v."""
+        if not self._flow:
+            self._prepare(loss.gradient(self.outputs, targets))
+        directions = block if isinstance(block, Directions) else Directions(block)
+        ahead: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
+        moved: torch.Tensor | None = None
+        for position, layer in enumerate(self._layers[self._lowest :], self._lowest):
+            tilted = self._moved(layer, moved, directions)
+            ahead[position] = moved, tilted
+            moved = layer.damp(tilted if layer.bends is None else tilted.clone())
+        assert moved is not None
+        change = loss.curvature(self.outputs, targets, moved.transpose(0, 1)).transpose(0, 1)
+        change = change.contiguous()
+        for position in range(len(self._layers) - 1, self._lowest - 1, -1):
+            layer, (before, tilted) = self._layers[position], ahead.pop(position)
+            layer.damp(change)
+            if position in self._bent:
+                change.addcmul_(self._bent[position].unsqueeze(1), tilted)
+            layer.add_gradients(change, sums)
+            if position == self._lowest:
+                break
+            assert before is not None
+            flow, change = self._flow[position], change @ layer.weight
+            if layer.weight_name:
+                flat = before.flatten(1)
+                sums.outward(layer.weight_name, flat, flow.shape[1]).addmm_(flow.T, flat)
+                change.flatten(1).addmm_(flow, directions.outward(layer.weight_name))
+
+    def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
+        """Return the per-sample gradients of R f for rows R (m, n, C)."""
+        found: list[Factor] = []
+        for position, left in self._backward(rows.transpose(0, 1)):
+            layer = self._layers[position]
+            if layer.weight_name:
+                right = layer.inputs.unsqueeze(1)
+                found.append(Outer(layer.weight_name, left.unsqueeze(2), right, layer.bias_name))
+            if layer.bias_name:
+                found.append(Explicit(layer.bias_name, left))
+        return found
+
+    def structured(self) -> set[str]:
+        """Return all names: every parameter has factors."""
+        pairs = ((layer.weight_name, layer.bias_name) for layer in self._layers)
+        return {name for pair in pairs for name in pair if name}
+
+    def _moved(
+        self, layer: Layer, moved: torch.Tensor | None, directions: Directions
+    ) -> torch.Tensor:
+        """Return the pre-activations' change (n, k, d_out) along v."""
+        own = layer.own_change(directions)
+        if own is None:
+            assert moved is not None
+            return moved @ layer.weight.T
+        own = own.unflatten(1, (directions.rows, -1))
+        if moved is not None:
+            own.flatten(0, 1).addmm_(moved.flatten(0, 1), layer.weight.T)
+        return own
+
+    def _backward(self, cotangents: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (position, what flows back into that layer's output (n, k, d)), last first."""
+        back = cotangents.contiguous()
+        for position in range(len(self._layers) - 1, self._lowest - 1, -1):
+            layer = self._layers[position]
+            if layer.slopes is not None:
+                back = back * layer.slopes.unsqueeze(1)
+            yield position, back
+            if position > self._lowest:
+                back = back @ layer.weight
+
+    def _prepare(self, slope: torch.Tensor) -> None:
+        """Keep how the loss gradient (n, C) flows back, and its products with the bends."""
+        above = slope
+        for position in range(len(self._layers) - 1, self._lowest - 1, -1):
+            layer = self._layers[position]
+            if layer.bends is not None:
+                self._bent[position] = above * layer.bends
+            flow = above if layer.slopes is None else above * layer.slopes
+            self._flow[position] = flow.contiguous()
+            above = flow @ layer.weight

@@ -1,0 +1,102 @@
+"""Directions and gradients in the layouts that matrix products read and write without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+__all__ = ["Directions", "GradientSums"]
+
+
+class Directions(Mapping[str, torch.Tensor]):
+    """Named directions (k, *shape), with other layouts of a layer's parameters made once.
+
+    Args:
+        named: Tensors with k leading rows.
+    """
+
+    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+        self._named = dict(named)
+        self._inward: dict[tuple[str | None, str | None], torch.Tensor] = {}
+        self._outward: dict[str, torch.Tensor] = {}
+        self.rows = len(next(iter(self._named.values())))
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def inward(self, weight: str | None, bias: str | None) -> torch.Tensor:
+        """Return a layer's directions by input, (d_in, k·d_out), the bias as one more input."""
+        key = weight, bias
+        if key not in self._inward:
+            parts = []
+            if weight is not None:
+                parts.append(self._named[weight].permute(2, 0, 1).flatten(1))
+            if bias is not None:
+                parts.append(self._named[bias].reshape(1, -1))
+            self._inward[key] = torch.cat(parts)
+        return self._inward[key]
+
+    def outward(self, weight: str) -> torch.Tensor:
+        """Return a weight's directions by output, (d_out, k·d_in)."""
+        if weight not in self._outward:
+            self._outward[weight] = self._named[weight].transpose(0, 1).flatten(1).contiguous()
+        return self._outward[weight]
+
+
+class GradientSums:
+    """Gradients (k, *shape) by name, summed over chunks of the samples.
+
+    Matrix products add to `inward` and `outward` buffers, in the layouts of `Directions`; `named`
+    puts the sums together.
+    """
+
+    def __init__(self) -> None:
+        self._plain: dict[str, torch.Tensor] = {}
+        self._inward: dict[tuple[str | None, str | None], torch.Tensor] = {}
+        self._outward: dict[str, torch.Tensor] = {}
+        self._rows = 0
+
+    def add(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Add gradients that are laid out like the parameters; they may be overwritten later."""
+        for name, gradient in gradients.items():
+            if name in self._plain:
+                self._plain[name] += gradient
+            else:
+                self._plain[name] = gradient
+
+    def inward(
+        self, weight: str | None, bias: str | None, like: torch.Tensor, rows: int, inputs: int
+    ) -> torch.Tensor:
+        """Return the buffer (inputs, k·d_out) of a layer, made like `like` (…, k·d_out)."""
+        self._rows = rows
+        key = weight, bias
+        if key not in self._inward:
+            self._inward[key] = like.new_zeros(inputs, like.shape[-1])
+        return self._inward[key]
+
+    def outward(self, weight: str, like: torch.Tensor, outputs: int) -> torch.Tensor:
+        """Return the buffer (d_out, k·d_in) of a weight, made like `like` (…, k·d_in)."""
+        if weight not in self._outward:
+            self._outward[weight] = like.new_zeros(outputs, like.shape[-1])
+        return self._outward[weight]
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """Return the gradients by name, each (k, *shape)."""
+        found = dict(self._plain)
+        for (weight, bias), buffer in self._inward.items():
+            rows = buffer.unflatten(1, (self._rows, -1))
+            if bias is not None:
+                found[bias] = rows[-1]
+                rows = rows[:-1]
+            if weight is not None:
+                found[weight] = rows.permute(1, 2, 0)
+        for weight, buffer in self._outward.items():
+            found[weight] += buffer.unflatten(1, (self._rows, -1)).transpose(0, 1)
+        return found
