@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from hyperribbon.spectra.products import Products, asymmetry_error, asymmetry_limit
+from hyperribbon.spectra.rows import make_rows
 
 __all__ = ["Basis"]
 
 _CHECKED = 4  # earlier vectors each new one is checked against for symmetry
-_CHUNK = 8192  # terms of an inner product that are summed in the operator's own precision
 
 
 class Basis:
@@ -19,27 +19,42 @@ class Basis:
     one, for any subspace, at no further product; and each symmetric pair of entries of T is
     computed from two different products, which shows an operator that is not symmetric.
 
-    Vectors are rows of the buffers, so that each is contiguous.
+    In half precision the vectors are what was stored: products, T and the Gram matrix G = QᵀQ ≈ I
+    are those of the rounded vectors, so Ritz pairs solve T s = θ G s and Ritz values are exact
+    Rayleigh quotients; images are rounded, so residuals are known to `eps`‖A‖ only.
 
     Args:
         products: The operator.
         capacity: Vectors that fit.
+        storage: Where they are kept: "memory", "half" or "disk".
     """
 
-    def __init__(self, products: Products, capacity: int) -> None:
+    def __init__(self, products: Products, capacity: int, storage: str = "memory") -> None:
         self.products = products
         shape = (capacity, products.size)
-        self.vectors = torch.empty(shape, dtype=products.dtype, device=products.device)
-        self.images = torch.empty(shape, dtype=products.dtype, device=products.device)
+        self.vectors = make_rows(storage, *shape, products.dtype, products.device)
+        self.images = make_rows(storage, *shape, products.dtype, products.device)
         self.projected = torch.zeros(capacity, capacity, dtype=torch.float64)
+        self.gram = torch.eye(capacity, dtype=torch.float64)
         self.size = 0
+        self._latest: torch.Tensor | None = None  # the last images before they were rounded
         self._scale = 0.0
         self._eps = torch.finfo(products.dtype).eps
 
     @property
     def capacity(self) -> int:
         """Vectors that fit."""
-        return len(self.vectors)
+        return self.vectors.capacity
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether vectors are stored in the precision they are computed in."""
+        return self.vectors.eps == self._eps
+
+    @property
+    def eps(self) -> float:
+        """Relative rounding of the vectors."""
+        return self.vectors.eps
 
     @property
     def is_complete(self) -> bool:
@@ -55,6 +70,10 @@ class Basis:
     def _T(self) -> torch.Tensor:
         return self.projected[: self.size, : self.size]
 
+    @property
+    def _G(self) -> torch.Tensor:
+        return self.gram[: self.size, : self.size]
+
     def expand(self, rows: torch.Tensor, *, orthonormal: bool = False) -> int:
         """Add the parts of rows (b, P) that are new and multiply them by A.
 
@@ -69,17 +88,18 @@ class Basis:
         for row in rows[: min(self.capacity, self.products.size) - start]:
             direction, length = (row, 1.0) if orthonormal else self.orthogonalize(row)
             if length > 0:
-                self.vectors[self.size] = direction
+                self.vectors.write(self.size, direction.unsqueeze(0))
                 self.size += 1
         added = self.size - start
         if added:
-            fresh = self.vectors[start : self.size]
+            fresh = self.vectors.read(slice(start, self.size))
             images = (
                 self.products(fresh[0]).unsqueeze(0) if added == 1 else self.products(fresh.T).T
             )
-            self.images[start : self.size] = images
+            self.images.write(start, images)
+            self._latest = None if self.is_exact else images
             self._scale = max(self._scale, max(_norm(image) for image in images))
-            self._project(start)
+            self._project(start, fresh, images)
         return added
 
     def orthogonalize(self, row: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -98,7 +118,8 @@ class Basis:
             in the basis up to rounding.
         """
         last = slice(self.size - width, self.size)
-        block = self.images[last] - self._T[:, last].T.to(self.images) @ self.vectors[: self.size]
+        block = self.images.read(last) if self._latest is None else self._latest[-width:]
+        block = block - self.vectors.combine(self._coefficients(self._T[:, last].T))
         found: list[torch.Tensor] = []
         for row in block:
             direction, length = self._clean(row, found, floor=self.rounding)
@@ -114,10 +135,10 @@ class Basis:
 
         That makes it orthogonal to working precision.
         """
-        known = self.vectors[: self.size]
+        known = self.vectors
         length = _norm(row)
         while length > floor:
-            row = row - (known @ row) @ known
+            row = row - known.combine(known.times(self.size, row))
             for other in found:
                 row = row - (other @ row) * other
             shorter = _norm(row)
@@ -128,52 +149,61 @@ class Basis:
 
     def ritz(self, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Return Ritz values (ascending) and coefficients (columns) on the vectors from `start`."""
-        return torch.linalg.eigh(self._T[start:, start:])
+        T = self._T[start:, start:]
+        if self.is_exact:
+            return torch.linalg.eigh(T)
+        root = torch.linalg.cholesky(self._G[start:, start:])
+        half = torch.linalg.solve_triangular(root, T, upper=False)
+        whole = torch.linalg.solve_triangular(root, half.T, upper=False)
+        values, turned = torch.linalg.eigh((whole + whole.T) / 2)
+        return values, torch.linalg.solve_triangular(root.T, turned, upper=True)
 
     def residual_rows(self, values: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
         """Return A v − θ v as rows for Ritz pairs given by their values and coefficients."""
-        weights = coefficients.T.to(self.vectors)
-        scaled = (values.unsqueeze(1) * coefficients.T).to(self.vectors)
-        return weights @ self.images[: self.size] - scaled @ self.vectors[: self.size]
+        rows = self.images.combine(self._coefficients(coefficients.T))
+        rows -= self.vectors.combine(self._coefficients(values.unsqueeze(1) * coefficients.T))
+        return rows
 
     def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return the vectors Q s as rows, for coefficients as columns."""
-        return coefficients.T.to(self.vectors) @ self.vectors[: self.size]
+        return self.vectors.combine(self._coefficients(coefficients.T))
 
     def compress(self, coefficients: torch.Tensor) -> None:
         """Replace the basis by the combinations given as orthonormal columns (a thick restart)."""
-        kept = coefficients.shape[1]
-        weights = coefficients.T.to(self.vectors)
-        for buffer in (self.vectors, self.images):
-            buffer[:kept] = weights @ buffer[: self.size]
-        self.size = kept
-        self._project(0)
+        weights = self._coefficients(coefficients.T)
+        for stored in (self.vectors, self.images):
+            stored.compress(weights)
+        self.size = len(weights)
+        everything = slice(0, self.size)
+        self._T.copy_(self.vectors.inner(everything, self.images))
+        if not self.is_exact:
+            self._G.copy_(self.vectors.inner(everything, self.vectors, double=True))
+        self._T.copy_((self._T + self._T.T) / 2)
 
-    def _project(self, start: int) -> None:
+    def _coefficients(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return coefficients in the precision and place of the vectors."""
+        return weights.to(self.products.device, self.products.dtype)
+
+    def _project(self, start: int, fresh: torch.Tensor, images: torch.Tensor) -> None:
         """Fill the rows and columns of T from `start` on; check a part of it for symmetry."""
-        fresh = slice(start, self.size)
-        Q, AQ = self.vectors[: self.size], self.images[: self.size]
-        near = max(start - _CHECKED, 0)
-        images = AQ[fresh].double()
-        columns = _inner_products(Q, AQ[fresh])
-        columns[near:] = (Q[near:].double() @ images.T).cpu()
-        self.projected[: self.size, fresh] = columns
-        self.projected[fresh, : self.size] = columns.T
-        self.projected[fresh, fresh] = (columns[start:] + columns[start:].T) / 2
-        gap = float((columns[near:] - _inner_products(AQ[near:], Q[fresh])).abs().max())
-        if gap > asymmetry_limit(self.products.dtype) * self._scale:
+        added, near = slice(start, self.size), max(start - _CHECKED, 0)
+        everything, last = slice(0, self.size), slice(near, self.size)
+        columns = self.vectors.inner(everything, images)
+        columns[near:] = self.vectors.inner(last, images, double=True)
+        self.projected[everything, added] = columns
+        self.projected[added, everything] = columns.T
+        self.projected[added, added] = (columns[start:] + columns[start:].T) / 2
+        if not self.is_exact:
+            self.gram[everything, added] = self.vectors.inner(everything, fresh, double=True)
+            self.gram[added, everything] = self.gram[everything, added].T
+        gap = float((columns[near:] - self.images.inner(last, fresh)).abs().max())
+        if gap > max(asymmetry_limit(self.products.dtype), 4 * self.eps) * self._scale:
             raise asymmetry_error(self.products.op, gap / self._scale)
 
 
 def _norm(row: torch.Tensor) -> float:
     """Return the norm, summed in float64: in float32 it is off by 1e-5 for long rows."""
-    return float(torch.linalg.vector_norm(row, dtype=torch.float64))
-
-
-def _inner_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return left @ right.T for long rows, summed in float64 over chunks of the columns."""
-    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
-    for start in range(0, left.shape[1], _CHUNK):
-        chunk = slice(start, start + _CHUNK)
-        total += left[:, chunk] @ right[:, chunk].T
-    return total.cpu()
+    squares = [
+        torch.linalg.vector_norm(piece, dtype=torch.float64) ** 2 for piece in row.split(1 << 20)
+    ]
+    return float(torch.stack(squares).sum().sqrt())

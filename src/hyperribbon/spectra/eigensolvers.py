@@ -18,7 +18,7 @@ from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.gram import gram_spectrum
 from hyperribbon.spectra.lanczos import Pairs, lanczos, select
-from hyperribbon.spectra.planning import free_memory, lanczos_capacity, plan
+from hyperribbon.spectra.planning import lanczos_route, plan
 from hyperribbon.spectra.products import Products
 
 __all__ = ["as_spectrum", "eigsh", "products_limit"]
@@ -26,6 +26,7 @@ __all__ = ["as_spectrum", "eigsh", "products_limit"]
 _ROUNDING = 1e-15
 _METHODS = ("auto", "lanczos", "gram", "dense")
 _ENDS = ("LA", "SA", "LM", "BE")
+_STORAGES = ("auto", "memory", "half", "disk")
 
 
 def eigsh(
@@ -40,6 +41,8 @@ def eigsh(
     max_matvecs: int | None = None,
     eigenvectors: bool = True,
     basis: int | None = None,
+    storage: str = "auto",
+    memory: float | None = None,
 ) -> Spectrum:
     """Return k eigenpairs of a symmetric operator, each with its true residual ‖A v − λ v‖.
 
@@ -62,6 +65,10 @@ def eigsh(
             which pairs are good. None: 1000 + 100 k.
         eigenvectors: Whether to return eigenvectors.
         basis: Vectors Lanczos keeps. None: as many as pay off and fit.
+        storage: Where Lanczos keeps them: "memory"; "half" precision, a half of that or less
+            (arithmetic stays in the full one, and residuals reach 5e-4 of the norm); "disk", in
+            TMPDIR, with the same numbers as in memory. "auto" takes memory while it lasts.
+        memory: Bytes that may be used; None for what the device has free.
 
     Returns:
         Eigenvalues in descending order, with eigenvectors (P, k).
@@ -83,14 +90,20 @@ def eigsh(
         )
     check_choice("which", which, _ENDS)
     check_choice("method", method, _METHODS)
+    check_choice("storage", storage, _STORAGES)
     tol = check_positive("tol", tol)
-    if method == "auto":
-        method = "lanczos" if v0 is not None else plan(op, k, eigenvectors=eigenvectors).best.method
+    memory = None if memory is None else check_positive("memory", memory)
+    if method == "auto" and v0 is None and storage == "auto":
+        method = plan(op, k, memory=memory, eigenvectors=eigenvectors, tol=tol).best.method
     if method == "dense":
         return _dense(products, k, which, tol, eigenvectors)
     if method == "gram":
         return gram_spectrum(products, k, which, tol, eigenvectors, seed)
-    return _lanczos(products, k, which, tol, seed, v0, max_matvecs, basis, eigenvectors)
+    route = lanczos_route(products, k, tol, memory=memory, storage=storage)
+    capacity = route.basis if basis is None else _capacity(products, k, basis)
+    return _lanczos(
+        products, k, which, tol, seed, v0, max_matvecs, capacity, route.storage, eigenvectors
+    )
 
 
 def _dense(products: Products, k: int, which: str, tol: float, eigenvectors: bool) -> Spectrum:
@@ -118,7 +131,8 @@ def _lanczos(
     seed: int,
     v0: Spectrum | torch.Tensor | np.ndarray | None,
     max_matvecs: int | None,
-    basis: int | None,
+    capacity: int,
+    storage: str,
     eigenvectors: bool,
 ) -> Spectrum:
     generator = torch_generator(seed, "eigsh")
@@ -139,10 +153,11 @@ def _lanczos(
         k,
         which,
         tol,
-        capacity=_capacity(products, k, basis),
+        capacity=capacity,
         start=None if v0 is None else _start_rows(v0, products),
         draw=draw,
         max_matvecs=limit,
+        storage=storage,
     )
     return as_spectrum(products, pairs, tol, eigenvectors)
 
@@ -165,9 +180,7 @@ def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool
     )
 
 
-def _capacity(products: Products, k: int, basis: int | None) -> int:
-    if basis is None:
-        return lanczos_capacity(products, k, free_memory(products.device))
+def _capacity(products: Products, k: int, basis: int) -> int:
     least = min(k + 2, products.size)
     if check_positive_int("basis", basis) < least:
         raise ArgumentError(

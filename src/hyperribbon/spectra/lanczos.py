@@ -67,6 +67,7 @@ def lanczos(
     start: torch.Tensor | None,
     draw: Callable[[], torch.Tensor],
     max_matvecs: int,
+    storage: str = "memory",
 ) -> Pairs:
     """Return the k wanted eigenpairs of a symmetric operator.
 
@@ -89,8 +90,9 @@ def lanczos(
         start: Rows (b, P) to start from, or None.
         draw: Gives a random direction (1, P).
         max_matvecs: Products after which the best pairs so far are returned.
+        storage: Where the basis is kept: "memory", "half" or "disk".
     """
-    search = Search(products, k, which, tol, capacity)
+    search = Search(products, k, which, tol, capacity, storage)
     if start is None or not bool(start.any()):
         search.begin_chain(torch.cat([draw(), draw()]))
     else:
@@ -118,10 +120,19 @@ def lanczos(
 class Search:
     """The state of one search: the basis, its Ritz pairs, and the Krylov chain that extends it."""
 
-    def __init__(self, products: Products, k: int, which: str, tol: float, capacity: int) -> None:
-        self.basis = Basis(products, capacity)
+    def __init__(
+        self,
+        products: Products,
+        k: int,
+        which: str,
+        tol: float,
+        capacity: int,
+        storage: str = "memory",
+    ) -> None:
+        self.basis = Basis(products, capacity, storage)
         self.k, self.which = k, which
-        self.tol = max(tol, 20 * torch.finfo(products.dtype).eps)
+        reachable = 20 * torch.finfo(products.dtype).eps if self.basis.is_exact else self.basis.eps
+        self.tol = max(tol, reachable)
         self.chain: int | None = None  # first vector of the current chain; None: no chain
         self.width = 1  # vectors in one link of the chain
         self.length = 0  # links of the chain after its first
@@ -269,7 +280,9 @@ class Search:
     def pairs(self) -> Pairs:
         """Return the wanted pairs with their true residuals."""
         rows = self.basis.combine(self.coefficients[:, self.wanted])
-        return Pairs(self.wanted_values, rows, self.residual_norms, self.norm)
+        if self.basis.is_exact:
+            return Pairs(self.wanted_values, rows, self.residual_norms, self.norm)
+        return _with_true_residuals(self.basis.products, rows, self.norm)
 
     def _along_tail(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return the norms of the residuals' parts along the chain's tail."""
@@ -294,3 +307,17 @@ class Search:
         kept = self.k + (self.basis.capacity - self.k) // 3
         if kept < self.basis.size and self.basis.capacity < self.basis.products.size:
             self.basis.compress(self.coefficients[:, select(self.values, kept, self.which)])
+
+
+def _with_true_residuals(products: Products, rows: torch.Tensor, norm: float) -> Pairs:
+    """Return pairs with Rayleigh quotients and true residuals, from one more product a row."""
+    values, residuals = [], []
+    for row in rows:
+        row /= torch.linalg.vector_norm(row)
+        image = products(row)
+        values.append(float(row @ image))
+        residuals.append(float(torch.linalg.vector_norm(image.sub_(row, alpha=values[-1]))))
+    order = torch.tensor(values).argsort()
+    ordered = rows if bool((order.diff() == 1).all()) else rows[order.to(rows.device)]
+    pairs = torch.tensor([values, residuals], dtype=torch.float64)[:, order]
+    return Pairs(pairs[0], ordered, pairs[1], norm)

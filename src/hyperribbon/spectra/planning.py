@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,12 +15,17 @@ import torch
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.spectra.products import Products
 
-__all__ = ["Plan", "Route", "lanczos_capacity", "plan"]
+__all__ = ["HALF_TOLERANCE", "Plan", "Route", "lanczos_capacity", "lanczos_route", "plan"]
+
+HALF_TOLERANCE = 5e-4
+"""Smallest relative residual that a basis in half precision reaches: half of its rounding unit."""
 
 _EIGH = 40.0  # a dense eigenproblem of size n takes about as long as 40 n³ operations of a product
 _EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any estimate of its time
 _STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
 _GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
+_READS = 2  # times a step of Lanczos goes over the full basis: 4 times, half of it on average
+_BANDWIDTH = {"memory": 8e9, "half": 2e9, "disk": 1.5e9}  # bytes a second of such a reading
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,10 @@ class Route:
         memory: Bytes at the peak, on top of what is in use.
         seconds: Estimated time.
         matvecs: Products with the operator, estimated for Lanczos.
-        fits: Whether the memory is there.
+        fits: Whether the memory (and the disk) is there.
+        storage: Where Lanczos keeps its basis: "memory", "half" precision or "disk".
+        basis: Vectors Lanczos keeps; 0 for other methods.
+        disk: Bytes on disk.
     """
 
     method: str
@@ -38,6 +48,14 @@ class Route:
     seconds: float
     matvecs: int
     fits: bool
+    storage: str = "memory"
+    basis: int = 0
+    disk: int = 0
+
+    @property
+    def name(self) -> str:
+        """The method, with the storage where it is not memory."""
+        return self.method if self.storage == "memory" else f"{self.method}, {self.storage}"
 
 
 @dataclass(frozen=True)
@@ -59,32 +77,43 @@ class Plan:
 
     def __str__(self) -> str:
         """Return one line a route."""
-        lines = [f"{'route':<8} {'memory':>10} {'time':>10} {'products':>9}"]
+        lines = [f"{'route':<13} {'memory':>10} {'time':>10} {'products':>9}"]
         for route in self.routes:
             note = "" if route.fits else f"  does not fit in {_gigabytes(self.available)}"
             lines.append(
-                f"{route.method:<8} {_gigabytes(route.memory):>10} {route.seconds:>8.2g} s "
+                f"{route.name:<13} {_gigabytes(route.memory):>10} {route.seconds:>8.2g} s "
                 f"{route.matvecs:>9}{note}"
             )
         return "\n".join(lines)
 
 
-def plan(op: Any, k: int, *, memory: float | None = None, eigenvectors: bool = True) -> Plan:
+def plan(
+    op: Any,
+    k: int,
+    *,
+    memory: float | None = None,
+    eigenvectors: bool = True,
+    tol: float = 1e-4,
+) -> Plan:
     """Return memory and time of every route to k eigenpairs; nothing is multiplied.
 
     With P coordinates, m basis vectors, r = gram_size and c operations a product:
 
         dense    P products, 5·8·P² bytes, P·c + 40 P³ operations
         gram     5·8·r² bytes, r·c + 40 r³ operations
-        lanczos  about m = 4k + 40 products, 2·m·P numbers, m·(c + 8·m·P) operations
+        lanczos  about m = 4k + 40 products, 2·m·P numbers, m·(c + 8·m·P) operations and
+                 2 readings of the basis a product
 
-    on top of what a product itself takes (`op.cost()`, where the operator knows it).
+    on top of what a product itself takes (`op.cost()`, where the operator knows it). Where memory
+    is short of m vectors, Lanczos restarts with fewer, and its basis may be kept in half precision
+    (when `tol` allows its rounding) or on disk instead.
 
     Args:
         op: Any object with `.shape` and `@`.
         k: Pairs wanted.
         memory: Bytes that may be used; None for what the device has free.
         eigenvectors: Whether eigenvectors are wanted.
+        tol: Relative residuals wanted.
 
     Returns:
         The plan, best route first.
@@ -101,10 +130,10 @@ def plan(op: Any, k: int, *, memory: float | None = None, eigenvectors: bool = T
     available = (
         free_memory(products.device) if memory is None else int(check_positive("memory", memory))
     )
-    rate = _operations_per_second(products.device.type, products.dtype)
+    rate = _speed(products)
     routes = [
         _dense(products, available, rate),
-        _lanczos(products, k, available, rate),
+        *_lanczos(products, k, available, rate, tol),
         *_gram(products, k, available, rate, eigenvectors),
     ]
     fitting = sorted((route for route in routes if route.fits), key=_preference)
@@ -114,13 +143,39 @@ def plan(op: Any, k: int, *, memory: float | None = None, eigenvectors: bool = T
     return Plan((*fitting, *others), available)
 
 
-def lanczos_capacity(products: Products, k: int, available: int) -> int:
-    """Return how many basis vectors to keep: no restart where memory allows, k + 8 at the least."""
-    size = products.size
-    wished = max(3 * k + 40, 90)
-    vector = 2 * size * products.dtype.itemsize
+def lanczos_capacity(
+    products: Products, k: int, available: int, itemsize: int | None = None
+) -> int:
+    """Return how many basis vectors to keep: no restart where memory allows, k + 8 at the least.
+
+    Args:
+        products: The operator.
+        k: Pairs wanted.
+        available: Bytes that may be used.
+        itemsize: Bytes a stored number takes; None for the operator's precision.
+    """
+    vector = 2 * products.size * (products.dtype.itemsize if itemsize is None else itemsize)
     affordable = max(available - 2 * _product_bytes(products), 0) // 2 // vector
-    return min(size, max(k + 8, min(wished, affordable)))
+    return min(products.size, max(k + 8, min(_wished(k), affordable)))
+
+
+def lanczos_route(
+    products: Products, k: int, tol: float, *, memory: float | None = None, storage: str = "auto"
+) -> Route:
+    """Return the best Lanczos route with a storage, or the best of all.
+
+    Args:
+        products: The operator.
+        k: Pairs wanted.
+        tol: Relative residuals wanted.
+        memory: Bytes that may be used; None for what the device has free.
+        storage: "auto", "memory", "half" or "disk".
+    """
+    available = free_memory(products.device) if memory is None else int(memory)
+    if storage != "auto":
+        return _lanczos_with(storage, products, k, available, 1e9)
+    routes = _lanczos(products, k, available, _speed(products), tol)
+    return min(routes, key=lambda route: (not route.fits, route.seconds))
 
 
 def free_memory(device: torch.device) -> int:
@@ -141,19 +196,45 @@ def _dense(products: Products, available: int, rate: float) -> Route:
     return Route("dense", memory, seconds, matvecs, memory <= available)
 
 
-def _lanczos(products: Products, k: int, available: int, rate: float) -> Route:
-    size = products.size
+def _wished(k: int) -> int:
+    """Return the basis vectors with which Lanczos hardly ever restarts."""
+    return max(3 * k + 40, 90)
+
+
+def _lanczos(products: Products, k: int, available: int, rate: float, tol: float) -> list[Route]:
+    """Return the routes by storage; others than memory only where memory is short."""
+    first = _lanczos_with("memory", products, k, available, rate)
+    if first.fits and first.basis >= min(products.size, first.matvecs, _wished(k)):
+        return [first]
+    others = ["half", "disk"] if tol >= HALF_TOLERANCE else ["disk"]
+    return [first, *(_lanczos_with(name, products, k, available, rate) for name in others)]
+
+
+def _lanczos_with(storage: str, products: Products, k: int, available: int, rate: float) -> Route:
+    size, item = products.size, products.dtype.itemsize
+    stored = 2 if storage == "half" else item
+    disk, free = 0, 0
+    if storage == "disk":
+        free = shutil.disk_usage(tempfile.gettempdir()).free // 2
+        capacity = min(size, max(k + 8, min(3 * k + 24, free // (2 * size * item))))
+        disk = 2 * capacity * size * item
+    else:
+        capacity = lanczos_capacity(products, k, available, stored)
     matvecs = min(size, 4 * k + 40)
-    kept = min(matvecs, lanczos_capacity(products, k, available))
-    memory = _lanczos_vectors(kept, k) * size * products.dtype.itemsize
-    memory += 2 * _product_bytes(products)  # vectors are multiplied two at a time
-    seconds = matvecs * ((_product_flops(products) + 8 * kept * size) / rate + _STEP_SECONDS)
-    return Route("lanczos", memory, seconds, matvecs, memory <= available)
+    if capacity < matvecs:
+        matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
+    kept = min(matvecs, capacity)
+    memory = _in_flight(k) * size * item + 2 * _product_bytes(products)
+    memory += 0 if storage == "disk" else 2 * kept * size * stored
+    reading = _READS * kept * size * stored / _BANDWIDTH[storage]
+    step = (_product_flops(products) + 8 * kept * size) / rate + _STEP_SECONDS + reading
+    fits = memory <= available and disk <= free
+    return Route("lanczos", memory, matvecs * step, matvecs, fits, storage, capacity, disk)
 
 
-def _lanczos_vectors(kept: int, k: int) -> int:
-    """Return the vectors in memory: a basis, its images, results and what is in flight."""
-    return 2 * kept + 2 * k + 10
+def _in_flight(k: int) -> int:
+    """Return the vectors in memory besides the basis and its images: results and work."""
+    return 2 * k + 10
 
 
 def _gram(
@@ -185,10 +266,10 @@ def _product_flops(products: Products) -> float:
 
 
 def _nothing_fits(products: Products, k: int, routes: list[Route], available: int) -> ArgumentError:
-    listed = ", ".join(f"{route.method} {_gigabytes(route.memory)}" for route in routes)
+    listed = ", ".join(f"{route.name} {_gigabytes(route.memory)}" for route in routes)
     item = products.dtype.itemsize
     room = max(available - 2 * _product_bytes(products), 0)
-    coordinates = room // (item * _lanczos_vectors(k + 8, k))
+    coordinates = room // (item * (2 * (k + 8) + _in_flight(k)))
     return ArgumentError(
         "op",
         f"{products.size} × {products.size}",
@@ -200,6 +281,10 @@ def _nothing_fits(products: Products, k: int, routes: list[Route], available: in
 
 def _gigabytes(count: float) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
+
+
+def _speed(products: Products) -> float:
+    return _operations_per_second(products.device.type, products.dtype)
 
 
 @lru_cache
