@@ -32,13 +32,17 @@ class Work:
 
 
 def trained(
-    epochs: int = 3, sizes: tuple[int, ...] = (784, 256, 256, 256, 10), samples: int | None = None
+    epochs: int = 3,
+    sizes: tuple[int, ...] = (784, 256, 256, 256, 10),
+    samples: int | None = None,
+    seed: int = 0,
 ) -> Work:
     data = load_data("mnist5k", split="all")
-    order = torch.randperm(len(data.targets), generator=torch.Generator().manual_seed(0))[:samples]
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(data.targets), generator=generator)[:samples]
     inputs, targets = data.inputs.flatten(1)[order], data.targets[order]
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = mlp(sizes)
         work = Work(model.eval(), nn.CrossEntropyLoss(), inputs, targets)
         for _ in steps(work, lr=0.05, count=epochs * (len(inputs) // 128), momentum=0.9):
@@ -63,7 +67,8 @@ def hessian(work: Work) -> Hessian:
 
 
 def top_ours(operator: Hessian) -> tuple[Any, Any, Any]:
-    spectrum = eigsh(operator, PAIRS, tol=TOLERANCE / 30, method="lanczos")
+    # ARPACK's tolerance is on estimates: its true residuals come out forty times smaller.
+    spectrum = eigsh(operator, PAIRS, tol=TOLERANCE / 40, method="lanczos")
     return operator, spectrum.eigenvalues, spectrum.eigenvectors
 
 
@@ -134,9 +139,9 @@ def true_residual(answer: tuple[Any, Any, Any]) -> dict[str, float]:
     return {"largest residual": float(residual / values.max())}
 
 
-def tracking(lr: float) -> tuple[float, float, float]:
+def tracking(lr: float, seed: int) -> tuple[float, float, float]:
     """Return products warm over cold along 20 steps, and the largest residuals of both."""
-    work = trained()
+    work = trained(seed=seed)
     states = []
     for _ in steps(work, lr=lr, count=20):
         states.append({name: p.detach().clone() for name, p in work.model.state_dict().items()})
@@ -146,21 +151,24 @@ def tracking(lr: float) -> tuple[float, float, float]:
         model.load_state_dict(state)
         return Hessian(model.eval(), work.loss, (work.inputs[:500], work.targets[:500]))
 
-    warm = track(operator, PAIRS, weights=states, tol=TOLERANCE)
-    cold = [eigsh(operator(s), PAIRS, tol=TOLERANCE, method="lanczos") for s in states]
+    warm = track(operator, PAIRS, weights=states, tol=TOLERANCE, seed=seed)
+    cold = [eigsh(operator(s), PAIRS, tol=TOLERANCE, method="lanczos", seed=seed) for s in states]
     worst = [max(float(s.residuals.max() / s.eigenvalues[0]) for s in run) for run in (warm, cold)]
     ratio = sum(s.matvecs for s in warm) / sum(s.matvecs for s in cold)
     return ratio, worst[0], worst[1]
 
 
 def tracking_limits() -> list[Limit]:
+    """Three networks; the smallest rate moves them slowly, the largest far in every step."""
     limits = []
     for lr, high in ((0.002, 0.45), (0.01, None), (0.1, None)):
-        ratio, warm, cold = tracking(lr)
+        runs = np.array([tracking(lr, seed) for seed in range(3)])
+        ratio = runs[:, 0]
         limits += [
-            Limit(f"products warm over cold, rate {lr:g}", ratio, high=high),
-            Limit(f"largest residual warm, rate {lr:g}", warm, high=TOLERANCE),
-            Limit(f"largest residual cold, rate {lr:g}", cold, high=TOLERANCE),
+            Limit(f"products warm over cold, rate {lr:g}", ratio.mean(), high=high),
+            Limit(f"spread over three networks, rate {lr:g}", float(np.ptp(ratio))),
+            Limit(f"largest residual warm, rate {lr:g}", runs[:, 1].max(), high=TOLERANCE),
+            Limit(f"largest residual cold, rate {lr:g}", runs[:, 2].max(), high=TOLERANCE),
         ]
     return limits
 

@@ -107,40 +107,34 @@ class Basis:
 
         The norm is 0 when nothing but rounding is left.
         """
-        return self._clean(row, [], floor=10 * self._eps * _norm(row))
+        return self._clean(row, floor=10 * self._eps * _norm(row))
 
-    def remainder(self, width: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the images of the last `width` vectors have outside the basis.
+    def remainder(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the direction (1, P) of what the last image has outside the basis, and its size.
 
-        Returns:
-            Orthonormal rows (r, P) that span it, r ≤ width, and coefficients C (width, r) with
-            A q_i = (part in the basis) + Σ_j C_ij row_j. None are left (r = 0) when the images lie
-            in the basis up to rounding.
+        Nothing is left, (0, P) and size zero, when the image lies in the basis up to rounding.
         """
-        last = slice(self.size - width, self.size)
-        block = self.images.read(last) if self._latest is None else self._latest[-width:]
-        block = block - self.vectors.combine(self._coefficients(self._T[:, last].T))
-        found: list[torch.Tensor] = []
-        for row in block:
-            direction, length = self._clean(row, found, floor=self.rounding)
-            if length > 0:
-                found.append(direction)
-        rows = torch.stack(found) if found else block[:0]
-        return rows, (block @ rows.T).double().cpu()
+        last = slice(self.size - 1, self.size)
+        image = self.images.read(last) if self._latest is None else self._latest[-1:]
+        row = (image - self.vectors.combine(self._coefficients(self._T[:, last].T)))[0]
+        direction, length = self._clean(row, floor=self.rounding)
+        size = torch.tensor(length, dtype=torch.float64)
+        return direction.unsqueeze(0)[: int(length > 0)], size
 
-    def _clean(
-        self, row: torch.Tensor, found: list[torch.Tensor], floor: float
-    ) -> tuple[torch.Tensor, float]:
-        """Orthogonalise against Q and `found`, until a pass no longer shortens the vector.
+    def links(self, start: int) -> torch.Tensor:
+        """Return the couplings of each vector from `start` on to the next one."""
+        return self._T[start:, start:].diagonal(-1).abs()
+
+    def _clean(self, row: torch.Tensor, floor: float) -> tuple[torch.Tensor, float]:
+        """Orthogonalise against Q until a pass no longer shortens the vector.
 
         That makes it orthogonal to working precision.
         """
         known = self.vectors
         length = _norm(row)
         while length > floor:
-            row = row - known.combine(known.times(self.size, row))
-            for other in found:
-                row = row - (other @ row) * other
+            parts = known.inner(slice(0, self.size), row.unsqueeze(0))
+            row = row - known.combine(self._coefficients(parts[:, 0]))
             shorter = _norm(row)
             if shorter > 0.7 * length and shorter > floor:
                 return row / shorter, shorter
@@ -195,7 +189,7 @@ class Basis:
         self.projected[added, added] = (columns[start:] + columns[start:].T) / 2
         if not self.is_exact:
             self.gram[everything, added] = self.vectors.inner(everything, fresh, double=True)
-            self.gram[added, everything] = self.gram[everything, added].T
+            self.gram[added, everything] = self.gram[everything, added].T.clone()
         gap = float((columns[near:] - self.images.inner(last, fresh)).abs().max())
         if gap > max(asymmetry_limit(self.products.dtype), 4 * self.eps) * self._scale:
             raise asymmetry_error(self.products.op, gap / self._scale)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
-from math import log, sqrt
+from math import log, pi, sqrt
 
 import torch
 
@@ -71,15 +70,15 @@ def lanczos(
 ) -> Pairs:
     """Return the k wanted eigenpairs of a symmetric operator.
 
-    The basis grows along the Krylov chain Q, AQ, A²Q, … of two random vectors (thick-restart block
-    Lanczos with full reorthogonalisation), so an eigenvalue that is repeated shows at least twice.
-    A warm start begins a chain at the sum of the vectors given: k products then span what k old
-    eigenvectors span, and every further one improves all of them at once. When all
-    wanted residuals are below tol·‖A‖, and values are repeated or the start was warm, a confirming
-    chain starts at a random vector orthogonal to everything known. A wanted eigenvalue that was
-    missed (a further copy, a new one) would show there. By the bound 1.648 √P exp(−√ε (2j − 1)) of
-    Kuczyński and Woźniakowski (SIAM J. Matrix Anal. Appl. 13, 1992) on a random chain of j
-    products, it stays unseen with probability below 0.01.
+    The basis grows along the Krylov chain q, Aq, A²q, … of a random vector (thick-restart Lanczos
+    with full reorthogonalisation). A warm start begins a chain at the sum of the vectors given: k
+    products then span what k old eigenvectors span, and every further one improves all of them at
+    once. When all wanted residuals are below tol·‖A‖, a confirming chain starts at a random vector
+    v orthogonal to everything known. A wanted eigenvalue that was missed would show there: another
+    copy of one that is repeated (after a cold start), or any (after a warm one). After j products
+    with couplings β_i and Ritz values θ_i, an eigenvector u of λ that is still unseen has
+    |uᵀv| ≤ ∏ β_i/|λ − θ_i|, since its part uᵀv ∏ (λ − θ_i)/β_i in the next vector of the chain is
+    at most one. The chain ends when a random v has so small a part with probability below 0.01.
 
     Args:
         products: The operator.
@@ -94,19 +93,21 @@ def lanczos(
     """
     search = Search(products, k, which, tol, capacity, storage)
     if start is None or not bool(start.any()):
-        search.begin_chain(torch.cat([draw(), draw()]))
+        search.begin_chain(draw())
+        spared = 1  # every eigenvalue shows in a random chain, once: the last one needs no copy
     else:
         search.begin_chain(blend(start))
+        spared = 0
     confirmed, expected = False, None  # the values the confirming chain, if any, should not change
     while True:
         search.rayleigh_ritz()
         if search.basis.is_complete or products.matvecs >= max_matvecs:
             break
-        if expected is not None and search.chain_is_over():
+        if expected is not None and search.chain_is_over(spared):
             confirmed = search.agrees_with(expected)
             expected = None
         if expected is None and search.is_solved():
-            if confirmed or (start is None and search.is_simple()):
+            if confirmed or not search.boundaries(spared):
                 break
             expected = search.wanted_values
             search.begin_chain(draw())
@@ -134,18 +135,17 @@ class Search:
         reachable = 20 * torch.finfo(products.dtype).eps if self.basis.is_exact else self.basis.eps
         self.tol = max(tol, reachable)
         self.chain: int | None = None  # first vector of the current chain; None: no chain
-        self.width = 1  # vectors in one link of the chain
-        self.length = 0  # links of the chain after its first
-        self.tail = torch.empty(0)  # directions the next link has,
-        self.coupling = torch.empty(0)  # and the parts of the last link's images along them
+        self.length = 0  # vectors of the chain after its first
+        self.tail = torch.empty(0)  # the direction (1, P) of the next one, (0, P) for none,
+        self.coupling = torch.empty(0)  # and the last one's image along it
         self._residuals: torch.Tensor | None = None
 
     def begin_chain(self, rows: torch.Tensor) -> None:
-        """Start a chain at new directions, with room to grow."""
+        """Start a chain at a new direction (1, P), with room to grow."""
         if self.basis.capacity - self.basis.size < self._needed / sqrt(2):
             self._restart()
         self.chain, self.length = self.basis.size, 0
-        self.width = self.basis.expand(rows)
+        self.basis.expand(rows)
 
     def rayleigh_ritz(self) -> None:
         """Update the Ritz pairs and the chain's tail."""
@@ -153,7 +153,7 @@ class Search:
         self.wanted = select(self.values, self.k, self.which)
         self.norm = float(self.values.abs().max())
         if self.chain is not None:
-            self.tail, self.coupling = self.basis.remainder(self.width)
+            self.tail, self.coupling = self.basis.remainder()
         self._residuals = None
 
     @property
@@ -189,52 +189,30 @@ class Search:
         """Whether all k wanted pairs are there with true residuals below the tolerance."""
         return self.looks_solved and float(self.residual_norms.max()) <= self.tol * self.norm
 
-    def is_simple(self) -> bool:
-        """Whether no two wanted values can be copies of one eigenvalue.
-
-        With residuals r and a distance δ to the other Ritz values, two copies lie within
-        (r₁² + r₂²)/δ of each other.
-        """
-        gaps = torch.nn.functional.pad(self.values.diff(), (1, 1), value=float("inf"))
-        squares = self.residual_norms**2
-        for first, second in pairwise(range(len(self.wanted))):
-            below, above = int(self.wanted[first]), int(self.wanted[second])
-            if above == below + 1:
-                distance = float(torch.minimum(gaps[below], gaps[above + 1]))
-                reach = float(squares[first] + squares[second]) / max(distance, 1e-300)
-                if float(gaps[above]) <= reach + self.basis.rounding:
-                    return False
-        return True
-
     def agrees_with(self, expected: torch.Tensor) -> bool:
         """Whether the wanted values are still the expected ones, to the tolerance."""
         change = (self.wanted_values - expected).abs().max()
         return float(change) <= 2 * self.tol * self.norm
 
-    def chain_is_over(self) -> bool:
-        """Whether the current chain has shown that there is nothing beyond the wanted values.
+    def chain_is_over(self, spared: int) -> bool:
+        """Whether the current chain has shown that nothing is beyond the wanted values.
 
-        Either an eigenvalue beyond them would have shown itself by now with probability
-        1 − `_DOUBT`, or the chain's own extreme pairs have settled, or it is so long that nothing
-        clearly beyond them can be left.
+        Or that something is; or it is so long that nothing clearly beyond them can be left.
         """
-        if self.chain is None:
-            return True
-        if sqrt(_NEAR) * (2 * self.length + 1) >= self._needed:
+        if self.chain is None or sqrt(_NEAR) * (2 * self.length + 1) >= self._needed:
             return True
         values, coefficients = self.basis.ritz(self.chain)
-        low, high, length = float(values[0]), float(values[-1]), len(values)
-        ends = []
-        for sign, boundary in self._boundaries():
-            top, bottom = (high, low) if sign > 0 else (-low, -high)
+        links = torch.cat([self.basis.links(self.chain), self.coupling.reshape(1)])
+        shrinking = float(links.log().sum()) + log(sqrt(2 * self.basis.products.size / pi) / _DOUBT)
+        for sign, boundary in self.boundaries(spared):
             position = -1 if sign > 0 else 0
-            error = float(self._along_tail(coefficients[:, position]))
-            if error <= max(_SETTLED * abs(top), self.basis.rounding):
-                ends.append(True)
-            else:
-                part = (boundary - top) / (boundary - bottom) if boundary > top else 0.0
-                ends.append(sqrt(part) * (2 * length - 1) >= self._needed)
-        return all(ends)
+            if sign * float(values[position]) >= boundary:
+                error = float(self._along_tail(coefficients[:, position]))
+                if error > max(_SETTLED * abs(float(values[position])), self.basis.rounding):
+                    return False
+            elif shrinking > float((boundary - sign * values).log().sum()):
+                return False
+        return True
 
     def improve(self, draw: Callable[[], torch.Tensor]) -> None:
         """Bring the wanted pairs closer: along the chain, or what it leaves of the residuals."""
@@ -244,7 +222,7 @@ class Search:
             self.reduce_residuals(draw)
 
     def extend_chain(self, draw: Callable[[], torch.Tensor]) -> None:
-        """Add the next link of the chain, or a new direction when the chain is exhausted."""
+        """Add the next vector of the chain, or a new direction when the chain is exhausted."""
         if len(self.tail) == 0:
             self.begin_chain(draw())
             return
@@ -252,7 +230,7 @@ class Search:
             self._restart()
             self.chain = self.basis.size
         self.length += 1
-        self.width = self.basis.expand(self.tail, orthonormal=True)
+        self.basis.expand(self.tail, orthonormal=True)
 
     def reduce_residuals(self, draw: Callable[[], torch.Tensor]) -> None:
         """Add the leading principal directions of the residuals that are too large."""
@@ -285,22 +263,32 @@ class Search:
         return _with_true_residuals(self.basis.products, rows, self.norm)
 
     def _along_tail(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return the norms of the residuals' parts along the chain's tail."""
-        return torch.linalg.vector_norm(self.coupling.T @ coefficients[-self.width :], dim=0)
+        """Return the size of the residuals' parts along the chain's tail."""
+        return self.coupling * coefficients[-1].abs()
 
     @property
     def _needed(self) -> float:
-        """√ε (2j − 1) at which the bound on a missed eigenvalue falls to `_DOUBT`."""
+        """√ε (2j − 1) at which 1.648 √P exp(−√ε (2j − 1)) falls to `_DOUBT`.
+
+        The bound of Kuczyński and Woźniakowski (SIAM J. Matrix Anal. Appl. 13, 1992) on missing an
+        eigenvalue by the relative distance ε, before anything is known of the chain.
+        """
         return log(1.648 * sqrt(self.basis.products.size) / _DOUBT)
 
-    def _boundaries(self) -> list[tuple[int, float]]:
-        """Return for each end that is wanted its sign and the last wanted value, times the sign."""
+    def boundaries(self, spared: int) -> list[tuple[int, float]]:
+        """Return for each end that is wanted its sign and where it starts, times the sign.
+
+        Args:
+            spared: How many of the wanted values furthest inside each end are left out.
+        """
         values = self.wanted_values
         if self.which == "LM":
-            return [(sign, float(values.abs().min())) for sign in (1, -1)]
+            inner = values.abs().sort().values[spared:]
+            return [(sign, float(inner[0])) for sign in (1, -1) if len(inner)]
         low = {"LA": 0, "SA": len(values)}.get(self.which, len(values) // 2)
-        ends = [(-1, -float(values[low - 1]))] if low > 0 else []
-        return ends + ([(1, float(values[low]))] if low < len(values) else [])
+        lower, upper = -values[: max(low - spared, 0)], values[low + spared :]
+        ends = [(-1, float(lower[-1]))] if len(lower) else []
+        return ends + ([(1, float(upper[0]))] if len(upper) else [])
 
     def _restart(self) -> None:
         """Keep the wanted Ritz vectors and the next ones, a third of the room beyond them."""

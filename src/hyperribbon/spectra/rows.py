@@ -54,14 +54,6 @@ class Rows(ABC):
         for start in range(0, self.length, _PIECE):
             yield slice(start, min(start + _PIECE, self.length))
 
-    def times(self, count: int, block: torch.Tensor) -> torch.Tensor:
-        """Return the first rows @ block for a vector (length,), shape (count,)."""
-        some = slice(0, count)
-        total = block.new_zeros(count)
-        for piece in self.pieces():
-            total += self.read(some, piece) @ block[piece]
-        return total
-
     def combine(self, weights: torch.Tensor) -> torch.Tensor:
         """Return weights @ the first rows, for weights (m,) or (j, m)."""
         some = slice(0, weights.shape[-1])
@@ -111,10 +103,6 @@ class MemoryRows(Rows):
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
         """Return a view of some rows and columns."""
         return self._buffer[rows, columns]
-
-    def times(self, count: int, block: torch.Tensor) -> torch.Tensor:
-        """Return the first rows @ block for a vector (length,)."""
-        return self._buffer[:count] @ block
 
     def combine(self, weights: torch.Tensor) -> torch.Tensor:
         """Return weights @ the first rows."""
