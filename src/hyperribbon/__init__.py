@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hyperribbon.core.trajectory import Trajectory
     from hyperribbon.experiments import sweep
     from hyperribbon.inspection import compare_with_theory, inspect
-    from hyperribbon.manifold import PCA, InPCA, bhattacharyya
+    from hyperribbon.manifold import PCA, InPCA, Streaming, bhattacharyya, stream_inpca
     from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
     from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian
     from hyperribbon.spectra import (
@@ -73,7 +73,7 @@ _NAMES_BY_MODULE = {
         "track",
         "Tracker",
     ),
-    "manifold": ("InPCA", "PCA", "bhattacharyya"),
+    "manifold": ("InPCA", "PCA", "Streaming", "bhattacharyya", "stream_inpca"),
     "subnetworks": (
         "select",
         "prune",

@@ -2,6 +2,8 @@
 
 from hyperribbon.manifold.distances import DistanceReport, bhattacharyya
 from hyperribbon.manifold.embedding import PCA, InPCA, explained_stress
+from hyperribbon.manifold.stored_tiles import TileRule
+from hyperribbon.manifold.streaming import StreamedInPCA, Streaming, stream_inpca
 from hyperribbon.manifold.trajectories import (
     geodesic,
     ignorance,
@@ -15,12 +17,16 @@ __all__ = [
     "DistanceReport",
     "InPCA",
     "PCA",
+    "StreamedInPCA",
+    "Streaming",
+    "TileRule",
     "bhattacharyya",
     "explained_stress",
     "geodesic",
     "ignorance",
     "progress",
     "resample",
+    "stream_inpca",
     "trajectory_distances",
     "truth",
 ]

@@ -12,7 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive_int
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.manifold.distances import bhattacharyya
+from hyperribbon.manifold.landmarks import landmark_error
+from hyperribbon.manifold.predictions import open_models
+from hyperribbon.manifold.stored_tiles import TileRule
+from hyperribbon.manifold.streaming import Centring, Streaming, cross_product, orient, stream_inpca
 
 __all__ = ["InPCA", "PCA", "explained_stress"]
 
@@ -38,6 +41,8 @@ class InPCA(TransformerMixin, BaseEstimator):
         floor: Rule for tiny probabilities, see `bhattacharyya`.
         precision: Of the distances; "double" reproduces the fitted points in `transform` to 1e-8.
         seed: For the draw of the landmarks.
+        streaming: Memory and disk for more models than a matrix of distances has room for; their
+            directions are found tile by tile then, see `stream_inpca`.
 
     Attributes:
         embedding_: (models, n_components), coordinates of the models given to `fit`.
@@ -45,7 +50,11 @@ class InPCA(TransformerMixin, BaseEstimator):
         time_like_: (n_components,), whether the direction's eigenvalue is negative.
         explained_stress_: (n_components,), share of the stress explained by the first 1, 2, …
             directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²).
-        spectrum_: All eigenvalues of W, descending in magnitude.
+        stress_error_: (n_components,), bound on how far `explained_stress_` of the landmarks is
+            from that of all models (two standard errors and the bias, by jackknife); zeros when
+            all models are landmarks.
+        spectrum_: All eigenvalues of W, descending in magnitude; the leading ones when the models
+            were too many for a matrix of distances.
         landmarks_: Indices of the models that the space is built from.
 
     >>> P = np.array([[[0.5, 0.5]], [[0.7, 0.3]], [[0.99, 0.01]]])
@@ -64,6 +73,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         floor: float | None = None,
         precision: Literal["single", "double"] = "double",
         seed: int = 0,
+        streaming: Streaming | None = None,
     ) -> None:
         self.n_components = n_components
         self.metric = metric
@@ -72,31 +82,28 @@ class InPCA(TransformerMixin, BaseEstimator):
         self.floor = floor
         self.precision: Literal["single", "double"] = precision
         self.seed = seed
+        self.streaming = streaming
 
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:
         """Build the space.
 
         Args:
-            X: (models, samples, classes), or (models, models) distances.
+            X: (models, samples, classes): an array, a zarr array or its path, or a `Trajectory`;
+                or (models, models) distances.
             y: Ignored.
             sample_weight: (models,), how much each model counts; zero places a model without
                 letting it shape the space. None for equal weights.
         """
         check_choice("metric", self.metric, ("bhattacharyya", "precomputed"))
-        models = _as_array(X)
-        chosen = self._choose(len(models))
-        if self.metric == "precomputed":
-            if models.ndim != 2 or models.shape[0] != models.shape[1]:
-                raise ArgumentError(
-                    "X", models, "distances form a square", "Give (models, models)."
-                )
-            distances = models[np.ix_(chosen, chosen)]
-        else:
-            distances = self._distances(models[chosen], None)
-            self._models = models[chosen]
-        check_finite("X", distances)
-        weights = _weights(sample_weight, len(models))[chosen]
+        models = open_models(X)
+        chosen = self._choose(models.shape[0])
+        weights = _weights(sample_weight, models.shape[0])[chosen]
         weights = weights * (len(chosen) / weights.sum())
+        self.landmarks_ = chosen
+        self.n_features_in_ = models.shape[1]
+        if self.metric != "precomputed" and self._settings().is_needed(len(chosen)):
+            return self._fit_streaming(X, models, weights)
+        distances = self._landmark_distances(models)
         self._centre(distances, weights)
         roots = np.sqrt(weights)
         matrix = roots[:, None] * self._centred(distances) * roots
@@ -107,7 +114,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         self.spectrum_ = eigenvalues[order]
         self.eigenvalues_ = self.spectrum_[:count]
         self.time_like_ = self.eigenvalues_ < 0
-        vectors = _orient(vectors[:, order[:count]])
+        vectors = orient(vectors[:, order[:count]])
         scale = np.sqrt(np.abs(self.eigenvalues_))
         usable = scale > scale[0] * 1e-8
         self._project = (
@@ -117,12 +124,39 @@ class InPCA(TransformerMixin, BaseEstimator):
         )
         squares = np.cumsum(self.eigenvalues_**2) / (self.spectrum_**2).sum()
         self.explained_stress_ = 1 - np.sqrt(np.clip(1 - squares, 0, None))
-        self.landmarks_ = chosen
-        self.n_features_in_ = models.shape[1]
-        if len(chosen) == len(models):
+        if len(chosen) == models.shape[0]:
+            self.stress_error_ = np.zeros(count)
             self.embedding_ = self._centred(distances) @ self._project
         else:
-            self.embedding_ = self.transform(models[:, chosen] if models.ndim == 2 else models)
+            self.stress_error_ = landmark_error(distances, weights, count, models.shape[0])
+            precomputed = self.metric == "precomputed"
+            self.embedding_ = self.transform(models[:, chosen] if precomputed else models)
+        return self
+
+    def _fit_streaming(self, X: Any, models: Any, weights: np.ndarray) -> InPCA:
+        if self.n_components is None or len(self.landmarks_) < models.shape[0]:
+            raise ArgumentError(
+                "n_components" if self.n_components is None else "landmarks",
+                self.n_components if self.n_components is None else self.landmarks,
+                f"{len(self.landmarks_)} models have no room as a matrix of distances in "
+                f"{self._settings().bytes / 1e9:.1f} GB",
+                "Ask for a few components of all models, use fewer landmarks, or allow more "
+                "memory with streaming=Streaming(memory=...).",
+            )
+        found = stream_inpca(
+            X,
+            self.n_components,
+            sample_weight=weights,
+            rule=self._rule(),
+            streaming=self.streaming,
+            seed=self.seed,
+        )
+        self.spectrum_ = self.eigenvalues_ = found.eigenvalues
+        self.time_like_ = found.eigenvalues < 0
+        self.explained_stress_ = found.explained_stress
+        self.stress_error_ = np.zeros(self.n_components)
+        self.embedding_ = found.embedding
+        self._models, self._project, self._centring = models, found.project, found.centring
         return self
 
     def fit_transform(
@@ -137,10 +171,11 @@ class InPCA(TransformerMixin, BaseEstimator):
         x = −½(d − d·w − column means + grand mean)·V·sign(λ)/√|λ|.
         """
         check_is_fitted(self, "eigenvalues_")
-        models = _as_array(X)
-        distances = models
+        models = open_models(X)
+        block = np.column_stack([self._project, self._centring.weights])
         if self.metric != "precomputed":
-            distances = self._distances(models, self._models)
+            memory = self._settings().bytes
+            product = cross_product(models, self._models, block, self._rule(), memory)
         elif models.ndim != 2 or models.shape[1] != len(self.landmarks_):
             raise ArgumentError(
                 "X",
@@ -148,7 +183,9 @@ class InPCA(TransformerMixin, BaseEstimator):
                 f"the space was built from {len(self.landmarks_)} models",
                 "Give distances to each of them: (models, landmarks).",
             )
-        return self._centred(distances) @ self._project
+        else:
+            product = models @ block
+        return self._centring.coordinates(product, self._project)
 
     def _choose(self, count: int) -> np.ndarray:
         if self.landmarks is None:
@@ -158,17 +195,34 @@ class InPCA(TransformerMixin, BaseEstimator):
             return np.sort(numpy_generator(self.seed, "landmarks").permutation(count)[:wanted])
         return np.asarray(self.landmarks, dtype=int)
 
-    def _distances(self, P: np.ndarray, Q: np.ndarray | None) -> np.ndarray:
-        return bhattacharyya(P, Q, log=self.log, floor=self.floor, precision=self.precision)
+    def _landmark_distances(self, models: Any) -> np.ndarray:
+        """Return the distances between the landmarks, and keep their predictions."""
+        if self.metric == "precomputed":
+            if models.ndim != 2 or models.shape[0] != models.shape[1]:
+                raise ArgumentError(
+                    "X", models, "distances form a square", "Give (models, models)."
+                )
+            distances = models[np.ix_(self.landmarks_, self.landmarks_)]
+        else:
+            self._models = _take(models, self.landmarks_)
+            distances = self._rule().between(self._models).astype(float, copy=False)
+        return check_finite("X", distances)
+
+    def _settings(self) -> Streaming:
+        return Streaming() if self.streaming is None else self.streaming
+
+    def _rule(self) -> TileRule:
+        return TileRule(self.log, self.floor, self.precision)
 
     def _centre(self, distances: np.ndarray, weights: np.ndarray) -> None:
-        self._weights = weights / weights.sum()
-        self._column_means = self._weights @ distances
-        self._grand_mean = float(self._column_means @ self._weights)
+        w = weights / weights.sum()
+        means = w @ distances
+        self._centring = Centring(w, means, float(means @ w))
 
     def _centred(self, distances: np.ndarray) -> np.ndarray:
-        rows = (distances @ self._weights)[:, None]
-        return -(distances - rows - self._column_means + self._grand_mean) / 2
+        centring = self._centring
+        rows = (distances @ centring.weights)[:, None]
+        return -(distances - rows - centring.column_means + centring.grand_mean) / 2
 
 
 class PCA(TransformerMixin, BaseEstimator):
@@ -207,7 +261,7 @@ class PCA(TransformerMixin, BaseEstimator):
         self.spectrum_ = singular**2
         self.eigenvalues_ = self.spectrum_[:count]
         self.time_like_ = np.zeros(count, dtype=bool)
-        self.components_ = _orient(V[:count].T).T
+        self.components_ = orient(V[:count].T).T
         squares = np.cumsum(self.eigenvalues_**2) / (self.spectrum_**2).sum()
         self.explained_stress_ = 1 - np.sqrt(np.clip(1 - squares, 0, None))
         self.explained_variance_ratio_ = self.eigenvalues_ / self.spectrum_.sum()
@@ -259,6 +313,15 @@ def _as_array(X: Any) -> np.ndarray:
     return X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
 
 
+def _take(models: Any, chosen: np.ndarray) -> np.ndarray:
+    """Return some models of an array that may be on disk."""
+    if isinstance(models, np.ndarray):
+        return models[chosen]
+    if len(chosen) == models.shape[0]:
+        return np.asarray(models[:])
+    return np.concatenate([np.asarray(models[int(i) : int(i) + 1]) for i in chosen])
+
+
 def _flat(X: Any) -> np.ndarray:
     array = check_finite("X", _as_array(X).astype(float))
     if array.ndim < 2:
@@ -275,9 +338,3 @@ def _weights(given: np.ndarray | None, count: int) -> np.ndarray:
             "sample_weight", weights, f"there are {count} models", "Give one weight ≥ 0 for each."
         )
     return weights
-
-
-def _orient(vectors: np.ndarray) -> np.ndarray:
-    """Turn every column so that its largest entry is positive: the same picture every time."""
-    largest = np.abs(vectors).argmax(axis=0)
-    return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])

@@ -1,0 +1,86 @@
+"""Predictions of many models, read block by block from an array, a zarr store or a trajectory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.trajectory import Trajectory
+
+__all__ = ["Predictions", "open_models"]
+
+
+def open_models(X: Any) -> Any:
+    """Return models as something with `.shape` and slices, without reading it.
+
+    Args:
+        X: An array, a tensor, a zarr array (or anything else with `.shape` that is sliced into
+            arrays), the path of a zarr array, or a `Trajectory` with predictions.
+    """
+    if isinstance(X, torch.Tensor):
+        return X.detach().cpu().numpy()
+    if isinstance(X, Trajectory):
+        return _Recorded(X)
+    if isinstance(X, str | Path):
+        import zarr
+
+        if not Path(X).exists():
+            raise ArgumentError("X", str(X), "there is no such file", "Give a zarr array's path.")
+        return zarr.open_array(str(X), mode="r")
+    return X if hasattr(X, "shape") else np.asarray(X)
+
+
+class _Recorded:
+    """The predictions of a trajectory as a lazy array."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
+        first = trajectory.predictions(0)
+        self.shape, self.dtype = (len(trajectory), *first.shape), first.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        return self._trajectory.predictions(part)
+
+
+class Predictions:
+    """Blocks of models, the last ones used kept within a memory.
+
+    Args:
+        models: (models, samples, classes), from `open_models`.
+        rows: Models in a block.
+        memory: Bytes of blocks to keep.
+    """
+
+    def __init__(self, models: Any, rows: int, memory: float) -> None:
+        self.models, self.rows = models, rows
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._lock = Lock()
+        block = rows * int(np.prod(models.shape[1:])) * np.dtype(models.dtype).itemsize
+        self._most = max(2, int(memory // block))
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return -(-self.models.shape[0] // self.rows)
+
+    def part(self, block: int) -> slice:
+        """Return the models of a block."""
+        return slice(block * self.rows, min((block + 1) * self.rows, self.models.shape[0]))
+
+    def __getitem__(self, block: int) -> np.ndarray:
+        """Return the predictions of a block."""
+        with self._lock:
+            if block not in self._kept:
+                while len(self._kept) >= self._most:
+                    self._kept.popitem(last=False)
+                self._kept[block] = np.asarray(self.models[self.part(block)])
+            self._kept.move_to_end(block)
+            return self._kept[block]

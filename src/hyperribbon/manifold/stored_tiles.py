@@ -1,0 +1,247 @@
+"""A matrix of distances between many models that is never whole in memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store import ensure_folder, read_json, write_json, writing
+from hyperribbon.manifold.distances import bhattacharyya
+from hyperribbon.manifold.predictions import Predictions, open_models
+
+__all__ = ["Distances", "TileRule"]
+
+_MOST_ROWS = 2048  # models in a block at most: a tile of 16 MB in single precision
+_IN_FLIGHT = 16  # tiles handed to an executor at once
+
+
+@dataclass(frozen=True)
+class TileRule:
+    """How distances are taken; arguments of `bhattacharyya`."""
+
+    log: bool = False
+    floor: float | None = None
+    precision: Literal["single", "double"] = "single"
+
+    def between(self, P: np.ndarray, Q: np.ndarray | None = None) -> np.ndarray:
+        """Return the distances between two blocks of models, in the rule's precision."""
+        distances = bhattacharyya(P, Q, log=self.log, floor=self.floor, precision=self.precision)
+        return distances.astype(self.dtype, copy=False)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The precision of a stored tile."""
+        return np.dtype(np.float32 if self.precision == "single" else np.float64)
+
+
+@dataclass
+class Distances:
+    """The symmetric matrix D of distances between n models, known by its products.
+
+    Its upper triangle is cut into tiles. A tile is formed from two blocks of predictions, at
+    samples × classes operations an entry; with a folder it is written there, and read again at one
+    operation an entry, so a run that was stopped goes on with the tiles it has.
+
+    Args:
+        models: (models, samples, classes), from `open_models`; or what it takes, for executors.
+        rule: How distances are taken.
+        memory: Bytes to stay below.
+        folder: Where tiles are kept; None to form them anew in every product.
+        executor: Runs tiles in other processes or on a cluster, where workers must see the models
+            and the folder at the same path.
+        source: What other processes open the models from.
+    """
+
+    models: Any
+    rule: TileRule
+    memory: float
+    folder: Path | None = None
+    executor: Executor | None = None
+    source: Any = None
+    squares: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        shape = self.models.shape
+        if len(shape) != 3 or 0 in shape:
+            raise ArgumentError(
+                "X", shape, "models are rows of predictions", "Give (models, samples, classes)."
+            )
+        self.rows = rows_in_a_block(shape, self.rule, self.memory)
+        self.blocks = Predictions(self.models, self.rows, self.memory / 2)
+        if self.folder is not None:
+            self._claim(ensure_folder("folder", self.folder))
+
+    @property
+    def count(self) -> int:
+        """Number of models n."""
+        return self.models.shape[0]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The tiles of the upper triangle, in an order in which blocks are used again soon."""
+        found = []
+        for row in range(len(self.blocks)):
+            columns = range(row, len(self.blocks))
+            found += [(row, column) for column in (columns if row % 2 else reversed(columns))]
+        return found
+
+    def finished(self) -> int:
+        """Return how many tiles are in the folder."""
+        return sum(path is not None and path.exists() for path in map(self._path, self.pairs))
+
+    def product(
+        self,
+        X: np.ndarray,
+        *,
+        weights: np.ndarray | None = None,
+        advance: Callable[[int], Any] | None = None,
+    ) -> np.ndarray:
+        """Return D X for a block (n, b), in float64.
+
+        Args:
+            X: The block.
+            weights: (n,); when given, `squares` becomes Σ_ij w_i w_j D_ij² of the same pass.
+            advance: Called with the tiles done since the last call.
+        """
+        result = np.zeros(X.shape)
+        total = 0.0
+        jobs = (
+            (
+                self,
+                pair,
+                *(
+                    None if a is None else a[self.blocks.part(block)]
+                    for a in (X, weights)
+                    for block in pair
+                ),
+            )
+            for pair in self.pairs
+        )
+        for row, column, left, right, squares in _run(self.executor, _apply_tile, jobs):
+            result[self.blocks.part(row)] += left
+            if row != column:
+                result[self.blocks.part(column)] += right
+            total += squares
+            if advance is not None:
+                advance(1)
+        if weights is not None:
+            self.squares = total
+        return result
+
+    def tile(self, row: int, column: int) -> np.ndarray:
+        """Return a tile, read from the folder or formed (and then kept there)."""
+        path = self._path((row, column))
+        if path is not None and path.exists():
+            return np.load(path)
+        other = None if row == column else self.blocks[column]
+        tile = self.rule.between(self.blocks[row], other)
+        if path is not None:
+            with writing(path) as temporary, temporary.open("wb") as file:
+                np.save(file, tile)
+        return tile
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what another process opens or makes itself."""
+        state = self.__dict__ | {"executor": None, "blocks": None}
+        if self.source is not None:
+            state["models"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the models where the distances arrive."""
+        self.__dict__.update(state)
+        if self.models is None:
+            self.models = open_models(self.source)
+        self.blocks = Predictions(self.models, self.rows, self.memory / 2)
+
+    def _path(self, pair: tuple[int, int]) -> Path | None:
+        return None if self.folder is None else self.folder / f"{pair[0]:05d}-{pair[1]:05d}.npy"
+
+    def _claim(self, folder: Path) -> None:
+        """Check that tiles in the folder are of these models, by their shape and some of them."""
+        places = np.unique(np.linspace(0, self.count - 1, 16).astype(int))
+        some = np.concatenate([np.asarray(self.models[i : i + 1]) for i in map(int, places)])
+        label = {
+            "shape": [int(size) for size in self.models.shape],
+            "rows": self.rows,
+            "rule": [self.rule.log, self.rule.floor, self.rule.precision],
+            "models": sha256(some.tobytes()).hexdigest()[:16],
+        }
+        header = folder / "tiles.json"
+        if header.exists() and read_json(header) != label:
+            raise ArgumentError(
+                "folder",
+                str(folder),
+                "it holds tiles of other models or of another rule",
+                "Choose another folder, or empty this one.",
+            )
+        write_json(header, label)
+
+
+def rows_in_a_block(shape: tuple[int, ...], rule: TileRule, memory: float) -> int:
+    """Return the models in a block so that a tile is formed within a quarter of the memory.
+
+    Two blocks of predictions and of their roots are there at once, and the tile three times.
+    """
+    model = 4 * int(np.prod(shape[1:])) * 8
+    room = memory / 4
+    rows = (-model + (model**2 + 4 * 24 * room) ** 0.5) / 48
+    return int(min(max(rows, 16), _MOST_ROWS, shape[0]))
+
+
+def disk_bytes(count: int, rule: TileRule) -> float:
+    """Return the bytes that the tiles of so many models take."""
+    return rule.dtype.itemsize * count * (count + _MOST_ROWS) / 2
+
+
+def free_disk(folder: Path) -> int:
+    """Return the bytes that are free where a folder is or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _apply_tile(
+    distances: Distances,
+    pair: tuple[int, int],
+    X_row: np.ndarray,
+    X_column: np.ndarray,
+    w_row: np.ndarray | None,
+    w_column: np.ndarray | None,
+) -> tuple[int, int, np.ndarray, np.ndarray, float]:
+    """Multiply one tile and its mirror image."""
+    row, column = pair
+    tile = distances.tile(row, column).astype(np.float64, copy=False)
+    squares = 0.0
+    if w_row is not None and w_column is not None:
+        times = 1 if row == column else 2
+        squares = times * float(np.einsum("ij,ij->i", tile, tile * w_column) @ w_row)
+    return row, column, tile @ X_column, tile.T @ X_row, squares
+
+
+def _run(
+    executor: Executor | None, function: Callable[..., Any], jobs: Iterable[tuple]
+) -> Iterator[Any]:
+    """Yield function(*job) for every job in order, a few of them at once."""
+    if executor is None:
+        for job in jobs:
+            yield function(*job)
+        return
+    waiting: deque[Future] = deque()
+    at_once = max(_IN_FLIGHT, 2 * (os.cpu_count() or 1))
+    for job in jobs:
+        if len(waiting) >= at_once:
+            yield waiting.popleft().result()
+        waiting.append(executor.submit(function, *job))
+    while waiting:
+        yield waiting.popleft().result()

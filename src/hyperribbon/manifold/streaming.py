@@ -1,0 +1,302 @@
+"""InPCA of more models than a matrix of their distances has room for."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.generators import numpy_generator
+from hyperribbon.manifold.krylov import leading_pairs
+from hyperribbon.manifold.predictions import Predictions, open_models
+from hyperribbon.manifold.stored_tiles import (
+    Distances,
+    TileRule,
+    disk_bytes,
+    free_disk,
+    rows_in_a_block,
+)
+
+__all__ = ["Centring", "StreamedInPCA", "Streaming", "cross_product", "stream_inpca"]
+
+MEMORY = 2**30
+"""Bytes to stay below when memory= is not given."""
+
+_DENSE_COPIES = 5  # matrices of the models' size that the dense route holds
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """How a matrix of distances that has no room in memory is worked on.
+
+    Attributes:
+        folder: Where its tiles are kept, so that a run that was stopped goes on with them; None
+            for a temporary folder.
+        disk: Bytes the tiles may take; None for half of what is free. Where they take more, they
+            are formed anew in every pass, and passes multiply larger blocks.
+        memory: Bytes to stay below; None for 1 GiB.
+        executor: Any `concurrent.futures` executor of processes that tiles are formed and
+            multiplied in; `distributed.Client(address).get_executor()` for a Dask cluster. The
+            models must then be a zarr array (or its path) that the workers can open.
+        progress: Whether to show a progress bar.
+        tol: Residuals of the eigenpairs, relative to the largest eigenvalue.
+    """
+
+    folder: str | Path | None = None
+    disk: float | None = None
+    memory: float | None = None
+    executor: Executor | None = None
+    progress: bool = False
+    tol: float = 1e-10
+
+    @property
+    def bytes(self) -> float:
+        """The memory to stay below."""
+        return MEMORY if self.memory is None else check_positive("memory", self.memory)
+
+    def is_needed(self, count: int) -> bool:
+        """Whether the dense route with so many models would take more than the memory."""
+        return _DENSE_COPIES * 8 * count**2 > self.bytes
+
+
+@dataclass(frozen=True)
+class Centring:
+    """What centres distances to the fitted models, W = −½ L D Lᵀ with L = I − 1wᵀ.
+
+    Attributes:
+        weights: (n,), w, with sum one.
+        column_means: (n,), D w.
+        grand_mean: wᵀDw.
+    """
+
+    weights: np.ndarray
+    column_means: np.ndarray
+    grand_mean: float
+
+    def coordinates(self, product: np.ndarray, project: np.ndarray) -> np.ndarray:
+        """Return −½(d − d·w − column means + grand mean) P from d [P, w]."""
+        along, rows = product[:, :-1], product[:, -1:]
+        total = project.sum(axis=0)
+        shift = self.column_means @ project - self.grand_mean * total
+        return -(along - rows * total - shift) / 2
+
+
+@dataclass(frozen=True)
+class StreamedInPCA:
+    """Leading directions of many models.
+
+    Attributes:
+        embedding: (n, k), coordinates.
+        eigenvalues: (k,), signed, descending in magnitude.
+        residuals: (k,), true residual norms of the eigenpairs.
+        explained_stress: (k,), share of the stress explained by the first 1, 2, … directions.
+        norm: ‖W‖_F, exact.
+        passes: Passes over the distances.
+        tiles: Tiles that the upper triangle was cut into.
+        kept: Whether tiles were kept on disk.
+        project: (n, k), what centred distances are multiplied by to give coordinates.
+        centring: How distances to the models are centred.
+    """
+
+    embedding: np.ndarray
+    eigenvalues: np.ndarray
+    residuals: np.ndarray
+    explained_stress: np.ndarray
+    norm: float
+    passes: int
+    tiles: int
+    kept: bool
+    project: np.ndarray
+    centring: Centring
+
+
+def stream_inpca(
+    X: Any,
+    n_components: int = 3,
+    *,
+    sample_weight: np.ndarray | None = None,
+    rule: TileRule | None = None,
+    streaming: Streaming | None = None,
+    seed: int = 0,
+) -> StreamedInPCA:
+    """Return the leading directions of the centred distances of any number of models.
+
+    Tiles of D are formed from blocks of predictions and kept on disk, or formed anew in every pass
+    when they have no room there. The leading eigenpairs of W = −½ L D Lᵀ (by magnitude) come from
+    block Lanczos in float64 on these tiles, to `tol`; the first pass also gives
+
+        ‖W‖_F² = ¼ (Σ r_i r_j D_ij² − 2n Σ r_i a_i² + n² g²),   a = D w,   g = wᵀDw,   w = r/n,
+
+    so that the explained stress is exact. Memory does not grow with the number of models but by
+    the vectors (about 200 of them); the time of the first pass grows with its square.
+
+    Args:
+        X: (models, samples, classes): an array, a zarr array or its path, or a `Trajectory`.
+        n_components: Directions wanted.
+        sample_weight: (models,), how much each model counts.
+        rule: How distances are taken.
+        streaming: Memory, disk, executor.
+        seed: For the start of the iteration.
+
+    Raises:
+        ArgumentError: The shape is not that of models, or the folder holds other tiles.
+
+    >>> from scipy.special import softmax
+    >>> P = softmax(np.random.default_rng(0).normal(size=(30, 8, 3)), axis=2)
+    >>> stream_inpca(P, 2).embedding.shape
+    (30, 2)
+    """
+    rule = TileRule() if rule is None else rule
+    settings = Streaming() if streaming is None else streaming
+    models = open_models(X)
+    count = models.shape[0]
+    k = check_positive_int("n_components", n_components, maximum=count)
+    r = np.ones(count) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+    r = r * (count / r.sum())
+    if settings.executor is not None and isinstance(models, np.ndarray):
+        raise ArgumentError(
+            "X", models, "other processes cannot open it", "Give a zarr array or its path."
+        )
+    with ExitStack() as stack:
+        folder = _folder(settings, count, rule, stack)
+        distances = Distances(
+            models,
+            rule,
+            settings.bytes,
+            folder,
+            settings.executor,
+            X if isinstance(X, str | Path) else None,
+        )
+        centred = _Centred(distances, r, _Bar(stack) if settings.progress else None)
+        width = min(count, max(2 * k, 12) if folder is not None else max(4 * k, 48))
+        start = numpy_generator(seed, "inpca").standard_normal((count, width))
+        found = leading_pairs(centred.multiply, start, k, tol=settings.tol)
+        vectors, roots = orient(found.vectors), np.sqrt(r)[:, None]
+        scale = np.sqrt(np.abs(found.values))
+        usable = scale > scale[0] * 1e-8
+        signed = np.where(usable, np.sign(found.values) / np.where(usable, scale, 1.0), 0.0)
+        project = roots * vectors * signed
+        # Rows of R^½ W R^½ vanish for models of weight zero: one more product places them.
+        embedding = vectors * scale / roots if r.all() else centred.plain(project)
+    squares = np.cumsum(found.values**2) / centred.norm**2
+    return StreamedInPCA(
+        embedding,
+        found.values,
+        found.residuals,
+        1 - np.sqrt(np.clip(1 - squares, 0, None)),
+        centred.norm,
+        found.passes,
+        len(distances.pairs),
+        folder is not None,
+        project,
+        centred.centring,
+    )
+
+
+def cross_product(
+    models: Any, fitted: Any, block: np.ndarray, rule: TileRule, memory: float
+) -> np.ndarray:
+    """Return d @ block for the distances d of models to the fitted ones, tile by tile.
+
+    Args:
+        models: (m, samples, classes), from `open_models`.
+        fitted: (n, samples, classes), the same.
+        block: (n, b).
+        rule: How distances are taken.
+        memory: Bytes to stay below.
+    """
+    rows = rows_in_a_block(models.shape, rule, memory)
+    left = Predictions(models, rows, 0)
+    right = Predictions(fitted, rows_in_a_block(fitted.shape, rule, memory), memory / 2)
+    result = np.zeros((models.shape[0], block.shape[1]))
+    for i in range(len(left)):
+        for j in range(len(right)):
+            tile = rule.between(left[i], right[j]).astype(float, copy=False)
+            result[left.part(i)] += tile @ block[right.part(j)]
+    return result
+
+
+def orient(vectors: np.ndarray) -> np.ndarray:
+    """Turn every column so that its largest entry is positive: the same picture every time."""
+    largest = np.abs(vectors).argmax(axis=0)
+    return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])
+
+
+class _Centred:
+    """Products with R^½ W R^½, and ‖·‖_F from the first of them."""
+
+    def __init__(self, distances: Distances, r: np.ndarray, bar: _Bar | None) -> None:
+        self._distances, self._r, self._bar = distances, r, bar
+        self._centring: Centring | None = None
+        self.norm = 0.0
+
+    @property
+    def centring(self) -> Centring:
+        """How the distances are centred, known after the first product."""
+        assert self._centring is not None
+        return self._centring
+
+    def multiply(self, block: np.ndarray) -> np.ndarray:
+        """Return R^½ W R^½ @ block."""
+        roots = np.sqrt(self._r)[:, None]
+        return roots * self.plain(roots * block)
+
+    def plain(self, block: np.ndarray) -> np.ndarray:
+        """Return W @ block = −½ L D Lᵀ @ block."""
+        w = self._r / self._r.sum()
+        if self._centring is None:
+            product = self._pass(np.column_stack([block, w]), self._r)
+            self._measure(product[:, -1], w)
+            product = product[:, :-1] - np.outer(product[:, -1], block.sum(axis=0))
+        else:
+            product = self._pass(block - np.outer(w, block.sum(axis=0)), None)
+        return -(product - w @ product) / 2
+
+    def _pass(self, block: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+        if self._bar is None:
+            return self._distances.product(block, weights=weights)
+        return self._distances.product(block, weights=weights, advance=self._bar.next(self))
+
+    def _measure(self, a: np.ndarray, w: np.ndarray) -> None:
+        count, g = len(w), float(w @ a)
+        self._centring = Centring(w, a, g)
+        squares = self._distances.squares - 2 * count * float(self._r @ a**2) + (count * g) ** 2
+        self.norm = float(np.sqrt(max(squares, 0.0))) / 2
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of one pass."""
+        return len(self._distances.pairs)
+
+
+class _Bar:
+    """A progress bar with one task a pass."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        from rich.progress import Progress
+
+        self._progress = stack.enter_context(Progress())
+        self._passes = 0
+
+    def next(self, centred: _Centred) -> Any:
+        """Begin a pass; return what is told of finished tiles."""
+        self._passes += 1
+        task = self._progress.add_task(f"distances, pass {self._passes}", total=centred.tiles)
+        return lambda count: self._progress.advance(task, count)
+
+
+def _folder(settings: Streaming, count: int, rule: TileRule, stack: ExitStack) -> Path | None:
+    """Return where tiles are kept, or None where they have no room."""
+    place = Path(tempfile.gettempdir() if settings.folder is None else settings.folder)
+    room = free_disk(place) / 2 if settings.disk is None else settings.disk
+    if disk_bytes(count, rule) > room:
+        return None
+    if settings.folder is not None:
+        return place
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hyperribbon-tiles-")))
