@@ -229,6 +229,28 @@ def test_ragged_batches_change_nothing(case, make_losses, reference, close):
         close(streamed @ vector, dense @ vector)
 
 
+def test_batches_of_dicts_with_a_forward(make_case, reference, close):
+    model, inputs, targets = make_case("transformer")
+    samples = [
+        {"tokens": tokens, "labels": labels} for tokens, labels in zip(inputs, targets, strict=True)
+    ]
+    loader = DataLoader(samples, batch_size=2)
+    loss = nn.CrossEntropyLoss()
+    whole = reference(model, inputs)
+    dense = whole.hessian(lambda f: loss(f, targets))
+    taken_from_the_batch = Hessian(
+        model, loss, loader, forward=lambda model, batch: model(batch["tokens"])
+    )
+    returned = Hessian(
+        model, loss, loader, forward=lambda model, batch: (model(batch["tokens"]), batch["labels"])
+    )
+    close(taken_from_the_batch.to_dense(), dense)
+    close(returned.to_dense(), dense)
+    kernel = NTK(model, loader, forward=lambda model, batch: model(batch["tokens"]))
+    jacobian = whole.jacobian().flatten(0, 1)
+    close(kernel.to_dense(), jacobian @ jacobian.T)
+
+
 def test_parameter_subsets_and_layers(case, reference, close):
     model, inputs, targets = case
     loss = nn.CrossEntropyLoss()
