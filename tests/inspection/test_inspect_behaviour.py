@@ -17,10 +17,15 @@ from torch.utils.data import IterableDataset
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.store import load_tree
 from hyperribbon.inspection import Budget, inspect, inspecting
+from hyperribbon.inspection.clock import OutOfTimeError
+from hyperribbon.inspection.curvature import gauss_newton_part
+from hyperribbon.inspection.evaluating import loss_at
+from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.path import as_probabilities
 from hyperribbon.inspection.planning import make_plan
 from hyperribbon.inspection.samples import count_samples, few_samples, groups_of_samples
 from hyperribbon.inspection.steps import STEPS
+from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
 from hyperribbon.training import Recorder, mlp, train
 
@@ -53,9 +58,6 @@ def test_a_small_budget_is_kept_by_using_fewer_samples_and_saying_so(wide, quiet
 
 
 def test_the_plan_fits_the_budget_and_leaves_out_the_last_steps_first(wide):
-    from hyperribbon.inspection.notebook import Notebook
-    from hyperribbon.inspection.subject import Subject
-
     subject = Subject(*wide)
     seconds, shortened = 0.5, 0
     # How much fits depends on the machine, so the budget shrinks until nothing does.
@@ -85,9 +87,48 @@ def test_an_interruption_keeps_what_is_done(trained, quiet, monkeypatch):
         steps.append(step)
     monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
     found = inspect(model, loss, data, k=3, budget=20, console=quiet)
-    assert set(found.parts) == {"basics", "hessian", "gauss_newton"}
+    assert set(found.parts) == {"basics", "hessian", "gauss_newton", "fisher"}
     assert not found.is_complete
     assert {o.step: o.status for o in found.outcomes}["Gradient noise"] == "interrupted"
+
+
+def test_time_that_is_up_stops_the_step_under_way_and_keeps_what_is_done(
+    trained, quiet, monkeypatch
+):
+    model, loss, data, _ = trained
+
+    def endless(subject, notebook, products):
+        while True:
+            subject.hessian @ subject.vector
+
+    steps = [s.__class__(**{**vars(s), "run": endless}) if s.name == "noise" else s for s in STEPS]
+    monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
+    began = time.monotonic()
+    found = inspect(model, loss, data, k=3, budget=4, console=quiet)
+    assert time.monotonic() - began < 5
+    assert {"basics", "hessian", "gauss_newton", "fisher"} <= set(found.parts)
+    statuses = {outcome.step: outcome.status for outcome in found.outcomes}
+    assert statuses["Gradient noise"] == "stopped"
+    assert statuses["Slices of the loss"] == "left out"
+    assert found.is_complete
+    console = Console(record=True, width=150, file=io.StringIO())
+    found.summary(console)
+    assert "Gradient noise: stopped, the time of the budget" in console.export_text()
+
+
+def test_a_step_that_is_cut_short_says_what_it_has(trained):
+    model, loss, data, _ = trained
+    subject = Subject(model, loss, data)
+    notebook = Notebook(k=20, seed=0)
+    notebook.clock.give(1e-3)
+    part = gauss_newton_part(subject, notebook, 300)
+    late = [q for q in part.quantities if "not converged" in q.certainty]
+    assert bool(late) <= bool(part.shortened)
+    subject.clock.end = time.monotonic()
+    with pytest.raises(OutOfTimeError):
+        subject.hessian @ subject.vector
+    with pytest.raises(OutOfTimeError):
+        loss_at(subject, subject.vector)
 
 
 def test_a_step_that_fails_is_named_and_the_others_go_on(trained, quiet, monkeypatch):

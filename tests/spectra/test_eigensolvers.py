@@ -289,3 +289,13 @@ class TestErrors:
         start = eigsh(torch.eye(10), 2, eigenvectors=False)
         with pytest.raises(ArgumentError, match="no eigenvectors"):
             eigsh(torch.eye(10), 2, v0=start)
+
+
+def test_time_that_is_up_gives_the_best_pairs_so_far(matrix_of, counted):
+    op = counted(matrix_of(np.linspace(0, 1, 300) ** 4))
+    spectrum = eigsh(op, 5, method="lanczos", tol=1e-9, max_seconds=1e-9)
+    assert 5 < spectrum.matvecs <= 8
+    assert len(spectrum) == 5
+    assert not spectrum.converged.all()
+    errors = torch.linalg.eigvalsh(op.matrix) - spectrum.eigenvalues[:, None]
+    assert (errors.abs().amin(1) <= spectrum.residuals + 1e-12).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,11 +14,16 @@ from safetensors.torch import save_file
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import writing
 
-__all__ = ["load_state", "save_state"]
+__all__ = ["INDEX_SUFFIX", "load_state", "refusal", "save_state"]
+
+INDEX_SUFFIX = ".index.json"
+"""End of the name of a file that lists the shards of a model."""
 
 
 def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     """Load named tensors from a .safetensors file, or a .pt file that holds tensors only.
+
+    A file model.safetensors.index.json stands for the shards it lists, which lie beside it.
 
     Raises:
         ArgumentError: The file is missing or damaged, or loading it would run code.
@@ -25,6 +31,8 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     path = Path(path)
     if not path.is_file():
         raise ArgumentError("path", str(path), "there is no such file", "Check the path.")
+    if path.name.endswith(INDEX_SUFFIX):
+        return _load_shards(path)
     if path.suffix == ".safetensors":
         try:
             return _load_safetensors(path)
@@ -38,8 +46,7 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
         raise ArgumentError(
             "path",
             str(path),
-            "it is damaged, or loading it would run code that it carries "
-            f"({str(error).splitlines()[0][:160]})",
+            f"it is damaged, or loading it would run code that it carries ({refusal(error)})",
             "Save the state dict alone, best as .safetensors.",
         ) from None
     for key in ("state_dict", "model_state_dict", "model"):
@@ -54,12 +61,43 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     return dict(content)
 
 
+def refusal(error: Exception) -> str:
+    """Return why torch did not load a file, in few words: what it would have called, if that.
+
+    Args:
+        error: What torch.load(weights_only=True) raised.
+    """
+    text = str(error) or repr(error)
+    called = re.search(r"GLOBAL ([\w.]+)", text)
+    return f"it names {called[1]}" if called else text.splitlines()[-1].strip()[:160]
+
+
 def save_state(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """Write named tensors as safetensors, atomically, keeping their order."""
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     with writing(path) as temporary:
         # The format sorts tensors by type and name; the model's own order goes in the header.
         save_file(tensors, temporary, metadata={"order": json.dumps(list(tensors))})
+
+
+def _load_shards(index: Path) -> dict[str, torch.Tensor]:
+    try:
+        shards = json.loads(index.read_text())["weight_map"]
+        files = {str(file) for file in shards.values()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArgumentError(
+            "path", str(index), f"it lists no shards ({error!r})", "Write it again."
+        ) from None
+    outside = [name for name in files if Path(name).name != name]
+    if outside:
+        raise ArgumentError(
+            "path", str(index), f"it names a file outside its folder, {outside[0]}",
+            "Keep the shards beside it.",
+        )  # fmt: skip
+    tensors: dict[str, torch.Tensor] = {}
+    for name in sorted(files):
+        tensors |= load_state(index.parent / name)
+    return {name: tensors[name] for name in shards if name in tensors}
 
 
 def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.states import load_state, save_state
+from hyperribbon.core.states import INDEX_SUFFIX, load_state, save_state
 from hyperribbon.core.store.atomic import ensure_folder, read_json, write_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["Record", "Trajectory"]
 _FORMAT = {"format": "hyperribbon trajectory", "version": 1}
 _METRIC_CHUNK = 256
 _CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
-_MODEL_FILES = ("model.safetensors", "pytorch_model.bin")
+_MODEL_FILES = ("model.safetensors", f"model.safetensors{INDEX_SUFFIX}", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -119,19 +119,21 @@ class Trajectory:
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
         """Read a folder of checkpoints whose names carry the step, such as step-500.safetensors.
 
-        Takes .safetensors, .pt, .pth, .ckpt and .bin files, and folders such as checkpoint-500
-        that hold one model file. The step is the number after "step" in a name, or else the last
-        number in it.
+        Takes .safetensors, .pt, .pth, .ckpt and .bin files, as Lightning names them
+        (epoch=1-step=500.ckpt), and folders such as the checkpoint-500 of transformers' Trainer,
+        with the model in one file or in shards. The step is the number after "step" in a name, or
+        else the last number in it; of two with the same step the later name counts.
         """
         folder = Path(folder)
-        found = []
+        found: dict[int, Path] = {}
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
             numbers = re.findall(r"step\D?(\d+)", path.name) or re.findall(r"\d+", path.stem)
             if path.is_dir():
                 inside = [path / name for name in _MODEL_FILES if (path / name).is_file()]
                 path = inside[0] if inside else path
-            if path.suffix in _CHECKPOINT_SUFFIXES and path.is_file() and numbers:
-                found.append((int(numbers[-1]), path))
+            is_model = path.suffix in _CHECKPOINT_SUFFIXES or path.name.endswith(INDEX_SUFFIX)
+            if is_model and path.is_file() and numbers:
+                found[int(numbers[-1])] = path
         if not found:
             raise ArgumentError(
                 "folder",
@@ -139,8 +141,10 @@ class Trajectory:
                 "it holds no checkpoint whose name carries a step",
                 "Name the files like step-500.safetensors or step-500.pt.",
             )
-        found.sort()
-        records = [Record(i, step, None, path, False, ()) for i, (step, path) in enumerate(found)]
+        records = [
+            Record(i, step, None, path, False, ())
+            for i, (step, path) in enumerate(sorted(found.items()))
+        ]
         return cls(folder, records, writable=False)
 
     def __len__(self) -> int:

@@ -27,6 +27,7 @@ def outputs_at(
     risk = risk if weights is None else risk.at(weights)
     with torch.no_grad():
         for _, batch in risk.source.chunks(_ROWS):
+            subject.clock.check()
             yield risk.evaluate(risk.weights(), batch)
 
 

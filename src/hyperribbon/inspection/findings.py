@@ -25,9 +25,9 @@ class Outcome:
 
     Attributes:
         step: Its title.
-        status: "done", "left out", "failed" or "interrupted".
+        status: "done", "left out", "stopped" (the time was up), "failed" or "interrupted".
         seconds: Time it took.
-        reason: Why it was not done.
+        reason: Why it was not done, or what of it was cut short.
     """
 
     step: str
@@ -73,7 +73,7 @@ class Inspection:
     @property
     def is_complete(self) -> bool:
         """Whether no step failed or was interrupted."""
-        return all(outcome.status in ("done", "left out") for outcome in self.outcomes)
+        return not any(outcome.status in ("failed", "interrupted") for outcome in self.outcomes)
 
     def reading(self) -> list[str]:
         """Return what was found in plain sentences."""
@@ -111,7 +111,7 @@ class Inspection:
         for sentence in self.reading():
             console.print(f" • {escape(sentence)}", highlight=False)
         for outcome in self.outcomes:
-            if outcome.status != "done":
+            if outcome.status != "done" or outcome.reason:
                 console.print(
                     f"   [dim]{outcome.step}: {outcome.status}"
                     f"{', ' if outcome.reason else ''}{escape(outcome.reason)}[/]",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from hyperribbon.core.results import Spectrum
-from hyperribbon.inspection.curvature import affordable_pairs
+from hyperribbon.inspection.matrices import measure_matrix, shortened
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, exact, from_estimate
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.noise import detailed_balance_defect, proportionality
 from hyperribbon.plots import Chart, Curve
-from hyperribbon.spectra import alignment, eigsh, trace
+from hyperribbon.spectra import alignment
 
 __all__ = ["noise_part"]
 
@@ -21,12 +21,9 @@ _COMPARED = 20
 def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Measure the covariance of single-sample gradients and lay it beside the Hessian."""
     covariance = subject.covariance
-    k = affordable_pairs(min(notebook.k, 30), products, subject.dimension)
-    spectrum = eigsh(covariance, k, seed=notebook.seed, max_matvecs=max(products, k + 2))
+    found = measure_matrix(covariance, min(notebook.k, 30), notebook, products)
+    spectrum, whole, k = found.spectrum, found.trace, len(found.spectrum)
     notebook.spectra["noise"] = spectrum
-    whole = trace(
-        covariance, precision=0.02, seed=notebook.seed, max_matvecs=max(products // 2, 20)
-    )
     square = float(subject.gradient.double() @ subject.gradient.double())
     scale = whole.value / square if square > 0 else float("inf")
     how = "one pass over the samples" if whole.exact else f"XTrace, {whole.matvecs} products"
@@ -66,6 +63,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         arrays={"eigenvalues": values},
         notes=("Detailed balance and alignment speak of the subspace of the leading Hessian "
                "eigenvectors.",),
+        shortened=shortened(spectrum, min(notebook.k, 30)),
     )  # fmt: skip
 
 

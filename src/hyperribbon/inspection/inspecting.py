@@ -19,6 +19,7 @@ from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.inspection.clock import Clock, OutOfTimeError
 from hyperribbon.inspection.findings import Inspection, Outcome
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.planning import Budget, InspectionPlan, PlannedStep, make_plan
@@ -32,6 +33,8 @@ _USABLE = 0.85
 """Share of the budget after which no step begins at length: estimates of time are rough."""
 _SLOWEST = 3.0
 """Largest factor by which a slow step makes the later ones spend less."""
+_PATIENCE = 1.5
+"""Factor by which a step may exceed its expected time before it settles for what it has."""
 _TELLING = 20
 """Products from which on the time of a step tells how fast the machine is."""
 
@@ -55,8 +58,9 @@ def inspect(
     """Measure the geometry of a network: curvature, noise, landscape, sub-networks, trajectory.
 
     It first times one Hessian product, decides what fits in the budget and says so; then it
-    measures, the most telling things first. Ctrl-C ends it early and keeps what is done. The model
-    is copied and measured in evaluation mode; your own is not touched.
+    measures, the most telling things first. When the time is up, the step under way ends before its
+    next product and what is done is kept; so it is after Ctrl-C. The model is copied and measured
+    in evaluation mode; your own is not touched.
 
     Args:
         model: Any module.
@@ -85,6 +89,7 @@ def inspect(
         ArgumentError: The model, the loss and the data do not belong together, or nothing fits in
             the budget.
     """
+    began = time.monotonic()
     console = console or Console(stderr=True)
     budget = Budget.of(budget)
     subject = Subject(model, loss, data, params=params, forward=forward, memory=budget.memory)
@@ -96,7 +101,7 @@ def inspect(
         rule=None if optimizer is None else update_rule(optimizer, model),
         batch_size=batch_size or _loader_batch(data),
     )
-    began = time.monotonic()
+    subject.clock = notebook.clock = Clock(began + budget.seconds)
     plan, subject = make_plan(STEPS, subject, notebook, budget)
     title = type(model).__name__
     _show_plan(console, plan, title)
@@ -140,11 +145,15 @@ def _run(
                 continue
             began = time.monotonic()
             expected = products * plan.seconds_per_product
+            notebook.clock.give(_PATIENCE * pace * expected)
             try:
                 part = planned.step.run(subject, notebook, products)
             except KeyboardInterrupt:
                 outcomes += [Outcome(p.step.title, "interrupted", 0.0) for p in waiting]
                 break
+            except OutOfTimeError as error:
+                took = time.monotonic() - began
+                outcomes.append(Outcome(title, "stopped", took, str(error)))
             except Exception as error:
                 outcomes.append(
                     Outcome(title, "failed", time.monotonic() - began, str(error) or repr(error))
@@ -152,7 +161,7 @@ def _run(
             else:
                 notebook.parts[part.name] = part
                 took = time.monotonic() - began
-                outcomes.append(Outcome(title, "done", took))
+                outcomes.append(Outcome(title, "done", took, " ".join(part.shortened)))
                 if planned.step.is_steady and products >= _TELLING:
                     pace = min(took / expected, _SLOWEST)
             waiting.pop(0)

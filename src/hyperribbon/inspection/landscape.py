@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, exact
 from hyperribbon.inspection.slices import (
@@ -33,24 +34,31 @@ def slices_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     here = subject.hessian.risk.value()
     rise = max(1.0, abs(here))
     norm = float(torch.linalg.vector_norm(subject.vector))
-    lines = []
-    for name, direction in directions.items():
-        unit = direction / torch.linalg.vector_norm(direction)
-        curvature = float(unit @ (subject.hessian @ unit))
-        lines.append(
-            line_slice(subject, unit, name, extent=reach(curvature, rise, norm), points=points)
+    lines: list[LineSlice] = []
+    planes: list[PlaneSlice] = []
+    late = ""
+    try:
+        for name, direction in directions.items():
+            unit = direction / torch.linalg.vector_norm(direction)
+            curvature = float(unit @ (subject.hessian @ unit))
+            extent = reach(curvature, rise, norm)
+            lines.append(line_slice(subject, unit, name, extent=extent, points=points))
+        first, second = tuple(directions)[:2]
+        planes.append(
+            plane_slice(
+                subject,
+                (directions[first], directions[second]),
+                (first, second),
+                extents=(float(lines[0].t[-1]), float(lines[1].t[-1])),
+                points=side,
+            )
         )
+    except OutOfTimeError:
+        if not lines:
+            raise
+        late = f"{len(lines)} of {len(directions)} lines and {len(planes)} of 1 planes are done."
     charts = [_line_chart(line) for line in lines]
-    if len(directions) > 1:
-        names = tuple(directions)[:2]
-        plane = plane_slice(
-            subject,
-            (directions[names[0]], directions[names[1]]),
-            (names[0], names[1]),
-            extents=(float(lines[0].t[-1]), float(lines[1].t[-1])),
-            points=side,
-        )
-        charts += _plane_charts(plane)
+    charts += [chart for plane in planes for chart in _plane_charts(plane)]
     quantities = tuple(
         exact(f"slices.{i}.curvature", f"Curvature along the {line.name}", line.curvature,
               "one Hessian product")
@@ -64,6 +72,7 @@ def slices_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         "slices", "Slices of the loss", "Landscape", quantities, (_read(lines[0]),), tuple(charts),
         arrays={f"{x.name} {kind}": getattr(x, kind) for x in lines for kind in ("t", "loss")},
         notes=("Distances are Euclidean distances of the weights, ‖Δθ‖.",),
+        shortened=(late,) if late else (),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity
 from hyperribbon.inspection.subject import Subject
@@ -22,12 +23,17 @@ def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     sizes = {name: block.shape[0] for name, block in blocks.items()}
     each = max(_LAYER_PRODUCTS, products // len(blocks))
     measured = sorted(sizes, key=lambda name: -sizes[name])[: max(1, products // each)]
-    pairs = {
-        name: eigsh(blocks[name], 1, tol=1e-2, seed=notebook.seed, max_matvecs=each,
-                    eigenvectors=False)
-        for name in blocks
-        if name in measured
-    }  # fmt: skip
+    pairs = {}
+    for name in measured:
+        try:
+            pairs[name] = eigsh(
+                blocks[name], 1, tol=1e-2, seed=notebook.seed, max_matvecs=each, eigenvectors=False
+            )
+        except OutOfTimeError:
+            break
+    if not pairs:
+        raise OutOfTimeError("the time of the budget was used up before the first layer was done")
+    pairs = {name: pairs[name] for name in blocks if name in pairs}
     labels = {name: subject.layer_label(name) for name in blocks}
     values = np.array([float(pair.eigenvalues[0]) for pair in pairs.values()])
     errors = np.array([float(pair.residuals[0]) for pair in pairs.values()])
@@ -57,7 +63,7 @@ def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         "layers", "Layer by layer", "Curvature", (sharpest,),
         (f"The sharpest layer is {shown[top]}, with curvature {values[top]:.3g} by itself.",),
         tuple(charts), {"Curvature by layer": table},
-        notes=() if len(pairs) == len(blocks) else (note,),
+        shortened=() if len(pairs) == len(blocks) else (note,),
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ import torch
 
 from hyperribbon.core.results import Spectrum
 from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.inspection.quantities import Part
+from hyperribbon.inspection.clock import Clock
+from hyperribbon.inspection.quantities import Measured, Part
 from hyperribbon.inspection.update_rules import UpdateRule
 
 __all__ = ["Notebook"]
@@ -26,7 +27,9 @@ class Notebook:
         trajectory: Record of the training, if known.
         rule: How the optimiser turns gradients into steps, if known.
         batch_size: Samples in a minibatch, if known.
+        clock: The time that is left.
         spectra: Eigenpairs by operator: "hessian", "gauss_newton", "noise".
+        matrices: Eigenpairs with the trace: "gauss_newton".
         parts: Finished parts by name.
     """
 
@@ -36,5 +39,7 @@ class Notebook:
     trajectory: Trajectory | None = None
     rule: UpdateRule | None = None
     batch_size: int | None = None
+    clock: Clock = field(default_factory=Clock)
     spectra: dict[str, Spectrum] = field(default_factory=dict)
+    matrices: dict[str, Measured] = field(default_factory=dict)
     parts: dict[str, Part] = field(default_factory=dict)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
-from hyperribbon.core.results import Estimate
+from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.plots import Chart
 
-__all__ = ["Part", "Quantity", "exact", "from_estimate"]
+__all__ = ["Measured", "Part", "Quantity", "as_array", "exact", "from_estimate"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,38 @@ class Quantity:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Leading eigenpairs and trace of a positive semidefinite matrix.
+
+    Attributes:
+        spectrum: Its leading eigenpairs.
+        trace: Its trace.
+        dimension: Its size P.
+    """
+
+    spectrum: Spectrum
+    trace: Estimate
+    dimension: int
+
+    @property
+    def shares(self) -> np.ndarray:
+        """(k,) shares of the trace in the leading 1, 2, … k directions."""
+        values = as_array(self.spectrum.eigenvalues)
+        total = self.trace.value
+        return np.cumsum(values) / total if total else np.full(len(values), np.nan)
+
+    def scaled(self, factor: float) -> Measured:
+        """Return the same for `factor` times the matrix."""
+        s, t = self.spectrum, self.trace
+        spectrum = Spectrum(
+            factor * s.eigenvalues, s.eigenvectors, factor * s.residuals, s.matvecs, s.method,
+            s.converged, s.zeros,
+        )  # fmt: skip
+        whole = Estimate(factor * t.value, factor * t.stderr, t.exact, t.matvecs)
+        return Measured(spectrum, whole, self.dimension)
+
+
+@dataclass(frozen=True)
 class Part:
     """What one step of an inspection found.
 
@@ -59,6 +92,7 @@ class Part:
         tables: Tables by title.
         arrays: Raw results by name.
         notes: Assumptions and limits.
+        shortened: What the budget cut short.
     """
 
     name: str
@@ -70,6 +104,7 @@ class Part:
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    shortened: tuple[str, ...] = ()
 
     def __getitem__(self, key: str) -> Quantity:
         """Return a quantity by its key."""
@@ -91,3 +126,8 @@ def from_estimate(key: str, name: str, estimate: Estimate, method: str) -> Quant
     return Quantity(
         key, name, estimate.value, estimate.stderr, method, "standard error over random probes"
     )
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array of doubles."""
+    return tensor.detach().cpu().double().numpy()

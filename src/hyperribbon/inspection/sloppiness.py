@@ -15,8 +15,8 @@ from hyperribbon.theory.ribbons import slope
 
 __all__ = ["input_matrix", "sloppiness_part"]
 
-_LARGEST = 4096
-"""Input dimensions above which fewer samples decide the cost through the Gram matrix."""
+_LARGEST = 2048
+"""Largest matrix whose eigenvalues are computed; the rest of more samples is left out."""
 
 
 def input_matrix(subject: Subject) -> np.ndarray | None:
@@ -37,15 +37,17 @@ def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part
         raise ArgumentError(
             "data", "inputs", "they are not tensors of real numbers", "Nothing to do here."
         )
+    if min(inputs.shape) > _LARGEST:
+        inputs = inputs[np.linspace(0, len(inputs) - 1, _LARGEST).astype(int)]
     samples, dimension = inputs.shape
-    smaller = inputs.T @ inputs if dimension <= min(samples, _LARGEST) else inputs @ inputs.T
+    smaller = inputs.T @ inputs if dimension <= samples else inputs @ inputs.T
     values = np.linalg.eigvalsh(smaller / samples)[::-1]
     values = values[values > 1e-12 * max(values[0], 1e-300)]
     summary = summarize(values) if len(values) else summarize(np.zeros(1))
     quantities = [
         exact("data.dimension", "Input dimension", dimension, "shape of the inputs"),
         exact("data.dimensions95", "Directions that hold 95% of the inputs",
-              summary.dimensions(0.95), "eigenvalues of XᵀX/n"),
+              summary.dimensions(0.95), f"eigenvalues of XᵀX/n, {samples:,} samples"),
         exact("data.effective_rank", "Effective rank of the inputs", summary.effective_rank,
               "exp of the entropy of the eigenvalues"),
     ]  # fmt: skip
@@ -58,8 +60,12 @@ def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part
         quantities.append(
             Quantity("data.slope", "Sloppiness c: decay of ln λ an index", fit.value, fit.stderr,
                      f"line through ln λ, indices {fit.first + 1} to {fit.last}",
-                     f"Newey-West standard error; R² = {fit.r_squared:.3f}, slopes of the thirds "
+                     "Newey-West standard error; slopes of the thirds "
                      + ", ".join(f"{c:.3g}" for c in fit.local))
+        )  # fmt: skip
+        quantities.append(
+            exact("data.straightness", "R² of that line", fit.r_squared, "share of the variance of "
+                  "ln λ that one exponential explains")
         )  # fmt: skip
         marks.append(
             Curve(np.arange(fit.first, fit.last) + 1, fit.line(), f"slope c = {fit.value:.3g}",

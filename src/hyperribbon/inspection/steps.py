@@ -15,6 +15,7 @@ from hyperribbon.inspection.curvature import (
     trace_part,
 )
 from hyperribbon.inspection.gradient_noise import noise_part
+from hyperribbon.inspection.information import fisher_part, gauss_newton_factor
 from hyperribbon.inspection.landscape import slices_part
 from hyperribbon.inspection.layers import layers_part
 from hyperribbon.inspection.notebook import Notebook
@@ -61,6 +62,8 @@ STEPS = (
     Step("hessian", "Ends of the Hessian spectrum", hessian_part,
          lambda s, n: 1.25 * _pairs(s, n), least=20, is_steady=True),
     Step("gauss_newton", "Gauss-Newton spectrum and trace", gauss_newton_part, _pairs, least=20),
+    Step("fisher", "Fisher information", fisher_part,
+         lambda s, n: 1 if gauss_newton_factor(s) else _pairs(s, n)),
     Step("stability", "Sharpness against the stability limit", stability_part,
          lambda s, n: 40 if n.rule and isinstance(n.rule.rates, Mapping) else 1, is_fixed=True,
          obstacle=_no_rule),

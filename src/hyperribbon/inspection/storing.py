@@ -66,7 +66,7 @@ def _store_part(part: Part, folder: Path) -> dict[str, Any]:
         "title": part.title,
         "group": part.group,
         "readings": list(part.readings),
-        "notes": list(part.notes),
+        "notes": [*part.notes, *part.shortened],
         "quantities": [_plain(vars(quantity)) for quantity in part.quantities],
         "charts": [
             {"name": c.name, "title": c.title, "caption": c.caption, "toggles": list(c.toggles)}

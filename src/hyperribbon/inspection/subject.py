@@ -5,19 +5,26 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.inspection.clock import (
+    Clock,
+    TimedCovariance,
+    TimedFisher,
+    TimedGGN,
+    TimedHessian,
+)
 from hyperribbon.inspection.samples import count_samples, few_samples, groups_of_samples
-from hyperribbon.operators import GGN, GradientCovariance, Hessian
 
 __all__ = ["Subject"]
 
 Forward = Callable[[nn.Module, Any], Any]
+T = TypeVar("T", TimedHessian, TimedGGN, TimedCovariance, TimedFisher)
 _LABELS = ("labels", "label", "targets", "target")
 
 
@@ -54,6 +61,7 @@ class Subject:
         self.forward = call_model if forward is None else forward
         self.total = count_samples(data)
         self.data = data
+        self.clock = Clock()
 
     def with_samples(self, number: int, seed: int) -> Subject:
         """Return the same subject on fewer samples; the model is shared."""
@@ -76,19 +84,24 @@ class Subject:
         return f"{name} ({kind})" if name else kind
 
     @cached_property
-    def hessian(self) -> Hessian:
+    def hessian(self) -> TimedHessian:
         """The Hessian of the mean loss."""
-        return Hessian(self.model, self.loss, self.data, **self._options)
+        return self._timed(TimedHessian(self.model, self.loss, self.data, **self._options))
 
     @cached_property
-    def ggn(self) -> GGN:
+    def ggn(self) -> TimedGGN:
         """The Gauss-Newton matrix."""
-        return GGN(self.model, self.loss, self.data, **self._options)
+        return self._timed(TimedGGN(self.model, self.loss, self.data, **self._options))
 
     @cached_property
-    def covariance(self) -> GradientCovariance:
+    def covariance(self) -> TimedCovariance:
         """The covariance of single-sample gradients."""
-        return GradientCovariance(self.model, self.loss, self.data, **self._options)
+        return self._timed(TimedCovariance(self.model, self.loss, self.data, **self._options))
+
+    def fisher(self, likelihood: str) -> TimedFisher:
+        """Return the exact Fisher information of the outputs."""
+        options = {**self._options, "likelihood": likelihood}
+        return self._timed(TimedFisher(self.model, self.data, **options))
 
     @property
     def samples(self) -> int:
@@ -122,6 +135,10 @@ class Subject:
             return f"all {self.samples:,} samples"
         total = "a stream" if self.total is None else f"{self.total:,}"
         return f"{self.samples:,} samples drawn from {total}"
+
+    def _timed(self, operator: T) -> T:
+        operator.clock = self.clock
+        return operator
 
     @property
     def _options(self) -> dict[str, Any]:

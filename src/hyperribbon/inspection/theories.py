@@ -87,8 +87,7 @@ def _other_theories(notebook: Notebook) -> pd.DataFrame:
         rows.append(("fluctuations", "noise proportional to the Hessian", value < 0.1,
                      f"‖C − αH‖/‖C‖ = {value:.2g}"))  # fmt: skip
     if "data.slope" in found:
-        certainty = found["data.slope"].certainty
-        straight = float(certainty.split("R² = ")[1].split(",")[0])
+        straight = found["data.straightness"].value
         rows.append(("ribbons", "input eigenvalues fall exponentially", straight > 0.98,
                      f"R² of one line through ln λ: {straight:.3f}"))  # fmt: skip
     return pd.DataFrame(rows, columns=["theory", "assumption", "holds", "evidence"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def eigsh(
     seed: int = 0,
     v0: Spectrum | torch.Tensor | np.ndarray | None = None,
     max_matvecs: int | None = None,
+    max_seconds: float | None = None,
     eigenvectors: bool = True,
     basis: int | None = None,
     storage: str = "auto",
@@ -63,6 +65,7 @@ def eigsh(
         v0: Warm start for Lanczos: an earlier `Spectrum`, a vector (P,) or a block (P, b).
         max_matvecs: Products after which Lanczos returns what it has, with `converged` telling
             which pairs are good. None: 1000 + 100 k.
+        max_seconds: Time after which Lanczos does so, once it has k pairs of any quality.
         eigenvectors: Whether to return eigenvectors.
         basis: Vectors Lanczos keeps. None: as many as pay off and fit.
         storage: Where Lanczos keeps them: "memory"; "half" precision, a half of that or less
@@ -102,7 +105,17 @@ def eigsh(
     route = lanczos_route(products, k, tol, memory=memory, storage=storage)
     capacity = route.basis if basis is None else _capacity(products, k, basis)
     return _lanczos(
-        products, k, which, tol, seed, v0, max_matvecs, capacity, route.storage, eigenvectors
+        products,
+        k,
+        which,
+        tol,
+        seed,
+        v0,
+        max_matvecs,
+        max_seconds,
+        capacity,
+        route.storage,
+        eigenvectors,
     )
 
 
@@ -131,6 +144,7 @@ def _lanczos(
     seed: int,
     v0: Spectrum | torch.Tensor | np.ndarray | None,
     max_matvecs: int | None,
+    max_seconds: float | None,
     capacity: int,
     storage: str,
     eigenvectors: bool,
@@ -157,6 +171,7 @@ def _lanczos(
         start=None if v0 is None else _start_rows(v0, products),
         draw=draw,
         max_matvecs=limit,
+        max_seconds=inf if max_seconds is None else check_positive("max_seconds", max_seconds),
         storage=storage,
     )
     return as_spectrum(products, pairs, tol, eigenvectors)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log, pi, sqrt
+from math import inf, log, pi, sqrt
+from time import monotonic
 
 import torch
 
@@ -66,6 +67,7 @@ def lanczos(
     start: torch.Tensor | None,
     draw: Callable[[], torch.Tensor],
     max_matvecs: int,
+    max_seconds: float = inf,
     storage: str = "memory",
 ) -> Pairs:
     """Return the k wanted eigenpairs of a symmetric operator.
@@ -89,8 +91,10 @@ def lanczos(
         start: Rows (b, P) to start from, or None.
         draw: Gives a random direction (1, P).
         max_matvecs: Products after which the best pairs so far are returned.
+        max_seconds: Time after which they are, once there are k.
         storage: Where the basis is kept: "memory", "half" or "disk".
     """
+    deadline = monotonic() + max_seconds
     search = Search(products, k, which, tol, capacity, storage)
     if start is None or not bool(start.any()):
         search.begin_chain(draw())
@@ -102,6 +106,8 @@ def lanczos(
     while True:
         search.rayleigh_ritz()
         if search.basis.is_complete or products.matvecs >= max_matvecs:
+            break
+        if search.basis.size > k and monotonic() >= deadline:
             break
         if expected is not None and search.chain_is_over(spared):
             confirmed = search.agrees_with(expected)

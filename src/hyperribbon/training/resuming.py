@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.states import refusal
 from hyperribbon.core.store import writing
 from hyperribbon.training.measurements import random_state, set_random_state
 
@@ -72,7 +73,7 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
             "folder",
             str(path),
             "the state to go on from is damaged, or loading it would run code that it carries "
-            f"({str(error).splitlines()[0][:160]})",
+            f"({refusal(error)})",
             "Begin again in another folder; the records in this one can still be read.",
         ) from None
     if content["parts"].keys() != parts.keys():

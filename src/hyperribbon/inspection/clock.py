@@ -1,0 +1,85 @@
+"""The time an inspection has: looked at before every product and every forward pass."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from typing import Any
+
+import torch
+
+from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian
+
+__all__ = [
+    "Clock",
+    "OutOfTimeError",
+    "TimedCovariance",
+    "TimedFisher",
+    "TimedGGN",
+    "TimedHessian",
+]
+
+
+class OutOfTimeError(Exception):
+    """The time of the budget is used up."""
+
+
+class Clock:
+    """Counts down to the end of the budget, and to the end of the present step's share of it.
+
+    Args:
+        end: The moment, by `time.monotonic`, after which nothing may begin.
+    """
+
+    def __init__(self, end: float = inf) -> None:
+        self.end = self.share_end = end
+
+    @property
+    def left(self) -> float:
+        """Seconds to the end of the budget."""
+        return self.end - time.monotonic()
+
+    @property
+    def share_left(self) -> float:
+        """Seconds that the present step has, a moment at least."""
+        return max(self.share_end - time.monotonic(), 1e-3)
+
+    def give(self, seconds: float) -> None:
+        """Give the present step its share, which ends no later than the budget."""
+        self.share_end = min(time.monotonic() + seconds, self.end)
+
+    def check(self) -> None:
+        """Raise when the time of the budget is used up.
+
+        Raises:
+            OutOfTimeError: It is.
+        """
+        if self.left <= 0:
+            raise OutOfTimeError("the time of the budget was used up in the middle of it")
+
+
+class _Timed:
+    """An operator that looks at the clock before every product."""
+
+    clock = Clock()
+
+    def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
+        self.clock.check()
+        product: Any = super().__matmul__(other)  # type: ignore[misc]
+        return product
+
+
+class TimedHessian(_Timed, Hessian):
+    """The Hessian, with a clock."""
+
+
+class TimedGGN(_Timed, GGN):
+    """The Gauss-Newton matrix, with a clock."""
+
+
+class TimedFisher(_Timed, Fisher):
+    """The Fisher information, with a clock."""
+
+
+class TimedCovariance(_Timed, GradientCovariance):
+    """The covariance of single-sample gradients, with a clock."""

@@ -1,0 +1,107 @@
+"""The Fisher information: by name where the Gauss-Newton matrix is it, else measured itself."""
+
+from __future__ import annotations
+
+import torch
+
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.inspection.evaluating import is_classification
+from hyperribbon.inspection.matrices import (
+    matrix_quantities,
+    measure_matrix,
+    pairs_table,
+    share_chart,
+    share_reading,
+    shortened,
+)
+from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.quantities import Part, as_array
+from hyperribbon.inspection.subject import Subject
+from hyperribbon.operators.likelihoods import Categorical, Gaussian
+
+__all__ = ["fisher_part", "gauss_newton_factor"]
+
+_MODELS = {
+    "categorical": "classes drawn from the softmax of the outputs",
+    "gaussian": "unit Gaussian noise around the outputs",
+    "bernoulli": "independent coins of probability sigmoid(output)",
+}
+_EQUAL = 1e-3
+"""Relative difference at which two curvatures in single precision count as proportional."""
+
+
+def fisher_part(subject: Subject, notebook: Notebook, products: int) -> Part:
+    """Report the Fisher information of the model's outputs.
+
+    Where the loss is minus its log-likelihood, F is a known multiple of the Gauss-Newton matrix and
+    is read off it; else it is measured by products with F itself.
+    """
+    known = gauss_newton_factor(subject)
+    measured = notebook.matrices.get("gauss_newton")
+    how, notes = "", ()
+    if known is not None and measured is not None:
+        likelihood, factor = known
+        found = measured.scaled(factor)
+        same = abs(factor - 1) < _EQUAL
+        times = "" if same else f"{factor:.4g} times "
+        how = f"{times}the Gauss-Newton matrix, which it is for this loss"
+        notes = (f"Fisher information of {_MODELS[likelihood]}: {how}.",)
+    else:
+        likelihood = "categorical" if is_classification(subject) else "gaussian"
+        fisher = subject.fisher(likelihood)
+        found = measure_matrix(fisher, notebook.k, notebook, products)
+        notes = (
+            f"Fisher information of {_MODELS[likelihood]}; the Gauss-Newton matrix of this loss "
+            "is another matrix.",
+        )
+    own = not how
+    return Part(
+        "fisher", "Fisher information", "Curvature",
+        tuple(matrix_quantities("fisher", "Fisher information", found, how)),
+        (share_reading(found.shares, "Fisher"),),
+        charts=(share_chart(found.shares),),
+        arrays={"eigenvalues": as_array(found.spectrum.eigenvalues),
+                "residuals": as_array(found.spectrum.residuals)},
+        tables={"Leading eigenvalues of the Fisher information": pairs_table(found.spectrum)}
+        if own else {},
+        notes=notes, shortened=shortened(found.spectrum, notebook.k) if own else (),
+    )  # fmt: skip
+
+
+def gauss_newton_factor(subject: Subject) -> tuple[str, float] | None:
+    """Return the likelihood whose Fisher information is a multiple of G, and the multiple.
+
+    The loss's curvature in the outputs is compared with that of three likelihoods, sample by
+    sample along a random direction. With one ratio c = I(f)u / ∂²ℓ u throughout, F = c·(a/N)·G for
+    a loss that divides by a (the samples, the elements, or one).
+
+    Args:
+        subject: The model, the loss and the data.
+    """
+    risk = subject.hessian.risk
+    likelihoods = ["categorical"] if is_classification(subject) else ["bernoulli", "gaussian"]
+    for likelihood in likelihoods:
+        ratios = []
+        for chunk in risk.chunks():
+            outputs = chunk.point.outputs
+            generator = torch_generator(0, "fisher", chunk.start)
+            u = torch.randn(1, *outputs.shape, generator=generator, dtype=outputs.dtype)
+            u = u.to(outputs.device)
+            curved = risk.criterion.curvature(outputs, chunk.targets, u)
+            information = _information(likelihood, outputs, chunk.inputs, u)
+            size = float(information.abs().max())
+            ratio = float((information * curved).sum() / (curved * curved).sum())
+            if not float((information - ratio * curved).abs().max()) <= _EQUAL * size:
+                break
+            ratios.append(ratio)
+        else:
+            if max(ratios) - min(ratios) <= _EQUAL * max(ratios):
+                return likelihood, ratios[0] * risk.amount / risk.samples
+    return None
+
+
+def _information(likelihood: str, outputs: torch.Tensor, inputs: object, u: torch.Tensor):
+    if likelihood == "bernoulli":
+        return torch.sigmoid(outputs) * torch.sigmoid(-outputs) * u
+    model = Categorical() if likelihood == "categorical" else Gaussian(1.0, "model")
+    return model.information(outputs, inputs, u)
