@@ -72,3 +72,62 @@ def open_page(chromium) -> Iterator[object]:
     yield make
     for context in contexts:
         context.close()
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """Serve the explorer over a store for as long as a block lasts."""
+    import threading
+    from contextlib import contextmanager
+
+    from hyperribbon.explorer import serve
+
+    @contextmanager
+    def run(store: Path) -> Iterator[str]:
+        server = serve(store, port=0)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(10)
+
+    return run
+
+
+@pytest.fixture
+def visit(open_page, address):
+    """Open pages of the explorer; at the end none wrote an error or asked for anything outside."""
+    watched = []
+
+    def go(path: str, **options):
+        seen = open_page(**options)
+        watched.append(seen)
+        seen.page.goto(f"{address}/{path}")
+        return seen.page
+
+    yield go
+    for seen in watched:
+        assert seen.problems == []
+        assert all(url.startswith((address, "data:", "blob:")) for url in seen.requests)
+
+
+PLOTTED = """(id) => {
+    const plot = document.getElementById(id)?.querySelector('.js-plotly-plot');
+    if (!plot || !plot._fullData || !plot._fullData.length) { return null; }
+    return plot._fullData.map(t => ({
+        name: t.name, x: Array.from(t.x ?? []), y: Array.from(t.y ?? [])
+    }));
+}"""
+
+
+@pytest.fixture(scope="session")
+def curves():
+    """Read what a picture shows: the heights of every curve by name."""
+    import numpy as np
+
+    def read(page, picture: str):
+        page.wait_for_function(PLOTTED, arg=picture)
+        found = page.evaluate(PLOTTED, picture)
+        return {curve["name"]: np.array(curve["y"], float) for curve in found}
+
+    return read

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
-import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, no_update
+from dash import Dash, Input, Output, State, ctx, no_update
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
 from hyperribbon.explorer.controls import Slider, Values, write_link
@@ -16,7 +13,7 @@ from hyperribbon.explorer.layout import reading_rows
 from hyperribbon.explorer.pages import Page
 from hyperribbon.explorer.uploads import dataset_slope, matrix_slope, read_matrix
 
-__all__ = ["REPLACE_LINK", "connect_page", "connect_uploads", "figure_rows"]
+__all__ = ["REPLACE_LINK", "connect_page", "connect_uploads"]
 
 _REDRAWS = 10
 REPLACE_LINK = """
@@ -29,9 +26,7 @@ function(link) {
 """
 _EXPORT = """
 function(clicks) {
-    if (!clicks) { return window.dash_clientside.no_update; }
-    const plot = document.getElementById('%s').querySelector('.js-plotly-plot');
-    window.Plotly.downloadImage(plot, {format: '%s', width: 900, height: 560, filename: '%s'});
+    if (clicks) { window.hyperribbon.exportPlot('%s', '%s', '%s'); }
     return window.dash_clientside.no_update;
 }
 """
@@ -75,14 +70,13 @@ def connect_page(app: Dash, page: Page, jobs: Jobs) -> None:
     held = [State(f"{key}-{control.name}", "value") for control in controls]
     for picture in page.pictures:
         name = f"{key}-{picture.name}"
-        for kind in ("svg", "png"):
+        for kind in ("svg", "png", "csv"):
             app.clientside_callback(
                 _EXPORT % (name, kind, f"hyperribbon-{name}"),
                 Output(f"{name}-{kind}", "title"),
                 Input(f"{name}-{kind}", "n_clicks"),
                 prevent_initial_call=True,
             )
-        _connect_table(app, page, picture, held, values_of)
         if picture.sets is not None:
             _connect_click(app, page, picture)
     if page.action is not None:
@@ -121,19 +115,6 @@ def connect_uploads(app: Dash, page: Page, control: str) -> None:
         return slider.position(round(inside, 2)), text
 
 
-def figure_rows(figure: go.Figure) -> list[list[Any]]:
-    """Return every plotted number: a row a point, with the name of its curve."""
-    rows: list[list[Any]] = [["curve", "x", "y", "value"]]
-    traces: Any = figure.data
-    for trace in traces:
-        if trace.type == "heatmap":
-            for y, line in zip(trace.y, trace.z, strict=True):
-                rows += [[trace.name, x, y, z] for x, z in zip(trace.x, line, strict=True)]
-        elif trace.x is not None:
-            rows += [[trace.name, x, y, ""] for x, y in zip(trace.x, trace.y, strict=True)]
-    return rows
-
-
 def _flat(arguments: tuple[Any, ...]) -> list[Any]:
     flat = []
     for argument in arguments:
@@ -147,25 +128,6 @@ def _fresh(page: Page, values: Values, overlay: Any) -> Any:
         return None
     same = all(overlay["values"].get(name) == values[name] for name in page.action.uses)
     return overlay["result"] if same else None
-
-
-def _connect_table(app: Dash, page: Page, picture: Any, held: Any, values_of: Any) -> None:
-    name = f"{page.key}-{picture.name}"
-
-    @app.callback(
-        Output(f"{page.key}-download", "data", allow_duplicate=True),
-        Input(f"{name}-csv", "n_clicks"),
-        held,
-        State(f"{page.key}-overlay", "data"),
-        prevent_initial_call=True,
-    )
-    def _table(clicks: int, *arguments: Any) -> Any:
-        *positions, overlay = _flat(arguments)
-        values = values_of(tuple(positions))
-        figure = picture.draw(values, _fresh(page, values, overlay))
-        text = io.StringIO()
-        csv.writer(text).writerows(figure_rows(figure))
-        return dcc.send_string(text.getvalue(), f"hyperribbon-{name}.csv")
 
 
 def _connect_click(app: Dash, page: Page, picture: Any) -> None:

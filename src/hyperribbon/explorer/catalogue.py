@@ -51,13 +51,24 @@ class Entry:
         return read_json(path)["reading"] if path.is_file() else []
 
     def figures(self) -> dict[str, go.Figure]:
-        """Return interactive figures by name."""
-        found = {}
-        for path in sorted((self.folder / "figures").glob("*.plotly.json")):
-            found[path.name.removesuffix(".plotly.json")] = go.Figure(
-                json.loads(path.read_text()), skip_invalid=True
+        """Return interactive figures by title, or by name where they have none."""
+        path = self.folder / "inspection.json"
+        parts = read_json(path)["parts"] if path.is_file() else []
+        titles = {chart["name"]: chart["title"] for part in parts for chart in part["charts"]}
+        paths = {
+            p.name.removesuffix(".plotly.json"): p
+            for p in sorted((self.folder / "figures").glob("*.plotly.json"))
+        }
+        order = [
+            *(name for name in titles if name in paths),
+            *(n for n in paths if n not in titles),
+        ]
+        return {
+            titles.get(name, name): go.Figure(
+                _decoded(json.loads(paths[name].read_text())), skip_invalid=True
             )
-        return found
+            for name in order
+        }
 
     def images(self) -> dict[str, str]:
         """Return printed figures as data URIs, of which there is no interactive version."""
@@ -68,6 +79,31 @@ class Entry:
             for path in sorted(folder.glob("*.png"))
             if path.stem not in interactive
         }
+
+    def code(self) -> str:
+        """Return Python lines that make or open this run."""
+        info = self.info
+        if self.kind == "experiment":
+            seed = info.get("environment", {}).get("seed", 0)
+            return (
+                "from hyperribbon.experiments import run_experiment\n\n"
+                f'run_experiment("{info["id"]}", preset="{info["preset"]}", seed={seed}, '
+                'out="runs")\n'
+            )
+        if self.kind == "inspection":
+            config = info["config"]
+            return (
+                "import hyperribbon as hr\n\n"
+                f"found = hr.inspect(model, loss, data, k={config.get('k', 50)}, "
+                f"budget={config.get('seconds', 60.0):g}, seed={config.get('seed', 0)})\n"
+                "found.summary()\n"
+            )
+        return (
+            "import numpy as np\nimport hyperribbon as hr\n\n"
+            f"trajectory = hr.Trajectory.open({str(self.folder)!r})\n"
+            "trajectory.metrics()\n"
+            "hr.InPCA(n_components=3).fit_transform(np.exp(trajectory.predictions()))\n"
+        )
 
     def trajectory(self) -> Trajectory | None:
         """Return the trajectory, of a recorded run."""
@@ -80,18 +116,26 @@ class Entry:
 
     def curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return pruning curves of an inspection: fraction and accuracy by name."""
-        found = {}
-        for name, figure in self.figures().items():
-            if "prune" not in name and "fraction" not in name:
-                continue
-            traces: Any = figure.data
-            for trace in traces:
-                if trace.type == "scatter" and trace.x is not None and trace.name:
-                    found[str(trace.name)] = (
-                        np.asarray(trace.x, dtype=float),
-                        np.asarray(trace.y, dtype=float),
-                    )
-        return found
+        path = self.folder / "figures" / "fractions.plotly.json"
+        if not path.is_file():
+            return {}
+        traces = _decoded(json.loads(path.read_text()))["data"]
+        return {
+            str(trace["name"]): (np.asarray(trace["x"], float), np.asarray(trace["y"], float))
+            for trace in traces
+            if trace.get("name") and len(trace.get("x", ())) > 1
+        }
+
+
+def _decoded(tree: Any) -> Any:
+    """Return a stored figure with the arrays that plotly packs into text unpacked."""
+    if isinstance(tree, dict):
+        if tree.keys() >= {"dtype", "bdata"}:
+            array = np.frombuffer(base64.b64decode(tree["bdata"]), dtype=tree["dtype"])
+            shape = str(tree.get("shape", "")).split(",")
+            return array.reshape([int(n) for n in shape]) if len(shape) > 1 else array
+        return {key: _decoded(value) for key, value in tree.items()}
+    return [_decoded(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def find_entries(store: Path) -> dict[str, Entry]:

@@ -13,6 +13,7 @@ from dash import dcc, html
 __all__ = ["Choice", "Control", "Slider", "Values", "aria", "read_link", "write_link"]
 
 Values = dict[str, Any]
+_BAR_HEIGHT = 150
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Slider:
         log: Whether the line is logarithmic.
         whole: Whether values are whole numbers.
         help: One sentence for the curious and for screen readers.
-        group: Panel that the control belongs to.
+        is_bar: Whether it stands upright and is drawn as a bar, beside others of its kind.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Slider:
     log: bool = False
     whole: bool = False
     help: str = ""
-    group: str = ""
+    is_bar: bool = False
 
     def position(self, value: float) -> float:
         """Return where a value stands on the line."""
@@ -87,15 +88,16 @@ class Slider:
                     max=high,
                     step=self.step,
                     value=self.position(self.default),
-                    marks={
-                        _mark(low): self.show(self.low),
-                        _mark(high): self.show(self.high),
-                    },
+                    marks=None
+                    if self.is_bar
+                    else {_mark(low): self.show(self.low), _mark(high): self.show(self.high)},
                     updatemode="drag",
                     allow_direct_input=False,
+                    vertical=self.is_bar,
+                    verticalHeight=_BAR_HEIGHT,
                 ),
             ],
-            className="control",
+            className="bar" if self.is_bar else "control",
             title=self.help,
             role="group",
             **aria(f"{self.label}. {self.help}"),
@@ -112,7 +114,6 @@ class Choice:
         choices: Words to choose from, with what a person reads.
         default: Word at the start.
         help: One sentence.
-        group: Panel that the control belongs to.
     """
 
     name: str
@@ -120,7 +121,7 @@ class Choice:
     choices: Mapping[str, str]
     default: str
     help: str = ""
-    group: str = ""
+    is_bar = False
 
     def position(self, value: str) -> str:
         """Return the word."""

@@ -179,10 +179,11 @@ def _code(values: Values) -> str:
     X, _, S, replacement = _setting(values)
     lr, drawn = values["lr"], f"replacement={replacement}"
     return (
-        "import numpy as np\nimport hyperribbon as hr\n\n"
+        "import hyperribbon as hr\n"
+        "from hyperribbon.core.generators import numpy_generator\n\n"
         "theory = hr.theory.fluctuations\n"
         f"N, P, noise = {values['N']}, {X.shape[1]}, {values['noise']}\n"
-        "rng = np.random.default_rng(0)\n"
+        'rng = numpy_generator(0, "explorer", "fluctuations")\n'
         "X = rng.standard_normal((N, P))\n"
         "Y = rng.standard_normal(N) @ X / N**0.5 + noise * rng.standard_normal(P)\n"
         f"H, C = theory.hessian(X), theory.noise_covariance(X, Y, {S}, {drawn})\n"
@@ -293,10 +294,12 @@ def _read_two(values: Values) -> Readings:
 def _code_two(values: Values) -> str:
     hidden = max(2, round(values["share"] * values["N_i"]))
     return (
-        "import numpy as np\nimport hyperribbon as hr\n\n"
+        "import numpy as np\nimport hyperribbon as hr\n"
+        "from hyperribbon.core.generators import numpy_generator\n\n"
         "theory = hr.theory.fluctuations\n"
-        f"W1 = {values['scale']} * np.random.default_rng(0).standard_normal("
-        f"({hidden}, {values['N_i']})) / {values['N_i']}**0.5\n"
+        'rng = numpy_generator(0, "explorer", "first layer")\n'
+        f"W1 = {values['scale']} * rng.standard_normal(({hidden}, {values['N_i']})) "
+        f"/ {values['N_i']}**0.5\n"
         "D1 = np.linalg.svd(W1, compute_uv=False) ** 2\n"
         f"variances = theory.second_layer_variances(D1, {values['D2']}, {values['lr']}, "
         f"{values['S']}, 1.0)[:, 0]\n"

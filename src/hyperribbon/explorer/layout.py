@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import dcc, html
@@ -10,7 +10,9 @@ from dash import dcc, html
 from hyperribbon.explorer.controls import Values, aria
 from hyperribbon.explorer.pages import Page, Picture, Readings
 
-__all__ = ["page_layout", "reading_rows", "shell"]
+__all__ = ["EXPORTS", "code_block", "page_layout", "picture_block", "reading_rows", "shell"]
+
+EXPORTS = ("SVG", "PNG", "CSV")
 
 
 def shell(menu: Sequence[tuple[str, str]], visitor: str) -> html.Div:
@@ -47,20 +49,19 @@ def page_layout(page: Page, values: Values) -> html.Div:
     controls = [
         _placed(control.component(page.key), control.position(values[control.name]))
         for control in page.controls
-        if not control.group
+        if not control.is_bar
     ]
     bars = [
         _placed(control.component(page.key), control.position(values[control.name]))
         for control in page.controls
-        if control.group
+        if control.is_bar
     ]
     if bars:
-        controls.append(html.Div(bars, className="bars"))
+        controls.append(html.Fieldset([html.Legend(page.bars), html.Div(bars, className="bars")]))
     return html.Div(
         [
             dcc.Store(id=f"{page.key}-link"),
             dcc.Store(id=f"{page.key}-overlay"),
-            dcc.Download(id=f"{page.key}-download"),
             html.H1(page.title),
             html.P(page.lead, className="lead"),
             *page.extra,
@@ -84,20 +85,7 @@ def page_layout(page: Page, values: Values) -> html.Div:
                 ],
                 role="status",
             ),
-            html.Details(
-                [
-                    html.Summary("The Python lines that make this"),
-                    html.Div(
-                        [
-                            dcc.Clipboard(
-                                target_id=f"{page.key}-code", title="Copy", className="copy"
-                            ),
-                            html.Pre(id=f"{page.key}-code", tabIndex="0"),
-                        ]
-                    ),
-                ],
-                className="code",
-            ),
+            code_block(f"{page.key}-code"),
         ],
         className="page",
         id=f"page-{page.key}",
@@ -138,26 +126,60 @@ def _action(page: Page) -> list[Any]:
     ]
 
 
-def _picture(page: Page, picture: Picture) -> html.Figure:
-    name = f"{page.key}-{picture.name}"
+def picture_block(
+    title: str,
+    describe: str,
+    id: str | dict[str, str],
+    export_ids: Mapping[str, str | dict[str, str]],
+    figure: Any = None,
+) -> html.Figure:
+    """Return a figure with its heading and the buttons that export it.
+
+    Args:
+        title: Heading.
+        describe: What it shows, for screen readers.
+        id: Id of the graph.
+        export_ids: Ids of the buttons by kind: "SVG", "PNG", "CSV".
+        figure: What it shows at first.
+    """
     exports = [
         html.Button(
             kind,
-            id=f"{name}-{kind.lower()}",
+            id=button,
             type="button",
             className="quiet",
             n_clicks=0,
-            **aria(f"Export {picture.title} as {kind}"),
+            **aria(f"Export {title} as {kind}"),
         )
-        for kind in ("SVG", "PNG", "CSV")
+        for kind, button in export_ids.items()
     ]
+    shown = {} if figure is None else {"figure": figure}
+    graph = dcc.Graph(id=id, config={"displaylogo": False, "responsive": True}, **shown)
     return html.Figure(
         [
-            html.Figcaption([html.H2(picture.title), html.Div(exports, className="exports")]),
-            html.Div(
-                dcc.Graph(id=name, config={"displaylogo": False, "responsive": True}),
-                role="img",
-                **aria(picture.describe),
-            ),
+            html.Figcaption([html.H2(title), html.Div(exports, className="exports")]),
+            html.Div(graph, role="img", **aria(describe)),
         ]
     )
+
+
+def code_block(id: str | dict[str, str], text: str = "") -> html.Details:
+    """Return Python lines that unfold, with a button to copy them."""
+    return html.Details(
+        [
+            html.Summary("The Python lines that make this"),
+            html.Div(
+                [
+                    dcc.Clipboard(target_id=id, title="Copy", className="copy"),
+                    html.Pre(text, id=id, tabIndex="0"),
+                ]
+            ),
+        ],
+        className="code",
+    )
+
+
+def _picture(page: Page, picture: Picture) -> html.Figure:
+    name = f"{page.key}-{picture.name}"
+    buttons = {kind: f"{name}-{kind.lower()}" for kind in EXPORTS}
+    return picture_block(picture.title, picture.describe, name, buttons)

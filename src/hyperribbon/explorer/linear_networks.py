@@ -27,14 +27,14 @@ _CONTROLS = (
     *(
         Slider(
             f"p{label}",
-            f"Class {label}",
+            str(label),
             0,
             100,
             40 if label == 0 else 20,
             1,
             whole=True,
             help=f"Weight of class {label}; the shares are these weights over their sum.",
-            group="bars",
+            is_bar=True,
         )
         for label in range(_CLASSES)
     ),
@@ -151,15 +151,17 @@ def _train(values: Values, report: Report) -> dict[str, Any]:
 
 
 def _code(values: Values) -> str:
-    shares = [round(float(share), 4) for share in _proportions(values)]
+    weights = [values[f"p{label}"] for label in range(_CLASSES)]
     return (
         "import numpy as np\nimport hyperribbon as hr\n\n"
         "theory = hr.theory.linear_networks\n"
-        f"proportions = np.array({shares})\n"
+        f"proportions = np.array({weights if sum(weights) else [1] * _CLASSES}, float)\n"
+        "proportions /= proportions.sum()\n"
         f"depth, sigma_x = {values['depth']}, {values['sigma_x']}\n"
         "layers = np.sort((np.sqrt(proportions) / sigma_x) ** (1 / depth))[::-1]\n"
-        f"theory.balanced_eigenvalues(layers, depth, {values['d_in']}, {_CLASSES}, sigma_x)\n"
-        "theory.label_sharpness(proportions / proportions.sum(), depth, sigma_x)\n"
+        "eigenvalues = theory.balanced_eigenvalues(\n"
+        f"    layers[layers > 0], depth, {values['d_in']}, {_CLASSES}, sigma_x\n)\n"
+        "sharpness = theory.label_sharpness(proportions, depth, sigma_x)\n"
     )
 
 
@@ -187,4 +189,5 @@ PAGE = Page(
         "Train such a network", _train,
         ("depth", "d_in", "width", "sigma_x", *(f"p{i}" for i in range(_CLASSES))),
     ),
+    bars="Samples of each class (drag the bars)",
 )  # fmt: skip

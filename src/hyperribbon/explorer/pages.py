@@ -66,6 +66,7 @@ class Page:
         read: From the values to the numbers beside the pictures.
         code: From the values to Python lines that make the same numbers.
         action: The measurement it offers, if any.
+        bars: What the controls that are bars are called together.
         extra: Further components above the pictures.
     """
 
@@ -77,6 +78,7 @@ class Page:
     read: Callable[[Values], Readings]
     code: Callable[[Values], str]
     action: Action | None = None
+    bars: str = ""
     extra: Sequence[Any] = field(default_factory=tuple)
 
 

@@ -7,10 +7,11 @@ import plotly.graph_objects as go
 
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.explorer.pages import style_figure
+from hyperribbon.inspection.path import as_probabilities
 from hyperribbon.manifold import InPCA
 from hyperribbon.plots.style import COLORS
 
-__all__ = ["color_choices", "draw_embedding", "draw_metrics", "draw_spectra"]
+__all__ = ["draw_embedding", "draw_metrics", "draw_spectra", "point_colors"]
 
 _MOST_RECORDS = 400
 
@@ -57,25 +58,34 @@ def draw_metrics(trajectory: Trajectory) -> dict[str, go.Figure]:
     return {"Metrics": style_figure(figure, x="step", y="value")}
 
 
-def color_choices(trajectory: Trajectory) -> list[str]:
-    """Return what points of the embedding may be coloured by."""
-    table = trajectory.metrics()
-    return ["step", *(str(column) for column in table if column not in ("step", "epoch"))]
+def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
+    """Return what points of the embedding may be coloured by: time, and every metric.
+
+    Of a metric that is a row of numbers, such as a spectrum, the first one counts.
+    """
+    colors = {"step": trajectory.steps.astype(float)}
+    if not np.isnan(trajectory.epochs).any():
+        colors["epoch"] = trajectory.epochs
+    for name in _metric_names(trajectory):
+        values = np.asarray(trajectory.metric(name), dtype=float)
+        first = values.reshape(len(values), -1)[:, 0]
+        colors[name if values.ndim == 1 else f"{name}, first"] = first
+    return colors
 
 
 def draw_embedding(trajectory: Trajectory, color: str) -> go.Figure:
     """Return the inPCA embedding of the recorded predictions in three dimensions."""
     rows = np.unique(np.linspace(0, len(trajectory) - 1, _MOST_RECORDS).astype(int))
-    log_probabilities = np.stack([trajectory.predictions(int(row)) for row in rows])
-    probabilities = _as_probabilities(log_probabilities)
-    points = InPCA(n_components=3).fit_transform(probabilities)
-    table = trajectory.metrics()
-    shade = table["step" if color not in table else color].to_numpy()[rows]
+    points = InPCA(n_components=3).fit_transform(as_probabilities(trajectory.predictions()[rows]))
+    colors = point_colors(trajectory)
+    color = color if color in colors else "step"
+    shade = colors[color][rows]
     figure = go.Figure(
         go.Scatter3d(
             x=points[:, 0],
             y=points[:, 1],
             z=points[:, 2],
+            name=color,
             mode="lines+markers",
             line={"color": "#9ca3af", "width": 2},
             marker={
@@ -84,15 +94,21 @@ def draw_embedding(trajectory: Trajectory, color: str) -> go.Figure:
                 "colorscale": "Viridis",
                 "colorbar": {"title": {"text": color}, "thickness": 12},
             },
-            text=[f"step {step}" for step in trajectory.steps[rows]],
+            text=[
+                f"step {step}<br>{color} {value:.4g}"
+                for step, value in zip(trajectory.steps[rows], shade, strict=True)
+            ],
+            hoverinfo="text",
         )
     )
+    axis = {"gridcolor": "rgba(128,128,128,.3)", "backgroundcolor": "rgba(0,0,0,0)"}
     figure.update_layout(
         margin={"l": 0, "r": 0, "t": 0, "b": 0},
         paper_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#6b7280"},
         scene={
-            axis: {"title": {"text": f"inPCA {i}"}}
-            for i, axis in enumerate(("xaxis", "yaxis", "zaxis"), 1)
+            name: {"title": {"text": f"inPCA {i}"}, **axis}
+            for i, name in enumerate(("xaxis", "yaxis", "zaxis"), 1)
         },
         uirevision="keep",
     )
@@ -101,13 +117,3 @@ def draw_embedding(trajectory: Trajectory, color: str) -> go.Figure:
 
 def _metric_names(trajectory: Trajectory) -> list[str]:
     return list(dict.fromkeys(name for record in trajectory for name in record.metrics))
-
-
-def _as_probabilities(predictions: np.ndarray) -> np.ndarray:
-    """Return probabilities of recorded log-probabilities, logits or probabilities."""
-    predictions = predictions.astype(np.float64)
-    sums = predictions.sum(axis=-1)
-    if predictions.min() >= 0 and np.allclose(sums, 1, atol=1e-3):
-        return predictions / sums[..., None]
-    shifted = np.exp(predictions - predictions.max(axis=-1, keepdims=True))
-    return shifted / shifted.sum(axis=-1, keepdims=True)

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import plotly.graph_objects as go
-from dash import MATCH, Dash, Input, Output, State, dcc, html, no_update
+from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from hyperribbon.explorer.callbacks import REPLACE_LINK
 from hyperribbon.explorer.catalogue import Entry, find_entries
 from hyperribbon.explorer.controls import aria
-from hyperribbon.explorer.pages import style_figure
+from hyperribbon.explorer.layout import EXPORTS, code_block, picture_block
 from hyperribbon.explorer.recordings import (
-    color_choices,
     draw_embedding,
     draw_metrics,
     draw_spectra,
+    point_colors,
 )
 
 __all__ = ["RunsPage"]
+
+_DEFAULTS: dict[str, Any] = {"color": "step", "fraction": 0.8}
+_EXPORT = """
+function(clicks) {
+    if (clicks) {
+        const of = window.dash_clientside.callback_context.triggered_id.of;
+        const id = JSON.stringify({of, type: 'stored'});
+        window.hyperribbon.exportPlot(id, '%s', 'hyperribbon-' + of);
+    }
+    return window.dash_clientside.no_update;
+}
+"""
 
 
 class RunsPage:
@@ -87,30 +100,60 @@ class RunsPage:
 
         @app.callback(
             Output("runs-shown", "children"),
+            Input("runs-run", "value"),
+            Input("runs-with", "value"),
+            State("url", "search"),
+        )
+        def _show(first: str | None, second: str | None, search: str | None) -> Any:
+            entries = find_entries(self._store)
+            stated = dict(parse_qsl((search or "").lstrip("?")))
+            chosen = {"run": first, "with": second}
+            return [
+                _show_entry(entries[name], side, stated)
+                for side, name in chosen.items()
+                if name in entries
+            ]
+
+        @app.callback(
             Output("runs-link", "data"),
             Input("runs-run", "value"),
             Input("runs-with", "value"),
+            Input({"type": "color", "side": ALL}, "value"),
+            Input({"type": "fraction", "side": ALL}, "value"),
         )
-        def _show(first: str | None, second: str | None) -> Any:
-            entries = find_entries(self._store)
+        def _link(first: str | None, second: str | None, *_: Any) -> Any:
             chosen = {"run": first, "with": second}
-            stated = {key: name for key, name in chosen.items() if name in entries}
-            shown = [_show_entry(entries[name], key) for key, name in stated.items()]
-            return shown, f"?{urlencode(stated)}" if stated else ""
+            stated = {side: name for side, name in chosen.items() if name}
+            for entry in [moved for group in ctx.inputs_list[2:] for moved in group]:
+                side, kind = entry["id"]["side"], entry["id"]["type"]
+                if side in stated and entry.get("value") not in (None, _DEFAULTS[kind]):
+                    stated[_link_name(kind, side)] = entry["value"]
+            return f"?{urlencode(stated)}" if stated else ""
+
+        for kind in EXPORTS:
+            app.clientside_callback(
+                _EXPORT % kind.lower(),
+                Output({"type": f"export-{kind}", "of": MATCH}, "title"),
+                Input({"type": f"export-{kind}", "of": MATCH}, "n_clicks"),
+                prevent_initial_call=True,
+            )
 
         app.clientside_callback(
             REPLACE_LINK, Output("runs-link", "modified_timestamp"), Input("runs-link", "data")
         )
 
-        @app.callback(
-            Output({"type": "embedding", "side": MATCH}, "figure"),
-            Input({"type": "color", "side": MATCH}, "value"),
-            State({"type": "name", "side": MATCH}, "data"),
-        )
-        def _color(choice: str, name: str) -> Any:
-            entry = find_entries(self._store).get(name)
-            trajectory = None if entry is None else entry.trajectory()
-            return no_update if trajectory is None else draw_embedding(trajectory, choice)
+        for side in ("run", "with"):
+
+            @app.callback(
+                Output({"type": "stored", "of": f"{side}-embedding"}, "figure"),
+                Input({"type": "color", "side": side}, "value"),
+                State({"type": "name", "side": side}, "data"),
+                prevent_initial_call=True,
+            )
+            def _color(choice: str, name: str) -> Any:
+                entry = find_entries(self._store).get(name)
+                trajectory = None if entry is None else entry.trajectory()
+                return no_update if trajectory is None else draw_embedding(trajectory, choice)
 
         @app.callback(
             Output({"type": "pruned", "side": MATCH}, "children"),
@@ -127,7 +170,7 @@ class RunsPage:
             ]
 
 
-def _show_entry(entry: Entry, side: str) -> html.Article:
+def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
     info = entry.info
     blocks: list[Any] = [
         html.H2(info.get("title", entry.name)),
@@ -135,63 +178,103 @@ def _show_entry(entry: Entry, side: str) -> html.Article:
         dcc.Store(id={"type": "name", "side": side}, data=entry.name),
     ]
     blocks += [html.P(sentence) for sentence in entry.reading]
-    blocks += _trajectory_blocks(entry, side)
-    curves = entry.curves()
-    if curves:
-        blocks.append(
-            html.Div(
-                [
-                    html.Label("Fraction of weights removed"),
-                    dcc.Slider(
-                        id={"type": "fraction", "side": side},
-                        min=0,
-                        max=1,
-                        step=0.01,
-                        value=0.8,
-                        marks={0: "0", 1: "1"},
-                        updatemode="drag",
-                        allow_direct_input=False,
-                    ),
-                    html.Dl(id={"type": "pruned", "side": side}, className="readings"),
-                ],
-                className="control",
-            )
-        )
-    for name, figure in entry.figures().items():
-        figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
-        blocks.append(html.H3(name))
-        blocks.append(dcc.Graph(figure=figure, config={"displaylogo": False}))
+    if entry.curves():
+        blocks.append(_fraction_slider(side, stated))
+    figures = {**_trajectory_figures(entry), **entry.figures()}
+    blocks += [
+        _stored_picture(name, figure, f"{side}-{number}", entry)
+        for number, (name, figure) in enumerate(figures.items())
+    ]
+    blocks += _embedding_blocks(entry, side, stated)
     for name, source in entry.images().items():
         blocks.append(html.Img(src=source, alt=f"Figure {name} of {entry.name}", className="print"))
     if entry.claims:
         blocks.append(_claims_table(entry.claims))
+    blocks.append(code_block({"type": "code", "side": side}, entry.code()))
     return html.Article(blocks, **aria(entry.name))
 
 
-def _trajectory_blocks(entry: Entry, side: str) -> list[Any]:
+def _fraction_slider(side: str, stated: Mapping[str, str]) -> html.Div:
+    label = "Fraction of weights removed or put back"
+    return html.Div(
+        [
+            html.Label(label),
+            dcc.Slider(
+                id={"type": "fraction", "side": side},
+                min=0,
+                max=1,
+                step=0.01,
+                value=_number(stated.get(_link_name("fraction", side))),
+                marks={0: "0", 1: "1"},
+                updatemode="drag",
+                allow_direct_input=False,
+            ),
+            html.Dl(id={"type": "pruned", "side": side}, className="readings"),
+        ],
+        className="control",
+        role="group",
+        **aria(label),
+    )
+
+
+def _trajectory_figures(entry: Entry) -> dict[str, go.Figure]:
     trajectory = entry.trajectory()
     if trajectory is None or len(trajectory) == 0:
+        return {}
+    return {**draw_spectra(trajectory), **draw_metrics(trajectory)}
+
+
+def _stored_picture(name: str, figure: go.Figure, number: str, entry: Entry) -> html.Figure:
+    figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
+    return picture_block(
+        name,
+        f"{name} of {entry.name}",
+        {"type": "stored", "of": number},
+        {kind: {"type": f"export-{kind}", "of": number} for kind in EXPORTS},
+        figure,
+    )
+
+
+def _embedding_blocks(entry: Entry, side: str, stated: Mapping[str, str]) -> list[Any]:
+    trajectory = entry.trajectory()
+    if trajectory is None or len(trajectory) < 4:
         return []
-    blocks: list[Any] = []
-    for title, figure in {**draw_spectra(trajectory), **draw_metrics(trajectory)}.items():
-        blocks += [html.H3(title), dcc.Graph(figure=figure, config={"displaylogo": False})]
-    if all(record.has_predictions for record in trajectory) and len(trajectory) > 3:
-        choices = color_choices(trajectory)
-        blocks += [
-            html.H3("Training in the space of predictions (inPCA)"),
-            dcc.RadioItems(
-                id={"type": "color", "side": side},
-                options=[{"label": choice, "value": choice} for choice in choices],
-                value=choices[0],
-                className="choices",
-            ),
-            dcc.Graph(
-                id={"type": "embedding", "side": side},
-                figure=style_figure(go.Figure(), x="", y=""),
-                config={"displaylogo": False},
-            ),
-        ]
-    return blocks
+    if not all(record.has_predictions for record in trajectory):
+        return []
+    choices = list(point_colors(trajectory))
+    color = stated.get(_link_name("color", side))
+    number = f"{side}-embedding"
+    return [
+        picture_block(
+            "Training in the space of predictions (inPCA)",
+            "Path of the training in three dimensions; it can be rotated",
+            {"type": "stored", "of": number},
+            {kind: {"type": f"export-{kind}", "of": number} for kind in EXPORTS},
+            draw_embedding(trajectory, color or choices[0]),
+        ),
+        html.Fieldset(
+            [
+                html.Legend("Coloured by"),
+                dcc.RadioItems(
+                    id={"type": "color", "side": side},
+                    options=[{"label": choice, "value": choice} for choice in choices],
+                    value=color if color in choices else choices[0],
+                    className="choices",
+                ),
+            ]
+        ),
+    ]
+
+
+def _link_name(kind: str, side: str) -> str:
+    return kind if side == "run" else f"{kind}2"
+
+
+def _number(text: str | None) -> float:
+    try:
+        return min(max(float(text or ""), 0.0), 1.0)
+    except ValueError:
+        return _DEFAULTS["fraction"]
 
 
 def _claims_table(claims: list[dict[str, Any]]) -> html.Div:

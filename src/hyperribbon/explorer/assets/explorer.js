@@ -1,0 +1,45 @@
+// A slider's handle is what a screen reader meets: it gets the name of the control around it.
+new MutationObserver(() => {
+    for (const handle of document.querySelectorAll('[role=slider]:not([aria-label])')) {
+        const control = handle.closest('.control, .bar');
+        const label = control && control.getAttribute('aria-label');
+        if (label) { handle.setAttribute('aria-label', label); }
+    }
+}).observe(document.documentElement, {childList: true, subtree: true});
+
+// Every figure of a page can be saved: as it looks, or as its numbers, a row a point.
+window.hyperribbon = {
+    rows(plot) {
+        const rows = [['curve', 'x', 'y', 'value']];
+        for (const trace of plot._fullData) {
+            const name = trace.name ?? '';
+            if (trace.type === 'heatmap') {
+                trace.z.forEach((line, i) => Array.from(line).forEach((value, j) => {
+                    rows.push([name, trace.x[j], trace.y[i], value]);
+                }));
+            } else if (trace.x && trace.y) {
+                Array.from(trace.x).forEach((x, i) => {
+                    rows.push([name, x, trace.y[i], trace.z ? trace.z[i] : '']);
+                });
+            }
+        }
+        return rows;
+    },
+    exportPlot(id, kind, filename) {
+        const plot = document.getElementById(id).querySelector('.js-plotly-plot');
+        if (kind !== 'csv') {
+            window.Plotly.downloadImage(plot, {format: kind, width: 900, height: 560, filename});
+            return;
+        }
+        const quoted = cell => {
+            const text = String(cell ?? '');
+            return /[",\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+        };
+        const text = this.rows(plot).map(row => row.map(quoted).join(',')).join('\n') + '\n';
+        const link = document.createElement('a');
+        link.href = URL.createObjectURL(new Blob([text], {type: 'text/csv'}));
+        link.download = filename + '.csv';
+        link.click();
+        URL.revokeObjectURL(link.href);
+    },
+};
