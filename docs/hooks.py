@@ -1,12 +1,14 @@
-"""Pages of the documentation that are generated: gallery, papers, reference, performance."""
+"""Pages of the documentation that are generated: gallery, papers, tutorials, reference, speed."""
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from formulas import draw_formulas
 from mkdocs.structure.files import File, Files
 
 import hyperribbon
@@ -45,6 +47,7 @@ def on_files(files: Files, config: Any) -> Files:
         pages[f"reference/{room}.md"] = f"# {room}\n\n::: hyperribbon.{room}\n"
     pages["reference/index.md"] = _reference_index()
     pages["performance.md"] = _performance()
+    pages |= _tutorials()
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     for id, stored in verdicts.items():
@@ -52,6 +55,28 @@ def on_files(files: Files, config: Any) -> Files:
             uri = f"gallery/{id}-{figure.stem}.png"
             files.append(File.generated(config, uri, abs_src_path=str(figure)))
     return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Draw the formulas of a page."""
+    return draw_formulas(html)
+
+
+def _tutorials() -> dict[str, str]:
+    """Return a page for every script in examples, and the page that lists them."""
+    lines = ["# Tutorials", "", "Scripts that run as they are; each takes seconds.", ""]
+    pages = {}
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        source = path.read_text()
+        doc = ast.get_docstring(ast.parse(source)) or ""
+        title, _, rest = doc.partition("\n")
+        code = source.split('"""', 2)[2].strip()
+        name = path.stem.replace("_", " ").capitalize()
+        pages[f"tutorials/{path.stem}.md"] = (
+            f"# {name}\n\n{title}\n{rest}\n\n```python\n{code}\n```\n"
+        )
+        lines.append(f"- [{name}]({path.stem}.md): {title}")
+    return pages | {"tutorials/index.md": "\n".join(lines) + "\n"}
 
 
 def _gallery() -> str:

@@ -1,7 +1,8 @@
 """Watch the sharpness climb to 2/η: full-batch gradient descent at the edge of stability.
 
-Gradient descent with step η is stable on a quadratic while its curvature is below 2/η. Networks train
-into that bound and stay there. Three rates, the leading eigenvalue tracked from its last eigenvector.
+Gradient descent with step η is stable on a quadratic while its curvature is below 2/η. Networks
+train into that bound and stay there. Three rates, the leading eigenvalue tracked from its last
+eigenvector.
 
     python examples/edge_of_stability.py [FOLDER]
 """
@@ -46,8 +47,8 @@ def main(folder: str = "runs/edge_of_stability") -> None:
         largest = trajectory.metric("hessian.eigenvalues")[:, 0]
         products = trajectory.metric("hessian.products")
         print(
-            f"η = {rate}: sharpness {largest[0]:.2f} at the start, {largest[-5:].mean():.2f} at the "
-            f"end; 2/η = {2 / rate:.2f}; {products.mean():.0f} products a record"
+            f"η = {rate}: sharpness {largest[0]:.2f} at the start, {largest[-5:].mean():.2f} "
+            f"at the end; 2/η = {2 / rate:.2f}; {products.mean():.0f} products a record"
         )
 
 

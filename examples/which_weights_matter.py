@@ -22,17 +22,13 @@ def main() -> None:
     print(hr.layer_criticality(final, initial, metric).table().to_string(index=False))
 
     # Weight by weight: prune the smallest, or put the least changed back to their start.
-    smallest, calmest = (
-        rank(final, initial, criterion="magnitude"),
-        rank(final, initial, criterion="change"),
-    )
+    smallest = rank(final, initial, criterion="magnitude")
+    calmest = rank(final, initial, criterion="change")
     print("\nshare   pruned   put back")
     for share in (0.0, 0.5, 0.8, 0.9, 0.95):
-        pruned = hr.prune(final, smallest.select(share))
-        returned = hr.reinitialize(final, initial, calmest.select(share))
-        print(
-            f"{share:5.0%}   {float(metric(pruned).mean()):.3f}    {float(metric(returned).mean()):.3f}"
-        )
+        pruned = metric(hr.prune(final, smallest.select(share))).mean()
+        returned = metric(hr.reinitialize(final, initial, calmest.select(share))).mean()
+        print(f"{share:5.0%}   {float(pruned):.3f}    {float(returned):.3f}")
 
     # Are the largest weights those that moved most?
     tenth = {"fraction": 0.1, "order": "largest"}

@@ -79,7 +79,8 @@ def test_runs_open_and_compare(visit):
     other = visit(f"runs?run={name}&with=training")
     other.locator("article").nth(1).wait_for()
     assert other.locator("article").first.locator("td.holds").count() >= 8
-    assert other.locator("article").nth(1).locator(".js-plotly-plot").count() >= 3
+    plotted(other, "Metrics", "y")
+    plotted(other, EMBEDDING, "x")
 
 
 def test_a_recorded_training_shows_its_spectra_metrics_and_path(visit, store):

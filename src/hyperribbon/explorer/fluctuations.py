@@ -205,7 +205,7 @@ PAGE = Page(
             "SGD once it has run.",
         ),
         Picture(
-            "noise", "Gradient noise and broken detailed balance", _draw_noise,
+            "balance", "Gradient noise and broken detailed balance", _draw_noise,
             "Eigenvalues of the gradient noise covariance C, of the Hessian, and of the "
             "antisymmetric part Q.",
         ),

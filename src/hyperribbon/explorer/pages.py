@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.explorer.controls import Control, Values
 
 __all__ = ["Action", "Page", "Picture", "Readings", "style_figure"]
@@ -80,6 +81,11 @@ class Page:
     action: Action | None = None
     bars: str = ""
     extra: Sequence[Any] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        names = [part.name for part in (*self.controls, *self.pictures)]
+        if len(set(names)) < len(names):
+            raise ArgumentError("pictures", names, "two parts share a name", "Rename one.")
 
 
 def style_figure(figure: go.Figure, *, x: str, y: str, **layout: Any) -> go.Figure:
