@@ -66,9 +66,10 @@ def test_a_model_is_inspected_with_its_checkpoint_and_its_start(folder):
     wrapped = {f"model.{name}": tensor + 0.1 for name, tensor in model.state_dict().items()}
     torch.save({"state_dict": wrapped}, "final.pt")
     result = _run("own_model.py:make", "--checkpoint", "final.pt", "--initial",
-                  "start.safetensors", "--lr", "0.1", "--out", "out")  # fmt: skip
+                  "start.safetensors", "--lr", "0.1", "--momentum", "0.9", "--out",
+                  "out")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "stability limit of gradient descent" in " ".join(result.output.split())
+    assert "stability limit of SGD, η = 0.1, momentum 0.9" in " ".join(result.output.split())
     assert (folder / "out" / "report.html").stat().st_size > 1e6
     assert (folder / "out" / "tables" / "quantities.csv").is_file()
     assert list((folder / "out" / "figures").glob("*.svg"))
@@ -112,6 +113,10 @@ def test_truncated_and_foreign_checkpoints_are_refused(folder):
 )
 def test_a_wrong_factory_gets_one_clear_message(folder, spec, reason):
     assert reason in _refused(spec)
+
+
+def test_momentum_needs_a_rate(folder):
+    assert "needs --lr" in _refused("own_model.py:make", "--momentum", "0.9")
 
 
 def test_help_has_examples_and_is_quick():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.console import Console
@@ -38,6 +38,7 @@ def inspect_model(
         Optional[float],  # noqa: UP045
         typer.Option(help="Learning rate, for the stability limit."),
     ] = None,
+    momentum: Annotated[float, typer.Option(help="Momentum of SGD, with --lr.")] = 0.0,
     k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 50,
     seconds: Annotated[float, typer.Option(help="Time it may take.")] = 60.0,
     memory: Annotated[float, typer.Option(help="Memory it may keep, in GB.")] = 1.0,
@@ -53,7 +54,7 @@ def inspect_model(
 
     Examples:
     `hyperribbon inspect mymodel:make --checkpoint final.safetensors --initial start.safetensors`,
-    `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --seconds 120`
+    `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --momentum 0.9`
     """
     from hyperribbon.core.checks import check_positive
     from hyperribbon.core.states import load_state
@@ -76,10 +77,25 @@ def inspect_model(
     console = Console()
     found = inspect(
         model, loss, samples, initial=start, trajectory=trajectory, k=k, budget=budget,
-        optimizer=lr, seed=seed, console=console,
+        optimizer=_optimizer(model, lr, momentum), seed=seed, console=console,
     )  # fmt: skip
     page = write_report([found.save(out)], out / "report.html", title=found.title)
     found.summary(console)
     console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
     if not found.is_complete:
         raise typer.Exit(1)
+
+
+def _optimizer(model: Any, lr: float | None, momentum: float) -> Any:
+    """Return what sets the stability limit: nothing, a rate, or SGD with momentum."""
+    from torch.optim import SGD
+
+    from hyperribbon.core.checks import ArgumentError, check_positive
+
+    if momentum == 0:
+        return lr
+    if lr is None or not 0 < momentum < 1:
+        raise ArgumentError(
+            "--momentum", momentum, "it needs --lr, and lies between 0 and 1", "Give --lr 0.1 too."
+        )
+    return SGD(model.parameters(), lr=check_positive("--lr", lr), momentum=momentum)
