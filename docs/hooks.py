@@ -37,8 +37,8 @@ ROOMS = (
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
-    pages = {"gallery/index.md": _gallery()}
     verdicts = _stored_verdicts()
+    pages = {"gallery/index.md": _gallery(verdicts)}
     for id, experiment in all_experiments().items():
         pages[f"gallery/{id}.md"] = _experiment_page(experiment, verdicts.get(id))
     for paper in PAPERS:
@@ -79,7 +79,7 @@ def _tutorials() -> dict[str, str]:
     return pages | {"tutorials/index.md": "\n".join(lines) + "\n"}
 
 
-def _gallery() -> str:
+def _gallery(verdicts: dict[str, Any]) -> str:
     lines = [
         "# Gallery",
         "",
@@ -87,10 +87,12 @@ def _gallery() -> str:
         "with `hyperribbon reproduce ID`.",
     ]
     for paper in PAPERS:
-        lines += ["", f"## {_paper(paper)['title']}", "", "| id | what it shows |", "|---|---|"]
+        lines += ["", f"## {_paper(paper)['title']}", "", "| id | what it shows | claims |"]
+        lines.append("|---|---|---|")
         for id, experiment in all_experiments().items():
             if experiment.paper == paper:
-                lines.append(f"| [`{id}`]({id}.md) | {experiment.title} |")
+                counted = _counted(verdicts.get(id))
+                lines.append(f"| [`{id}`]({id}.md) | {experiment.title} | {counted} |")
     return "\n".join(lines) + "\n"
 
 
@@ -123,16 +125,18 @@ def _paper_page(paper: str, verdicts: dict[str, Any]) -> str:
     lines.append("|---|---|---|")
     for id, experiment in all_experiments().items():
         if experiment.paper == paper:
-            claims = [claim["verdict"] for claim in verdicts.get(id, {}).get("claims", [])]
-            counted = ", ".join(
-                f"{claims.count(v)} {v}" for v in ("holds", "fails", "undecided") if v in claims
-            )
-            lines.append(
-                f"| [`{id}`](../gallery/{id}.md) | {experiment.title} | {counted or '—'} |"
-            )
+            counted = _counted(verdicts.get(id))
+            lines.append(f"| [`{id}`](../gallery/{id}.md) | {experiment.title} | {counted} |")
     lines += ["", "## Slips found", ""]
     lines += [f"- **{slip['place']}**: {slip['text']}" for slip in entry["slips"]]
     return "\n".join(lines) + "\n"
+
+
+def _counted(stored: dict[str, Any] | None) -> str:
+    """Return how many claims of a stored run came out how."""
+    verdicts = [claim["verdict"] for claim in (stored or {}).get("claims", [])]
+    words = ("holds", "fails", "undecided")
+    return ", ".join(f"{verdicts.count(v)} {v}" for v in words if v in verdicts) or "—"
 
 
 def _reference_index() -> str:

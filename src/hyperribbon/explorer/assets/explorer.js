@@ -5,6 +5,9 @@ new MutationObserver(() => {
         const label = control && control.getAttribute('aria-label');
         if (label) { handle.setAttribute('aria-label', label); }
     }
+    for (const file of document.querySelectorAll('input[type=file]:not([aria-label])')) {
+        file.setAttribute('aria-label', 'Choose a file');
+    }
 }).observe(document.documentElement, {childList: true, subtree: true});
 
 // Every figure of a page can be saved: as it looks, or as its numbers, a row a point.
