@@ -102,6 +102,23 @@ def test_layers_are_diagonal_blocks():
         assert measured.parameters == len(block)
 
 
+def test_layers_of_a_masked_sub_network_are_blocks_of_its_entries():
+    model, inputs = _case("cnn")
+    first, *others = dict.fromkeys(n.rpartition(".")[0] for n, _ in model.named_parameters())
+    mask = hr.select(model, fraction=0.3, params=lambda name, _: not name.startswith(f"{first}."))
+    measured = anisotropy_by_layer(model, inputs, k=3, vectors=False, mask=mask)
+    assert first not in measured and set(measured) <= set(others)
+    for layer, found in measured.items():
+        names = [n for n, _ in model.named_parameters() if n.startswith(f"{layer}.")]
+        chosen = torch.cat(
+            [mask.get(n, torch.zeros(1, dtype=torch.bool).expand_as(p)).reshape(-1)
+             for n, p in model.named_parameters() if n in names]
+        )  # fmt: skip
+        block = _dense(model, inputs, "softmax", names)[chosen][:, chosen]
+        expected = torch.linalg.eigvalsh(block).flip(0)[:3]
+        torch.testing.assert_close(found.eigenvalues, expected, rtol=1e-8, atol=1e-14)
+
+
 @pytest.mark.parametrize("outputs", ["softmax", "model"])
 def test_eigenfunctions_have_unit_norm_over_all_outputs_only(outputs):
     model, inputs = _case("mlp")

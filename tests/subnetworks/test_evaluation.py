@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
@@ -33,6 +34,24 @@ def test_together_equals_one_by_one_equals_the_model_itself(case, measure):
         )
         torch.testing.assert_close(row, expected, rtol=1e-5, atol=1e-5)
     assert model.training
+
+
+def test_what_states_have_in_common_is_computed_once(mlp):
+    model, _, data = mlp
+    final = model.state_dict()
+    last = list(final)[-2]
+    alike = [{**final, last: final[last] * scale} for scale in (1.0, 0.5, 2.0, -1.0)]
+    apart = [{name: tensor.clone() for name, tensor in state.items()} for state in alike]
+    counts, values = [], []
+    for states in (alike, apart):
+        with FlopCounterMode(display=False) as counter:
+            values.append(evaluate(model, states, data))
+        counts.append(counter.get_total_flops())
+    torch.testing.assert_close(*values)
+    layers = [tensor.numel() for tensor in final.values() if tensor.ndim == 2]
+    assert counts[1] / counts[0] == pytest.approx(
+        4 * sum(layers) / (sum(layers[:-1]) + 4 * layers[-1]), rel=0.01
+    )
 
 
 def test_own_measures_and_rows_beyond_one_block(mlp):

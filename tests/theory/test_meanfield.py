@@ -22,10 +22,16 @@ FUNCTIONS = {
 SETTINGS = {"relu": (2.0, 0.1), "tanh": (3.0, 0.64), "erf": (2.0, 0.3), "linear": (1.0, 0.1)}
 
 
-def _spectrum(name: str, widths: list[int], samples: int, seed: int) -> tuple[np.ndarray, int]:
+def _spectrum(
+    name: str,
+    widths: list[int],
+    samples: int,
+    seed: int,
+    variances: tuple[float, float] | None = None,
+) -> tuple[np.ndarray, int]:
     """Nonzero eigenvalues of the Fisher matrix of a random network, from its Gram matrix."""
     phi, slope = FUNCTIONS[name]
-    weight_variance, bias_variance = SETTINGS[name]
+    weight_variance, bias_variance = variances or SETTINGS[name]
     rng = np.random.default_rng([seed, *widths])
     weights = [
         rng.normal(0, (weight_variance / fan_in) ** 0.5, (fan_out, fan_in))
@@ -156,9 +162,17 @@ def test_tanh_moments_match_adaptive_integration(variance):
 
 
 @pytest.mark.parametrize("name", ["tanh", "erf", "linear"])
-def test_no_overlap_between_inputs_is_refused(name):
+def test_without_overlap_of_inputs_only_the_largest_eigenvalue_is_refused(name):
+    widths, samples = [1000, 1000, 1000, 3], 10
+    predicted = meanfield.fisher_statistics(name, 2.0, 0.0, widths, samples)
     with pytest.raises(ArgumentError, match="κ₂ = 0"):
-        meanfield.fisher_statistics(name, 2.0, 0.0, [100, 100, 100, 10], 20)
+        _ = predicted.largest
+    draws = [_spectrum(name, widths, samples, seed, (2.0, 0.0))[0] for seed in range(5)]
+    moments = np.mean([[v.sum(), (v**2).sum()] for v in draws], axis=0) / predicted.parameters
+    assert moments[0] == pytest.approx(predicted.mean, rel=0.05)
+    assert moments[1] == pytest.approx(predicted.second_moment, rel=0.15)
+    separation = np.mean([v[:3].mean() / v[3:].mean() for v in draws])
+    assert separation < 2  # with overlap, ((N−1)A₂ + A₁) / (A₁ − A₂) is of order N
 
 
 def test_bad_arguments_are_explained():

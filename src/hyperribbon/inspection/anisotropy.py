@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _DENSE_LIMIT = 1200
+_DENSE_SHARE = 10
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,8 @@ def measure_anisotropy(
     )
     gram = fisher.gram()
     count = min(check_positive_int("k", k), len(gram), fisher.shape[0])
-    spectrum = eigsh(
-        gram, count, tol=1e-9, method="dense" if len(gram) <= _DENSE_LIMIT else "lanczos"
-    )
+    dense = len(gram) <= _DENSE_LIMIT or _DENSE_SHARE * count >= len(gram)
+    spectrum = eigsh(gram, count, tol=1e-9, method="dense" if dense else "lanczos")
     if keep is True:
         keep = range(count)
     kept = tuple(keep) if keep is not False else ()
@@ -152,6 +152,7 @@ def anisotropy_by_layer(
     k: int = 100,
     outputs: str = "softmax",
     vectors: bool = True,
+    mask: Mask | None = None,
 ) -> dict[str, Anisotropy]:
     """Measure the diagonal block of every layer, as `measure_anisotropy` does the whole matrix.
 
@@ -162,14 +163,26 @@ def anisotropy_by_layer(
         k: Number of eigenvalues a layer.
         outputs: As there.
         vectors: As there.
+        mask: As there; layers in which it selects nothing are left out.
     """
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    names = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and (mask is None or (name in mask and bool(mask[name].any())))
+    ]
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(layer_of(name), []).append(name)
     return {
         layer: measure_anisotropy(
-            model, inputs, state=state, k=k, outputs=outputs, vectors=vectors, params=owned
+            model,
+            inputs,
+            state=state,
+            k=k,
+            outputs=outputs,
+            vectors=vectors,
+            params=owned,
+            mask=mask,
         )
         for layer, owned in members.items()
     }
@@ -237,6 +250,14 @@ def eigenfunctions(
             f"the spectrum keeps the eigenvectors at {spectrum.kept}",
             "Measure with keep=True, or with the positions wanted.",
         )
+    lost = [i for i in wanted if spectrum.eigenvalues[i] <= _rounding(spectrum)]
+    if lost:
+        raise ArgumentError(
+            "which",
+            lost,
+            "these eigenvalues are zero to rounding, so their eigenvectors are arbitrary",
+            "Take leading ones, or measure the spectrum over more inputs.",
+        )
     network = _prepared(model, state)
     space = ParameterSpace.of_model(network)
     if space.dimension != len(spectrum.eigenvectors):
@@ -255,6 +276,11 @@ def eigenfunctions(
     if spectrum.outputs == "softmax":
         change = _softmax_change(logits, change)
     return change / spectrum.eigenvalues[list(wanted)].sqrt()
+
+
+def _rounding(spectrum: Anisotropy) -> float:
+    """Return the size below which eigenvalues of the Gram matrix are rounding."""
+    return float(spectrum.eigenvalues[0]) * spectrum.samples * torch.finfo(torch.float64).eps
 
 
 def _softmax_change(logits: torch.Tensor, change: torch.Tensor) -> torch.Tensor:

@@ -35,8 +35,8 @@ def evaluate(
     """Return a measurement of every sample under every state, (states, samples).
 
     The states run through one vectorised forward pass, several at a time; a parameter that is the
-    same object in a whole group enters once. The model stays as it is; dropout and normalisation
-    layers work in evaluation mode.
+    same memory in a whole group enters once, and layers before the first difference run once. The
+    model stays as it is; dropout and normalisation layers work in evaluation mode.
 
     Args:
         model: The architecture.
@@ -86,7 +86,7 @@ def _forward(network: nn.Module, group: Sequence[State], inputs: torch.Tensor) -
         return functional_call(network, dict(group[0]), (inputs,))[None]
     shared, stacked = {}, {}
     for name, first in group[0].items():
-        if all(state[name] is first for state in group):
+        if all(_same_memory(state[name], first) for state in group):
             shared[name] = first
         else:
             stacked[name] = torch.stack([state[name] for state in group])
@@ -104,6 +104,14 @@ def _forward(network: nn.Module, group: Sequence[State], inputs: torch.Tensor) -
             f"its forward pass cannot be vectorised over states ({str(error).splitlines()[0]})",
             "Give together=1 to evaluate one state after another.",
         ) from error
+
+
+def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return (
+        first.data_ptr() == second.data_ptr()
+        and first.shape == second.shape
+        and first.stride() == second.stride()
+    )
 
 
 def _measure(measure: Measure) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

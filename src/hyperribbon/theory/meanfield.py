@@ -65,14 +65,33 @@ class FisherStatistics:
     Attributes:
         mean: Mean eigenvalue, trace / P.
         second_moment: Σ λ² / P.
-        largest: Mean of the C nearly equal leading eigenvalues.
         parameters: P, biases included when there are any.
+        leading: Mean of the C nearly equal leading eigenvalues; None where no eigenvalue separates
+            from the others.
     """
 
     mean: float
     second_moment: float
-    largest: float
     parameters: int
+    leading: float | None
+
+    @property
+    def largest(self) -> float:
+        """Mean of the C nearly equal leading eigenvalues.
+
+        Raises:
+            ArgumentError: The overlap of different inputs vanishes (an odd activation or a linear
+                network without biases): then no eigenvalue separates and λ_max has no such formula.
+        """
+        if self.leading is None:
+            raise ArgumentError(
+                "bias_variance",
+                0.0,
+                "two inputs do not overlap in any layer (κ₂ = 0), so the formula for the largest "
+                "eigenvalue does not apply",
+                "Use a bias variance above zero, or an activation that is not odd.",
+            )
+        return self.leading
 
 
 def activation_moments(
@@ -215,7 +234,8 @@ def fisher_statistics(
       \lambda_{\max} = \frac{(N-1)A_2 + A_1}{N}$$
 
     which keep the terms of order 1 that the wide limit drops. Implements Sec. 4.3.2 of
-    [subnetworks]; what is called the variance there is this second moment.
+    [subnetworks]; what is called the variance there is this second moment. The last formula needs
+    inputs that overlap: where they do not, asking for `largest` raises.
 
     Args:
         activation: As in `activation_moments`.
@@ -224,10 +244,6 @@ def fisher_statistics(
         widths: M₀ … M_L: inputs, hidden layers, outputs.
         samples: Number N of inputs.
         bias: Whether the layers have bias parameters.
-
-    Raises:
-        ArgumentError: The overlap A₂ of different inputs vanishes (an odd activation or linear
-            network without biases): then no eigenvalue separates and λ_max has no such formula.
     """
     sizes = np.array([check_positive_int("widths", width) for width in widths], dtype=float)
     count = check_positive_int("samples", samples)
@@ -240,21 +256,13 @@ def fisher_statistics(
     a1 = float(((sizes[:-1] * order.forward1 + extra) * order.backward1).sum())
     hidden2 = float((sizes[:-1] * order.forward2 * order.backward2).sum())
     a2 = hidden2 + extra * float(order.backward2.sum())
-    if hidden2 <= 1e-12 * a1:
-        raise ArgumentError(
-            "bias_variance",
-            bias_variance,
-            "two inputs do not overlap in any layer (κ₂ = 0), so the formula for the largest "
-            "eigenvalue does not apply",
-            "Use a bias variance above zero, or an activation that is not odd.",
-        )
     outputs = sizes[-1]
     parameters = int((sizes[1:] * (sizes[:-1] + extra)).sum())
     return FisherStatistics(
         mean=outputs * a1 / parameters,
         second_moment=outputs * ((count - 1) * a2**2 + a1**2) / (count * parameters),
-        largest=((count - 1) * a2 + a1) / count,
         parameters=parameters,
+        leading=((count - 1) * a2 + a1) / count if hidden2 > 1e-12 * a1 else None,
     )
 
 

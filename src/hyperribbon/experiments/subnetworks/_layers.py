@@ -10,13 +10,14 @@ import numpy as np
 from hyperribbon.core import derive_seed
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.subnetworks._training import (
+    Run,
     TrainingConfig,
     fresh_model,
     load_run,
     test_data,
     trained_runs,
 )
-from hyperribbon.subnetworks import layer_criticality, metric_of
+from hyperribbon.subnetworks import evaluate, layer_criticality, layer_of, metric_of
 
 __all__ = ["layer_measurements"]
 
@@ -26,8 +27,9 @@ def layer_measurements(
 ) -> dict[str, np.ndarray]:
     """Return test accuracies: baseline (seeds,), and per layer (seeds, layers).
 
-    Keys: "baseline", "reinitialized", "drop", "drop_stderr", "rerandomized" (seeds, layers) and
-    "critical", "robust" (1 where that is the verdict).
+    Keys: "baseline", "reinitialized", "drop", "drop_stderr", "rerandomized" (seeds, layers),
+    "critical", "robust" (1 where that is the verdict) and "worst_class", the lowest share of a
+    class that is still recognised with the layer re-initialised.
     """
     items = [{**item, "draws": draws} for item in trained_runs(config, context, **changes)]
     measured = context.shared_map(_measure, items, "layers")
@@ -53,4 +55,12 @@ def _measure(item: Mapping[str, Any]) -> dict[str, Any]:
         "rerandomized": np.array([layer.rerandomized for layer in layers]),
         "critical": np.array([float(layer.verdict == "critical") for layer in layers]),
         "robust": np.array([float(layer.verdict == "robust") for layer in layers]),
+        "worst_class": np.array([_worst_class(item, run, layer.layer) for layer in layers]),
     }
+
+
+def _worst_class(item: Mapping[str, Any], run: Run, layer: str) -> float:
+    owned = {name: start for name, start in run.initial.items() if layer_of(name) == layer}
+    data = test_data(item)
+    right = evaluate(run.model, [{**run.final, **owned}], data)[0]
+    return min(float(right[data.targets == label].mean()) for label in data.targets.unique())

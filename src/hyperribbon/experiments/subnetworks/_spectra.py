@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from matplotlib.axes import Axes
 
 from hyperribbon.core import derive_seed
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.subnetworks._training import (
     TrainingConfig,
     load_run,
+    presets,
+    source_of,
     test_data,
     train_data,
     trained_runs,
@@ -20,8 +24,22 @@ from hyperribbon.experiments.subnetworks._training import (
 from hyperribbon.inspection import Anisotropy, measure_anisotropy
 from hyperribbon.subnetworks import evaluate, prune, reinitialize, select
 
-__all__ = ["SpectralConfig", "fractions_of", "spectral_curve", "summary_of"]
+__all__ = [
+    "ORDER_LABELS",
+    "PRESETS",
+    "PRESETS_WITH_DATA",
+    "Curves",
+    "SpectralConfig",
+    "logarithmic_shares",
+    "measure_curves",
+    "summary_of",
+]
 
+ORDER_LABELS = {
+    "smallest": "smallest change first",
+    "random": "at random",
+    "largest": "largest change first",
+}
 _FRACTIONS = {
     "smallest": (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 1.0),
     "random": (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0),
@@ -45,24 +63,86 @@ class SpectralConfig(TrainingConfig):
     stride: int = 1
 
 
-def fractions_of(config: SpectralConfig, order: str) -> list[float]:
+PRESETS, PRESETS_WITH_DATA = presets(
+    SpectralConfig, smoke={"samples": 12, "stride": 4, "seeds": 1}, paper={"samples": 500}
+)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Spectra along re-initialisation or pruning, by curve ("operation-order").
+
+    Attributes:
+        fractions: (f,) each, share of the weights that was re-initialised or pruned.
+        thresholds: (seeds, f) each, largest change among the selected weights where the order is
+            "smallest": the threshold of Algorithm 1 that selects this share.
+        columns: By name of the summary ("t100", "accuracy", …) and curve, (seeds, f) each.
+        samples: N.
+        outputs: Outputs of the matrix.
+        source: What was trained.
+    """
+
+    fractions: dict[str, np.ndarray]
+    thresholds: dict[str, np.ndarray]
+    columns: dict[str, dict[str, np.ndarray]]
+    samples: int
+    outputs: str
+    source: str
+
+    @property
+    def setting(self) -> str:
+        """N, outputs and training, which every number of a spectrum depends on."""
+        return f"N = {self.samples}, {self.outputs} outputs, {self.source}"
+
+    def at(self, column: str, curve: str, share: float) -> np.ndarray:
+        """Return a summary of every run at the measured share nearest to the one wanted."""
+        position = int(np.argmin(np.abs(self.fractions[curve] - share)))
+        return self.columns[column][curve][:, position]
+
+    def relative(self, column: str, curve: str, share: float) -> np.ndarray:
+        """Return the relative change of a summary from the trained network to a share."""
+        return self.at(column, curve, share) / self.at(column, curve, 0.0) - 1
+
+
+def measure_curves(
+    config: SpectralConfig, context: Context, curves: Sequence[str], columns: Sequence[str]
+) -> Curves:
+    """Measure the summaries of every run along the curves of a figure."""
+    runs = trained_runs(config, context)
+    fractions = {curve: _fractions_of(config, curve.split("-")[1]) for curve in curves}
+    measured = {}
+    for curve, shares in fractions.items():
+        operation, order = curve.split("-")
+        items = [_item(config, run, operation, order, share) for run in runs for share in shares]
+        points = context.shared_map(_point, items, f"spectra, {operation} {order} first")
+        measured[curve] = {
+            key: np.array([point[key] for point in points]).reshape(len(runs), len(shares))
+            for key in points[0]
+        }
+    return Curves(
+        fractions={curve: np.array(shares) for curve, shares in fractions.items()},
+        thresholds={curve: table["threshold"] for curve, table in measured.items()},
+        columns={
+            column: {curve: table[column] for curve, table in measured.items()}
+            for column in columns
+        },
+        samples=config.samples,
+        outputs=config.outputs,
+        source=source_of(config),
+    )
+
+
+def logarithmic_shares(axis: Axes) -> None:
+    """Scale the shares of an axis logarithmically from 0.01 on, linearly below."""
+    axis.set_xscale("symlog", linthresh=0.01, linscale=0.6)
+    axis.set_xticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
+    axis.set_xlim(-0.0005, 1.1)
+
+
+def _fractions_of(config: SpectralConfig, order: str) -> list[float]:
     """Return the shares of the weights at which a curve is measured, 0 and 1 among them."""
     fractions = _FRACTIONS[order]
     return sorted({*fractions[:: config.stride], fractions[-1]})
-
-
-def spectral_curve(
-    config: SpectralConfig, context: Context, operation: str, order: str
-) -> dict[str, np.ndarray]:
-    """Return the summaries of every run along the fractions, (seeds, fractions) each."""
-    runs = trained_runs(config, context)
-    fractions = fractions_of(config, order)
-    items = [_item(config, run, operation, order, f) for run in runs for f in fractions]
-    points = context.shared_map(_point, items, f"spectra, {operation} {order} first")
-    return {
-        key: np.array([point[key] for point in points]).reshape(len(runs), len(fractions))
-        for key in points[0]
-    }
 
 
 def _item(
@@ -117,12 +197,29 @@ def _point(item: Mapping[str, Any]) -> dict[str, float]:
         state = prune(run.final, mask)
     else:
         state = reinitialize(run.final, run.initial, mask)
+    classes = item["widths"][-1]
     measured = measure_anisotropy(
         run.model,
         train_data(item, item["samples"]).inputs,
         state=state,
         outputs=item["outputs"],
         vectors=item["vectors"],
+        keep=range(classes) if item["vectors"] else False,
     )
-    accuracy = float(evaluate(run.model, [state], test_data(item)).mean())
-    return {**summary_of(measured), "accuracy": accuracy}
+    changes = [(run.final[name] - run.initial[name]).abs()[entry] for name, entry in mask.items()]
+    return {
+        **summary_of(measured),
+        **_leading(measured, classes, output_weights=classes * (item["widths"][-2] + 1)),
+        "accuracy": float(evaluate(run.model, [state], test_data(item)).mean()),
+        "threshold": float(torch.cat([*changes, torch.zeros(1)]).max()),
+    }
+
+
+def _leading(measured: Anisotropy, count: int, output_weights: int) -> dict[str, float]:
+    """Return the kurtosis of the leading eigenvectors and their share in the output layer."""
+    if measured.kurtoses is None or measured.eigenvectors is None:
+        return {"leading_kurtosis": float("nan"), "output_share": float("nan")}
+    return {
+        "leading_kurtosis": float(measured.kurtoses[:count].mean()),
+        "output_share": float(measured.eigenvectors[-output_weights:].square().sum(0).mean()),
+    }

@@ -9,7 +9,24 @@ import numpy as np
 
 from hyperribbon.experiments.subnetworks._training import load_run
 
-__all__ = ["layer_changes", "weight_statistics"]
+__all__ = [
+    "PRINTED_SHARES",
+    "SHARE_TOLERANCES",
+    "SHARE_WIDTH",
+    "change_shares",
+    "layer_changes",
+    "weight_statistics",
+]
+
+SHARE_WIDTH = 0.008
+PRINTED_SHARES = (
+    53.97, 16.48, 10.45, 6.79, 4.39, 2.80, 1.77, 1.12, 0.73, 0.44, 0.30, 0.19, 0.12, 0.08, 0.06,
+    0.05, 0.03, 0.03, 0.03, 0.02, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01,
+    0.01,
+)  # fmt: skip
+"""Percentages of the intervals [0, .008), [.008, .016), … of Table A.2."""
+SHARE_TOLERANCES = (2.5, 0.8, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25)
+"""Of the intervals that hold most of the weights."""
 
 
 def layer_changes(item: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -20,6 +37,13 @@ def layer_changes(item: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]
         for name in run.final
         if name.endswith("weight")
     ]
+
+
+def change_shares(item: Mapping[str, Any]) -> np.ndarray:
+    """Return the percentages of all weights in the intervals of Table A.2, by absolute change."""
+    changes = np.concatenate([np.abs(end - start) for start, end in layer_changes(item)])
+    edges = SHARE_WIDTH * np.arange(len(PRINTED_SHARES) + 1)
+    return 100.0 * np.histogram(changes, edges)[0] / len(changes)
 
 
 def weight_statistics(item: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -39,7 +39,9 @@ class Config(TrainingConfig):
     points: int = 20
 
 
-PRESETS, PRESETS_WITH_DATA = presets(Config, smoke={"points": 10}, paper={"points": 100})
+PRESETS, PRESETS_WITH_DATA = presets(
+    Config, smoke={"points": 10}, laptop={"seeds": 6}, paper={"points": 100}
+)
 
 
 @dataclass(frozen=True)

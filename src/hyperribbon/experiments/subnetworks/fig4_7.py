@@ -36,11 +36,13 @@ class Config(SpectralConfig):
 
     Attributes:
         measured: Epochs at which every run is measured.
+        every_epoch: Whether the first run is measured after every epoch.
         other_samples: A second N, measured at the first and last epoch.
         other_outputs: Second kind of outputs, measured at the first and last epoch with `samples`.
     """
 
     measured: tuple[int, ...] = _COARSE
+    every_epoch: bool = False
     other_samples: int = 600
     other_outputs: str = "model"
 
@@ -49,8 +51,7 @@ PRESETS, PRESETS_WITH_DATA = presets(
     Config,
     smoke={"samples": 12, "measured": (0, 1, 4), "other_samples": 24, "seeds": 1},
     laptop={"samples": 200},
-    laptop_with_data={"samples": 500, "measured": tuple(range(101)), "seeds": 1,
-                      "other_samples": 1000},
+    laptop_with_data={"samples": 500, "every_epoch": True, "other_samples": 1000},
     paper={"samples": 500, "measured": tuple(range(101)), "other_samples": 2000},
 )  # fmt: skip
 
@@ -63,6 +64,8 @@ class Result:
         epochs: (e,).
         effective_rank: (seeds, e), mean over the top 100 eigenvectors.
         kurtosis: (seeds, e).
+        fine_rank: (epochs + 1,), the same of the first run after every epoch; empty if not
+            measured.
         samples: N.
         other_samples: Second N.
         other_rank: (seeds, 2), start and end with the second N.
@@ -74,6 +77,7 @@ class Result:
     epochs: np.ndarray
     effective_rank: np.ndarray
     kurtosis: np.ndarray
+    fine_rank: np.ndarray
     samples: int
     other_samples: int
     other_rank: np.ndarray
@@ -86,27 +90,43 @@ def compute(config: Config, context: Context) -> Result:
     """Measure every run at every epoch asked for."""
     runs = trained_runs(config, context)
     ends = (config.measured[0], config.measured[-1])
-    wanted = [(epoch, config.samples, config.outputs) for epoch in config.measured]
-    wanted += [(epoch, config.other_samples, config.outputs) for epoch in ends]
-    wanted += [(epoch, config.samples, config.other_outputs) for epoch in ends]
+    fine = list(range(config.epochs + 1)) if config.every_epoch else []
+    everyone = range(config.seeds)
+    kinds = {
+        "main": (config.measured, config.samples, config.outputs, everyone),
+        "other": (ends, config.other_samples, config.outputs, everyone),
+        "logits": (ends, config.samples, config.other_outputs, everyone),
+        "fine": (fine, config.samples, config.outputs, (0,)),
+    }
+    grids = {
+        kind: [(number, epoch, samples, outputs) for number in numbers for epoch in epochs]
+        for kind, (epochs, samples, outputs, numbers) in kinds.items()
+    }
+    points = list(dict.fromkeys(point for grid in grids.values() for point in grid))
     items = [
-        {**run, "epoch": epoch, "samples": samples, "outputs": outputs}
-        for run in runs
-        for epoch, samples, outputs in wanted
+        {**runs[number], "epoch": epoch, "samples": samples, "outputs": outputs}
+        for number, epoch, samples, outputs in points
     ]
-    table = np.array(context.map(_entries, items, "top eigenvectors"))
-    table = table.reshape(len(runs), len(wanted), 2)
-    count = len(config.measured)
-    sizes = config.widths
+    measured = dict(zip(points, context.map(_entries, items, "top eigenvectors"), strict=True))
+    rank, kurtosis = (
+        {
+            kind: np.array([measured[point][column] for point in grid]).reshape(
+                len(kinds[kind][3]), -1
+            )
+            for kind, grid in grids.items()
+        }
+        for column in (0, 1)
+    )
     return Result(
         epochs=np.array(config.measured),
-        effective_rank=table[:, :count, 0],
-        kurtosis=table[:, :count, 1],
+        effective_rank=rank["main"],
+        kurtosis=kurtosis["main"],
+        fine_rank=rank["fine"][0],
         samples=config.samples,
         other_samples=config.other_samples,
-        other_rank=table[:, count : count + 2, 0],
-        logit_rank=table[:, count + 2 :, 0],
-        parameters=sum((a + 1) * b for a, b in pairwise(sizes)),
+        other_rank=rank["other"],
+        logit_rank=rank["logits"],
+        parameters=sum((a + 1) * b for a, b in pairwise(config.widths)),
         source=source_of(config),
     )
 
@@ -127,8 +147,12 @@ def plot(result: Result) -> Figure:
     """Draw the effective rank by epoch, and its change for other N and outputs."""
     figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
     draw_band(
-        left, result.epochs, result.effective_rank / 1000, color=COLORS[0], marker="o", ms=2.5
-    )
+        left, result.epochs, result.effective_rank / 1000, color=COLORS[0], marker="o", ms=2.5,
+        label="mean and range of the runs",
+    )  # fmt: skip
+    if len(result.fine_rank):
+        left.plot(result.fine_rank / 1000, color=COLORS[1], lw=0.8, label="one run, every epoch")
+        left.legend()
     left.set(
         xlabel="epoch", ylabel="effective rank / 1000",
         title=f"softmax outputs, $N={result.samples}$, of {result.parameters:,} weights",

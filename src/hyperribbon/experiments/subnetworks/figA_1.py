@@ -28,11 +28,14 @@ class Config(TrainingConfig):
     """
 
     draws: int = 5
-    lecun_seeds: int = 1
+    lecun_seeds: int = 3
 
 
 PRESETS, PRESETS_WITH_DATA = presets(
-    Config, smoke={"draws": 2}, paper={"draws": 20, "lecun_seeds": 5}
+    Config,
+    smoke={"draws": 2, "lecun_seeds": 1},
+    laptop={"seeds": 6},
+    paper={"draws": 20, "lecun_seeds": 6},
 )
 
 
