@@ -1,6 +1,7 @@
 """Iterative pruning with rewinding: masks nest, pruned weights stay zero, branches are controls."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -64,6 +65,35 @@ def test_the_ticket_keeps_what_the_task_needs(criterion):
     assert relevant[:2].mean() > 4 * relevant[2:].mean()
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
     assert list(ticket.table().columns) == ["kept", "ticket", "random", "reinitialized"]
+
+
+@pytest.mark.parametrize("criterion", ["magnitude", "change"])
+def test_tickets_of_every_kind_of_network_keep_their_zeros(case, criterion):
+    model, initial, data = case
+    before = copy.deepcopy(model.state_dict())
+    counts = []
+
+    def train(network: torch.nn.Module) -> None:
+        _trainer(data, steps=3)(network.train())
+        counts.append(
+            sum(int((t == 0).sum()) for t in hr.subnetworks.state_of("", network).values())
+        )
+
+    ticket = hr.find_ticket(
+        model, train, metric_of(model, data), initial=initial, levels=2, criterion=criterion
+    )
+    chosen = hr.select(model, fraction=0.0)
+    assert set(ticket.pruned) == set(chosen)
+    assert ticket.pruned.count == math.floor(0.36 * chosen.size + 0.5)
+    tied = [name for name in ticket.final if name not in dict(model.named_parameters())]
+    for name, entry in ticket.pruned.items():
+        for state in (ticket.start, ticket.final):
+            assert (state[name][entry] == 0).all()
+        assert not torch.equal(ticket.final[name], ticket.start[name])
+    for name in set(tied) & {"head.weight"}:
+        assert torch.equal(ticket.final[name], ticket.final["embed.weight"])
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert min(counts[1:]) > counts[0]
 
 
 def test_rewinding_goes_back_to_the_given_step():

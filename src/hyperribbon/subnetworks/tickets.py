@@ -15,7 +15,12 @@ from hyperribbon.core.checks import check_choice, check_fraction, check_positive
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
 from hyperribbon.subnetworks.selection import rank
-from hyperribbon.subnetworks.states import State, check_same_architecture, state_of
+from hyperribbon.subnetworks.states import (
+    State,
+    aliases_of,
+    check_same_architecture,
+    state_of,
+)
 from hyperribbon.subnetworks.torch_pruning import to_torch_prune
 
 __all__ = ["Ticket", "TicketLevel", "find_ticket"]
@@ -115,10 +120,11 @@ def find_ticket(
     check_positive_int("levels", levels)
     for branch in branches:
         check_choice("branches", branch, BRANCHES)
-    start = state_of("initial", model if initial is None else initial)
-    start = {name: tensor.clone() for name, tensor in start.items()}
+    given = state_of("initial", model if initial is None else initial)
+    start = _copy(model, given)
     rewound = start if rewind is None else state_of("rewind", rewind)
     check_same_architecture(start, rewound, list(start))
+    rewound = _copy(model, rewound)
 
     trained = _train(model, rewound, None, train)
     value = _value(metric, trained)
@@ -151,7 +157,15 @@ def _train(
     if pruned is not None:
         to_torch_prune(network, pruned)
     train(network)
-    return {name: tensor.clone() for name, tensor in state_of("model", network).items()}
+    return _copy(model, state_of("model", network))
+
+
+def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
+    """Return a copy in which the model's tied parameters share their memory."""
+    aliases = aliases_of(state_of("model", model))
+    first = {name: aliases.get(name, [name])[0] for name in state}
+    copies = {name: state[name].clone() for name in dict.fromkeys(first.values())}
+    return {name: copies[first[name]] for name in state}
 
 
 def _prune_further(

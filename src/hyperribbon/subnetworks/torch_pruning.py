@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 from hyperribbon.core import ArgumentError, Mask
-from hyperribbon.subnetworks.states import State, check_mask, layer_of, state_of
+from hyperribbon.subnetworks.states import State, aliases_of, check_mask, layer_of, state_of
 
 __all__ = ["from_torch_prune", "to_torch_prune"]
 
@@ -46,17 +46,35 @@ def to_torch_prune(model: nn.Module, mask: Mask) -> nn.Module:
     From then on the selected entries are zero in every forward pass and receive no gradient, so any
     training loop keeps the sub-network. `torch.nn.utils.prune.remove` makes it permanent.
 
+    torch renews a pruned weight when its module is called. The output projection of
+    `nn.MultiheadAttention` is never called, only read, so there the attention module renews it.
+
     Args:
         model: The model to change.
-        mask: The entries to prune; parameters without a selected entry are left alone.
+        mask: The entries to prune; parameters without a selected entry are left alone. Tied
+            parameters are pruned together.
 
     Returns:
         The same model.
     """
-    check_mask(mask, state_of("model", model))
-    modules = dict(model.named_modules())
+    state = state_of("model", model)
+    check_mask(mask, state)
+    modules, aliases = dict(model.named_modules()), aliases_of(state)
     for name, entry in mask.items():
-        if bool(entry.any()):
-            keep = (~entry).to(torch.get_default_dtype())
-            torch_prune.custom_from_mask(modules[layer_of(name)], name.rpartition(".")[2], keep)
+        if not bool(entry.any()):
+            continue
+        keep = (~entry).to(torch.get_default_dtype())
+        for alias in aliases[name]:
+            if alias == name or alias not in mask:
+                module = modules[layer_of(alias)]
+                torch_prune.custom_from_mask(module, alias.rpartition(".")[2], keep)
+                owner = modules[layer_of(layer_of(alias))]
+                if isinstance(owner, nn.MultiheadAttention) and module is owner.out_proj:
+                    owner.register_forward_pre_hook(_renew_output_projection)
     return model
+
+
+def _renew_output_projection(attention: nn.MultiheadAttention, inputs: object) -> None:
+    for hook in attention.out_proj._forward_pre_hooks.values():
+        if isinstance(hook, torch_prune.BasePruningMethod):
+            hook(attention.out_proj, inputs)

@@ -132,10 +132,12 @@ def plot(result: Result) -> Figure:
         draw_band(axis, result.thresholds, result.accuracy[:, layer], color=COLORS[0])
         quantile = result.quantile95[:, layer].mean()
         axis.axvline(quantile, color=COLORS[1], ls=":")
+        late = quantile > 0.3 * result.thresholds[-1]
         axis.annotate(
             f"95% of the weights\nchange less than {quantile:.3f}",
             (quantile, 0.72 if layer == 0 else 0.06), xycoords=("data", "axes fraction"),
-            xytext=(4, 0), textcoords="offset points", color=COLORS[1], fontsize=8,
+            xytext=(-4 if late else 28 if layer == 0 else 4, 0), textcoords="offset points",
+            ha="right" if late else "left", color=COLORS[1], fontsize=8,
         )  # fmt: skip
         axis.axvspan(_PRINTED_LIMIT, result.thresholds[-1], color="0.93", lw=0, zorder=0)
         axis.set_title(f"({'abcd'[layer]}) {LAYERS[layer].lower()}")

@@ -154,14 +154,23 @@ def plot(result: Result) -> Figure:
     """Draw the errors against the step, one panel a momentum."""
     count = len(result.momenta)
     figure, axes = new_figure(1, count, width="full", ratio=1.0, sharey=True, squeeze=False)
+    styles = ("-", "-", "--", ":")
     for row, axis in enumerate(axes[0]):
-        for color, (name, errors) in zip(COLORS, result.errors.items(), strict=False):
-            slope = result.slopes[name][row]
-            axis.loglog(result.steps[row], errors[row], "o-", color=color, ms=3,
-                        label=f"{name}: {slope:.2f}")  # fmt: skip
+        for color, style, (name, errors) in zip(
+            COLORS, styles, result.errors.items(), strict=False
+        ):
+            axis.loglog(result.steps[row], errors[row], "o", ls=style, color=color, ms=3,
+                        label=f"flow of the {name}" if "loss" in name else name)  # fmt: skip
+        text = "\n".join(f"{name}: {slopes[row]:.2f}" for name, slopes in result.slopes.items())
+        axis.text(0.97, 0.03, f"slopes\n{text}", transform=axis.transAxes, fontsize=7, ha="right",
+                  va="bottom", linespacing=1.3)  # fmt: skip
         axis.set(xlabel=r"step $h/(1-\mu)$", title=rf"momentum $\mu={result.momenta[row]:g}$")
-        axis.legend(title="slope", fontsize=7, title_fontsize=7)
+        ticks = result.steps[row][::2]
+        axis.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks], fontsize=7)
+        axis.set_xticks([], minor=True)
+        axis.set_ylim(0.003 * min(errors[row].min() for errors in result.errors.values()), None)
     axes[0, 0].set_ylabel("distance from descent")
+    axes[0, 0].legend(loc="lower left", ncols=count + 1, bbox_to_anchor=(0.0, 1.12), fontsize=7)
     return figure
 
 

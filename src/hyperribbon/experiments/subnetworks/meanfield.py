@@ -140,6 +140,8 @@ def plot(result: Result) -> Figure:
                 marker="o", ls="none", mfc="none", label=activation,
             )  # fmt: skip
         axis.set(xscale="log", yscale="log", xlabel="width $M$", title=label)
+        axis.set_xticks(result.widths, [str(width) for width in result.widths], fontsize=7)
+        axis.set_xticks([], minor=True)
     axes[0].legend(title="lines: theory", fontsize=7, title_fontsize=7)
     return figure
 
