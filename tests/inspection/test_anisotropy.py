@@ -135,6 +135,21 @@ def test_eigenfunctions_have_unit_norm_over_all_outputs_only(outputs):
     torch.testing.assert_close(two, responses[..., [3, 0]])
 
 
+@pytest.mark.parametrize("name", ["cnn", "transformer"])
+def test_eigenfunctions_of_held_out_inputs_are_projections_of_their_gradients(name):
+    model, inputs = _case(name)
+    spectrum = measure_anisotropy(model, inputs[:5], k=4, outputs="model", keep=True)
+    responses = eigenfunctions(model, spectrum, inputs[5:])
+    network = copy.deepcopy(model).double()
+    held_out = inputs[5:].double() if inputs.is_floating_point() else inputs[5:]
+    for sample, row in zip(held_out, responses, strict=True):
+        for output, found in zip(network(sample[None])[0], row, strict=True):
+            slopes = torch.autograd.grad(output, network.parameters(), retain_graph=True)
+            gradient = torch.cat([slope.reshape(-1) for slope in slopes])
+            expected = gradient @ spectrum.eigenvectors / spectrum.eigenvalues.sqrt()
+            torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
 def test_a_saturated_softmax_keeps_its_spectrum():
     model, inputs = _case("mlp")
     with torch.no_grad():
@@ -168,6 +183,9 @@ def test_bad_requests_are_explained():
         eigenfunctions(model, spectrum, inputs)
     with pytest.raises(ArgumentError, match="outputs='probabilities'"):
         measure_anisotropy(model, inputs, outputs="probabilities")
+    all_of_them = measure_anisotropy(model, inputs, k=48, keep=True)  # rank 36: Σ_c p_c = 1
+    with pytest.raises(ArgumentError, match="zero to rounding"):
+        eigenfunctions(model, all_of_them, inputs)
     part = measure_anisotropy(model, inputs, k=3, params="0.*", keep=True)
     with pytest.raises(ArgumentError, match="all parameters"):
         eigenfunctions(model, part, inputs)
