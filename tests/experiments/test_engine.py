@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -52,6 +53,35 @@ def test_a_shared_computation_runs_once_for_all_runs(context, tmp_path):
     other = Context(9, tmp_path / "parts", tmp_path / "shared")
     assert context.shared(square, item) == other.shared(square, item) == {"square": [25.0]}
     assert (tmp_path / "log").read_text() == "5 "
+
+
+def test_two_runs_divide_what_they_share_instead_of_waiting(context, tmp_path):
+    begun, calls = threading.Event(), {"one": [], "two": []}
+
+    def slow(item):
+        calls[threading.current_thread().name].append(item["x"])
+        if item["x"] == 0:
+            begun.set()
+            assert others_done.wait(20)
+        elif item["x"] == 2:
+            others_done.set()
+        return {"x": item["x"]}
+
+    others_done = threading.Event()
+    items = [{"x": x} for x in (0, 1, 2)]
+    second = Context(4, tmp_path / "parts", tmp_path / "shared")
+    first_run = threading.Thread(target=context.shared_map, args=(slow, items), name="one")
+    first_run.start()
+    assert begun.wait(20)
+    found = []
+    second_run = threading.Thread(
+        target=lambda: found.extend(second.shared_map(slow, items)), name="two"
+    )
+    second_run.start()
+    for run in (first_run, second_run):
+        run.join(20)
+    assert calls == {"one": [0], "two": [1, 2]}
+    assert [one["x"] for one in found] == [0, 1, 2]
 
 
 def test_a_shared_folder_is_filled_once(context):

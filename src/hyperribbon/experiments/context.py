@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from hyperribbon.core.generators import numpy_generator, torch_generator
 from hyperribbon.core.store import config_hash, load_tree, save_tree
@@ -148,23 +148,29 @@ class Context:
 
     def _fill(
         self,
-        work: Callable[..., None],
+        work: Callable[..., bool],
         function: Callable[..., Any],
         items: Sequence[Item],
         places: Sequence[Path],
         markers: Sequence[Path],
         label: str | None,
     ) -> None:
-        """Run work(function, item, place) on the workers where the marker is missing."""
-        jobs = [
-            (function, item, place)
-            for item, place, marker in zip(items, places, markers, strict=True)
-            if not marker.exists()
-        ]
-        with self.progress(label or function.__name__.strip("_"), len(items)) as advance:
-            advance(len(items) - len(jobs))
-            for _ in self._workers.run(work, jobs):
-                advance(1)
+        """Run work(function, item, place, patient) on the workers where the marker is missing.
+
+        What another run of the store is computing at this moment is left for the end, so that two
+        runs that need the same pieces divide them instead of waiting for each other.
+        """
+        jobs = list(zip(items, places, markers, strict=True))
+        reported = 0
+        with self.progress(label or function.__name__.strip("_"), len(jobs)) as advance:
+            for patient in (False, True):
+                missing = [job for job in jobs if not job[2].exists()]
+                advance(len(jobs) - len(missing) - reported)
+                reported = len(jobs) - len(missing)
+                calls = [(function, item, place, patient) for item, place, _ in missing]
+                for finished in self._workers.run(work, calls):
+                    advance(int(finished))
+                    reported += int(finished)
 
     def forget(self) -> None:
         """Remove the finished pieces of this run (its result is kept elsewhere)."""
@@ -179,19 +185,45 @@ def _key(function: Callable[..., Any], item: Item) -> str:
     return f"{function.__name__.strip('_')}-{config_hash(name, source, dict(item))}"
 
 
-def _compute_to_file(function: Callable[[Item], Any], item: Item, file: Path) -> None:
+def _compute_to_file(
+    function: Callable[[Item], Any], item: Item, file: Path, patient: bool = True
+) -> bool:
     save_tree(file, function(item))
+    return True
 
 
-def _compute_once(function: Callable[[Item], Any], item: Item, file: Path) -> None:
-    with FileLock(f"{file}.lock", mode=0o644):
-        if not file.exists():
+def _compute_once(
+    function: Callable[[Item], Any], item: Item, file: Path, patient: bool = True
+) -> bool:
+    """Compute a shared file unless it is there; return False if another run is at it."""
+    with _turn(file, patient) as mine:
+        if mine and not file.exists():
             _compute_to_file(function, item, file)
+        return mine
 
 
-def _fill_once(function: Callable[[Path, Item], None], item: Item, folder: Path) -> None:
-    with FileLock(f"{folder}.lock", mode=0o644):
-        if not (folder / "complete").exists():
+def _fill_once(
+    function: Callable[[Path, Item], None], item: Item, folder: Path, patient: bool = True
+) -> bool:
+    """Fill a shared folder unless it is full; return False if another run is at it."""
+    with _turn(folder, patient) as mine:
+        if mine and not (folder / "complete").exists():
             folder.mkdir(exist_ok=True)
             function(folder, item)
             (folder / "complete").touch()
+        return mine
+
+
+@contextmanager
+def _turn(place: Path, patient: bool) -> Iterator[bool]:
+    """Hold the lock of a shared place; yield False at once if it is taken and we are impatient."""
+    lock = FileLock(f"{place}.lock", mode=0o644, timeout=-1 if patient else 0)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

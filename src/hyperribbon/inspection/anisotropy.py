@@ -27,6 +27,7 @@ __all__ = [
 
 _DENSE_LIMIT = 1200
 _DENSE_SHARE = 10
+_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -200,9 +201,12 @@ def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
     Args:
         vectors: (P, k), no column zero.
     """
-    magnitudes = vectors.abs()
-    shares = magnitudes / magnitudes.sum(0)
-    return torch.special.entr(shares).sum(0).exp()
+    total, logs = vectors.new_zeros(2, vectors.shape[1])
+    for rows in vectors.split(_ROWS):
+        magnitudes = rows.abs()
+        total += magnitudes.sum(0)
+        logs += torch.special.xlogy(magnitudes, magnitudes).sum(0)
+    return (total.log() - logs / total).exp()
 
 
 def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
@@ -215,8 +219,13 @@ def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
     Args:
         vectors: (P, k), no column constant.
     """
-    squares = (vectors - vectors.mean(0)).square()
-    return squares.square().mean(0) / squares.mean(0).square() - 3.0
+    mean = vectors.mean(0)
+    second, fourth = vectors.new_zeros(2, vectors.shape[1])
+    for rows in vectors.split(_ROWS):
+        squares = (rows - mean).square_()
+        second += squares.sum(0)
+        fourth += squares.square_().sum(0)
+    return len(vectors) * fourth / second.square() - 3.0
 
 
 def eigenfunctions(
@@ -295,7 +304,7 @@ def _lift(fisher: Fisher, coefficients: torch.Tensor | None, columns: list[int])
     """Return unit eigenvectors in weight space."""
     assert coefficients is not None
     lifted = fisher.lift(coefficients[:, columns])
-    return lifted / torch.linalg.vector_norm(lifted, dim=0).clamp_min(1e-300)
+    return lifted.div_(torch.linalg.vector_norm(lifted, dim=0).clamp_min(1e-300))
 
 
 def _prepared(model: nn.Module, state: State | None) -> nn.Module:

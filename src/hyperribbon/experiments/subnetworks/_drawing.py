@@ -36,7 +36,8 @@ def draw_layer_bars(
     axis.axhline(baseline, color="0.4", ls="--", lw=1)
     axis.text(len(mean) + 0.45, baseline + 0.01, "trained", ha="right", va="bottom", fontsize=8)
     for layer, value in enumerate(mean, 1):
-        axis.text(layer, 0.02, f"{value:.2f}", ha="center", va="bottom", fontsize=8)
+        height = 0.02 if value > 0.3 else values[:, layer - 1].max() + 0.03
+        axis.text(layer, height, f"{value:.2f}", ha="center", va="bottom", fontsize=8)
     axis.set(xlabel="layer", ylabel=ylabel, ylim=(0, 1.1), xticks=layers)
 
 

@@ -46,7 +46,7 @@ def plot(result: Result) -> Figure:
         axis.set(ylabel=label, yscale=scale)
     shares = result.fractions[_CURVES[0]]
     thresholds = result.thresholds[_CURVES[0]].mean(0)
-    shown = [i for i, share in enumerate(shares) if share not in (0.9, 0.98)]
+    shown = [i for i, share in enumerate(shares) if share not in (0.9, 0.98, 1.0)]
     for axis in axes[0]:
         above = axis.secondary_xaxis("top")
         above.set_xticks(shares[shown], [f"{thresholds[i]:.2g}" for i in shown], fontsize=7)

@@ -45,7 +45,7 @@ def plot(result: Result) -> Figure:
         _spectra.logarithmic_shares(axis)
     for axis in axes[1]:
         axis.set_xlabel(f"share re-initialised ($N={result.samples}$, {result.outputs})")
-    axes[0, 0].legend(loc="lower right")
+    axes[0, 1].legend(loc="upper left")
     return figure
 
 
