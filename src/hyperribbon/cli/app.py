@@ -18,6 +18,7 @@ from hyperribbon.cli.plan import plan_model
 from hyperribbon.cli.reporting import report
 from hyperribbon.cli.reproduce import reproduce
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
+from hyperribbon.core.processes import ProcessGroupError
 
 __all__ = ["app", "main"]
 
@@ -66,3 +67,6 @@ def main() -> None:
     except (ArgumentError, MissingExtraError) as error:
         console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
+    except ProcessGroupError as error:
+        console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from hyperribbon.core.processes import Processes
 
 __all__ = ["inspect_model"]
 
@@ -50,12 +53,40 @@ def inspect_model(
     """Measure the geometry of your own model and write a report.
 
     It says first what it will do and how long that takes. Ctrl-C ends it early and keeps what is
-    done.
+    done. Under torchrun the processes share the samples.
 
     Examples:
     `hyperribbon inspect mymodel:make --checkpoint final.safetensors --initial start.safetensors`,
-    `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --momentum 0.9`
+    `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --momentum 0.9`,
+    `torchrun --nproc-per-node 2 -m hyperribbon inspect mymodel.py:make`
     """
+    from hyperribbon.core.processes import joined_processes
+
+    with joined_processes() as processes:
+        _inspect(
+            processes, factory, checkpoint=checkpoint, initial=initial, trajectory=trajectory,
+            data=data, lr=lr, momentum=momentum, k=k, seconds=seconds, memory=memory, seed=seed,
+            out=out,
+        )  # fmt: skip
+
+
+def _inspect(
+    processes: Processes,
+    factory: str,
+    *,
+    checkpoint: Path | None,
+    initial: Path | None,
+    trajectory: Path | None,
+    data: str | None,
+    lr: float | None,
+    momentum: float,
+    k: int,
+    seconds: float,
+    memory: float,
+    seed: int,
+    out: Path,
+) -> None:
+    """Inspect with the processes of this run; only rank 0 prints and writes."""
     from hyperribbon.core.checks import check_positive
     from hyperribbon.core.states import load_state
     from hyperribbon.core.store import ensure_folder
@@ -68,20 +99,27 @@ def inspect_model(
     )
     from hyperribbon.report import write_report
 
-    ensure_folder("--out", out)
-    budget = Budget(check_positive("--seconds", seconds), check_positive("--memory", memory) * 1e9)
-    model, loss, samples = make_case(load_factory(factory), data)
-    if checkpoint is not None:
-        load_weights(model, checkpoint)
-    start = None if initial is None else matching_state(model, load_state(initial), initial)
-    console = Console()
+    is_first = processes.rank == 0
+    with processes.together("the preparation of an inspection"):
+        if is_first:
+            ensure_folder("--out", out)
+        budget = Budget(
+            check_positive("--seconds", seconds), check_positive("--memory", memory) * 1e9
+        )
+        model, loss, samples = make_case(load_factory(factory), data)
+        if checkpoint is not None:
+            load_weights(model, checkpoint)
+        start = None if initial is None else matching_state(model, load_state(initial), initial)
+        optimizer = _optimizer(model, lr, momentum)
+    console = Console(quiet=not is_first)
     found = inspect(
         model, loss, samples, initial=start, trajectory=trajectory, k=k, budget=budget,
-        optimizer=_optimizer(model, lr, momentum), seed=seed, console=console,
+        optimizer=optimizer, seed=seed, console=console, process_group=processes,
     )  # fmt: skip
-    page = write_report([found.save(out)], out / "report.html", title=found.title)
-    found.summary(console)
-    console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
+    if is_first:
+        page = write_report([found.save(out)], out / "report.html", title=found.title)
+        found.summary(console)
+        console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
     if not found.is_complete:
         raise typer.Exit(1)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.processes import ALONE, Processes
 from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian
 
 __all__ = [
@@ -29,10 +30,12 @@ class Clock:
 
     Args:
         end: The moment, by `time.monotonic`, after which nothing may begin.
+        processes: The ranks that look at it together; it is late when it is late for one of them.
     """
 
-    def __init__(self, end: float = inf) -> None:
+    def __init__(self, end: float = inf, processes: Processes = ALONE) -> None:
         self.end = self.share_end = end
+        self._processes = processes
 
     @property
     def left(self) -> float:
@@ -54,7 +57,7 @@ class Clock:
         Raises:
             OutOfTimeError: It is.
         """
-        if self.left <= 0:
+        if self._processes.largest(float(self.left <= 0)):
             raise OutOfTimeError("the time of the budget was used up in the middle of it")
 
 

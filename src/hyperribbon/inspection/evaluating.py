@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ _ROWS = 512
 def outputs_at(
     subject: Subject, weights: Mapping[str, torch.Tensor] | torch.Tensor | None = None
 ) -> Iterator[tuple[torch.Tensor, Any]]:
-    """Yield outputs and targets of the data, piece by piece, without derivatives.
+    """Yield outputs and targets of this rank's data, piece by piece, without derivatives.
 
     Args:
         subject: What is inspected.
@@ -27,7 +28,8 @@ def outputs_at(
     risk = risk if weights is None else risk.at(weights)
     with torch.no_grad():
         for _, batch in risk.source.chunks(_ROWS):
-            subject.clock.check()
+            if not subject.processes.is_parallel:
+                subject.clock.check()
             yield risk.evaluate(risk.weights(), batch)
 
 
@@ -35,38 +37,47 @@ def loss_at(subject: Subject, weights: torch.Tensor) -> float:
     """Return the loss at coordinates (P,)."""
     risk = subject.hessian.risk
     assert risk.loss is not None
-    total = sum(
-        risk.loss.total(outputs, targets).double()
-        for outputs, targets in outputs_at(subject, weights)
-    )
-    return float(total) / risk.amount
+    subject.clock.check()
+    with subject.processes.together("an evaluation of the loss"):
+        total = torch.zeros((), dtype=torch.float64)
+        for outputs, targets in outputs_at(subject, weights):
+            total += risk.loss.total(outputs, targets).cpu()
+    return float(subject.processes.sum(total)) / risk.amount
 
 
 def is_classification(subject: Subject) -> bool:
     """Whether outputs are scores of classes and targets are labels."""
-    outputs, targets = next(outputs_at(subject))
-    return (
-        isinstance(targets, torch.Tensor)
-        and not targets.is_floating_point()
-        and outputs.ndim == targets.ndim + 1
-    )
+    with subject.processes.together("an evaluation of the model"):
+        labelled = all(
+            isinstance(targets, torch.Tensor)
+            and not targets.is_floating_point()
+            and outputs.ndim == targets.ndim + 1
+            for outputs, targets in islice(outputs_at(subject), 1)
+        )
+    return all(subject.processes.gather(labelled))
 
 
 def scores_at(
     subject: Subject, weights: Mapping[str, torch.Tensor] | torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return one number a sample: the share of right labels, or minus the loss without labels."""
+    """Return one number a sample: the share of right labels, or minus the loss without labels.
+
+    With several processes the samples are ordered by rank, and every rank gets all of them.
+    """
     risk = subject.hessian.risk
     assert risk.loss is not None
-    scores = []
     labelled = is_classification(subject)
-    for outputs, targets in outputs_at(subject, weights):
-        if labelled:
-            right = (outputs.argmax(1) == targets).double()
-            scores.append(right.reshape(len(right), -1).mean(1))
-        else:
-            losses = [
-                risk.loss.total(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(outputs))
-            ]
-            scores.append(-torch.stack(losses).double())
-    return torch.cat(scores)
+    subject.clock.check()
+    with subject.processes.together("an evaluation of the model"):
+        scores = [torch.empty(0, dtype=torch.float64)]
+        for outputs, targets in outputs_at(subject, weights):
+            if labelled:
+                right = (outputs.argmax(1) == targets).double()
+                scores.append(right.reshape(len(right), -1).mean(1).cpu())
+            else:
+                losses = [
+                    risk.loss.total(outputs[i : i + 1], targets[i : i + 1])
+                    for i in range(len(outputs))
+                ]
+                scores.append(-torch.stack(losses).double().cpu())
+    return torch.cat(subject.processes.gather(torch.cat(scores)))

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.core.processes import Processes, ProcessGroupError
 from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.core.trajectory import Trajectory
@@ -54,6 +55,7 @@ def inspect(
     forward: Forward | None = None,
     seed: int = 0,
     console: Console | None = None,
+    process_group: Any = None,
 ) -> Inspection:
     """Measure the geometry of a network: curvature, noise, landscape, sub-networks, trajectory.
 
@@ -81,6 +83,9 @@ def inspect(
         seed: Seed of everything random.
         console: Where plan and progress are shown; standard error by default. Give
             `Console(quiet=True)` for silence.
+        process_group: Processes that measure together: a torch.distributed group, or True for all.
+            Every rank gives the same model and all the data, of which it takes its share, and gets
+            the same answer; only rank 0 shows anything.
 
     Returns:
         What was found: `.summary()`, `.table()`, `.report(path)`, `.save(folder)`.
@@ -90,9 +95,13 @@ def inspect(
             the budget.
     """
     began = time.monotonic()
-    console = console or Console(stderr=True)
+    processes = Processes.of(process_group)
+    console = (console or Console(stderr=True)) if processes.rank == 0 else Console(quiet=True)
     budget = Budget.of(budget)
-    subject = Subject(model, loss, data, params=params, forward=forward, memory=budget.memory)
+    subject = Subject(
+        model, loss, data, params=params, forward=forward, memory=budget.memory,
+        processes=processes,
+    )  # fmt: skip
     notebook = Notebook(
         k=check_positive_int("k", k),
         seed=seed,
@@ -101,7 +110,7 @@ def inspect(
         rule=None if optimizer is None else update_rule(optimizer, model),
         batch_size=batch_size or _loader_batch(data),
     )
-    subject.clock = notebook.clock = Clock(began + budget.seconds)
+    subject.clock = notebook.clock = Clock(began + budget.seconds, processes)
     plan, subject = make_plan(STEPS, subject, notebook, budget)
     title = type(model).__name__
     _show_plan(console, plan, title)
@@ -137,6 +146,7 @@ def _run(
             title = planned.step.title
             progress.update(task, description=title)
             products = _allowance(waiting, pace * plan.seconds_per_product, deadline)
+            products = subject.processes.choose(products)
             if products < planned.step.least:
                 outcomes.append(
                     Outcome(title, "left out", 0.0, "the time of the budget is used up")
@@ -154,6 +164,8 @@ def _run(
             except OutOfTimeError as error:
                 took = time.monotonic() - began
                 outcomes.append(Outcome(title, "stopped", took, str(error)))
+            except ProcessGroupError:
+                raise
             except Exception as error:
                 outcomes.append(
                     Outcome(title, "failed", time.monotonic() - began, str(error) or repr(error))

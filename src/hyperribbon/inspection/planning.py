@@ -153,8 +153,9 @@ def make_plan(
     """
     total = subject.total
     probe = subject.with_samples(min(total or _PROBE, _PROBE), notebook.seed)
-    per_sample = _time_product(probe) / probe.samples
-    fixed = _time_column(probe) * (min(notebook.k, probe.dimension) + 20)
+    slowest = subject.processes.largest
+    per_sample = slowest(_time_product(probe)) / probe.samples
+    fixed = slowest(_time_column(probe)) * (min(notebook.k, probe.dimension) + 20)
     reasons = [step.obstacle(probe, notebook) for step in steps]
     wishes = [step.wish(probe, notebook) for step in steps]
     wanted = sum(wish for wish, reason in zip(wishes, reasons, strict=True) if not reason)

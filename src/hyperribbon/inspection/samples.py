@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.processes import Processes
 
-__all__ = ["count_samples", "few_samples", "groups_of_samples"]
+__all__ = [
+    "check_same_samples",
+    "count_samples",
+    "few_samples",
+    "groups_of_samples",
+    "share_of_samples",
+]
 
 
 def count_samples(data: Any) -> int | None:
@@ -71,7 +79,54 @@ def groups_of_samples(data: Any, groups: int, seed: int) -> list[Any]:
     return [_take(data, np.sort(rows)) for rows in order.reshape(groups, -1)]
 
 
+def check_same_samples(data: Any, processes: Processes) -> None:
+    """Raise when the processes have made different data, as far as the first sample shows.
+
+    Args:
+        data: As for `count_samples`.
+        processes: Who was given it.
+    """
+    if not processes.is_parallel:
+        return
+    total = count_samples(data)
+    first = _take(data, np.arange(1)) if total else ()
+    leaves = tree_leaves(next(iter(first)) if isinstance(first, DataLoader | Dataset) else first)
+    sums = [float(leaf.double().sum()) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    found = processes.gather((total, sums))
+    if any(other != found[0] for other in found):
+        raise ArgumentError(
+            "data",
+            f"{total} samples",
+            "the processes have made different data",
+            "Draw them with a fixed seed, so that every process makes the same.",
+        )
+
+
+def share_of_samples(data: Any, rank: int, size: int) -> Any:
+    """Return the samples of one of several processes: consecutive ones, nearly equally many.
+
+    Args:
+        data: As for `count_samples`, the same in every process.
+        rank: Number of the process.
+        size: How many there are.
+
+    Raises:
+        ArgumentError: The data are a stream.
+    """
+    if size == 1:
+        return data
+    total = count_samples(data)
+    if total is None:
+        raise ArgumentError(
+            "data", data, "a stream cannot be divided among processes", "Give a data set."
+        )
+    return _take(data, np.array_split(np.arange(total), size)[rank])
+
+
 def _take(data: Any, chosen: np.ndarray) -> Any:
+    if isinstance(data, DataLoader) and isinstance(data.dataset, _Batches):
+        batches = [data.dataset.batches[index] for index in chosen]
+        return DataLoader(_Batches(batches), batch_size=None)
     if isinstance(data, DataLoader):
         return DataLoader(
             Subset(data.dataset, chosen.tolist()),

@@ -21,13 +21,20 @@ _LARGEST = 2048
 
 def input_matrix(subject: Subject) -> np.ndarray | None:
     """Return the inputs as rows (n, d), or None when they are not tensors of numbers."""
+    shares = subject.processes.gather(_own_inputs(subject))
+    if any(share is None for share in shares):
+        return None
+    return np.concatenate([rows for share in shares for rows in share])
+
+
+def _own_inputs(subject: Subject) -> list[np.ndarray] | None:
     rows = []
     for batch in subject.hessian.risk.source.batches():
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
         if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
             return None
-        rows.append(inputs.flatten(1).double().cpu())
-    return torch.cat(rows).numpy()
+        rows.append(inputs.flatten(1).double().cpu().numpy())
+    return rows
 
 
 def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part:

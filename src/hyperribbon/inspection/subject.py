@@ -12,6 +12,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.core.processes import ALONE, Processes
 from hyperribbon.inspection.clock import (
     Clock,
     TimedCovariance,
@@ -19,7 +20,14 @@ from hyperribbon.inspection.clock import (
     TimedGGN,
     TimedHessian,
 )
-from hyperribbon.inspection.samples import count_samples, few_samples, groups_of_samples
+from hyperribbon.inspection.samples import (
+    check_same_samples,
+    count_samples,
+    few_samples,
+    groups_of_samples,
+    share_of_samples,
+)
+from hyperribbon.operators import unsharded, unwrapped
 
 __all__ = ["Subject"]
 
@@ -42,6 +50,8 @@ class Subject:
         forward: How the model is called on a batch, when neither model(inputs) nor
             model(**batch).logits.
         memory: Bytes to stay below.
+        processes: The ranks that measure together; each is given the same and takes its share of
+            the samples. Rank 0's weights count.
     """
 
     def __init__(
@@ -53,13 +63,18 @@ class Subject:
         params: ParameterFilter = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError("model", model, "it is not a torch.nn.Module", "Give a module.")
-        self.model = evaluation_copy(model)
+        self.processes = processes
+        self.model = evaluation_copy(unsharded(unwrapped(model, processes)))
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            tensor.data = processes.broadcast(tensor.data)
         self.loss, self.params, self.memory = loss, params, memory
         self.forward = call_model if forward is None else forward
         self.total = count_samples(data)
+        check_same_samples(data, processes)
         self.data = data
         self.clock = Clock()
 
@@ -86,22 +101,22 @@ class Subject:
     @cached_property
     def hessian(self) -> TimedHessian:
         """The Hessian of the mean loss."""
-        return self._timed(TimedHessian(self.model, self.loss, self.data, **self._options))
+        return self._timed(TimedHessian(self.model, self.loss, self._share, **self._options))
 
     @cached_property
     def ggn(self) -> TimedGGN:
         """The Gauss-Newton matrix."""
-        return self._timed(TimedGGN(self.model, self.loss, self.data, **self._options))
+        return self._timed(TimedGGN(self.model, self.loss, self._share, **self._options))
 
     @cached_property
     def covariance(self) -> TimedCovariance:
         """The covariance of single-sample gradients."""
-        return self._timed(TimedCovariance(self.model, self.loss, self.data, **self._options))
+        return self._timed(TimedCovariance(self.model, self.loss, self._share, **self._options))
 
     def fisher(self, likelihood: str) -> TimedFisher:
         """Return the exact Fisher information of the outputs."""
         options = {**self._options, "likelihood": likelihood}
-        return self._timed(TimedFisher(self.model, self.data, **options))
+        return self._timed(TimedFisher(self.model, self._share, **options))
 
     @property
     def samples(self) -> int:
@@ -142,7 +157,17 @@ class Subject:
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"params": self.params, "forward": self.forward, "memory": self.memory}
+        return {
+            "params": self.params,
+            "forward": self.forward,
+            "memory": self.memory,
+            "process_group": self.processes,
+        }
+
+    @property
+    def _share(self) -> Any:
+        """The samples of this rank."""
+        return share_of_samples(self.data, self.processes.rank, self.processes.size)
 
 
 def evaluation_copy(model: nn.Module) -> nn.Module:

@@ -26,7 +26,7 @@ class Projected(LinearOperator):
             )
         size = basis.shape[1]
         super().__init__((size, size), operator.dtype, operator.device)
-        self.operator = operator
+        self.operator, self.processes = operator, operator.processes
         self.basis = basis.to(operator.device, operator.dtype)
         self.is_symmetric = operator.is_symmetric
 
@@ -59,6 +59,7 @@ class Restricted(LinearOperator):
             )
         super().__init__((len(indices), len(indices)), operator.dtype, operator.device)
         self.operator, self.indices = operator, indices
+        self.processes = operator.processes
         self.is_symmetric = operator.is_symmetric
 
     def _embed(self, block: torch.Tensor) -> torch.Tensor:

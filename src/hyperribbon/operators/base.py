@@ -13,6 +13,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.processes import ALONE, Processes
 
 __all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
 
@@ -42,10 +43,14 @@ class LinearOperator(ABC):
         shape: Rows and columns.
         dtype: Precision of the products.
         device: Where vectors live.
+
+    Attributes:
+        processes: The ranks that multiply together. Vectors are the same on all of them.
     """
 
     is_symmetric = True
     has_exact_trace: bool = False
+    processes: Processes = ALONE
 
     def __init__(
         self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device | str
@@ -64,7 +69,12 @@ class LinearOperator(ABC):
 
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
         """Return the product with a vector (columns,) or a block of vectors (columns, k)."""
-        return _apply(self._multiply, other, self.shape[1], self.dtype, self.device)
+        with self.processes.together("the check of a vector", same=other):
+            block = _checked(other, self.shape[1], self.dtype, self.device)
+        if block.shape[1] == 0:
+            return self._multiply(block.new_zeros(self.shape[1], 1))[:, :0]
+        product = self._multiply(block)
+        return product.squeeze(1) if other.ndim == 1 else product
 
     @property
     def T(self) -> LinearOperator:
@@ -161,7 +171,7 @@ class Transposed(LinearOperator):
 
     def __init__(self, operator: LinearOperator) -> None:
         super().__init__((operator.shape[1], operator.shape[0]), operator.dtype, operator.device)
-        self.operator = operator
+        self.operator, self.processes = operator, operator.processes
 
     @property
     def T(self) -> LinearOperator:
@@ -190,7 +200,7 @@ class Sum(LinearOperator):
                     "terms", term, f"it does not match {first}", "Add operators on the same space."
                 )
         super().__init__(first.shape, first.dtype, first.device)
-        self.terms = tuple(terms)
+        self.terms, self.processes = tuple(terms), first.processes
         self.is_symmetric = all(term.is_symmetric for term in terms)
         self.has_exact_trace = all(term.has_exact_trace for term in terms)
 
@@ -229,6 +239,7 @@ class Scaled(LinearOperator):
     def __init__(self, operator: LinearOperator, factor: Any) -> None:
         super().__init__(operator.shape, operator.dtype, operator.device)
         self.operator, self.factor = operator, float(factor)
+        self.processes = operator.processes
         self.is_symmetric = operator.is_symmetric
         self.has_exact_trace = operator.has_exact_trace
 
@@ -251,8 +262,8 @@ class Scaled(LinearOperator):
         return self.operator.cost()
 
 
-def _apply(multiply: Any, other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:
-    """Check a vector or block and multiply it."""
+def _checked(other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:
+    """Return a vector or block of vectors as a block."""
     if not isinstance(other, torch.Tensor):
         raise ArgumentError(
             "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
@@ -272,8 +283,4 @@ def _apply(multiply: Any, other: Any, size: int, dtype: Any, device: Any) -> tor
             "Convert it with .to(operator.device, operator.dtype).",
         )
     block = other.detach()
-    if block.ndim == 1:
-        return multiply(block.unsqueeze(1)).squeeze(1)
-    if block.shape[1] == 0:
-        return multiply(block.new_zeros(size, 1))[:, :0]
-    return multiply(block)
+    return block.unsqueeze(1) if block.ndim == 1 else block

@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+)
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.purity import preserved_random_state
@@ -33,15 +41,22 @@ class Source:
         dtype: Precision that floating-point tensors are brought to.
         device: Where the model is.
         memory: Bytes that may be kept.
+        may_be_empty: Whether there may be no sample at all: when other ranks have some.
 
     Raises:
         ArgumentError: The data are empty, on another device, ragged, or change between readings.
     """
 
     def __init__(
-        self, data: Data, *, dtype: torch.dtype, device: torch.device, memory: float
+        self,
+        data: Data,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        memory: float,
+        may_be_empty: bool = False,
     ) -> None:
-        self._dtype, self._device = dtype, device
+        self._dtype, self._device, self._may_be_empty = dtype, device, may_be_empty
         self._loader: DataLoader | None = None
         self._kept: list[Any] = []
         if isinstance(data, TensorDataset):
@@ -89,7 +104,7 @@ class Source:
                 yield tree_map(self._convert, _plain(batch))
         if generator is not None and state is not None:
             generator.set_state(state)
-        if not found:
+        if not found and not self._may_be_empty:
             raise ArgumentError("data", self._loader, "it yields no batch", "Give some samples.")
 
     def _keep_if_small(self, memory: float) -> None:
@@ -100,7 +115,7 @@ class Source:
             if used > memory:
                 return
             batches.append(batch)
-        self._kept = _joined(batches)
+        self._kept = _joined(batches) if batches else []
 
     def _convert(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -125,7 +140,7 @@ class Source:
                     f"the model is on {self._device} and the data on {leaf.device}",
                     f"Move the data with .to({str(self._device)!r}).",
                 )
-        if batch_size(tree) == 0:
+        if batch_size(tree) == 0 and not self._may_be_empty:
             raise ArgumentError("data", tree, "it holds no samples", "Give some samples.")
 
 
@@ -169,12 +184,25 @@ def _in_order(data: DataLoader | Dataset) -> DataLoader:
     if not isinstance(data, DataLoader):
         return DataLoader(data, batch_size=_READ)
     sampler = data.sampler
+    if type(data) is DataLoader and type(sampler) is DistributedSampler:
+        return _own_share(data, sampler)
     shuffles = type(sampler) is RandomSampler and not sampler.replacement
     whole = shuffles and sampler.num_samples == len(data.dataset)  # type: ignore[arg-type]
     if type(data) is not DataLoader or data.batch_size is None or not whole:
         return data
     return DataLoader(
         data.dataset,
+        batch_size=data.batch_size,
+        collate_fn=data.collate_fn,
+        num_workers=data.num_workers,
+    )
+
+
+def _own_share(data: DataLoader, sampler: DistributedSampler) -> DataLoader:
+    """Return a loader of a rank's samples, without those that are repeated to make ranks equal."""
+    count = len(data.dataset)  # type: ignore[arg-type]
+    return DataLoader(
+        Subset(data.dataset, range(sampler.rank, count, sampler.num_replicas)),
         batch_size=data.batch_size,
         collate_fn=data.collate_fn,
         num_workers=data.num_workers,

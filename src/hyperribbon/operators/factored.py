@@ -9,15 +9,15 @@ from typing import TypeVar
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.gram import gram_matrix, squared_columns, squared_norm
+from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk_operator import RiskOperator
 from hyperribbon.operators.sums import Directions, GradientSums
+from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["FactoredOperator"]
 
 Self = TypeVar("Self", bound="FactoredOperator")
-_UNKNOWN = -1  # rows that have not been counted
 
 
 class FactoredOperator(RiskOperator):
@@ -28,7 +28,7 @@ class FactoredOperator(RiskOperator):
     """
 
     has_exact_trace = True
-    _gram_size: int | None = _UNKNOWN
+    _gram_sizes: list[int | None] | None = None
 
     @abstractmethod
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
@@ -44,13 +44,16 @@ class FactoredOperator(RiskOperator):
     @property
     def gram_size(self) -> int | None:
         """Number of rows of F, the side of the Gram matrix; None when M has no real root."""
-        if self._gram_size is _UNKNOWN:
-            self._gram_size = self._count_rows()
-        return self._gram_size
+        if self._gram_sizes is None:
+            with self.processes.together("the counting of the rows"):
+                own = self._count_rows()
+            self._gram_sizes = self.processes.gather(own)
+        known = [size for size in self._gram_sizes if size is not None]
+        return sum(known) if len(known) == len(self._gram_sizes) else None
 
     def gram(self) -> torch.Tensor:
         """Return F Fᵀ, (gram_size, gram_size); its nonzero eigenvalues are the operator's."""
-        return gram_matrix(self.risk, self._rows) * self._scale()
+        return tiled_gram_matrix(self.risk, self._rows) * self._scale()
 
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return FᵀU for U (gram_size,) or (gram_size, k): eigenvectors in weight space.
@@ -59,7 +62,15 @@ class FactoredOperator(RiskOperator):
         """
         single = coefficients.ndim == 1
         block = coefficients.unsqueeze(1) if single else coefficients
-        start, step = 0, self.risk.columns_at_once()
+        start = self._first_row()
+        with self.processes.together("the lifting of eigenvectors"):
+            total = self._lift_own(block, start)
+        total = self.processes.sum(total) * sqrt(self._scale())
+        return total.squeeze(1) if single else total
+
+    def _lift_own(self, block: torch.Tensor, start: int) -> torch.Tensor:
+        """Return the unscaled lift of this rank's rows, which begin at `start`."""
+        step = self.risk.columns_at_once()
         sums = [GradientSums() for _ in range(0, block.shape[1], step)]
         for chunk in self.risk.chunks():
             rows = self._rows(chunk)
@@ -69,9 +80,7 @@ class FactoredOperator(RiskOperator):
             for some, total in zip(seeds.split(step), sums, strict=True):
                 chunk.point.pull(some, total)
             start = stop
-        pieces = [self.space.flatten(total.named(), batched=True) for total in sums]
-        total = torch.cat(pieces, dim=1) * sqrt(self._scale())
-        return total.squeeze(1) if single else total
+        return self.risk.flatten(sums, block.shape[1])
 
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly, from back-propagated rows and activations."""
@@ -83,8 +92,14 @@ class FactoredOperator(RiskOperator):
 
     def _with(self: Self, risk: Risk) -> Self:
         other = super()._with(risk)
-        other._gram_size = _UNKNOWN
+        other._gram_sizes = None
         return other
+
+    def _first_row(self) -> int:
+        """Return how many rows the ranks before this one have."""
+        if self.gram_size is None or self._gram_sizes is None:
+            return 0
+        return sum(size or 0 for size in self._gram_sizes[: self.processes.rank])
 
     def _count_rows(self) -> int | None:
         rows_by_shape: dict[torch.Size, int] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["Explicit", "Factor", "Outer", "add_layer_grams", "joined", "summed"]
+__all__ = ["Explicit", "Factor", "Outer", "add_layer_grams", "joined", "summed", "written"]
 
 _STRIPES = 6  # stripes a symmetric matrix is formed in, at least
 _STRIPE_BYTES = 64 * 2**20  # a stripe takes no more than this
@@ -153,17 +153,18 @@ def joined(pieces: list[Factor]) -> Factor:
     if len(lefts) == len(pieces) and len({(t.shape[2], t.shape[3]) for t in lefts}) == 1:
         bias = pieces[0].bias if isinstance(pieces[0], Outer) else None
         return Outer(name, torch.cat(lefts), torch.cat(rights), bias)
-    return Explicit(name, torch.cat([_written(piece) for piece in pieces]))
+    return Explicit(name, torch.cat([written(piece) for piece in pieces]))
 
 
 def summed(pieces: list[Factor]) -> Factor:
     """Return the gradients of a parameter that is used several times: the sum over its uses."""
     if len(pieces) == 1:
         return pieces[0]
-    return Explicit(pieces[0].name, torch.stack([_written(piece) for piece in pieces]).sum(0))
+    return Explicit(pieces[0].name, torch.stack([written(piece) for piece in pieces]).sum(0))
 
 
-def _written(factor: Factor) -> torch.Tensor:
+def written(factor: Factor) -> torch.Tensor:
+    """Return the gradients written out, (n, m, entries)."""
     flat = torch.cat([block for _, block in factor.blocks()], dim=1)
     return flat.reshape(factor.samples, factor.rows, -1)
 

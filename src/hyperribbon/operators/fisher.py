@@ -40,6 +40,8 @@ class Fisher(FactoredOperator):
         mask: Entries of the parameters that are coordinates.
         forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.
         memory: Bytes to stay below; by default 512 MiB.
+        process_group: Processes that share the samples, each giving its own: a torch.distributed
+            group, or True for all. Every rank then does the same with the operator.
 
     Raises:
         ArgumentError: A choice is unknown, Σ is not positive definite, or as for `Hessian`.
@@ -60,6 +62,7 @@ class Fisher(FactoredOperator):
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
         check_choice("likelihood", likelihood, ("categorical", "gaussian"))
         self.estimator = check_choice("estimator", estimator, ("exact", "mc", "empirical"))
@@ -69,14 +72,26 @@ class Fisher(FactoredOperator):
         self.likelihood: Likelihood = (
             Categorical() if likelihood == "categorical" else Gaussian(variance, outputs)
         )
-        risk = Risk(model, None, data, params=params, mask=mask, forward=forward, memory=memory)
+        risk = Risk(
+            model,
+            None,
+            data,
+            params=params,
+            mask=mask,
+            forward=forward,
+            memory=memory,
+            process_group=process_group,
+        )
         super().__init__(risk)
-        first = next(iter(risk.chunks()))
-        if estimator == "empirical" and first.targets is None:
-            raise ArgumentError(
-                "data", data, "estimator='empirical' needs targets", "Give (inputs, targets)."
-            )
-        self._rows(first)
+        self._offset = risk.offset
+        with risk.processes.together("the check of the likelihood"):
+            first = next(iter(risk.chunks()), None)
+            if first is not None and estimator == "empirical" and first.targets is None:
+                raise ArgumentError(
+                    "data", data, "estimator='empirical' needs targets", "Give (inputs, targets)."
+                )
+            if first is not None:
+                self._rows(first)
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         if self.estimator == "exact":
@@ -91,7 +106,7 @@ class Fisher(FactoredOperator):
             return self.likelihood.root(outputs, chunk.inputs)
         if self.estimator == "empirical":
             return self.likelihood.score(outputs, chunk.inputs, chunk.targets).unsqueeze(0)
-        seed = (self.seed, chunk.start)
+        seed = (self.seed, self._offset + chunk.start)
         scores = self.likelihood.draw_scores(outputs, chunk.inputs, self.samples, seed)
         return scores / self.samples**0.5
 

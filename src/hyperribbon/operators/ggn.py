@@ -33,9 +33,19 @@ class GGN(FactoredOperator):
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
         super().__init__(
-            Risk(model, loss, data, params=params, mask=mask, forward=forward, memory=memory)
+            Risk(
+                model,
+                loss,
+                data,
+                params=params,
+                mask=mask,
+                forward=forward,
+                memory=memory,
+                process_group=process_group,
+            )
         )
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,8 @@ class GradientCovariance(FactoredOperator):
         mask: Entries of the parameters that are coordinates.
         forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.
         memory: Bytes to stay below; by default 512 MiB.
+        process_group: Processes that share the samples, each giving its own: a torch.distributed
+            group, or True for all. Every rank then does the same with the operator.
 
     Raises:
         ArgumentError: As for `Hessian`, or the batch is larger than the data.
@@ -57,9 +59,19 @@ class GradientCovariance(FactoredOperator):
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
         super().__init__(
-            Risk(model, loss, data, params=params, mask=mask, forward=forward, memory=memory)
+            Risk(
+                model,
+                loss,
+                data,
+                params=params,
+                mask=mask,
+                forward=forward,
+                memory=memory,
+                process_group=process_group,
+            )
         )
         self.centered = bool(centered)
         self.replacement = bool(replacement)
@@ -122,12 +134,11 @@ class GradientCovariance(FactoredOperator):
         other._mean = None
         return other
 
-    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        product = super()._multiply(block)
+    def _completed(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
         if not self.centered:
             return product
         mean = self.mean_gradient()
-        return product - self.factor * torch.outer(mean, mean @ block)
+        return product - self.factor * mean[rows].unsqueeze(1) * (mean @ block)
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         slope = self._rows(chunk)

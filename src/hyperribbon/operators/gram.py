@@ -17,59 +17,92 @@ from hyperribbon.operators.factors import Factor, Outer, add_layer_grams, joined
 from hyperribbon.operators.linearisation import AutogradLinearisation
 from hyperribbon.operators.risk import Chunk, Risk
 
-__all__ = ["gram_matrix", "squared_columns", "squared_norm"]
+__all__ = ["GramParts", "Rows", "Window", "gram_matrix", "squared_columns", "squared_norm"]
 
 Rows = Callable[[Chunk], torch.Tensor]
 
 
 def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
     """Return R J Jᵀ Rᵀ, ordered by sample, then by row."""
-    selections = _selections(risk.space)
-    structured: set[str] | None = None
-    pieces: dict[str, list[Factor]] = {}
-    windows: list[_Window] = []
-    size = 0
-    for chunk in risk.chunks():
-        seeds = rows(chunk)
-        structured = chunk.point.structured() if structured is None else structured
-        for factor in chunk.point.factors(seeds, structured):
-            pieces.setdefault(factor.name, []).append(factor)
-        windows += _windows(risk, chunk, seeds, structured, size)
-        size += chunk.count * len(seeds)
-    gram = torch.zeros(size, size, dtype=risk.dtype, device=risk.device)
-    layers: list[tuple[Outer, bool]] = []
-    while pieces:
-        factor = joined(pieces.pop(next(iter(pieces))))
-        if isinstance(factor, Outer) and _is_plain(factor, selections):
+    first = next(iter(risk.chunks()))
+    return GramParts(risk, rows, first.point.structured()).matrix()
+
+
+class GramParts:
+    """What a Gram matrix is made of: factors by parameter, and windows of the other parameters.
+
+    Args:
+        risk: The samples.
+        rows: Gives R for a chunk of them.
+        structured: Names of parameters whose gradients have factors.
+
+    Attributes:
+        size: Rows of R J.
+        layers: Weights that are whole and have one position a sample, and whether their layer's
+            bias is done with them.
+        others: The other factors.
+        windows: Samples and parameters whose gradients are written out.
+        selections: Entries of each parameter that are coordinates.
+    """
+
+    def __init__(self, risk: Risk, rows: Rows, structured: set[str]) -> None:
+        self._risk = risk
+        self.selections = _selections(risk.space)
+        self.layers: list[tuple[Outer, bool]] = []
+        self.others: list[Factor] = []
+        self.windows: list[Window] = []
+        self.size = 0
+        pieces: dict[str, list[Factor]] = {}
+        for chunk in risk.chunks():
+            seeds = rows(chunk)
+            for factor in chunk.point.factors(seeds, structured):
+                pieces.setdefault(factor.name, []).append(factor)
+            self.windows += _windows(risk, chunk, seeds, structured, self.size)
+            self.size += chunk.count * len(seeds)
+        while pieces:
+            self._sort(joined(pieces.pop(next(iter(pieces)))), pieces)
+
+    def matrix(self) -> torch.Tensor:
+        """Return the Gram matrix of these samples."""
+        risk = self._risk
+        gram = torch.zeros(self.size, self.size, dtype=risk.dtype, device=risk.device)
+        for factor in self.others:
+            factor.add_gram(gram, self.selections[factor.name])
+        if self.layers:
+            add_layer_grams(gram, self.layers)
+        _add_written(gram, self.windows, risk.memory)
+        return gram
+
+    def _sort(self, factor: Factor, pieces: dict[str, list[Factor]]) -> None:
+        if isinstance(factor, Outer) and _is_plain(factor, self.selections):
             bias = factor.bias or ""
-            whole = bias in pieces and selections[bias] is None
-            layers.append((factor, whole))
+            whole = bias in pieces and self.selections[bias] is None
+            self.layers.append((factor, whole))
             if whole:
                 pieces.pop(bias)
         else:
-            factor.add_gram(gram, selections[factor.name])
-    if layers:
-        add_layer_grams(gram, layers)
-    _add_written(gram, windows, risk.memory)
-    return gram
+            self.others.append(factor)
 
 
 def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
     """Return the column sums of (R J)², (P,): the diagonal of JᵀRᵀRJ."""
     slices = risk.space.slices()
     total = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
-    for factor, selection in _all_factors(risk, rows, total):
-        total[slices[factor.name]] += factor.squared_columns(selection)
-    return total
+    with risk.processes.together("a diagonal"):
+        for factor, selection in _all_factors(risk, rows, total):
+            total[slices[factor.name]] += factor.squared_columns(selection)
+    return risk.processes.sum(total)
 
 
 def squared_norm(risk: Risk, rows: Rows) -> float:
     """Return the sum of all (R J)²: the trace of JᵀRᵀRJ."""
     written = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
     total = 0.0
-    for factor, selection in _all_factors(risk, rows, written):
-        total += float(factor.squared_rows(selection).sum(dtype=torch.float64))
-    return total + float(written.sum(dtype=torch.float64))
+    with risk.processes.together("a trace"):
+        for factor, selection in _all_factors(risk, rows, written):
+            total += float(factor.squared_rows(selection).sum(dtype=torch.float64))
+        total += float(written.sum(dtype=torch.float64))
+    return float(risk.processes.sum(torch.tensor(total, dtype=torch.float64)))
 
 
 def _all_factors(
@@ -89,7 +122,7 @@ def _all_factors(
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
     """Some samples of a chunk and the parameters that have no factors."""
 
     risk: Risk
@@ -101,6 +134,7 @@ class _Window:
 
     @property
     def columns(self) -> torch.Tensor:
+        """Coordinates of the parameters."""
         slices = self.risk.space.slices()
         every = torch.arange(self.risk.space.dimension, device=self.risk.device)
         return torch.cat([every[slices[name]] for name in self.names])
@@ -121,7 +155,7 @@ class _Window:
 
 def _windows(
     risk: Risk, chunk: Chunk, seeds: torch.Tensor, structured: set[str], start: int
-) -> list[_Window]:
+) -> list[Window]:
     shapes = dict(zip(risk.space.names, risk.space.shapes, strict=True))
     names = tuple(name for name in risk.space.names if name not in structured)
     if not names:
@@ -130,7 +164,7 @@ def _windows(
     bytes_each = rows * sum(prod(shapes[name]) for name in names) * seeds.element_size()
     step = max(1, int(risk.memory / 8 // bytes_each))
     return [
-        _Window(
+        Window(
             risk,
             chunk,
             seeds,
@@ -142,7 +176,7 @@ def _windows(
     ]
 
 
-def _add_written(gram: torch.Tensor, windows: list[_Window], memory: float) -> None:
+def _add_written(gram: torch.Tensor, windows: list[Window], memory: float) -> None:
     """Add G Gᵀ of written-out gradients; windows that do not fit are written out again."""
     kept: dict[int, torch.Tensor] = {}
     used = 0.0

@@ -32,6 +32,8 @@ class Hessian(RiskOperator):
         mask: Entries of the parameters that are coordinates.
         forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.
         memory: Bytes to stay below; by default 512 MiB.
+        process_group: Processes that share the samples, each giving its own: a torch.distributed
+            group, or True for all. Every rank then does the same with the operator.
 
     Raises:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
@@ -57,9 +59,19 @@ class Hessian(RiskOperator):
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
         super().__init__(
-            Risk(model, loss, data, params=params, mask=mask, forward=forward, memory=memory)
+            Risk(
+                model,
+                loss,
+                data,
+                params=params,
+                mask=mask,
+                forward=forward,
+                memory=memory,
+                process_group=process_group,
+            )
         )
 
     @property

@@ -10,10 +10,11 @@ from torch import nn
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
-from hyperribbon.operators.gram import gram_matrix, squared_norm
+from hyperribbon.operators.gram import squared_norm
 from hyperribbon.operators.losses import one_element_each
 from hyperribbon.operators.risk import Chunk, Forward, Risk
 from hyperribbon.operators.sums import Directions, GradientSums
+from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["Jacobian", "NTK"]
 
@@ -30,6 +31,8 @@ class Jacobian(LinearOperator):
         mask: Entries of the parameters that are coordinates.
         forward: forward(model, batch) -> outputs, for other batches.
         memory: Bytes to stay below; by default 512 MiB.
+        process_group: Processes that share the inputs, each giving its own: a torch.distributed
+            group, or True for all. Rows are ordered by rank first; every rank gets all of them.
 
     Raises:
         ArgumentError: The model or the inputs do not define a fixed function.
@@ -46,14 +49,28 @@ class Jacobian(LinearOperator):
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
-        risk = Risk(model, None, inputs, params=params, mask=mask, forward=forward, memory=memory)
-        self._set(risk)
+        self._set(
+            Risk(
+                model,
+                None,
+                inputs,
+                params=params,
+                mask=mask,
+                forward=forward,
+                memory=memory,
+                process_group=process_group,
+            )
+        )
 
     def _set(self, risk: Risk) -> None:
-        self.risk = risk
-        rows = sum(chunk.point.outputs.numel() for chunk in risk.chunks())
-        LinearOperator.__init__(self, (rows, risk.space.dimension), risk.dtype, risk.device)
+        self.risk, self.processes = risk, risk.processes
+        with risk.processes.together("an evaluation of the model"):
+            own = sum(chunk.point.outputs.numel() for chunk in risk.chunks())
+        counts = risk.processes.gather(own)
+        self._first = sum(counts[: risk.processes.rank])
+        LinearOperator.__init__(self, (sum(counts), risk.space.dimension), risk.dtype, risk.device)
 
     @property
     def space(self) -> ParameterSpace:
@@ -80,28 +97,30 @@ class Jacobian(LinearOperator):
         return self.to_dense().diagonal()
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        product = torch.empty(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
+        product = torch.zeros(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
         step = self.risk.columns_at_once()
-        for some, target in zip(block.split(step, 1), product.split(step, 1), strict=True):
-            named, start = Directions(self.space.unflatten(some)), 0
-            for chunk in self.risk.chunks():
-                pushed = chunk.point.push(named).flatten(1).T
-                target[start : start + len(pushed)] = pushed
-                start += len(pushed)
-        return product
+        with self.processes.together("a product with the Jacobian"):
+            for some, target in zip(block.split(step, 1), product.split(step, 1), strict=True):
+                named, start = Directions(self.space.unflatten(some)), self._first
+                for chunk in self.risk.chunks():
+                    pushed = chunk.point.push(named).flatten(1).T
+                    target[start : start + len(pushed)] = pushed
+                    start += len(pushed)
+        return self.processes.sum(product)
 
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
-        start, step = 0, self.risk.columns_at_once()
+        start, step = self._first, self.risk.columns_at_once()
         sums = [GradientSums() for _ in range(0, block.shape[1], step)]
-        for chunk in self.risk.chunks():
-            outputs = chunk.point.outputs
-            stop = start + outputs.numel()
-            seeds = block[start:stop].T.reshape(-1, *outputs.shape)
-            for some, total in zip(seeds.split(step), sums, strict=True):
-                chunk.point.pull(some, total)
-            start = stop
-        pieces = [self.space.flatten(total.named(), batched=True) for total in sums]
-        return torch.cat(pieces, dim=1)
+        with self.processes.together("a product with the transposed Jacobian"):
+            for chunk in self.risk.chunks():
+                outputs = chunk.point.outputs
+                stop = start + outputs.numel()
+                seeds = block[start:stop].T.reshape(-1, *outputs.shape)
+                for some, total in zip(seeds.split(step), sums, strict=True):
+                    chunk.point.pull(some, total)
+                start = stop
+            product = self.risk.flatten(sums, block.shape[1])
+        return self.processes.sum(product)
 
 
 class NTK(LinearOperator):
@@ -122,11 +141,23 @@ class NTK(LinearOperator):
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
-        self._set(Jacobian(model, inputs, params=params, mask=mask, forward=forward, memory=memory))
+        self._set(
+            Jacobian(
+                model,
+                inputs,
+                params=params,
+                mask=mask,
+                forward=forward,
+                memory=memory,
+                process_group=process_group,
+            )
+        )
 
     def _set(self, jacobian: Jacobian) -> None:
         self.jacobian, self.risk = jacobian, jacobian.risk
+        self.processes = jacobian.processes
         size = jacobian.shape[0]
         LinearOperator.__init__(self, (size, size), jacobian.dtype, jacobian.device)
 
@@ -140,7 +171,7 @@ class NTK(LinearOperator):
 
     def to_dense(self) -> torch.Tensor:
         """Return the kernel matrix."""
-        return gram_matrix(self.risk, _identity)
+        return tiled_gram_matrix(self.risk, _identity)
 
     def diagonal(self) -> torch.Tensor:
         """Return the squared norms of the rows of J."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.core.processes import Processes
 from hyperribbon.operators.chain import trace_chain
 from hyperribbon.operators.chain_derivatives import ChainLinearisation
 from hyperribbon.operators.data import Data, Source, batch_size, cut
@@ -23,6 +24,7 @@ from hyperribbon.operators.losses import Loss, recognise
 from hyperribbon.operators.probes import check_batch_norm, check_finite_loss, check_repeatable
 from hyperribbon.operators.purity import evaluation
 from hyperribbon.operators.sums import GradientSums
+from hyperribbon.operators.unsharding import unsharded, unwrapped
 
 __all__ = ["Chunk", "Forward", "Risk"]
 
@@ -67,14 +69,19 @@ class Risk:
     The weights and buffers are copied, so later training does not reach the operator, and the
     model, its gradients, mode, hooks and buffers are not touched.
 
+    With a process group the sum runs over the samples of all ranks, in the order of the ranks, and
+    every method is collective: every rank calls it.
+
     Args:
-        model: Any module.
+        model: Any module; with a process group the same on every rank, also in
+            DistributedDataParallel or sharded by FSDP2.
         loss: A loss (see `losses.recognise`), or None when only the outputs matter.
         data: Pair of tensors, Dataset, DataLoader; inputs alone without a loss.
         params: Which parameters are coordinates (see `ParameterSpace.of_model`).
         mask: Which entries of them are.
         forward: How the model is called on a batch, when not model(inputs).
         memory: Bytes to stay below, for data and graphs that are kept between products.
+        process_group: The ranks that hold the samples, True for all; None for this one alone.
 
     Raises:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
@@ -90,12 +97,17 @@ class Risk:
         mask: Mask | None = None,
         forward: Forward | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise ArgumentError("model", model, "it is not a torch.nn.Module", "Give a module.")
-        self.space = ParameterSpace.of_model(model, params, mask)
-        self.memory = check_positive("memory", MEMORY if memory is None else memory)
-        self.loss: Loss | None = None if loss is None else recognise(loss)
+        self.processes = Processes.of(process_group)
+        with self.processes.together("the reading of the arguments"):
+            if not isinstance(model, nn.Module):
+                raise ArgumentError("model", model, "it is not a torch.nn.Module", "Give a module.")
+            model = unwrapped(model, self.processes)
+            self.space = ParameterSpace.of_model(model, params, mask)
+            self.memory = check_positive("memory", MEMORY if memory is None else memory)
+            self.loss: Loss | None = None if loss is None else recognise(loss)
+        model = unsharded(model)
         self._caller = _Caller(model, forward)
         self._state = {
             f"model.{name}": tensor.detach().clone()
@@ -103,11 +115,20 @@ class Risk:
         }
         first = self._state[f"model.{self.space.names[0]}"]
         self.dtype, self.device = first.dtype, first.device
-        self.source = Source(data, dtype=self.dtype, device=self.device, memory=self.memory / 2)
         self._may_be_chain = True
+        self._length: int | None = None
         self._forget()
-        check_batch_norm(model)
-        self._sample_bytes = self._try_out(model)
+        with self.processes.together("the reading of the data"):
+            self.source = Source(
+                data,
+                dtype=self.dtype,
+                device=self.device,
+                memory=self.memory / 2,
+                may_be_empty=self.processes.is_parallel,
+            )
+            check_batch_norm(model)
+            self._try_out(model)
+        self._agree()
 
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
@@ -170,20 +191,27 @@ class Risk:
             if keep is not None:
                 keep.append(chunk)
             yield chunk
-        self._samples, self._amount = samples, amount
+        self._own = (samples, amount)
         self._kept = keep
 
     @property
     def samples(self) -> int:
-        """Number of samples N (rows of the outputs)."""
-        self._count()
-        return self._samples  # type: ignore[return-value]
+        """Number of samples N (rows of the outputs), of all ranks."""
+        return int(self._totals()[0])
 
     @property
     def amount(self) -> float:
         """The divisor: one for a sum; samples, elements or total weight for a mean."""
-        self._count()
-        return 1.0 if self.loss is None or self.loss.reduction == "sum" else self._amount  # type: ignore[return-value]
+        is_sum = self.loss is None or self.loss.reduction == "sum"
+        return 1.0 if is_sum else self._totals()[1]
+
+    @property
+    def offset(self) -> int:
+        """Samples of the ranks before this one."""
+        if not self.processes.is_parallel:
+            return 0
+        counts = self.processes.gather(self._given())
+        return sum(counts[: self.processes.rank])
 
     @property
     def criterion(self) -> Loss:
@@ -198,33 +226,48 @@ class Risk:
 
     def working_bytes(self) -> int:
         """Return an estimate of the memory of a product: what is kept and what is worked on."""
-        chunk = min(self._chunk_size(), self.samples)
-        kept = self.samples * self._sample_bytes if self._fits() else 0
+        samples = self._given()
+        chunk = min(self._chunk_size(), samples)
+        kept = samples * self._sample_bytes if self._fits() else 0
         return int(kept + 2 * chunk * self._sample_bytes + 4 * self.space.dimension * 8)
 
     def forward_flops(self) -> float:
-        """Return the operations of one evaluation of the model on all the data."""
+        """Return the operations of one evaluation of the model on all the data of this rank."""
+        if self._given() == 0:
+            return 0.0
         batch = next(self.source.batches())
         count = min(_PROBE, batch_size(batch))
         counter = FlopCounterMode(display=False)
         with torch.no_grad(), counter:
             self.evaluate(self.weights(), cut(batch, 0, count))
-        return counter.get_total_flops() * self.samples / count
+        return counter.get_total_flops() * self._given() / count
 
     def value(self) -> float:
         """Return L(θ)."""
-        total = sum(
-            self.criterion.total(c.point.outputs, c.targets).double() for c in self.chunks()
-        )
-        return float(total) / self.amount
+        with self.processes.together("an evaluation of the loss"):
+            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            for chunk in self.chunks():
+                total += self.criterion.total(chunk.point.outputs, chunk.targets)
+        return float(self.processes.sum(total)) / self.amount
 
     def gradient(self) -> torch.Tensor:
         """Return ∇L(θ) as coordinates (P,)."""
         sums = GradientSums()
-        for chunk in self.chunks():
-            slope = self.criterion.gradient(chunk.point.outputs, chunk.targets)
-            chunk.point.pull(slope.unsqueeze(0), sums)
-        return self.space.flatten(sums.named(), batched=True)[:, 0] / self.amount
+        with self.processes.together("a gradient"):
+            for chunk in self.chunks():
+                slope = self.criterion.gradient(chunk.point.outputs, chunk.targets)
+                chunk.point.pull(slope.unsqueeze(0), sums)
+            total = self.flatten([sums], 1)[:, 0]
+        return self.processes.sum(total) / self.amount
+
+    def flatten(self, sums: Sequence[GradientSums], columns: int) -> torch.Tensor:
+        """Return summed gradients as coordinates (P, columns); zeros without any samples."""
+        found = [total.named() for total in sums]
+        if not all(found):
+            shape = (self.space.dimension, columns)
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        pieces = [self.space.flatten(named, batched=True) for named in found]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def _chunk(self, start: int, batch: Any) -> Chunk:
         count = batch_size(batch)
@@ -252,9 +295,12 @@ class Risk:
         check_finite_loss(self.loss.total(outputs, targets), outputs)
         return Chunk(start, point, inputs, targets, self.loss.amount(outputs, targets))
 
-    def _try_out(self, model: nn.Module) -> float:
-        """Check the model on a few samples; return the bytes a sample's derivatives keep."""
-        batch = next(self.source.batches())
+    def _try_out(self, model: nn.Module) -> None:
+        """Check the model on a few samples; learn its kind and the bytes a sample takes."""
+        self._piecewise_linear, self._sample_bytes = True, 1.0
+        batch = next(self.source.batches(), None)
+        if batch is None or batch_size(batch) == 0:
+            return
         batch = cut(batch, 0, min(_PROBE, batch_size(batch)))
 
         def evaluate() -> torch.Tensor:
@@ -265,7 +311,29 @@ class Risk:
         chunk = self._chunk(0, batch)
         point = chunk.point
         self._piecewise_linear = isinstance(point, ChainLinearisation) and point.is_piecewise_linear
-        return max(1.0, chunk.point.nbytes / chunk.count)
+        self._sample_bytes = max(1.0, chunk.point.nbytes / chunk.count)
+
+    def _agree(self) -> None:
+        """Check that all ranks have the same model and some samples; find out its kind together."""
+        if not self.processes.is_parallel:
+            return
+        vector = self.space.flatten(self.weights())
+        own = (self._given(), self._piecewise_linear, self.loss and self.loss.reduction)
+        found = self.processes.gather((*own, self.space.dimension, float(vector.double().sum())))
+        counts, linear, reductions, sizes, sums = zip(*found, strict=True)
+        if max(counts) == 0:
+            raise ArgumentError("data", found, "no rank has any samples", "Give some samples.")
+        spread, scale = max(sums) - min(sums), float(vector.double().abs().sum())
+        if len(set(sizes)) > 1 or spread > 1e-9 * scale:
+            raise ArgumentError(
+                "model",
+                f"parameters {sizes} with sums {sums}",
+                "the ranks have different models",
+                "Load the same weights on every rank, or wrap it in DistributedDataParallel.",
+            )
+        self._piecewise_linear = all(linear)
+        if self.loss is not None:
+            self.loss.reduction = reductions[counts.index(max(counts))]
 
     def columns_at_once(self) -> int:
         """Return how many vectors may be multiplied together within the memory."""
@@ -278,18 +346,30 @@ class Risk:
         """Whether the derivatives of all samples may be kept."""
         if not self.source.is_kept:
             return False
-        samples = sum(batch_size(batch) for batch in self.source.batches())
-        return samples * self._sample_bytes <= self.memory / 2
+        return self._given() * self._sample_bytes <= self.memory / 2
 
-    def _count(self) -> None:
-        if self._samples is None:
-            for _ in self.chunks():
-                pass
+    def _given(self) -> int:
+        """Number of samples of this rank, read from the data."""
+        if self._length is None:
+            self._length = sum(batch_size(batch) for batch in self.source.batches())
+        return self._length
+
+    def _totals(self) -> tuple[float, float]:
+        """Return samples and amount of all ranks."""
+        if self._counted is None:
+            with self.processes.together("the counting of the samples"):
+                if self._own is None:
+                    for _ in self.chunks():
+                        pass
+                own = torch.tensor(self._own, dtype=torch.float64)
+            samples, amount = self.processes.sum(own).tolist()
+            self._counted = (samples, amount)
+        return self._counted
 
     def _forget(self) -> None:
         self._kept: list[Chunk] | None = None
-        self._samples: int | None = None
-        self._amount: float | None = None
+        self._own: tuple[int, float] | None = None
+        self._counted: tuple[float, float] | None = None
 
     def _keep_unselected(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         selection = self.space.selections[self.space.names.index(name)]

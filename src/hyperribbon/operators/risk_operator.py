@@ -22,7 +22,8 @@ Self = TypeVar("Self", bound="RiskOperator")
 class RiskOperator(LinearOperator):
     """A symmetric matrix on the parameters that is a sum over the samples of a risk.
 
-    Subclasses give the unscaled product of one chunk of samples and the scale.
+    Subclasses give the unscaled product of one chunk of samples and the scale. With several
+    processes each sums over its own samples, and the sums are added up.
     """
 
     _forwards = 4.0
@@ -31,7 +32,7 @@ class RiskOperator(LinearOperator):
     def __init__(self, risk: Risk) -> None:
         size = risk.space.dimension
         super().__init__((size, size), risk.dtype, risk.device)
-        self.risk = risk
+        self.risk, self.processes = risk, risk.processes
 
     @property
     def space(self) -> ParameterSpace:
@@ -56,15 +57,39 @@ class RiskOperator(LinearOperator):
         return other
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        with self.processes.together(f"a product with the {type(self).__name__}"):
+            product = self._multiply_own(block)
+        product = self.processes.sum(product) * self._scale()
+        return self._completed(product, block, slice(0, len(block)))
+
+    def multiply_rows(self, part: torch.Tensor) -> torch.Tensor:
+        """Return this rank's rows of A @ block, from this rank's rows (·, k) of the block.
+
+        Which rows a rank has is `processes.rows(P)`. Neither the block nor the product is kept
+        whole, so that solvers can keep many vectors in parts. Every rank calls it.
+        """
+        size = self.shape[0]
+        block = self.processes.gather_rows(part, size)
+        with self.processes.together(f"a product with the {type(self).__name__}"):
+            product = self._multiply_own(block)
+        product = self.processes.sum_rows(product) * self._scale()
+        return self._completed(product, block, self.processes.rows(size))
+
+    def _completed(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
+        """Return the rows of a product with what is not a sum over samples added."""
+        return product
+
+    def _multiply_own(self, block: torch.Tensor) -> torch.Tensor:
+        """Return the unscaled product of this rank's samples."""
         parts = -(-block.shape[1] // self.risk.columns_at_once())
         pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)) * self._scale()
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
         directions, sums = Directions(self.space.unflatten(block)), GradientSums()
         for chunk in self.risk.chunks():
             self._add_product(chunk, directions, sums)
-        return self.space.flatten(sums.named(), batched=True)
+        return self.risk.flatten([sums], block.shape[1])
 
     @abstractmethod
     def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 
 from hyperribbon.spectra.products import Products, asymmetry_error, asymmetry_limit
@@ -23,6 +25,8 @@ class Basis:
     are those of the rounded vectors, so Ritz pairs solve T s = θ G s and Ritz values are exact
     Rayleigh quotients; images are rounded, so residuals are known to `eps`‖A‖ only.
 
+    With an operator of several processes each rank keeps its part of every vector (see `Products`).
+
     Args:
         products: The operator.
         capacity: Vectors that fit.
@@ -31,7 +35,7 @@ class Basis:
 
     def __init__(self, products: Products, capacity: int, storage: str = "memory") -> None:
         self.products = products
-        shape = (capacity, products.size)
+        shape = (capacity, products.length)
         self.vectors = make_rows(storage, *shape, products.dtype, products.device)
         self.images = make_rows(storage, *shape, products.dtype, products.device)
         self.projected = torch.zeros(capacity, capacity, dtype=torch.float64)
@@ -93,12 +97,13 @@ class Basis:
         added = self.size - start
         if added:
             fresh = self.vectors.read(slice(start, self.size))
-            images = (
-                self.products(fresh[0]).unsqueeze(0) if added == 1 else self.products(fresh.T).T
-            )
+            images = self.products.images(fresh)
             self.images.write(start, images)
             self._latest = None if self.is_exact else images
-            self._scale = max(self._scale, max(_norm(image) for image in images))
+            scale = float(self.products.norms(images).max())
+            if not isfinite(scale):
+                raise self.products.not_finite()
+            self._scale = max(self._scale, scale)
             self._project(start, fresh, images)
         return added
 
@@ -107,7 +112,7 @@ class Basis:
 
         The norm is 0 when nothing but rounding is left.
         """
-        return self._clean(row, floor=10 * self._eps * _norm(row))
+        return self._clean(row, floor=10 * self._eps * self._norm(row))
 
     def remainder(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the direction (1, P) of what the last image has outside the basis, and its size.
@@ -131,11 +136,11 @@ class Basis:
         That makes it orthogonal to working precision.
         """
         known = self.vectors
-        length = _norm(row)
+        length = self._norm(row)
         while length > floor:
-            parts = known.inner(slice(0, self.size), row.unsqueeze(0))
+            parts = self.products.summed(known.inner(slice(0, self.size), row.unsqueeze(0)))
             row = row - known.combine(self._coefficients(parts[:, 0]))
-            shorter = _norm(row)
+            shorter = self._norm(row)
             if shorter > 0.7 * length and shorter > floor:
                 return row / shorter, shorter
             length = min(shorter, 0.7 * length)
@@ -145,11 +150,11 @@ class Basis:
         """Return Ritz values (ascending) and coefficients (columns) on the vectors from `start`."""
         T = self._T[start:, start:]
         if self.is_exact:
-            return torch.linalg.eigh(T)
+            return self.products.eigh(T)
         root = torch.linalg.cholesky(self._G[start:, start:])
         half = torch.linalg.solve_triangular(root, T, upper=False)
         whole = torch.linalg.solve_triangular(root, half.T, upper=False)
-        values, turned = torch.linalg.eigh((whole + whole.T) / 2)
+        values, turned = self.products.eigh((whole + whole.T) / 2)
         return values, torch.linalg.solve_triangular(root.T, turned, upper=True)
 
     def residual_rows(self, values: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
@@ -169,14 +174,19 @@ class Basis:
             stored.compress(weights)
         self.size = len(weights)
         everything = slice(0, self.size)
-        self._T.copy_(self.vectors.inner(everything, self.images))
+        self._T.copy_(self.products.summed(self.vectors.inner(everything, self.images)))
         if not self.is_exact:
-            self._G.copy_(self.vectors.inner(everything, self.vectors, double=True))
+            gram = self.vectors.inner(everything, self.vectors, double=True)
+            self._G.copy_(self.products.summed(gram))
         self._T.copy_((self._T + self._T.T) / 2)
 
     def _coefficients(self, weights: torch.Tensor) -> torch.Tensor:
         """Return coefficients in the precision and place of the vectors."""
         return weights.to(self.products.device, self.products.dtype)
+
+    def _norm(self, row: torch.Tensor) -> float:
+        """Return the norm, summed in float64: in float32 it is off by 1e-5 for long rows."""
+        return float(self.products.norms(row.unsqueeze(0)))
 
     def _project(self, start: int, fresh: torch.Tensor, images: torch.Tensor) -> None:
         """Fill the rows and columns of T from `start` on; check a part of it for symmetry."""
@@ -184,20 +194,16 @@ class Basis:
         everything, last = slice(0, self.size), slice(near, self.size)
         columns = self.vectors.inner(everything, images)
         columns[near:] = self.vectors.inner(last, images, double=True)
+        swapped = self.images.inner(last, fresh)
+        both = self.products.summed(torch.cat([columns, swapped]))
+        columns, swapped = both.split([len(columns), len(swapped)])
         self.projected[everything, added] = columns
         self.projected[added, everything] = columns.T
         self.projected[added, added] = (columns[start:] + columns[start:].T) / 2
         if not self.is_exact:
-            self.gram[everything, added] = self.vectors.inner(everything, fresh, double=True)
+            gram = self.vectors.inner(everything, fresh, double=True)
+            self.gram[everything, added] = self.products.summed(gram)
             self.gram[added, everything] = self.gram[everything, added].T.clone()
-        gap = float((columns[near:] - self.images.inner(last, fresh)).abs().max())
+        gap = float((columns[near:] - swapped).abs().max())
         if gap > max(asymmetry_limit(self.products.dtype), 4 * self.eps) * self._scale:
             raise asymmetry_error(self.products.op, gap / self._scale)
-
-
-def _norm(row: torch.Tensor) -> float:
-    """Return the norm, summed in float64: in float32 it is off by 1e-5 for long rows."""
-    squares = [
-        torch.linalg.vector_norm(piece, dtype=torch.float64) ** 2 for piece in row.split(1 << 20)
-    ]
-    return float(torch.stack(squares).sum().sqrt())

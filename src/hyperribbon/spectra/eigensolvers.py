@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -28,6 +29,7 @@ _ROUNDING = 1e-15
 _METHODS = ("auto", "lanczos", "gram", "dense")
 _ENDS = ("LA", "SA", "LM", "BE")
 _STORAGES = ("auto", "memory", "half", "disk")
+_SHARDED = "sharded"
 
 
 def eigsh(
@@ -41,7 +43,7 @@ def eigsh(
     v0: Spectrum | torch.Tensor | np.ndarray | None = None,
     max_matvecs: int | None = None,
     max_seconds: float | None = None,
-    eigenvectors: bool = True,
+    eigenvectors: bool | str = True,
     basis: int | None = None,
     storage: str = "auto",
     memory: float | None = None,
@@ -66,7 +68,8 @@ def eigsh(
         max_matvecs: Products after which Lanczos returns what it has, with `converged` telling
             which pairs are good. None: 1000 + 100 k.
         max_seconds: Time after which Lanczos does so, once it has k pairs of any quality.
-        eigenvectors: Whether to return eigenvectors.
+        eigenvectors: Whether to return eigenvectors. With an operator of several processes
+            "sharded" returns only the rows `op.processes.rows(P)` that this rank has.
         basis: Vectors Lanczos keeps. None: as many as pay off and fit.
         storage: Where Lanczos keeps them: "memory"; "half" precision, a half of that or less
             (arithmetic stays in the full one, and residuals reach 5e-4 of the norm); "disk", in
@@ -96,14 +99,19 @@ def eigsh(
     check_choice("storage", storage, _STORAGES)
     tol = check_positive("tol", tol)
     memory = None if memory is None else check_positive("memory", memory)
+    if isinstance(eigenvectors, str):
+        check_choice("eigenvectors", eigenvectors, (_SHARDED,))
     if method == "auto" and v0 is None and storage == "auto":
-        method = plan(op, k, memory=memory, eigenvectors=eigenvectors, tol=tol).best.method
-    if method == "dense":
-        return _dense(products, k, which, tol, eigenvectors)
-    if method == "gram":
-        return gram_spectrum(products, k, which, tol, eigenvectors, seed)
-    route = lanczos_route(products, k, tol, memory=memory, storage=storage)
-    capacity = route.basis if basis is None else _capacity(products, k, basis)
+        method = _cheapest(products, k, tol, memory, bool(eigenvectors))
+    if method in ("dense", "gram"):
+        solve = _dense if method == "dense" else gram_spectrum
+        spectrum = solve(products, k, which, tol, bool(eigenvectors), seed)
+        if eigenvectors == _SHARDED and spectrum.eigenvectors is not None:
+            spectrum = replace(spectrum, eigenvectors=spectrum.eigenvectors[products.rows])
+        return spectrum
+    with products.processes.together("the planning of a spectrum"):
+        route = lanczos_route(products, k, tol, memory=memory, storage=storage)
+        capacity = route.basis if basis is None else _capacity(products, k, basis)
     return _lanczos(
         products,
         k,
@@ -113,15 +121,29 @@ def eigsh(
         v0,
         max_matvecs,
         max_seconds,
-        capacity,
-        route.storage,
+        -int(products.processes.largest(-capacity)),
+        products.processes.choose(route.storage),
         eigenvectors,
     )
 
 
-def _dense(products: Products, k: int, which: str, tol: float, eigenvectors: bool) -> Spectrum:
+def _cheapest(
+    products: Products, k: int, tol: float, memory: float | None, eigenvectors: bool
+) -> str:
+    """Return the method of the best plan; with several processes, of rank 0's."""
+    getattr(products.op, "gram_size", None)  # counted by all ranks together, before they plan
+    with products.processes.together("the planning of a spectrum"):
+        best = plan(products.op, k, memory=memory, eigenvectors=eigenvectors, tol=tol).best
+    return products.processes.choose(best.method)
+
+
+def _dense(
+    products: Products, k: int, which: str, tol: float, eigenvectors: bool, seed: int
+) -> Spectrum:
     matrix = products.dense()
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = products.processes.from_first(
+        lambda: tuple(torch.linalg.eigh(matrix)), "a dense eigenproblem"
+    )
     wanted = select(values, k, which).flip(0).to(values.device)
     norm = float(values.abs().max())
     values, vectors = values[wanted], vectors[:, wanted]
@@ -147,13 +169,13 @@ def _lanczos(
     max_seconds: float | None,
     capacity: int,
     storage: str,
-    eigenvectors: bool,
+    eigenvectors: bool | str,
 ) -> Spectrum:
     generator = torch_generator(seed, "eigsh")
 
     def draw() -> torch.Tensor:
         row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
-        return row.to(products.device)
+        return products.part(row).to(products.device)
 
     limit = check_positive_int(
         "max_matvecs", products_limit(k) if max_matvecs is None else max_matvecs
@@ -182,12 +204,13 @@ def products_limit(k: int) -> int:
     return 1000 + 100 * k
 
 
-def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool) -> Spectrum:
+def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool | str) -> Spectrum:
     """Return Ritz pairs of Lanczos as a spectrum, in descending order."""
     values = pairs.values.flip(0).to(products.device, products.dtype)
+    rows = pairs.rows if eigenvectors == _SHARDED else products.whole(pairs.rows)
     return Spectrum(
         eigenvalues=values,
-        eigenvectors=pairs.rows.flip(0).T.contiguous() if eigenvectors else None,
+        eigenvectors=rows.flip(0).T.contiguous() if eigenvectors else None,
         residuals=pairs.residuals.flip(0).to(values),
         matvecs=products.matvecs,
         method="lanczos",

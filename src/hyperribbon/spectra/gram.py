@@ -42,7 +42,11 @@ def gram_spectrum(
     G = check_finite("op.gram()", torch.as_tensor(op.gram())).double()
     G = (G + G.T) / 2
     precision = torch.finfo(products.dtype).eps
-    values, U = torch.linalg.eigh(G) if eigenvectors else (torch.linalg.eigvalsh(G), None)
+    values, *rest = products.processes.from_first(
+        lambda: tuple(torch.linalg.eigh(G)) if eigenvectors else (torch.linalg.eigvalsh(G),),
+        "a dense eigenproblem",
+    )
+    U = rest[0] if rest else None
     top = max(float(values[-1]), 0.0)
     rank = int((values > len(values) * precision * top).sum())
     zeros = products.size - rank

@@ -89,7 +89,7 @@ def lanczos(
         tol: Residuals to reach, relative to the spectral norm.
         capacity: Vectors the basis may hold; more than k unless it holds the whole space.
         start: Rows (b, P) to start from, or None.
-        draw: Gives a random direction (1, P).
+        draw: Gives this rank's part of a random direction (1, P).
         max_matvecs: Products after which the best pairs so far are returned.
         max_seconds: Time after which they are, once there are k.
         storage: Where the basis is kept: "memory", "half" or "disk".
@@ -100,14 +100,14 @@ def lanczos(
         search.begin_chain(draw())
         spared = 1  # every eigenvalue shows in a random chain, once: the last one needs no copy
     else:
-        search.begin_chain(blend(start))
+        search.begin_chain(products.part(blend(start)))
         spared = 0
     confirmed, expected = False, None  # the values the confirming chain, if any, should not change
     while True:
         search.rayleigh_ritz()
         if search.basis.is_complete or products.matvecs >= max_matvecs:
             break
-        if search.basis.size > k and monotonic() >= deadline:
+        if search.basis.size > k and products.is_late(deadline):
             break
         if expected is not None and search.chain_is_over(spared):
             confirmed = search.agrees_with(expected)
@@ -179,7 +179,7 @@ class Search:
     @property
     def residual_norms(self) -> torch.Tensor:
         """True residual norms of the wanted pairs."""
-        return torch.linalg.vector_norm(self.residuals, dim=1).double().cpu()
+        return self.basis.products.norms(self.residuals)
 
     @property
     def looks_solved(self) -> bool:
@@ -243,7 +243,8 @@ class Search:
         large = self.residuals[
             (self.residual_norms > self.tol * self.norm).to(self.residuals.device)
         ]
-        squares, mixing = torch.linalg.eigh((large @ large.T).double().cpu())
+        products = self.basis.products
+        squares, mixing = products.eigh(products.summed((large @ large.T).double().cpu()))
         sizes = squares.clamp(min=0).sqrt()
         floor = (
             max(_PRINCIPAL * float(sizes.max()), 0.5 * self.tol * self.norm) if len(sizes) else 0
@@ -307,10 +308,11 @@ def _with_true_residuals(products: Products, rows: torch.Tensor, norm: float) ->
     """Return pairs with Rayleigh quotients and true residuals, from one more product a row."""
     values, residuals = [], []
     for row in rows:
-        row /= torch.linalg.vector_norm(row)
-        image = products(row)
-        values.append(float(row @ image))
-        residuals.append(float(torch.linalg.vector_norm(image.sub_(row, alpha=values[-1]))))
+        row /= float(products.norms(row.unsqueeze(0)))
+        image = products.images(row.unsqueeze(0))[0]
+        values.append(float(products.summed(row @ image)))
+        image.sub_(row, alpha=values[-1])
+        residuals.append(float(products.norms(image.unsqueeze(0))))
     order = torch.tensor(values).argsort()
     ordered = rows if bool((order.diff() == 1).all()) else rows[order.to(rows.device)]
     pairs = torch.tensor([values, residuals], dtype=torch.float64)[:, order]

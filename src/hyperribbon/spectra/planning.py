@@ -15,7 +15,15 @@ import torch
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.spectra.products import Products
 
-__all__ = ["HALF_TOLERANCE", "Plan", "Route", "lanczos_capacity", "lanczos_route", "plan"]
+__all__ = [
+    "HALF_TOLERANCE",
+    "Plan",
+    "Route",
+    "agreed_capacity",
+    "lanczos_capacity",
+    "lanczos_route",
+    "plan",
+]
 
 HALF_TOLERANCE = 5e-4
 """Smallest relative residual that a basis in half precision reaches: half of its rounding unit."""
@@ -154,9 +162,15 @@ def lanczos_capacity(
         available: Bytes that may be used.
         itemsize: Bytes a stored number takes; None for the operator's precision.
     """
-    vector = 2 * products.size * (products.dtype.itemsize if itemsize is None else itemsize)
-    affordable = max(available - 2 * _product_bytes(products), 0) // 2 // vector
+    vector = 2 * products.length * (products.dtype.itemsize if itemsize is None else itemsize)
+    affordable = max(available - 2 * _product_bytes(products), 0) // 2 // max(vector, 1)
     return min(products.size, max(k + 8, min(_wished(k), affordable)))
+
+
+def agreed_capacity(products: Products, k: int) -> int:
+    """Return the basis vectors to keep for the memory that is free, on the rank with the least."""
+    capacity = lanczos_capacity(products, k, free_memory(products.device))
+    return -int(products.processes.largest(-capacity))
 
 
 def lanczos_route(
@@ -211,13 +225,13 @@ def _lanczos(products: Products, k: int, available: int, rate: float, tol: float
 
 
 def _lanczos_with(storage: str, products: Products, k: int, available: int, rate: float) -> Route:
-    size, item = products.size, products.dtype.itemsize
+    size, part, item = products.size, products.length, products.dtype.itemsize
     stored = 2 if storage == "half" else item
     disk, free = 0, 0
     if storage == "disk":
         free = shutil.disk_usage(tempfile.gettempdir()).free // 2
-        capacity = min(size, max(k + 8, min(3 * k + 24, free // (2 * size * item))))
-        disk = 2 * capacity * size * item
+        capacity = min(size, max(k + 8, min(3 * k + 24, free // (2 * max(part, 1) * item))))
+        disk = 2 * capacity * part * item
     else:
         capacity = lanczos_capacity(products, k, available, stored)
     matvecs = min(size, 4 * k + 40)
@@ -225,9 +239,9 @@ def _lanczos_with(storage: str, products: Products, k: int, available: int, rate
         matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
     kept = min(matvecs, capacity)
     memory = _in_flight(k) * size * item + 2 * _product_bytes(products)
-    memory += 0 if storage == "disk" else 2 * kept * size * stored
-    reading = _READS * kept * size * stored / _BANDWIDTH[storage]
-    step = (_product_flops(products) + 8 * kept * size) / rate + _STEP_SECONDS + reading
+    memory += 0 if storage == "disk" else 2 * kept * part * stored
+    reading = _READS * kept * part * stored / _BANDWIDTH[storage]
+    step = (_product_flops(products) + 8 * kept * part) / rate + _STEP_SECONDS + reading
     fits = memory <= available and disk <= free
     return Route("lanczos", memory, matvecs * step, matvecs, fits, storage, capacity, disk)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import torch
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.processes import ALONE, Processes
 
 __all__ = ["Products", "asymmetry_error"]
+
+_PIECE = 1 << 20  # entries of a vector that are brought to float64 at once
 
 
 class Products:
@@ -19,6 +24,10 @@ class Products:
     arrays and tensors. Vectors go in as tensors (P,) or blocks (P, b) of `dtype` on `device`,
     whatever the operator itself works in.
 
+    An operator of several processes that has `multiply_rows` lets solvers keep vectors in parts:
+    each rank has the rows `rows` of every vector, and inner products are summed over the ranks.
+    With one process a part is the whole vector.
+
     Args:
         op: The operator.
 
@@ -27,6 +36,9 @@ class Products:
         dtype: Precision of the vectors: the operator's own, at least float32.
         device: Where the vectors live.
         matvecs: Products spent so far; a block of b columns counts as b.
+        processes: The ranks that call everything here together.
+        rows: The rows of vectors that this rank keeps.
+        length: Their number.
 
     Raises:
         ArgumentError: It has no shape or no product, is not square, or is complex.
@@ -54,6 +66,11 @@ class Products:
         self.dtype = torch.promote_types(self._input_dtype, torch.float32)
         device = getattr(op, "device", "cpu")
         self.device = torch.device("cpu") if self._numpy else torch.device(device)
+        processes = getattr(op, "processes", ALONE)
+        self.processes = processes if isinstance(processes, Processes) else ALONE
+        self._is_parted = self.processes.is_parallel and hasattr(op, "multiply_rows")
+        self.rows = self.processes.rows(self.size) if self._is_parted else slice(0, self.size)
+        self.length = self.rows.stop - self.rows.start
 
     @property
     def is_explicit(self) -> bool:
@@ -69,13 +86,56 @@ class Products:
         self.matvecs += 1 if block.ndim == 1 else block.shape[1]
         product = self._multiply(block.to(self._input_dtype)).detach().to(self.dtype)
         if not bool(torch.isfinite(product).all()):
-            raise ArgumentError(
-                "op",
-                type(self.op).__name__,
-                "its product with a finite vector holds NaN or infinity",
-                "Check that the loss, the weights and the data are finite.",
-            )
+            raise self.not_finite()
         return product
+
+    def images(self, parts: torch.Tensor) -> torch.Tensor:
+        """Return parts (b, ·) of A v, from those of the vectors v, as rows."""
+        if not self._is_parted:
+            return self(parts[0]).unsqueeze(0) if len(parts) == 1 else self(parts.T).T
+        self.matvecs += len(parts)
+        block = parts.T.to(self._input_dtype)
+        return self.op.multiply_rows(block).detach().to(self.dtype).T
+
+    def part(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part (b, ·) of whole vectors (b, P)."""
+        return rows[:, self.rows]
+
+    def whole(self, parts: torch.Tensor) -> torch.Tensor:
+        """Return whole vectors (b, P) from the ranks' parts."""
+        if not self._is_parted:
+            return parts
+        return self.processes.gather_rows(parts.T.contiguous(), self.size).T
+
+    def summed(self, inner: torch.Tensor) -> torch.Tensor:
+        """Return inner products of whole vectors, from those of the parts."""
+        return self.processes.sum(inner) if self._is_parted else inner
+
+    def norms(self, parts: torch.Tensor) -> torch.Tensor:
+        """Return the norms (b,) of vectors, summed in float64."""
+        squares = torch.zeros(len(parts), dtype=torch.float64, device=parts.device)
+        for piece in parts.split(_PIECE, dim=1):
+            squares += torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64).square()
+        return self.summed(squares.cpu()).sqrt()
+
+    def eigh(self, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return eigenvalues and eigenvectors of a small matrix, the same on all ranks."""
+        values, vectors = torch.linalg.eigh(matrix)
+        values, vectors = self.processes.agree(values, vectors)
+        return values, vectors
+
+    def is_late(self, deadline: float) -> bool:
+        """Whether a moment, by `time.monotonic`, has passed on some rank."""
+        return deadline < inf and bool(self.processes.largest(float(monotonic() >= deadline)))
+
+    def not_finite(self) -> ArgumentError:
+        """Return the error for a product that is not finite."""
+        return ArgumentError(
+            "op",
+            type(self.op).__name__,
+            "its product with a finite vector holds NaN or infinity",
+            "Check that the loss, the weights and the data are finite.",
+        )
 
     def dense(self) -> torch.Tensor:
         """Return the matrix in float64, from products with the identity when not written out.

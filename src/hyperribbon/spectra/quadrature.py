@@ -60,7 +60,8 @@ def density(
     rules = []
     for _ in range(probes):
         probe = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
-        rules.append(_quadrature(products, probe.to(products.device), min(steps, products.size)))
+        probe = products.part(probe).to(products.device)
+        rules.append(_quadrature(products, probe, min(steps, products.size)))
     low = min(float(nodes[0]) for nodes, _ in rules)
     high = max(float(nodes[-1]) for nodes, _ in rules)
     span = max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-30)

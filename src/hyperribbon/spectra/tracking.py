@@ -13,7 +13,7 @@ from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.eigensolvers import as_spectrum, eigsh, products_limit
 from hyperribbon.spectra.lanczos import Search, blend
-from hyperribbon.spectra.planning import free_memory, lanczos_capacity
+from hyperribbon.spectra.planning import agreed_capacity
 from hyperribbon.spectra.products import Products
 
 __all__ = ["Tracker", "track"]
@@ -105,12 +105,13 @@ class Tracker:
 
         def draw() -> torch.Tensor:
             row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
-            return (row / torch.linalg.vector_norm(row)).to(products.device)
+            return products.part(row / torch.linalg.vector_norm(row)).to(products.device)
 
-        start = blend(vectors.T.to(products.device, products.dtype)) + _NOISE * draw()
+        start = blend(vectors.T.to(products.device, products.dtype))
         if self._guard is not None:
             start = start + _GUARD * self._guard.to(products.device, products.dtype).sum(0)
-        capacity = lanczos_capacity(products, self.k, free_memory(products.device))
+        start = products.part(start) + _NOISE * draw()
+        capacity = agreed_capacity(products, self.k)
         search = Search(products, self.k, self.which, self.tol, capacity)
         search.begin_chain(start)
         search.rayleigh_ritz()
@@ -119,7 +120,8 @@ class Tracker:
                 break
             search.improve(draw)
             search.rayleigh_ritz()
-        return as_spectrum(products, search.pairs(), self.tol, True), search.next_best()
+        guard = products.whole(search.next_best())
+        return as_spectrum(products, search.pairs(), self.tol, True), guard
 
 
 def track(
