@@ -35,7 +35,8 @@ class Fisher(FactoredOperator):
         variance: Of the Gaussian: a number σ², a matrix Σ (C, C), or a function of the inputs
             that returns Σ(x) as (n,), (n, C) or (n, C, C).
         samples: Draws a sample, for "mc".
-        seed: Of the draws.
+        seed: Of the draws. A sample's draws depend on its place in the data (of all ranks, in
+            their order), so neither batches nor processes change them.
         params: Name pattern, list of names or predicate that chooses parameters.
         mask: Entries of the parameters that are coordinates.
         forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.

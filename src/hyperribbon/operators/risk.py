@@ -107,10 +107,11 @@ class Risk:
             self.space = ParameterSpace.of_model(model, params, mask)
             self.memory = check_positive("memory", MEMORY if memory is None else memory)
             self.loss: Loss | None = None if loss is None else recognise(loss)
+        theirs = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         model = unsharded(model)
         self._caller = _Caller(model, forward)
         self._state = {
-            f"model.{name}": tensor.detach().clone()
+            f"model.{name}": tensor.detach().clone() if id(tensor) in theirs else tensor.detach()
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
         }
         first = self._state[f"model.{self.space.names[0]}"]

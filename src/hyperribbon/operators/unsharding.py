@@ -85,6 +85,8 @@ def _whole(tensor: Any, known: dict[int, Any]) -> torch.Tensor | None:
         return tensor
     if id(tensor) not in known:
         whole = tensor.detach().full_tensor()
+        if tensor.device_mesh.size() == 1:
+            whole = whole.clone()
         known[id(tensor)] = (
             nn.Parameter(whole, requires_grad=tensor.requires_grad)
             if isinstance(tensor, nn.Parameter)
