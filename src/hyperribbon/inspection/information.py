@@ -18,6 +18,7 @@ from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, as_array
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.operators.likelihoods import Categorical, Gaussian
+from hyperribbon.operators.risk import Risk
 
 __all__ = ["fisher_part", "gauss_newton_factor"]
 
@@ -81,23 +82,31 @@ def gauss_newton_factor(subject: Subject) -> tuple[str, float] | None:
     risk = subject.hessian.risk
     likelihoods = ["categorical"] if is_classification(subject) else ["bernoulli", "gaussian"]
     for likelihood in likelihoods:
-        ratios = []
-        for chunk in risk.chunks():
-            outputs = chunk.point.outputs
-            generator = torch_generator(0, "fisher", chunk.start)
-            u = torch.randn(1, *outputs.shape, generator=generator, dtype=outputs.dtype)
-            u = u.to(outputs.device)
-            curved = risk.criterion.curvature(outputs, chunk.targets, u)
-            information = _information(likelihood, outputs, chunk.inputs, u)
-            size = float(information.abs().max())
-            ratio = float((information * curved).sum() / (curved * curved).sum())
-            if not float((information - ratio * curved).abs().max()) <= _EQUAL * size:
-                break
-            ratios.append(ratio)
-        else:
-            if max(ratios) - min(ratios) <= _EQUAL * max(ratios):
-                return likelihood, ratios[0] * risk.amount / risk.samples
+        with subject.processes.together("a comparison of curvatures"):
+            own = _ratios(risk, likelihood)
+        found = subject.processes.gather(own)
+        ratios = [ratio for share in found for ratio in share or ()]
+        if None not in found and max(ratios) - min(ratios) <= _EQUAL * max(ratios):
+            return likelihood, ratios[0] * risk.amount / risk.samples
     return None
+
+
+def _ratios(risk: Risk, likelihood: str) -> list[float] | None:
+    """Return the ratio of each chunk of this rank; None when one has no single ratio."""
+    ratios = []
+    for chunk in risk.chunks():
+        outputs = chunk.point.outputs
+        generator = torch_generator(0, "fisher", chunk.start)
+        u = torch.randn(1, *outputs.shape, generator=generator, dtype=outputs.dtype)
+        u = u.to(outputs.device)
+        curved = risk.criterion.curvature(outputs, chunk.targets, u)
+        information = _information(likelihood, outputs, chunk.inputs, u)
+        size = float(information.abs().max())
+        ratio = float((information * curved).sum() / (curved * curved).sum())
+        if not float((information - ratio * curved).abs().max()) <= _EQUAL * size:
+            return None
+        ratios.append(ratio)
+    return ratios
 
 
 def _information(likelihood: str, outputs: torch.Tensor, inputs: object, u: torch.Tensor):
