@@ -4,8 +4,6 @@ import re
 import runpy
 from pathlib import Path
 
-import pytest
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -16,18 +14,26 @@ def run(name, *arguments):
 def test_every_tutorial_is_tested_here_or_with_the_recorder():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert names == {
-        "edge_of_stability", "inspect_a_model", "record_training", "which_weights_matter",
+        "inspect_a_model", "record_training", "step_and_sharpness", "which_weights_matter",
     }  # fmt: skip
 
 
-def test_the_sharpness_climbs_to_the_edge_of_stability(tmp_path, capsys):
-    run("edge_of_stability", tmp_path)
-    lines = [[float(n) for n in re.findall(r"\d+\.?\d*", line)]
-             for line in capsys.readouterr().out.splitlines()]  # fmt: skip
-    assert len(lines) == 3
-    for _, start, end, _, limit, _ in lines:
-        assert start < limit
-        assert end == pytest.approx(limit, rel=0.25)
+def test_larger_steps_end_in_flatter_places(tmp_path, capsys):
+    run("step_and_sharpness", tmp_path)
+    printed = capsys.readouterr().out.splitlines()
+    ends, limits = zip(
+        *(
+            [
+                float(re.search(pattern, line)[1])
+                for pattern in (r"start, ([\d.]+)", r"2/η = ([\d.]+)")
+            ]
+            for line in printed
+        ),
+        strict=True,
+    )
+    assert len(ends) == 3
+    assert ends[0] > 1.5 * ends[1] > 1.5**2 * ends[2]
+    assert all(end < limit for end, limit in zip(ends, limits, strict=True))
 
 
 def test_an_inspected_model_has_its_report(tmp_path, capsys):

@@ -1,10 +1,10 @@
-"""Watch the sharpness climb to 2/η: full-batch gradient descent at the edge of stability.
+"""Watch the sharpness along the training: larger steps end in flatter places.
 
-Gradient descent with step η is stable on a quadratic while its curvature is below 2/η. Networks
-train into that bound and stay there. Three rates, the leading eigenvalue tracked from its last
-eigenvector.
+Gradient descent with step η is stable on a quadratic while its curvature is below 2/η. Three rates
+from the same start, the leading Hessian eigenvalue tracked from its last eigenvector: few products
+a record.
 
-    python examples/edge_of_stability.py [FOLDER]
+    python examples/step_and_sharpness.py [FOLDER]
 """
 
 import sys
@@ -25,7 +25,6 @@ def descend(folder: Path, rate: float, data: tuple[torch.Tensor, torch.Tensor]) 
     model, loss = mlp((64, 32, 10), "tanh", seed=0), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
 
-    # The tracker starts each spectrum from the last one's eigenvectors: a few products a record.
     sharpness = hr.Tracker(1, lambda model: hr.Hessian(model, loss, data), tol=1e-2)
     recorder = hr.Recorder(
         folder, every=f"{EVERY}it", weights=False, measure=[Measurement("hessian", sharpness)]
@@ -40,7 +39,7 @@ def descend(folder: Path, rate: float, data: tuple[torch.Tensor, torch.Tensor]) 
     return recorder.trajectory
 
 
-def main(folder: str = "runs/edge_of_stability") -> None:
+def main(folder: str = "runs/step_and_sharpness") -> None:
     data = hr.load_data("digits", limit=300).flat()
     for rate in RATES:
         trajectory = descend(Path(folder) / f"rate-{rate}", rate, data)
