@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -106,7 +107,7 @@ def bhattacharyya(
         both = []
         for name, models in (("P", left), ("Q", right)):
             if models is not None:
-                ready, empty, raised = _apply_rule(name, models[:, part], log, floor)
+                ready, empty, raised = _apply_rule(name, models[:, part], log, floor, workers)
                 both.append(ready)
                 zeros, floored = zeros + empty, floored + raised
         distances, tiny = sum_logs(both[0], both[-1], log, precision, workers)
@@ -143,25 +144,20 @@ def _models(name: str, given: Any) -> np.ndarray:
 
 
 def _apply_rule(
-    name: str, models: np.ndarray, log: bool, floor: float | None
+    name: str, models: np.ndarray, log: bool, floor: float | None, workers: int
 ) -> tuple[np.ndarray, int, int]:
     """Check that these are probabilities and apply the floor; count zeros and raised entries."""
-    classes = np.ones(models.shape[2], dtype=models.dtype)
-    lowest = models.min()
-    if log:
-        with np.errstate(over="ignore"):
-            mass = np.exp(models) @ classes
-        zeros = int(np.isneginf(models).sum()) if np.isneginf(lowest) else 0
-    else:
-        mass = models @ classes
-        zeros = int((models == 0).sum()) if lowest == 0 else 0
-    if not np.abs(mass - 1).max() < 1e-3 or (not log and lowest < 0):
+    with ThreadPoolExecutor(workers) as pool:
+        parts = np.array_split(models, min(workers, len(models)))
+        looked = list(pool.map(lambda part: _look(part, log), parts))
+    if not all(proper for proper, _ in looked):
         raise ArgumentError(
             name,
             models,
             "its rows are not probabilities that sum to one",
             "Apply softmax first, or log_softmax and log=True.",
         )
+    zeros = sum(empty for _, empty in looked)
     if floor is None:
         return models, zeros, 0
     check_positive("floor", floor)
@@ -170,3 +166,17 @@ def _apply_rule(
     if log:
         return raised - np.log(np.exp(raised).sum(axis=2, keepdims=True)), zeros, int(low.sum())
     return raised / raised.sum(axis=2, keepdims=True), zeros, int(low.sum())
+
+
+def _look(models: np.ndarray, log: bool) -> tuple[bool, int]:
+    """Return whether all rows are probabilities, and how many of these are zero."""
+    classes = np.ones(models.shape[2], dtype=models.dtype)
+    lowest = models.min()
+    if log:
+        with np.errstate(over="ignore"):
+            mass = np.exp(models) @ classes
+    else:
+        mass = models @ classes
+    nothing = -np.inf if log else 0
+    zeros = int((models == nothing).sum()) if lowest == nothing else 0
+    return bool(np.abs(mass - 1).max() < 1e-3 and (log or lowest >= 0)), zeros

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 __all__ = ["PRECISIONS", "Precision", "sum_logs"]
 
-_TILE = 100  # most models in a tile: a group of float32 tiles stays in a core's second cache
-_GROUP = 16  # most affinities multiplied before one logarithm
+_TILE = 100  # most models in a tile: a group's affinities stay in a core's second cache
+_GROUP = 16  # affinities multiplied in their own precision
 _BLAS_THREADS_FROM = 1 << 18  # multiplications above which OpenBLAS starts threads of its own
 
 
@@ -23,13 +23,15 @@ class Precision:
     Attributes:
         dtype: The type.
         smallest: Products and affinities below this may have lost digits to underflow.
+        fold: How many numbers down to `smallest` float64 can multiply without underflow.
     """
 
     dtype: type
     smallest: float
+    fold: int
 
 
-PRECISIONS = {"single": Precision(np.float32, 1e-30), "double": Precision(np.float64, 1e-290)}
+PRECISIONS = {"single": Precision(np.float32, 1e-30, 9), "double": Precision(np.float64, 1e-290, 1)}
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,12 @@ def sum_logs(
         workers: Threads.
     """
     kind = PRECISIONS[precision]
-    rows = _cut(left, log, kind)
     symmetric = right is left
-    columns = rows if symmetric else _cut(right, log, kind)
     result = np.zeros((len(left), len(right)))
+
+    def cut(models: np.ndarray) -> list[_Tile]:
+        starts = range(0, len(models), _TILE)
+        return list(pool.map(lambda start: _cut(models, start, log, kind), starts))
 
     def fill(pair: tuple[_Tile, _Tile]) -> int:
         row, column = pair
@@ -66,12 +70,14 @@ def sum_logs(
         result[at, column.start : column.start + block.shape[1]] = block
         return tiny
 
-    pairs = [(r, c) for r in rows for c in columns if not symmetric or c.start > r.start]
-    if symmetric:
-        pairs += [pair for tile in rows for pair in _upper_half(tile)]
     heavy = workers > 1 and _TILE**2 * left.shape[2] > _BLAS_THREADS_FROM
     quiet = threadpool_limits(1, user_api="blas") if heavy else nullcontext()
     with quiet, ThreadPoolExecutor(workers) as pool:
+        rows = cut(left)
+        columns = rows if symmetric else cut(right)
+        pairs = [(r, c) for r in rows for c in columns if not symmetric or c.start > r.start]
+        if symmetric:
+            pairs += [pair for tile in rows for pair in _upper_half(tile)]
         tiny = sum(pool.map(fill, pairs))
     if symmetric:
         above = np.triu(result, 1)
@@ -80,51 +86,74 @@ def sum_logs(
 
 
 def _upper_half(tile: _Tile) -> list[tuple[_Tile, _Tile]]:
-    """Return two pairs that cover a tile's pairs of different models, a quarter left out."""
+    """Return two pairs that cover a tile's pairs of different models, a quarter left out.
+
+    The second half meets a copy of itself: numpy multiplies a matrix by its own transpose with
+    another routine, three times slower at this size.
+    """
     half = (len(tile.models) + 1) // 2
     first = _Tile(tile.start, tile.models[:half], tile.roots[:, :, :half])
     second = _Tile(tile.start + half, tile.models[half:], tile.roots[:, :, half:])
-    return [(first, tile), (second, second)] if len(second.models) else [(first, tile)]
+    if not len(second.models):
+        return [(first, tile)]
+    return [(first, tile), (second, replace(second, roots=second.roots.copy()))]
 
 
-def _cut(models: np.ndarray, log: bool, kind: Precision) -> list[_Tile]:
-    tiles, start = [], 0
-    for part in np.array_split(models, -(-len(models) // _TILE)):
-        values = part.astype(kind.dtype, copy=False)
-        roots = np.exp(values / 2) if log else np.sqrt(values)
-        tiles.append(_Tile(start, part, np.ascontiguousarray(roots.transpose(1, 2, 0))))
-        start += len(part)
-    return tiles
+def _cut(models: np.ndarray, start: int, log: bool, kind: Precision) -> _Tile:
+    part = models[start : start + _TILE]
+    values = part.astype(kind.dtype, copy=False)
+    roots = np.exp(values / 2) if log else np.sqrt(values)
+    return _Tile(start, part, np.ascontiguousarray(roots.transpose(1, 2, 0)))
 
 
 def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.ndarray, int]:
+    """Return the sums for one pair of tiles and its underflows.
+
+    Affinities of a group of samples are multiplied in their own precision and the products of
+    groups in float64 before a logarithm is taken. A group whose product comes near underflow for
+    some pair is done again, with fewer affinities multiplied.
+    """
     left, right = row.roots.transpose(0, 2, 1), column.roots
-    total = np.zeros((left.shape[1], right.shape[2]))
-    buffer = np.empty((_GROUP, *total.shape), dtype=kind.dtype)
-    product = np.empty(total.shape, dtype=kind.dtype)
-    tiny = 0
-
-    def take(affinities: np.ndarray, first: int) -> int:
-        """Subtract the logarithms of a group: of its product, or of halves if that underflows."""
-        count = len(affinities)
-        np.multiply.reduce(affinities, axis=0, out=product)
-        if product.min() >= kind.smallest:
-            np.subtract(total, np.log(product, out=product), out=total)
-            return 0
-        if count > 1:
-            half = count // 2
-            return take(affinities[:half], first) + take(affinities[half:], first + half)
-        low = np.nonzero(product < kind.smallest)
-        product[low] = 1
-        np.subtract(total, np.log(product, out=product), out=total)
-        total[low] -= _log_affinities(row.models[low[0], first], column.models[low[1], first], log)
-        return len(low[0])
-
-    for start in range(0, len(left), _GROUP):
-        stop = min(start + _GROUP, len(left))
-        affinities = np.matmul(left[start:stop], right[start:stop], out=buffer[: stop - start])
-        tiny += take(affinities, start)
+    shape = (left.shape[1], right.shape[2])
+    total, tiny = np.zeros(shape), 0
+    affinities = np.empty((_GROUP, *shape), dtype=kind.dtype)
+    products = np.empty((kind.fold, *shape), dtype=kind.dtype)
+    folded = np.empty(shape)
+    groups = [slice(s, min(s + _GROUP, len(left))) for s in range(0, len(left), _GROUP)]
+    for first in range(0, len(groups), kind.fold):
+        some = groups[first : first + kind.fold]
+        for group, product in zip(some, products, strict=False):
+            found = affinities[: group.stop - group.start]
+            np.matmul(left[group], right[group], found)
+            np.multiply.reduce(found, 0, None, product)
+        taken = products[: len(some)]
+        low = taken.reshape(len(some), -1).min(axis=1) < kind.smallest
+        for number in np.flatnonzero(low):
+            logs, small = _careful(row, column, some[number], log, kind)
+            total -= logs
+            tiny += small
+            taken[number] = 1
+        np.multiply.reduce(taken, 0, np.float64, folded)
+        total -= np.log(folded, folded)
     return total, tiny
+
+
+def _careful(
+    row: _Tile, column: _Tile, group: slice, log: bool, kind: Precision
+) -> tuple[np.ndarray, int]:
+    """Return Σ log of a group's affinities and how many of them were too small to use."""
+    affinities = row.roots[group].transpose(0, 2, 1) @ column.roots[group]
+    low = np.nonzero(affinities < kind.smallest)
+    affinities[low] = 1
+    logs = np.zeros(affinities.shape[1:])
+    for first in range(0, len(affinities), kind.fold):
+        logs += np.log(affinities[first : first + kind.fold].prod(axis=0, dtype=np.float64))
+    sample, one, other = low
+    exact = _log_affinities(
+        row.models[one, group.start + sample], column.models[other, group.start + sample], log
+    )
+    np.add.at(logs, (one, other), exact)
+    return logs, len(sample)
 
 
 def _log_affinities(left: np.ndarray, right: np.ndarray, log: bool) -> np.ndarray:

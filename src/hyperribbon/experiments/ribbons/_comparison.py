@@ -6,7 +6,7 @@ import numpy as np
 
 from hyperribbon.manifold import InPCA, explained_stress
 
-__all__ = ["apart_at_equal_progress", "four_ways"]
+__all__ = ["apart_at_equal_progress", "four_ways", "without_each"]
 
 _DEPTH = 50
 _WINDOW = 0.05
@@ -29,6 +29,17 @@ def four_ways(distances: np.ndarray, is_linear: np.ndarray) -> np.ndarray:
         curves.append(
             explained_stress(distances[np.ix_(used, used)], coordinates, space.time_like_)
         )
+    return np.array(curves)
+
+
+def without_each(distances: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
+    """Return the explained stress of all models but one architecture's, for each: (count, k)."""
+    depth = min(_DEPTH, *(int((owner != left).sum()) - 1 for left in range(count)))
+    curves = []
+    for left in range(count):
+        kept = owner != left
+        space = InPCA(depth, metric="precomputed").fit(distances[np.ix_(kept, kept)])
+        curves.append(space.explained_stress_)
     return np.array(curves)
 
 

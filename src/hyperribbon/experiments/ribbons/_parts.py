@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
 from hyperribbon.theory.ribbons import Ribbon
 
-__all__ = ["PRESETS", "Config", "Result", "compute"]
+__all__ = ["PRESETS", "Config", "Result", "compute", "nearer_to_targets"]
 
 
 @dataclass(frozen=True)
@@ -125,3 +125,14 @@ def compute(config: Config, context: Context) -> Result:
         initialisations=config.batches * config.initialisations,
         steps=config.steps,
     )
+
+
+def nearer_to_targets(result: Result, whole: Literal["P", "P1"]) -> tuple[np.ndarray, int]:
+    """Return which eigenvalues of P or P₁ are nearer to P₁^y than to P₁^σ, and the handover.
+
+    Distances are those of logarithms; the handover is the first index, counted from 1, at which
+    the part of the targets is below that of the initial weights.
+    """
+    logs = np.log(np.maximum([getattr(result, whole), result.P1_y, result.P1_sigma], 1e-300))
+    handover = int((result.P1_y < result.P1_sigma).argmax()) + 1
+    return np.abs(logs[0] - logs[1]) < np.abs(logs[0] - logs[2]), handover

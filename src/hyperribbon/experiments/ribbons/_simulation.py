@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core import numpy_generator
+from hyperribbon.core import Band, numpy_generator
 from hyperribbon.core.data import sloppy_inputs
 from hyperribbon.theory.ribbons import Ribbon
 
-__all__ = ["fixed_problem", "moments_of_training", "pca_spectra"]
+__all__ = ["fixed_problem", "moments_of_training", "pca_spectra", "sampling_band"]
 
 
 def fixed_problem(item: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Ribbon]:
@@ -88,3 +88,18 @@ def pca_spectra(
         mean = sum(np.asarray(batch["first"][index]) for batch in batches) / points
         spectra.append(np.linalg.eigvalsh(second - np.outer(mean, mean))[::-1])
     return np.array(spectra)
+
+
+def sampling_band(spectrum: np.ndarray, initialisations: int) -> Band:
+    """Return where the largest eigenvalue of P(N, T) lies, over that of P(T).
+
+    A covariance P estimated from N independent Gaussian points is off by
+
+        ‖P̂ − P‖ ≤ ‖P‖·(2√(r/N) + r/N),   r = tr P/‖P‖,
+
+    in the mean (V. Koltchinskii and K. Lounici, 2017, with the constant of R. van Handel), and
+    eigenvalues move by no more (Weyl). The T points of a trajectory are averaged first, which can
+    only help.
+    """
+    share = spectrum.sum() / spectrum.max() / initialisations
+    return Band.around(1.0, "closed form", atol=float(2 * np.sqrt(share) + share))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import moments_of_training
+from hyperribbon.experiments.ribbons._simulation import moments_of_training, sampling_band
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, decay_base, spectrum_bound, target_decay_bound
 
@@ -65,6 +65,7 @@ class Result:
         violations_lemma1: Of Lemma 1.
         tightest: Largest ratio of truth to bound over all cases, index 2 and above.
         rates: (s,), how many times faster P₁^y decays than Lemma 1 says.
+        initialisations: Trained models for each slope.
     """
 
     slopes: np.ndarray
@@ -76,6 +77,7 @@ class Result:
     violations_lemma1: int
     tightest: float
     rates: np.ndarray
+    initialisations: int
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -123,6 +125,7 @@ def compute(config: Config, context: Context) -> Result:
         violations_lemma1=sum(test["lemma1"] for test in tests),
         tightest=max(test["tightest"] for test in tests),
         rates=np.array([_rate(ribbon) for ribbon in ribbons]),
+        initialisations=config.initialisations,
     )
 
 
@@ -177,10 +180,20 @@ def plot(result: Result) -> Figure:
     return figure
 
 
+def _deviation(result: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Return relative differences of λ₂/λ₁ and λ₃/λ₁ from the closed form and their error.
+
+    Both eigenvalues of the ratio move by the error of the covariance, in units of λ₁.
+    """
+    found = np.abs(result.simulated / result.truth - 1)[:, 1:3]
+    moves = [sampling_band(truth, result.initialisations).high - 1 for truth in result.truth]
+    return found, np.array(moves)[:, None] * (1 / result.truth[:, 1:3] + 1)
+
+
 def claims(result: Result) -> list[Claim]:
     """Judge the lemmas, the decay of the targets' part and the simulation."""
     informative = (result.bound.min(axis=1) < 1).sum()
-    deviation = np.abs(result.simulated / result.truth - 1)[:, :3].max()
+    deviation, allowed = _deviation(result)
     return [
         Claim.judge(
             f"{ID}/lemma-3",
@@ -205,7 +218,7 @@ def claims(result: Result) -> list[Claim]:
             statement="The targets' part decays about twice as fast as Lemma 1 says",
             expected=Band(1.5, 2.5, "paper"),
             measured=np.median(result.rates),
-            why="median over slopes of the decay an index over ln ρ; by slope "
+            why="twice, rounded; median over slopes of the decay an index over ln ρ; by slope "
             + ", ".join(f"{rate:.1f}" for rate in result.rates),
         ),
         Claim.judge(
@@ -219,9 +232,10 @@ def claims(result: Result) -> list[Claim]:
         Claim.judge(
             f"{ID}/simulation",
             place="Eq. (5)",
-            statement="Trained models have the closed form's first three relative eigenvalues",
-            expected=Band.at_most(0.15, "closed form"),
-            measured=deviation,
-            why="largest relative difference",
+            statement="Trained models have the closed form's second and third relative eigenvalues",
+            expected=Band.at_most(1.0, "closed form"),
+            measured=(deviation / allowed).max(),
+            why="largest difference over the error of a covariance from "
+            f"{result.initialisations} models; relative differences up to {deviation.max():.1%}",
         ),
     ]

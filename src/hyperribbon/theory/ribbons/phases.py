@@ -14,7 +14,7 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
-from hyperribbon.theory.ribbons.sums import mean_powers, pair_sums, square_sums
+from hyperribbon.theory.ribbons.sums import complements, mean_powers, pairs, square_sums
 from hyperribbon.theory.ribbons.truncation import Count, count_dimensions
 
 __all__ = ["PhaseDiagram", "phase_diagram", "smallest_model"]
@@ -130,17 +130,22 @@ def _count(
     pull = np.maximum(eigenvalues * (squares - means**2), 0)
     diagonal = (spread + ratios[:, None, None] ** 2 * pull).reshape(-1, len(eigenvalues))
     roots = np.sqrt(eigenvalues)
+    moved, flips = complements(rates, T[:, None])
+    gaps = pairs(*complements(rates, 1.0))
+    weights = np.divide(np.outer(roots, roots), gaps, out=np.zeros_like(gaps), where=gaps > 0)
 
     def block(rows: np.ndarray, at: np.ndarray) -> np.ndarray:
         which, when = np.divmod(rows, len(T))
-        time = T[when]
-        mean = means[when[:, None], at] * roots[at]
-        drawn = roots[at][:, :, None] * roots[at][:, None, :]
-        matrix = drawn * pair_sums(rates[at], time) / time[:, None, None]
+        size = at.shape[1]
+        here = when[:, None], at
+        mean = means[here] * roots[at]
+        matrix = pairs(moved[here], flips[here])
+        matrix *= weights if size == len(roots) else weights[at[:, :, None], at[:, None, :]]
+        matrix /= T[when][:, None, None]
         matrix -= mean[:, :, None] * mean[:, None, :]
         matrix *= ratios[which][:, None, None] ** 2
-        line = np.arange(at.shape[1])
-        matrix[:, line, line] += spread[when[:, None], at]
+        line = np.arange(size)
+        matrix[:, line, line] += spread[here]
         return matrix
 
     return count_dimensions(diagonal, block, fraction)

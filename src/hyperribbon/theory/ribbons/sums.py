@@ -11,32 +11,36 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["mean_powers", "noise_average", "pair_sums", "square_sums"]
+__all__ = ["complements", "mean_powers", "noise_average", "pair_sums", "pairs", "square_sums"]
 
 
 def pair_sums(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
     """Return Σ_{t<T} (dᵢdⱼ)^t for all pairs: (..., n, n) from rates (..., n) and steps (...)."""
     T = np.asarray(steps, dtype=float)[..., None]
-    moved, flips = _complement(rates, T)
-    gap, flip = _complement(rates, 1.0)
-    return _divide(
-        _union(moved[..., :, None], moved[..., None, :], flips[..., :, None] ^ flips[..., None, :]),
-        _union(gap[..., :, None], gap[..., None, :], flip[..., :, None] ^ flip[..., None, :]),
-        T[..., None],
-    )
+    return _divide(pairs(*complements(rates, T)), pairs(*complements(rates, 1.0)), T[..., None])
+
+
+def pairs(moved: np.ndarray, flips: np.ndarray) -> np.ndarray:
+    """Return 1 − (dᵢdⱼ)^power for all pairs from `complements`: (..., n, n) from (..., n)."""
+    union = (1 - moved)[..., :, None] * moved[..., None, :]
+    union += moved[..., :, None]
+    if flips.any():
+        opposite = flips[..., :, None] ^ flips[..., None, :]
+        np.subtract(2, union, out=union, where=opposite)
+    return union
 
 
 def square_sums(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
     """Return Σ_{t<T} d^{2t}, the diagonal of `pair_sums`: (..., n)."""
     T = np.asarray(steps, dtype=float)[..., None]
-    moved, _ = _complement(rates, T)
-    return _divide(_union(moved, moved, False), rates * (2 - rates), T)
+    moved, _ = complements(rates, T)
+    return _divide(moved * (2 - moved), rates * (2 - rates), T)
 
 
 def mean_powers(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
     """Return (1/T) Σ_{t<T} d^t: (..., n)."""
     T = np.asarray(steps, dtype=float)[..., None]
-    moved, flips = _complement(rates, T)
+    moved, flips = complements(rates, T)
     return _divide(np.where(flips, 2 - moved, moved), rates, T) / T
 
 
@@ -55,17 +59,11 @@ def noise_average(rates: np.ndarray, steps: int) -> np.ndarray:
     return np.where(far, direct, series)
 
 
-def _complement(rates: np.ndarray, power: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+def complements(rates: np.ndarray, power: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """Return 1 − |d|^power and whether d^power is negative."""
     with np.errstate(divide="ignore"):
         moved = -np.expm1(power * np.log1p(-np.minimum(rates, 2 - rates)))
     return moved, (rates > 1) & (np.mod(power, 2) == 1)
-
-
-def _union(a: np.ndarray, b: np.ndarray, opposite: np.ndarray | bool) -> np.ndarray:
-    """Return 1 − (dᵢdⱼ)^power from 1 − |d|^power and whether the signs of the two differ."""
-    union = a + b - a * b
-    return np.where(opposite, 2 - union, union) if np.any(opposite) else union
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray, limit: np.ndarray) -> np.ndarray:
