@@ -72,8 +72,8 @@ def claims(result: Result) -> list[Claim]:
             statement="The mean's part P2 is negligible beside the largest eigenvalue of P1",
             expected=Band.at_most(0.1, "paper"),
             measured=result.lambda_P2 / result.P1[0],
-            why="negligible is below a tenth; λ(P2) falls as 1/T² only for T ≫ 1/(αλn), here 18,000 "
-            "steps",
+            why="negligible is below a tenth; λ(P2) falls as 1/T² only for T ≫ 1/(αλn), here "
+            "18,000 steps",
         ),
         Claim.judge(
             f"{ID}/simulation",
