@@ -124,8 +124,8 @@ def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.nda
         some = groups[first : first + kind.fold]
         for group, product in zip(some, products, strict=False):
             found = affinities[: group.stop - group.start]
-            np.matmul(left[group], right[group], found)
-            np.multiply.reduce(found, 0, None, product)
+            np.matmul(left[group], right[group], out=found)
+            np.multiply.reduce(found, axis=0, out=product)
         taken = products[: len(some)]
         low = taken.reshape(len(some), -1).min(axis=1) < kind.smallest
         for number in np.flatnonzero(low):
@@ -133,8 +133,8 @@ def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.nda
             total -= logs
             tiny += small
             taken[number] = 1
-        np.multiply.reduce(taken, 0, np.float64, folded)
-        total -= np.log(folded, folded)
+        np.multiply.reduce(taken, axis=0, dtype=np.float64, out=folded)
+        total -= np.log(folded, out=folded)
     return total, tiny
 
 

@@ -188,7 +188,8 @@ def _maps(result: Result) -> Figure:
         )
         axis.clabel(lines, fmt="%d", fontsize=7)
         axis.set(yscale="log", xlabel="slope $c$", ylim=(1, result.steps[-1]))
-        axis.set_title(rf"({letter}) $\sigma_*/\sigma_w={ratio:g}$")
+        note = ", circles: trained" if ratio == 3 else ""
+        axis.set_title(rf"({letter}) $\sigma_*/\sigma_w={ratio:g}${note}")
         if ratio == 3:
             _mark_simulations(axis, result, norm)
     axes[0].set_ylabel("training time $T$")
@@ -205,8 +206,6 @@ def _mark_simulations(axis: Any, result: Result, norm: LogNorm) -> None:
         c, T, c=result.simulated, norm=norm, cmap=SEQUENTIAL, s=26, edgecolors="white",
         linewidths=0.9, zorder=3, clip_on=False,
     )  # fmt: skip
-    axis.text(0.98, 0.97, "circles: trained models", transform=axis.transAxes, color="white",
-              fontsize=7, ha="right", va="top")  # fmt: skip
 
 
 def _surfaces(result: Result) -> Figure:
