@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim, derive_seed
@@ -51,8 +51,8 @@ class Config:
     panel_ratios: tuple[float, ...] = (4.8, 3.0, 1.0)
     slopes: int = 100
     times: int = 120
-    ratios: int = 24
-    coarse: int = 48
+    ratios: int = 32
+    coarse: int = 64
     simulated_slopes: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0)
     simulated_times: tuple[int, ...] = (1, 32, 562)
     initialisations: int = 4000
@@ -233,12 +233,14 @@ def _contours(result: Result) -> Figure:
     for axis, letter, level, levels, edge in zip(
         axes, "ef", _LEVELS, _RATIO_LEVELS, result.boundaries, strict=False
     ):
-        drawn = np.ma.masked_invalid(np.where(edge > 0, edge, np.nan))
+        drawn = np.ma.masked_invalid(np.log(np.where(edge > 0, edge, np.nan)))
+        logs = np.log(levels)
         lines = axis.contour(
-            result.grid_slopes, result.grid_steps, drawn.T, levels=levels,
-            cmap=SEQUENTIAL, linewidths=1.3, norm=LogNorm(levels[0], levels[-1] * 1.4),
+            result.grid_slopes, result.grid_steps, drawn.T, levels=logs, cmap=SEQUENTIAL,
+            linewidths=1.3, norm=Normalize(logs[0], logs[-1] + 0.35),
         )  # fmt: skip
-        axis.clabel(lines, fmt="%g", fontsize=7)
+        names = dict(zip(lines.levels, (f"{level:g}" for level in levels), strict=True))
+        axis.clabel(lines, fmt=names, fontsize=7, inline_spacing=2)
         axis.set(yscale="log", xlabel="slope $c$")
         axis.set_title(
             rf"({letter}) $\sigma_*/\sigma_w$ at which the ribbon has {level} dimensions"
