@@ -277,7 +277,9 @@ def claims(result: Result) -> list[Claim]:
     """Judge the numbers, the ridge, the contiguous region and the simulation."""
     expected = np.array([_VERIFIED[ratio] for ratio in _VERIFIED])
     tilt, offset, bent = _ridge(result)
+    strong_ratios = result.grid_ratios[result.grid_ratios >= 9]
     strong = result.grid[result.grid_ratios >= 9]
+    worst = np.unravel_index(strong.argmax(), strong.shape)
     return [
         Claim.judge(
             f"{ID}/table",
@@ -312,8 +314,10 @@ def claims(result: Result) -> list[Claim]:
             statement="With σ*/σw of 9 and more the ribbon has fewer than three dimensions",
             expected=Band.at_most(2, "paper"),
             measured=strong.max(),
-            why="largest dimension for T ≥ 2: true only for short training; at T = 1 the points "
-            "are the initial ones, with the dimensions of K at any ratio",
+            why=f"largest dimension for T ≥ 2, at ratio {strong_ratios[worst[0]]:.1f}, c = "
+            f"{result.grid_slopes[worst[1]]:.2f}, T = {result.grid_steps[worst[2]]:.0f}; after "
+            f"long training up to {strong[:, :, -1].max()}; at T = 1 the points are the initial "
+            "ones, with the dimensions of K at any ratio",
         ),
         Claim.judge(
             f"{ID}/low-dimensional",
