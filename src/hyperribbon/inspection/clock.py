@@ -18,6 +18,7 @@ __all__ = [
     "TimedFisher",
     "TimedGGN",
     "TimedHessian",
+    "TimedProducts",
 ]
 
 
@@ -70,6 +71,19 @@ class _Timed:
         self.clock.check()
         product: Any = super().__matmul__(other)  # type: ignore[misc]
         return product
+
+
+class TimedProducts:
+    """Any operator's shape and products, with a clock."""
+
+    def __init__(self, operator: Any, clock: Clock) -> None:
+        self._operator, self._clock = operator, clock
+        self.shape, self.dtype = operator.shape, operator.dtype
+        self.device = getattr(operator, "device", "cpu")
+
+    def __matmul__(self, other: Any) -> Any:
+        self._clock.check()
+        return self._operator @ other
 
 
 class TimedHessian(_Timed, Hessian):

@@ -11,10 +11,10 @@ from torch import nn
 
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.linear_moments import Moments
+from hyperribbon.inspection.clock import Clock, TimedHessian, TimedProducts
 from hyperribbon.inspection.linear_chains import FoundChain, find_chain, numeric_targets
 from hyperribbon.inspection.linear_comparison import Assumption, Rung, TheoryComparison
 from hyperribbon.inspection.linear_measurements import leading_eigenvalues
-from hyperribbon.operators import Hessian
 from hyperribbon.spectra import eigsh
 from hyperribbon.spectra import trace as estimate_trace
 from hyperribbon.theory import linear_networks as theory
@@ -25,7 +25,7 @@ _PRESENT = 1e-12  # variance over the largest below which inputs have no directi
 
 
 def compare_with_theory(
-    model: nn.Module, data: Any, *, k: int = 5, seed: int = 0
+    model: nn.Module, data: Any, *, k: int = 5, seed: int = 0, clock: Clock | None = None
 ) -> TheoryComparison:
     """Compare a model's curvature with the closed forms of [linear_networks].
 
@@ -44,6 +44,7 @@ def compare_with_theory(
         data: (inputs, targets), a Dataset or a DataLoader.
         k: Leading eigenvalues to compare.
         seed: Seed of the eigensolver and of the trace estimate.
+        clock: Looked at before every product; None lets it take what it takes.
 
     Raises:
         ArgumentError: The model does not end in linear layers, or the data do not fit it.
@@ -51,14 +52,18 @@ def compare_with_theory(
     chain = find_chain(model, data)
     size = sum(weight.size for weight in chain.weights)
     k = check_positive_int("k", k, maximum=size)
-    measured, stderr = _measure(model, data, chain, k, seed)
+    clock = clock or Clock()
+    measured, stderr = _measure(model, data, chain, k, seed, clock)
     white = _whiten(chain)
     weights, moments = chain.weights, chain.moments
     depth, d_out = len(weights), len(weights[-1])
     whitened = [weights[0] @ white.directions, *weights[1:]]
 
     def chain_rung(name: str, build: Any, layers: list[np.ndarray], where: Moments) -> Rung:
-        values = leading_eigenvalues(layers, where, k, matrix=build, seed=seed)
+        def timed(*arguments: Any) -> TimedProducts:
+            return TimedProducts(build(*arguments), clock)
+
+        values = leading_eigenvalues(layers, where, k, matrix=timed, seed=seed)
         return Rung(name, _pad(values, k), theory.trace(layers, where))
 
     def balanced_rung(name: str, singular_values: np.ndarray) -> Rung:
@@ -93,14 +98,16 @@ def compare_with_theory(
 
 
 def _measure(
-    model: nn.Module, data: Any, chain: FoundChain, k: int, seed: int
+    model: nn.Module, data: Any, chain: FoundChain, k: int, seed: int, clock: Clock
 ) -> tuple[Rung, float]:
     def forward(module: nn.Module, batch: Any) -> Any:
         outputs = module(batch[0])
         return outputs, numeric_targets(outputs, batch[1])
 
     names = [f"{layer}.weight" if layer else "weight" for layer in chain.layers]
-    hessian = Hessian(model, nn.MSELoss(reduction="sum"), data, params=names, forward=forward)
+    squares = nn.MSELoss(reduction="sum")
+    hessian = TimedHessian(model, squares, data, params=names, forward=forward)
+    hessian.clock = clock
     top = eigsh(hessian, k, tol=1e-4, seed=seed, eigenvectors=False).eigenvalues
     total = estimate_trace(hessian, seed=seed)
     scale = 1 / (2 * chain.samples)

@@ -20,6 +20,8 @@ __all__ = ["Budget", "InspectionPlan", "PlannedStep", "Step", "make_plan"]
 _PROBE = 256
 _FEWEST = 512
 """Samples below which detail is given up before samples are."""
+_VERY_FEWEST = 64
+"""Samples below which steps are left out."""
 _USABLE = 0.85
 """Share of the budget that is planned; the rest is for what estimates miss."""
 
@@ -136,8 +138,9 @@ def make_plan(
 ) -> tuple[InspectionPlan, Subject]:
     """Time one product, then decide on samples and products for each step.
 
-    All samples are used if everything fits in the budget. Otherwise their number is lowered to no
-    less than 512, then every step spends less, then the last steps are left out.
+    All samples are used if everything fits in the budget. Otherwise their number is lowered to
+    512, then every step spends less, then samples go down to no less than 64, then the last steps
+    are left out.
 
     Args:
         steps: Everything that could be done, the most telling first.
@@ -167,7 +170,13 @@ def make_plan(
     usable = _USABLE * budget.seconds
     affordable = int(max(usable / wanted - fixed, 0.0) / per_sample) if wanted else 0
     most = total if total is not None else max(_FEWEST, 4096)
-    samples = min(most, max(affordable, _FEWEST))
+    least = sum(
+        wish if step.is_fixed else min(wish, step.least)
+        for step, wish, reason in zip(steps, wishes, reasons, strict=True)
+        if not reason
+    )
+    bearable = int(max(usable / least - fixed, 0.0) / per_sample) if least else most
+    samples = min(most, max(affordable, min(_FEWEST, max(bearable, _VERY_FEWEST))))
     per_product = per_sample * samples + fixed
     free = max(usable / per_product - fixed_wishes, 0.0)
     scale = min(1.0, free / (wanted - fixed_wishes)) if wanted > fixed_wishes else 1.0

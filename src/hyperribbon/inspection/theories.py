@@ -32,7 +32,9 @@ def no_chain(subject: Subject, notebook: Notebook) -> str:
 def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Compare the curvature with linear-network theory and list what other theories assume."""
     fewer = subject.with_samples(_SAMPLES, notebook.seed)
-    comparison = compare_with_theory(fewer.model, fewer.data, seed=notebook.seed)
+    comparison = compare_with_theory(
+        fewer.model, fewer.data, seed=notebook.seed, clock=notebook.clock
+    )
     predicted, measured = comparison.predicted(), comparison.measured
     broken = comparison.responsible()
     quantities = (
