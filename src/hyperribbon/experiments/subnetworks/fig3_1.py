@@ -74,8 +74,8 @@ def plot(result: Result) -> Figure:
         axis, result.rerandomized, color=COLORS[0], baseline=float(result.baseline.mean())
     )
     axis.axhline(0.1, color=COLORS[1], ls=":", lw=1)
-    axis.text(0.5, 0.11, "chance", fontsize=8, color=COLORS[1], va="bottom", ha="right")
-    axis.set_xlim(0.1, None)
+    axis.set_xlim(0.0, None)
+    axis.text(0.05, 0.11, "chance", fontsize=8, color=COLORS[1], va="bottom")
     axis.set_title("one layer re-randomised")
     return figure
 

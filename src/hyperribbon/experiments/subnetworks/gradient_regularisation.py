@@ -170,7 +170,8 @@ def plot(result: Result) -> Figure:
         axis.set_xticks([], minor=True)
         axis.set_ylim(0.003 * min(errors[row].min() for errors in result.errors.values()), None)
     axes[0, 0].set_ylabel("distance from descent")
-    axes[0, 0].legend(loc="lower left", ncols=count + 1, bbox_to_anchor=(0.0, 1.12), fontsize=7)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
     return figure
 
 
