@@ -54,7 +54,7 @@ def one_layer() -> list[Limit]:
                     Limit(
                         f"{sampling}, P = {samples}",
                         _rate(run, STEPS * CHAINS),
-                        low=1.0 if sampling == "replacement" else None,
+                        low=1.0,
                         unit="million chain-steps/s",
                     )
                 )

@@ -29,15 +29,20 @@ def test_replacement_draws_each_sample_equally_often():
     assert abs(counts / counts.sum() - 1 / 7).max() < 4 * np.sqrt(6 / 49 / counts.sum())
 
 
-def test_subsets_are_distinct_uniform_and_fresh():
-    batches = np.array(first_batches("without_replacement", 5, 2, 40, 500)).reshape(-1, 2)
-    assert (batches[:, 0] != batches[:, 1]).all()
-    pairs = np.bincount(batches[:, 0] * 5 + batches[:, 1], minlength=25).reshape(5, 5)
-    off = pairs[~np.eye(5, dtype=bool)] / len(batches)
-    assert abs(off - 1 / 20).max() < 5 * np.sqrt(0.05 / len(batches))
+@pytest.mark.parametrize("small", [512, 0])
+def test_subsets_are_distinct_uniform_and_fresh(monkeypatch, small):
+    monkeypatch.setattr("hyperribbon.training.chains_batches._SMALL", small)
+    batches = np.array(first_batches("without_replacement", 6, 3, 40, 500)).reshape(-1, 3)
+    codes = np.sum(1 << np.sort(batches, axis=1), axis=1)
+    subsets, counts = np.unique(codes, return_counts=True)
+    assert [int(code).bit_count() for code in subsets] == [3] * 20
+    shares = counts / len(batches)
+    assert abs(shares - 1 / 20).max() < 4.5 * np.sqrt(0.05 * 0.95 / len(batches))
     successive = np.array(first_batches("without_replacement", 5, 4, 2000, 2))
     overlap = np.mean([len(np.intersect1d(a, b)) for a, b in successive.transpose(1, 0, 2)])
     assert overlap == pytest.approx(4 * 4 / 5, abs=0.05)
+    everything = first_batches("without_replacement", 4, 4, 3, 2)
+    assert (np.sort(everything, axis=2) == np.arange(4)).all()
 
 
 def test_shuffle_shows_every_sample_once_an_epoch():

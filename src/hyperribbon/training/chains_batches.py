@@ -11,7 +11,8 @@ from hyperribbon.training.sampling import SAMPLING_SCHEMES
 
 __all__ = ["chain_batches"]
 
-_BLOCK = 1 << 20
+_BLOCK, _CACHED = 1 << 20, 1 << 17
+_SMALL = 512
 
 
 def chain_batches(
@@ -43,7 +44,7 @@ def chain_batches(
         return _with_replacement(samples, size, chains, rng)
     if sampling == "shuffle":
         return _shuffled(samples, size, chains, rng)
-    return _subsets(samples, size, chains, rng)
+    return (_small_subsets if size <= _SMALL else _large_subsets)(samples, size, chains, rng)
 
 
 def _with_replacement(
@@ -64,16 +65,32 @@ def _shuffled(
             yield order[:, start : start + size]
 
 
-def _subsets(
+def _small_subsets(
+    samples: int, size: int, chains: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Floyd's subsets, for many steps at once: S draws, a repeated one replaced by the newcomer.
+
+    Round i draws from the first P−S+i+1 samples; a sample that the batch already has gives way to
+    number P−S+i, which no earlier round could draw. Every subset is equally likely.
+    """
+    steps = max(1, _CACHED // (chains * size))
+    chosen = np.empty((size, steps * chains), dtype=np.int32)
+    while True:
+        for place, newcomer in enumerate(range(samples - size, samples)):
+            drawn = rng.integers(newcomer + 1, size=steps * chains, dtype=np.int32)
+            repeated = (chosen[:place] == drawn).any(axis=0)
+            chosen[place] = np.where(repeated, newcomer, drawn)
+        yield from chosen.T.astype(np.intp, order="C").reshape(steps, chains, size)
+
+
+def _large_subsets(
     samples: int, size: int, chains: int, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
     """Partial Fisher–Yates: from any order, S random swaps give a uniform subset."""
     order = np.tile(np.arange(samples), (chains, 1))
     rows = np.arange(chains)
     while True:
-        picks = rng.integers(np.arange(size)[:, None], samples, size=(size, chains))
-        for place, pick in enumerate(picks):
-            chosen = order[rows, pick]
-            order[rows, pick] = order[:, place]
-            order[:, place] = chosen
+        for place in range(size):
+            pick = rng.integers(place, samples, size=chains)
+            order[rows, place], order[rows, pick] = order[rows, pick], order[rows, place]
         yield order[:, :size].copy()
