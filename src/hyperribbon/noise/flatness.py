@@ -36,7 +36,7 @@ class VarianceFlatness:
         variances: (k,), variances along the principal modes, descending.
         curvatures: (k,), vᵀHv along them; flatness is F = curvature^(−1/2).
         widths: (k,), distance between the points at which the loss has risen e-fold, if a loss was
-            given; NaN where it does not.
+            given; infinite where it does not.
         exponent: ψ as fitted.
         bias: Expected excess of such a fit from so few samples.
         corrected_exponent: ψ − bias.
@@ -70,6 +70,7 @@ def variance_flatness(
     k: int | None = None,
     start: int = 0,
     params: Any = None,
+    window: int | None = None,
     loss: Callable[[np.ndarray], float] | None = None,
     resamples: int = 50,
     confidence: float = 0.95,
@@ -87,6 +88,7 @@ def variance_flatness(
         k: Modes used; by default all, at most 50.
         start: First record that counts.
         params: Parameters that count, for trajectories.
+        window: Moments of a window, in which steady motion is removed; see `weight_covariance`.
         loss: Loss of a weight vector (P,), to measure the widths as well.
         resamples: Synthetic repetitions for bias and interval.
         confidence: Coverage of the interval.
@@ -94,7 +96,8 @@ def variance_flatness(
         warn: Whether to warn about few samples and drift.
 
     Raises:
-        ArgumentError: Fewer than three modes have positive variance and curvature, or sizes differ.
+        ArgumentError: Fewer than three modes have positive variance and curvature, the independent
+            samples are too few for a bias, or sizes differ.
 
     >>> rng = np.random.default_rng(0)
     >>> H = np.diag([1.0, 2.0, 3.0, 4.0])
@@ -107,7 +110,7 @@ def variance_flatness(
     if isinstance(trajectory, WeightCovariance):
         found = trajectory
     else:
-        found = weight_covariance(trajectory, k=k, start=start, params=params)
+        found = weight_covariance(trajectory, k=k, start=start, params=params, window=window)
     if tuple(curvature.shape) != (len(found.mean), len(found.mean)):
         raise ArgumentError(
             "curvature",
@@ -119,16 +122,10 @@ def variance_flatness(
     variances, curvatures = found.eigenvalues, np.diag(H).copy()
     exponent = theory.fit_exponent(variances, curvatures)
     draws = _resampled_exponents(variances, H, found.effective_samples, resamples, seed)
-    bias = float(draws.mean() - exponent) if len(draws) else float("nan")
+    bias = float(draws.mean() - exponent)
     tail = (1 - confidence) / 2
-    low, high = (
-        2 * exponent - np.quantile(draws, [1 - tail, tail]) if len(draws) else (np.nan, np.nan)
-    )
-    too_few = bool(
-        not len(draws)
-        or abs(bias) > 0.1 * abs(exponent)
-        or found.effective_samples < 10 * len(variances)
-    )
+    low, high = 2 * exponent - np.quantile(draws, [1 - tail, tail])
+    too_few = bool(abs(bias) > 0.1 * abs(exponent) or found.effective_samples < 10 * len(variances))
     widths = None if loss is None else _widths(loss, found)
     result = VarianceFlatness(
         variances,
@@ -166,6 +163,13 @@ def _resampled_exponents(
             )
         except ArgumentError:
             continue
+    if len(exponents) < resamples / 2:
+        raise ArgumentError(
+            "trajectory",
+            f"{samples:.1f} independent samples",
+            "they span too few modes to tell how far the exponent is off",
+            "Record longer or further apart.",
+        )
     return np.array(exponents)
 
 
@@ -186,7 +190,7 @@ def _widths(loss: Callable[[np.ndarray], float], found: WeightCovariance) -> np.
                     break
                 reach *= 2
             else:
-                sides.append(np.nan)
+                sides.append(np.inf)
                 continue
             crossing = root_scalar(excess, bracket=(0.0, sign * reach), xtol=1e-6 * reach)
             sides.append(abs(crossing.root))
@@ -214,7 +218,7 @@ def _warn(result: VarianceFlatness) -> None:
         warnings.warn(
             f"The mean of the weights moved by {result.stationarity.drift:.2f} standard deviations "
             "between the first and the last third: the covariance measures drift too. Leave the "
-            "beginning out with start=, or train longer first.",
+            "beginning out with start=, remove steady motion with window=, or train longer first.",
             DriftWarning,
             stacklevel=3,
         )

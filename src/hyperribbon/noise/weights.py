@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -35,6 +35,7 @@ class WeightCovariance:
         effective_samples: Independent moments that carry as much information, mean over modes.
         stationarity: Test of the mean.
         projected: (b, b), covariance in the basis that was asked for, or None.
+        trend: Share of the variance within windows that was steady motion, and removed.
     """
 
     mean: np.ndarray
@@ -46,6 +47,7 @@ class WeightCovariance:
     effective_samples: float
     stationarity: Stationarity
     projected: np.ndarray | None = None
+    trend: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def weight_covariance(
     start: int = 0,
     params: str | Sequence[str] | None = None,
     basis: np.ndarray | torch.Tensor | None = None,
+    window: int | None = None,
     memory: float = 512 * 2**20,
 ) -> WeightCovariance:
     """Return the principal modes of weights over the moments of a trajectory.
@@ -89,40 +92,53 @@ def weight_covariance(
         start: First record that counts (leave the transient out).
         params: Name pattern or names of the parameters that count, for trajectories.
         basis: (P, b), directions in which the covariance is also wanted.
+        window: Measure fluctuations about a straight line through each window of so many moments,
+            for weights whose mean still moves; moments beyond the last whole window are left out.
         memory: Bytes of weights to hold at once.
 
     Raises:
-        ArgumentError: Fewer than 12 moments, or no parameter of that name.
+        ArgumentError: Fewer than 12 moments, windows of fewer than four, or no parameter of that
+            name.
+
+    >>> noise = np.random.default_rng(0).normal(size=(4000, 3))
+    >>> drifting = noise + np.linspace(0, 50, 4000)[:, None]
+    >>> bool(weight_covariance(drifting).total > 500)
+    True
+    >>> abs(weight_covariance(drifting, window=100).total - 3) < 0.2
+    True
     """
-    rows = _Rows(trajectory, start, params, check_positive("memory", memory))
+    rows = _Rows(trajectory, start, params, check_positive("memory", memory), window)
     if len(rows) < 12:
         raise ArgumentError(
             "trajectory", f"{len(rows)} moments", "a covariance needs at least 12", "Record more."
         )
-    mean = np.sum([block.sum(axis=0) for block in rows.blocks()], axis=0) / len(rows)
-    rank = min(rows.width, len(rows) - 1)
+    mean = rows.mean()
+    rank = min(rows.width, rows.freedom)
     count = min(rank, 50) if k is None else min(k, rank)
     dense = rows.width <= min(len(rows), _LARGEST_DENSE)
     values, modes = (_dense_modes if dense else _gram_modes)(rows, mean)
     values, modes = values[:count].copy(), np.ascontiguousarray(modes[:, :count])
-    projections = np.concatenate([(block - mean) @ modes for block in rows.blocks()])
-    total = sum(float(np.sum((block - mean) ** 2)) for block in rows.blocks()) / (len(rows) - 1)
-    effective = float(np.mean(len(rows) / autocorrelation_time(projections)))
-    projected = None
-    if basis is not None:
-        B = torch.as_tensor(basis).double().cpu().numpy()
-        seen = np.concatenate([(block - mean) @ B for block in rows.blocks()])
-        projected = seen.T @ seen / (len(rows) - 1)
+    B = None if basis is None else torch.as_tensor(basis).double().cpu().numpy()
+    projections, seen, squares = [], [], 0.0
+    for first, last in rows.ranges():
+        deviations = rows.deviations(first, last, mean)
+        projections.append(deviations @ modes)
+        squares += float(np.sum(deviations**2))
+        if B is not None:
+            seen.append(deviations @ B)
+    along = np.concatenate(projections)
+    independent = rows.freedom / autocorrelation_time(along)
     return WeightCovariance(
         mean,
         values,
         modes,
-        projections,
-        total,
+        along,
+        squares / rows.freedom,
         len(rows),
-        effective,
-        stationarity(projections[:, : min(count, 10)]),
-        projected,
+        float(independent.mean()) if along.shape[1] else float(rows.freedom),
+        stationarity(along[:, : min(count, 10)]),
+        sum(block.T @ block for block in seen) / rows.freedom if seen else None,
+        rows.removed / (rows.removed + squares) if rows.removed else 0.0,
     )
 
 
@@ -156,14 +172,16 @@ def compare_covariance(
 class _Rows:
     """Weights at successive moments, as blocks (m, P) of at most `memory`/2 bytes."""
 
-    def __init__(self, source: Any, start: int, params: Any, memory: float) -> None:
+    def __init__(
+        self, source: Any, start: int, params: Any, memory: float, window: int | None
+    ) -> None:
         source = getattr(source, "trajectory", source)
         if isinstance(source, str) or hasattr(source, "__fspath__"):
             source = Trajectory.open(source)
         self._start, self._params = start, [params] if isinstance(params, str) else params
         if isinstance(source, Trajectory):
             self._source: Any = source
-            self._count = len(source)
+            self._stop = len(source)
         else:
             array = torch.as_tensor(source).double().cpu().numpy()
             if array.ndim != 2:
@@ -171,27 +189,62 @@ class _Rows:
                     "trajectory", array, "it is not (n, P)", "Give one row a moment."
                 )
             self._source = check_finite("trajectory", array)
-            self._count = len(array)
+            self._stop = len(array)
+        self._window = window
+        if window is not None:
+            if window < 4:
+                raise ArgumentError(
+                    "window", window, "a straight line takes two moments", "Use at least 4."
+                )
+            self._stop -= len(self) % window
         self.width = len(self._row(start)) if len(self) > 0 else 0
         self._block = max(1, int(memory / 2 / 8 / max(self.width, 1)))
+        if window is not None:
+            self._block = max(1, self._block // window) * window
+        self.removed = 0.0
 
     def __len__(self) -> int:
-        return max(0, self._count - self._start)
+        return max(0, self._stop - self._start)
+
+    @property
+    def freedom(self) -> int:
+        """Moments less the parameters that were fitted: one mean, or two a window."""
+        return len(self) - (1 if self._window is None else 2 * (len(self) // self._window))
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the first and one past the last row of every block."""
         return [
-            (first, min(first + self._block, self._count))
-            for first in range(self._start, self._count, self._block)
+            (first, min(first + self._block, self._stop))
+            for first in range(self._start, self._stop, self._block)
         ]
 
-    def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the rows in order."""
+    def mean(self) -> np.ndarray:
+        """Return the mean over all rows, and note how much steady motion windows will remove."""
+        total = np.zeros(self.width)
         for first, last in self.ranges():
-            yield self.block(first, last)
+            block = self._rows(first, last)
+            total += block.sum(axis=0)
+            if self._window is not None:
+                _, slopes, line = self._fit(block)
+                self.removed += float(np.sum(slopes**2) * np.sum(line**2))
+        return total / len(self)
 
-    def block(self, first: int, last: int) -> np.ndarray:
-        """Return rows [first, last)."""
+    def deviations(self, first: int, last: int, mean: np.ndarray) -> np.ndarray:
+        """Return rows [first, last) less the mean, or less the straight line of their window."""
+        block = self._rows(first, last)
+        if self._window is None:
+            return block - mean
+        centered, slopes, line = self._fit(block)
+        return (centered - slopes[:, None, :] * line[:, None]).reshape(block.shape)
+
+    def _fit(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return windows (w, m, P) less their means, slopes (w, P), and centred time (m,)."""
+        windows = block.reshape(-1, self._window, block.shape[1])
+        centered = windows - windows.mean(axis=1, keepdims=True)
+        line = np.arange(windows.shape[1]) - (windows.shape[1] - 1) / 2
+        return centered, np.einsum("m,wmp->wp", line, centered) / np.sum(line**2), line
+
+    def _rows(self, first: int, last: int) -> np.ndarray:
         if isinstance(self._source, np.ndarray):
             return self._source[first:last]
         return np.stack([self._row(index) for index in range(first, last)])
@@ -218,29 +271,29 @@ class _Rows:
 
 def _dense_modes(rows: _Rows, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     moments = RunningMoments(rows.width)
-    for block in rows.blocks():
-        moments.add(block - mean)
-    scale = len(rows) / (len(rows) - 1)
+    for first, last in rows.ranges():
+        moments.add(rows.deviations(first, last, mean))
+    scale = len(rows) / rows.freedom
     values, vectors = np.linalg.eigh(scale * moments.covariance(about_zero=True))
     return np.maximum(values[::-1], 0.0), vectors[:, ::-1]
 
 
 def _gram_modes(rows: _Rows, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, ranges = len(rows), rows.ranges()
-    first = ranges[0][0]
+    start = ranges[0][0]
     gram = np.empty((n, n))
     for position, (a, b) in enumerate(ranges):
-        left = rows.block(a, b) - mean
+        left = rows.deviations(a, b, mean)
         for c, d in ranges[position:]:
-            right = left if c == a else rows.block(c, d) - mean
+            right = left if c == a else rows.deviations(c, d, mean)
             product = left @ right.T
-            gram[a - first : b - first, c - first : d - first] = product
-            gram[c - first : d - first, a - first : b - first] = product.T
-    values, vectors = np.linalg.eigh(gram / (n - 1))
+            gram[a - start : b - start, c - start : d - start] = product
+            gram[c - start : d - start, a - start : b - start] = product.T
+    values, vectors = np.linalg.eigh(gram / rows.freedom)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     keep = values > 1e-14 * max(values[0], 1e-300)
     values, vectors = values[keep], vectors[:, keep]
     modes = np.zeros((rows.width, len(values)))
     for a, b in ranges:
-        modes += (rows.block(a, b) - mean).T @ vectors[a - first : b - first]
-    return values, modes / np.sqrt(values * (n - 1))
+        modes += rows.deviations(a, b, mean).T @ vectors[a - start : b - start]
+    return values, modes / np.sqrt(values * rows.freedom)

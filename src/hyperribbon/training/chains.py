@@ -24,7 +24,8 @@ from hyperribbon.training.chains_batches import chain_batches
 
 __all__ = ["ChainStatistics", "RunningMoments", "simulate_one_layer", "trace_one_layer"]
 
-_FROM_SOLUTION, _FROM_ELSEWHERE, _AFTER_ANNEALING = 3.5, 7.0, 0.5
+_FROM_ELSEWHERE, _AFTER_ANNEALING = 7.0, 0.5
+FROM_SOLUTION = 3.5
 _BUFFERED_ROWS = 4096
 
 
@@ -63,7 +64,8 @@ class ChainStatistics:
 
     Attributes:
         mean: (N,), mean of w − w*.
-        covariance: (N, N), second moment of w − w*; the mean of w is exactly w*.
+        covariance: (N, N), second moment of w − w*; the mean of w is exactly w*, the solution
+            that gradient descent reaches from the start.
         noise_covariance: (N, N), covariance of the minibatch gradient's noise, if asked for.
         chain_variances: (chains,), mean square of a weight's deviation in each chain.
         regime: "fluctuating", or "interpolating" when the solution has no residual and the
@@ -93,9 +95,9 @@ class ChainStatistics:
 
     @property
     def variance_error(self) -> float:
-        """Standard error of `variance` from the spread over chains; NaN for a single chain."""
+        """Standard error of `variance` from the spread over chains; infinite for a single one."""
         if self.chains == 1:
-            return math.nan
+            return math.inf
         return float(self.chain_variances.std(ddof=1) / math.sqrt(self.chains))
 
 
@@ -151,10 +153,10 @@ def simulate_one_layer(
     check_choice("dynamics", dynamics, ("sgd", "flow"))
     steps, chains = check_positive_int("steps", steps), check_positive_int("chains", chains)
     substeps = check_positive_int("substeps", substeps) if dynamics == "flow" else 1
-    task = _Regression(X, Y, lr * check_positive("anneal", anneal))
+    task = _Regression(X, Y, lr * check_positive("anneal", anneal), start)
     rates, N = task.rates, len(task.solution)
     slowest = 1 / (lr * rates[0])
-    needed = math.ceil((_FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
+    needed = math.ceil((FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
     waited = needed if burn_in is None else burn_in
     hot = 0
     if anneal != 1:
@@ -163,7 +165,7 @@ def simulate_one_layer(
     every = every or max(1, int(0.1 / (lr * rates[-1])))
     every = min(every, steps)
 
-    deviation = task.begin(chains, start)
+    deviation = task.begin(chains)
     gradient = task.gradient(batch_size, chains, dynamics, sampling, substeps, seed)
     weights, noise = RunningMoments(N), RunningMoments(N) if measure_noise else None
     squares, measured, rows = np.zeros(chains), 0, []
@@ -218,17 +220,21 @@ def trace_one_layer(
     """Return the weights (T, chains, N) of chains of SGD at the steps of `record`.
 
     For relaxation, where the path itself matters; other arguments as in `simulate_one_layer`.
+
+    Raises:
+        ArgumentError: As there.
     """
-    task = _Regression(X, Y, lr)
-    deviation = task.begin(chains, start)
+    task = _Regression(X, Y, lr, start)
+    deviation = task.begin(check_positive_int("chains", chains))
     gradient = task.gradient(batch_size, chains, "sgd", sampling, 1, seed)
     kept = np.unique(np.asarray(record, dtype=int))
     path = np.empty((len(kept), chains, len(task.solution)))
     rate, at = np.float32(lr), 0
-    with threadpool_limits(1, "blas"):
+    with threadpool_limits(1, "blas"), np.errstate(over="ignore", invalid="ignore"):
         for place, step in enumerate(kept):
             for _ in range(step - at):
                 deviation -= rate * gradient(deviation)
+            _check_finite(deviation, lr)
             path[place], at = task.solution + deviation, step
     return path
 
@@ -236,11 +242,21 @@ def trace_one_layer(
 class _Regression:
     """A regression task around its solution, in single precision where the chains run."""
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, lr: float) -> None:
+    def __init__(self, X: np.ndarray, Y: np.ndarray, lr: float, start: np.ndarray | None) -> None:
         lr = check_positive("lr", lr)
         X = check_finite("X", np.asarray(X, dtype=np.float64))
         Y = check_finite("Y", np.asarray(Y, dtype=np.float64).reshape(-1))
-        self.solution = np.linalg.lstsq(X.T, Y, rcond=None)[0]
+        if X.ndim != 2 or X.shape[1] != len(Y) or not X.any():
+            raise ArgumentError(
+                "X", X, f"there are {len(Y)} targets", "Give a nonzero N×P matrix, P targets."
+            )
+        inverse = np.linalg.pinv(X.T, rcond=max(X.shape) * np.finfo(float).eps)
+        self.solution = inverse @ Y
+        self.start = self.solution
+        if start is not None:
+            # What no sample sees, gradient descent leaves as it was.
+            self.start = check_finite("start", np.asarray(start, dtype=np.float64))
+            self.solution = self.start - inverse @ (X.T @ self.start - Y)
         residuals = self.solution @ X - Y
         self.interpolating = bool(
             np.linalg.norm(residuals) <= 1e-10 * max(np.linalg.norm(Y), 1e-300)
@@ -253,12 +269,9 @@ class _Regression:
         self.data = np.ascontiguousarray(X.T, dtype=np.float32)
         self.residual = np.where(self.interpolating, 0.0, residuals).astype(np.float32)
 
-    def begin(self, chains: int, start: np.ndarray | None) -> np.ndarray:
+    def begin(self, chains: int) -> np.ndarray:
         """Return w − w* of all chains at the beginning."""
-        deviation = np.zeros((chains, len(self.solution)), dtype=np.float32)
-        if start is not None:
-            deviation += np.asarray(start - self.solution, dtype=np.float32)
-        return deviation
+        return np.tile((self.start - self.solution).astype(np.float32), (chains, 1))
 
     def gradient(
         self,
@@ -318,11 +331,15 @@ def _take_in(moments: RunningMoments, rows: list[np.ndarray], lr: float) -> None
         return
     block = np.concatenate(rows)
     rows.clear()
+    _check_finite(block, lr)
+    moments.add(block)
+
+
+def _check_finite(block: np.ndarray, lr: float) -> None:
     if not np.isfinite(block).all():
         raise ArgumentError(
             "lr", lr, "the chains diverged", "Use a smaller learning rate or a larger batch."
         )
-    moments.add(block)
 
 
 def _check_stable(lr: float, largest_rate: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -17,6 +18,7 @@ from hyperribbon.core.checks import (
     check_positive_int,
 )
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.training.chains import FROM_SOLUTION, RunningMoments
 from hyperribbon.training.chains_batches import chain_batches
 
 __all__ = ["TwoLayerEnsemble", "descend_two_layer", "simulate_two_layer"]
@@ -26,17 +28,28 @@ _Gradient = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class TwoLayerEnsemble:
-    """Weights of all chains at the recorded steps.
+    """Weights of all chains at the recorded steps, and their covariance on the way.
 
     Attributes:
         steps: (T,), recorded steps.
         W1: (T, chains, N_h, N_i), first layers.
         W2: (T, chains, N_o, N_h), second layers.
+        relaxation_steps: 1/(λω₀) at the start: steps in which the slowest mode that relaxes falls
+            by e.
+        burn_in: Steps before the covariance was measured.
+        samples: Pairs of layers that entered it.
+        mean: Mean of (vec W₁, vec W₂), columns stacked, over chains and time, if asked for.
+        covariance: Covariance of that vector, if asked for.
     """
 
     steps: np.ndarray
     W1: np.ndarray
     W2: np.ndarray
+    relaxation_steps: float
+    burn_in: int
+    samples: int
+    mean: np.ndarray | None
+    covariance: np.ndarray | None
 
 
 def descend_two_layer(
@@ -95,6 +108,8 @@ def simulate_two_layer(
     chains: int = 128,
     dynamics: str = "sgd",
     sampling: str = "replacement",
+    every: int | None = None,
+    burn_in: int | None = None,
     seed: int = 0,
 ) -> TwoLayerEnsemble:
     """Return the weights of many chains of SGD on ‖Y − W₂W₁X‖²/(2P), all begun at (W1, W2).
@@ -114,17 +129,40 @@ def simulate_two_layer(
         chains: Independent chains.
         dynamics: "sgd" or "flow".
         sampling: "replacement", "without_replacement" or "shuffle"; for SGD.
+        every: Steps between measurements of the covariance of all weights; None for no covariance.
+        burn_in: Steps before it is measured; by default 3.5 relaxation times of the slowest mode.
         seed: Seed of all chains.
 
     Raises:
-        ArgumentError: The chains diverge, or a batch of distinct samples is larger than the set.
+        ArgumentError: The chains diverge, a batch of distinct samples is larger than the set,
+            shapes do not fit, or the run ends before the covariance is measured.
     """
     check_choice("dynamics", dynamics, ("sgd", "flow"))
     chains = check_positive_int("chains", chains)
-    inputs = np.ascontiguousarray(check_finite("X", np.asarray(X)).T, dtype=np.float32)
-    targets = np.atleast_2d(check_finite("Y", np.asarray(Y))).T.astype(np.float32)
+    X = check_finite("X", np.asarray(X, dtype=np.float64))
+    Y = np.atleast_2d(check_finite("Y", np.asarray(Y, dtype=np.float64)))
+    W1 = check_finite("W1", np.asarray(W1, dtype=np.float64))
+    W2 = check_finite("W2", np.asarray(W2, dtype=np.float64))
+    if (*W2.shape, *W1.shape, X.shape[1]) != (len(Y), *([len(W1)] * 2), len(X), Y.shape[1]):
+        raise ArgumentError(
+            "W2",
+            W2,
+            f"X, Y, W1 have shapes {X.shape}, {Y.shape}, {W1.shape}",
+            "Give X (N_i×P), Y (N_o×P), W1 (N_h×N_i) and W2 (N_o×N_h).",
+        )
+    inputs, targets = np.ascontiguousarray(X.T, dtype=np.float32), Y.T.astype(np.float32)
     kept = np.unique(np.asarray(record, dtype=int))
     wanted = set(kept.tolist())
+    slowest = _relaxation_steps(X, W1, W2, check_positive("lr", lr))
+    waited = math.ceil(FROM_SOLUTION * slowest) if burn_in is None else burn_in
+    if every is not None and waited + check_positive_int("every", every) > kept[-1]:
+        raise ArgumentError(
+            "record",
+            int(kept[-1]),
+            f"the run ends before its first measurement, at step {waited + every}",
+            "Record a later step, or set burn_in.",
+        )
+    moments = RunningMoments(W1.size + W2.size) if every is not None else None
     first = np.tile(np.asarray(W1, dtype=np.float32), (chains, 1, 1))
     second = np.tile(np.asarray(W2, dtype=np.float32), (chains, 1, 1))
     rng = numpy_generator(seed, "chains", dynamics, sampling)
@@ -133,7 +171,7 @@ def simulate_two_layer(
         gradient = _minibatch_gradient(inputs, targets, batches)
     else:
         gradient = _langevin_gradient(inputs, targets, batch_size, rng)
-    rate = np.float32(check_positive("lr", lr))
+    rate = np.float32(lr)
     history = ([], [])
     with threadpool_limits(1, "blas"), np.errstate(over="ignore", invalid="ignore"):
         for step in range(kept[-1] + 1):
@@ -142,6 +180,8 @@ def simulate_two_layer(
                 history[1].append(second.copy())
             if step % 1000 == 0 and not np.isfinite(second).all():
                 break
+            if moments is not None and step > waited and (step - waited) % every == 0:
+                moments.add(_stacked(first, W1, second, W2))
             rest = gradient(second @ first)
             change = second.transpose(0, 2, 1) @ rest
             second = second + rate * (rest @ first.transpose(0, 2, 1))
@@ -150,7 +190,34 @@ def simulate_two_layer(
         raise ArgumentError(
             "lr", lr, "the chains diverged", "Use a smaller learning rate or a larger batch."
         )
-    return TwoLayerEnsemble(kept, np.stack(history[0]), np.stack(history[1]))
+    return TwoLayerEnsemble(
+        kept,
+        np.stack(history[0]),
+        np.stack(history[1]),
+        float(slowest),
+        waited,
+        0 if moments is None else moments.count,
+        None if moments is None else moments.mean + _stacked(W1[None], 0.0, W2[None], 0.0)[0],
+        None if moments is None else moments.covariance(),
+    )
+
+
+def _relaxation_steps(X: np.ndarray, W1: np.ndarray, W2: np.ndarray, lr: float) -> float:
+    """Return 1/(λω₀): the errors E of W₂W₁ decay as Ė = −W₂W₂ᵀEΣ − EΣW₁ᵀW₁, slowest with ω₀."""
+    left, spread, _ = np.linalg.svd(X / math.sqrt(X.shape[1]), full_matrices=False)
+    root = left * spread
+    slowest = math.inf
+    for D2 in np.linalg.eigvalsh(W2 @ W2.T):
+        rates = np.linalg.eigvalsh(root.T @ (W1.T @ W1 + max(D2, 0.0) * np.eye(len(X))) @ root)
+        positive = rates[rates > 1e-9 * rates[-1]]
+        slowest = min([slowest, *positive])
+    return 1 / (lr * slowest)  # 0 when nothing relaxes: no weight and no gradient
+
+
+def _stacked(first: np.ndarray, W1: Any, second: np.ndarray, W2: Any) -> np.ndarray:
+    """Return (vec(first − W1), vec(second − W2)) of every chain, columns stacked."""
+    parts = [first - W1, second - W2]
+    return np.hstack([part.transpose(0, 2, 1).reshape(len(part), -1) for part in parts])
 
 
 def _minibatch_gradient(inputs: np.ndarray, targets: np.ndarray, batches) -> _Gradient:

@@ -13,6 +13,7 @@ from hyperribbon.training import descend_two_layer, simulate_one_layer, simulate
 
 __all__ = [
     "linear_network",
+    "median_error",
     "ratio_items",
     "regression",
     "seeds",
@@ -98,6 +99,12 @@ def ratio_items(config: Any, seed: int) -> list[dict[str, Any]]:
 def seeds(seed: int, count: int) -> list[int]:
     """Return the seeds of `count` independent realisations."""
     return [int(s) for s in numpy_generator(seed, "realisations").integers(2**31, size=count)]
+
+
+def median_error(values: np.ndarray) -> float:
+    """Return the standard error of the median, from resampled sets of the values (n,)."""
+    draws = np.random.default_rng(0).choice(values, (500, len(values)))
+    return float(np.median(draws, axis=1).std())
 
 
 def simulate_fluctuations(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,12 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import regression, simulation_item
+from hyperribbon.experiments.fluctuations._common import (
+    median_error,
+    regression,
+    seeds,
+    simulation_item,
+)
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import trace_one_layer
@@ -22,7 +27,7 @@ TITLE = "Relaxation of weight modes"
 
 @dataclass(frozen=True)
 class Config:
-    """Task and run of the figure; `chains` runs give the mean and its error."""
+    """Task and run of the figure; `chains` runs give the mean, more data sets the loss's time."""
 
     inputs: int = 50
     samples: int = 52
@@ -33,10 +38,13 @@ class Config:
     points: int = 120
     chains: int = 48
     modes: tuple[int, ...] = (0, 1, 5, 25)
+    realisations: int = 400
 
 
 PRESETS = {
-    "smoke": Config(inputs=20, samples=24, steps=8000, points=40, chains=16, modes=(0, 1, 5)),
+    "smoke": Config(
+        inputs=20, samples=24, steps=8000, points=40, chains=16, modes=(0, 1, 5), realisations=40
+    ),
     "laptop": Config(),
     "paper": Config(steps=3_000_000),
 }
@@ -44,7 +52,10 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Result:
-    """Times t = λτ (T,), modes (T, k) of one run and their mean, theory, losses."""
+    """Times t = λτ (T,), modes (T, k) of one run and their mean, theory, losses.
+
+    `settling` (realisations,) is the time at which the loss falls below 2L*, over 1/ω₀.
+    """
 
     times: np.ndarray
     modes: list
@@ -57,12 +68,25 @@ class Result:
     loss: np.ndarray
     final_loss: float
     slowest: float
+    settling: np.ndarray
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Trace chains of SGD from zero weights."""
+    """Trace chains of SGD from zero weights; time the mean loss of many data sets."""
     item = simulation_item(config, context.seed, points=config.points, modes=list(config.modes))
-    return Result(**context.map(_relax, [item], label="chains of SGD")[0])
+    traced = context.map(_relax, [item], label="chains of SGD")[0]
+    settling = [_settling_time(config, seed) for seed in seeds(context.seed, config.realisations)]
+    return Result(**traced, settling=np.array(settling))
+
+
+def _settling_time(config: Config, seed: int) -> float:
+    """Return ω₀t at which L(⟨z(t)⟩) of Eqs. (2.26), (2.27) falls below 2L*, from zero weights."""
+    X, Y, _ = regression(config.inputs, config.samples, config.label_variance, seed)
+    rates, V = np.linalg.eigh(theory.hessian(X))
+    solution, final = V.T @ theory.minimum_norm_solution(X, Y), theory.regression_loss(X, Y)
+    times = np.geomspace(1e-5, 30, 600)
+    left = theory.mode_mean(times / rates[0], rates, 0 * rates, solution) - solution
+    return float(times[np.argmax(0.5 * left**2 @ rates < final)])
 
 
 def _relax(item: Mapping[str, Any]) -> dict:
@@ -127,7 +151,7 @@ def plot(result: Result) -> Figure:
 def claims(result: Result) -> list[Claim]:
     """Judge the exponential relaxation and the early settling of the loss."""
     deviation = (result.mean - result.theory) / abs(result.solution)
-    settled = result.times[np.argmax(result.loss < 2 * result.final_loss)]
+    early = np.mean(result.settling < 0.1)
     return [
         Claim.judge(
             f"{ID}/modes",
@@ -144,9 +168,11 @@ def claims(result: Result) -> list[Claim]:
         Claim.judge(
             f"{ID}/loss-settles-first",
             place="Fig. 4, Sec. II B 3",
-            statement="The loss reaches its floor long before the slowest mode (t ≪ 1/ω₀).",
+            statement="The loss reaches its floor (2L*) long before the slowest mode (0.1/ω₀).",
             expected=Band.at_most(0.1, "paper"),
-            measured=float(settled / result.slowest),
-            why="Time at which the loss is below 2L*, over 1/ω₀.",
+            measured=float(np.median(result.settling)),
+            uncertainty=median_error(result.settling),
+            why=f"ω₀t, median over data sets; {early:.0%} of them settle before 0.1. With P − N = "
+            "2 the slowest mode's share of the loss, ½ω₀z₀², is as large as L* itself.",
         ),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import rankdata
+from scipy.stats import spearmanr
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.core.generators import numpy_generator
@@ -33,7 +33,7 @@ class Config:
     batch_size: int = 10
     steps: int = 60_000
     chains: int = 128
-    realisations: int = 8
+    realisations: int = 24
 
 
 PRESETS = {
@@ -52,6 +52,7 @@ class Result:
     variances: np.ndarray
     hessian: np.ndarray
     rank_correlation: np.ndarray
+    stationary_correlation: np.ndarray
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -61,9 +62,15 @@ def compute(config: Config, context: Context) -> Result:
     return Result(
         *(
             np.array([part[key] for part in parts])
-            for key in ("measured", "stationary", "variances", "hessian")
+            for key in (
+                "measured",
+                "stationary",
+                "variances",
+                "hessian",
+                "rank_correlation",
+                "stationary_correlation",
+            )
         ),
-        rank_correlation=np.array([part["rank_correlation"] for part in parts]),
     )
 
 
@@ -86,20 +93,26 @@ def _modes(item: Mapping[str, Any]) -> dict:
     H = theory.hessian(X)
     C = theory.noise_covariance(X, Y, item["batch_size"])
     variances, vectors = np.linalg.eigh(stats.covariance)
-    _, stationary = np.linalg.eigh(theory.stationary_covariance(H, C, item["lr"]))
-    measured = _curvatures(H, vectors)
+    _, limit = np.linalg.eigh(theory.stationary_covariance(H, C, item["lr"]))
+    measured, stationary = _curvatures(H, vectors), _curvatures(H, limit)
     return {
         "measured": N * measured,
-        "stationary": N * _curvatures(H, stationary),
+        "stationary": N * stationary,
         "variances": variances[::-1],
         "hessian": N * np.linalg.eigvalsh(H)[::-1],
-        "rank_correlation": float(np.corrcoef(rankdata(variances[::-1]), rankdata(measured))[0, 1]),
+        "rank_correlation": _rank_correlation(measured),
+        "stationary_correlation": _rank_correlation(stationary),
     }
 
 
 def _curvatures(H: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     """Return vᵀHv of each mode, from the largest variance down."""
     return np.einsum("nk,nm,mk->k", vectors, H, vectors)[::-1]
+
+
+def _rank_correlation(curvatures: np.ndarray) -> float:
+    """Return Spearman's correlation with the variances, by which the curvatures are ordered."""
+    return float(spearmanr(-np.arange(len(curvatures)), curvatures)[0])
 
 
 def plot(result: Result) -> Figure:
@@ -156,6 +169,8 @@ def claims(result: Result) -> list[Claim]:
             expected=Band(-0.3, 0.3, "paper"),
             measured=result.rank_correlation.mean(),
             uncertainty=result.rank_correlation.std(ddof=1) / count,
-            why="Rank correlation of variance and curvature over modes, mean over data sets.",
+            why="Rank correlation of variance and curvature over modes, mean over data sets. In "
+            f"the stationary state it is {result.stationary_correlation.mean():.2f}: modes of "
+            "almost no curvature have not reached their variance in a run of this length.",
         ),
     ]

@@ -33,7 +33,7 @@ class Config:
     lr: float = 0.1
     batch_size: int = 100
     steps: int = 6000
-    chains: int = 800
+    chains: int = 2000
     init1: float = 1e-4
     init2: float = 1e-4
 

@@ -47,7 +47,8 @@ def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
     >>> local_exponent([0.0, 1.0], 1.0)
     array([2., 1.])
     """
-    return 2 * float(D2) / (np.asarray(D1, dtype=np.float64) + float(D2))
+    D2 = check_positive("D2", float(D2))
+    return 2 * D2 / (np.asarray(D1, dtype=np.float64) + D2)
 
 
 def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
