@@ -1,6 +1,7 @@
 """Weight covariance, stationarity and the variance–flatness relation on known processes."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,65 @@ def test_trajectories_are_streamed_by_name(tmp_path):
 def test_too_few_moments_are_refused():
     with pytest.raises(ArgumentError, match="at least 12"):
         hr.weight_covariance(np.ones((5, 3)))
+    with pytest.raises(ArgumentError, match="at least 12"):
+        hr.weight_covariance(np.ones((30, 3)), window=31)
+    with pytest.raises(ArgumentError, match="straight line"):
+        hr.weight_covariance(np.ones((30, 3)), window=3)
+    found = replace(hr.weight_covariance(gaussian(20, np.ones(5))), effective_samples=2.0)
+    with pytest.raises(ArgumentError, match="too few modes"):
+        hr.variance_flatness(found, np.diag(np.arange(1.0, 6.0)), warn=False)
+
+
+@pytest.mark.parametrize("P", [4, 60])
+def test_weights_that_never_move_have_no_variance(P):
+    found = hr.weight_covariance(np.ones((20, P)))
+    assert found.total == 0
+    assert found.stationarity.stationary
+    assert np.isfinite(found.effective_samples)
+
+
+@pytest.mark.parametrize(("n", "P"), [(600, 5), (40, 90)])
+@pytest.mark.parametrize("memory", [2**29, 12_000])
+def test_windows_take_off_a_straight_line_each(n, P, memory):
+    window = 20
+    weights = gaussian(n + 7, np.linspace(3, 0.5, P)) + np.outer(
+        np.arange(n + 7) ** 1.5, np.ones(P)
+    )
+    t = np.vander(np.arange(window), 2)
+    pieces = weights[:n].reshape(-1, window, P)
+    residuals = pieces - t @ (np.linalg.pinv(t) @ pieces)
+    flat, freedom = residuals.reshape(-1, P), n - 2 * n // window
+    found = hr.weight_covariance(weights, k=5, window=window, memory=memory, basis=np.eye(P))
+    expected = flat.T @ flat / freedom
+    np.testing.assert_allclose(found.projected, expected, atol=1e-6)
+    np.testing.assert_allclose(found.eigenvalues, np.linalg.eigvalsh(expected)[::-1][:5], rtol=1e-6)
+    np.testing.assert_allclose(found.mean, weights[:n].mean(axis=0))
+    about_means = pieces - pieces.mean(axis=1, keepdims=True)
+    trend = 1 - np.sum(residuals**2) / np.sum(about_means**2)
+    assert found.trend == pytest.approx(trend, rel=1e-6)
+
+
+def test_exponent_survives_drift_when_windows_remove_it(power_law):
+    rotation, curvature, H = power_law
+    weights = gaussian(3000, curvature**0.8, 2, rotation)
+    drifting = weights + np.outer(np.linspace(0, 60, 3000), rotation[:, -1])
+    plain = hr.variance_flatness(drifting, H, warn=False)
+    still = hr.variance_flatness(drifting, H, window=50)
+    assert plain.exponent < 0.9
+    assert still.corrected_exponent == pytest.approx(1.6, abs=0.1)
+
+
+def test_width_is_infinite_where_the_loss_does_not_rise(power_law):
+    rotation, curvature, H = power_law
+    weights = gaussian(500, curvature**0.8, 0, rotation)
+    mean = weights.mean(axis=0)
+
+    def loss(w):
+        return 1 + ((w - mean) @ rotation[:, 0]) ** 2 / (1 + ((w - mean) @ rotation[:, 0]) ** 2)
+
+    result = hr.variance_flatness(weights, H, loss=loss, warn=False)
+    assert np.isinf(result.widths).all()
+    assert result.width_exponent is None
 
 
 def test_autocorrelation_time_of_an_autoregressive_series():

@@ -131,6 +131,32 @@ def test_unstable_learning_rates_are_named_not_nan(task):
         simulate_one_layer(X, Y, lr=0.97 * limit, batch_size=1, steps=4000, burn_in=0)
 
 
+def test_traced_chains_that_diverge_are_named(task):
+    limit = 2 / np.linalg.eigvalsh(th.hessian(task[0]))[-1]
+    with pytest.raises(ArgumentError, match="diverged"):
+        trace_one_layer(*task, lr=0.97 * limit, batch_size=1, record=[4000])
+
+
+def test_unusable_tasks_are_refused(task):
+    X, Y = task
+    with pytest.raises(ArgumentError, match="there are 19 targets"):
+        simulate_one_layer(X, Y[1:], lr=0.1, batch_size=5, steps=5)
+    with pytest.raises(ArgumentError, match="nonzero"):
+        simulate_one_layer(0 * X, Y, lr=0.1, batch_size=5, steps=5)
+    single = simulate_one_layer(X, Y, lr=0.1, batch_size=5, steps=5, chains=1, burn_in=0)
+    assert single.variance_error == np.inf
+
+
+def test_directions_that_no_sample_sees_stay_where_they_began():
+    rng = np.random.default_rng(4)
+    X, Y, start = rng.normal(size=(6, 4)), rng.normal(size=4), 3 * rng.normal(size=6)
+    stats = simulate_one_layer(
+        X, Y, lr=0.2, batch_size=4, steps=200, chains=2, burn_in=20_000, start=start
+    )
+    assert stats.regime == "interpolating"
+    assert np.trace(stats.covariance) < 1e-8
+
+
 def test_chains_repeat_with_their_seed_and_leave_the_global_state_alone(task):
     before = np.random.get_state()[1].copy()
     runs = [

@@ -90,3 +90,51 @@ def test_divergence_is_named(solved):
         simulate_two_layer(*solved, lr=60.0, batch_size=5, record=[3000], chains=2)
     with pytest.raises(ArgumentError, match="gradient descent left"):
         descend_two_layer(*solved[:2], 2 * solved[2], solved[3], lr=1e-3, max_steps=10)
+
+
+def test_running_covariance_is_that_of_the_recorded_path(solved):
+    X, Y, W1, W2 = solved
+    run = simulate_two_layer(
+        X, Y, W1, W2, lr=0.2, batch_size=50, record=np.arange(101), chains=3, every=10, burn_in=40
+    )
+    kept = slice(50, 101, 10)
+    rows = np.concatenate(
+        [
+            np.moveaxis(run.W1[kept], -1, -2).reshape(6, 3, -1),
+            np.moveaxis(run.W2[kept], -1, -2).reshape(6, 3, -1),
+        ],
+        axis=2,
+    )
+    assert run.samples == 18
+    np.testing.assert_allclose(run.mean, rows.mean(axis=(0, 1)), atol=1e-6)
+    expected = np.mean([np.cov(moment.astype(float).T) for moment in rows], axis=0)
+    np.testing.assert_allclose(run.covariance, expected, atol=1e-6 * expected.max())
+
+
+def test_relaxation_time_is_that_of_the_slowest_curvature(solved):
+    X, Y, W1, W2 = solved
+    run = simulate_two_layer(
+        X, Y, W1, W2, lr=0.2, batch_size=500, record=[400], chains=150, every=10, seed=3
+    )
+    J = np.hstack([np.kron(np.eye(8), W2), np.kron(W1.T, np.eye(1))])
+    rates = np.linalg.eigvalsh(J.T @ (X @ X.T / 400) @ J)
+    slowest = rates[rates > 1e-9 * rates[-1]][0]
+    assert run.relaxation_steps == pytest.approx(1 / (0.2 * slowest))
+    assert run.burn_in == int(np.ceil(3.5 / (0.2 * slowest)))
+    modes = th.decompose(W1, W2)
+    M = th.layer_covariance(modes, 0.2, 500, 1 - 8 / 400)
+    second = th.second_layer_covariance(modes, M)
+    assert np.trace(run.covariance[40:, 40:]) == pytest.approx(np.trace(second), rel=0.15)
+
+
+def test_unusable_two_layer_runs_are_refused(solved):
+    X, Y, W1, W2 = solved
+    options = {"lr": 0.1, "batch_size": 5, "chains": 2}
+    with pytest.raises(ArgumentError, match="have shapes"):
+        simulate_two_layer(X, Y, W1, W2.T, record=[5], **options)
+    with pytest.raises(ArgumentError, match="ends before"):
+        simulate_two_layer(X, Y, W1, W2, record=[5], every=1, **options)
+    with pytest.raises(ArgumentError, match="distinct"):
+        simulate_two_layer(
+            X, Y, W1, W2, record=[5], sampling="shuffle", **{**options, "batch_size": 401}
+        )

@@ -137,7 +137,7 @@ def weight_covariance(
         len(rows),
         float(independent.mean()) if along.shape[1] else float(rows.freedom),
         stationarity(along[:, : min(count, 10)]),
-        sum(block.T @ block for block in seen) / rows.freedom if seen else None,
+        None if B is None else np.sum([s.T @ s for s in seen], axis=0) / rows.freedom,
         rows.removed / (rows.removed + squares) if rows.removed else 0.0,
     )
 
@@ -239,7 +239,7 @@ class _Rows:
 
     def _fit(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return windows (w, m, P) less their means, slopes (w, P), and centred time (m,)."""
-        windows = block.reshape(-1, self._window, block.shape[1])
+        windows = block.reshape(-1, self._window or len(block), block.shape[1])
         centered = windows - windows.mean(axis=1, keepdims=True)
         line = np.arange(windows.shape[1]) - (windows.shape[1] - 1) / 2
         return centered, np.einsum("m,wmp->wp", line, centered) / np.sum(line**2), line

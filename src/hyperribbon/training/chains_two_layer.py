@@ -39,7 +39,8 @@ class TwoLayerEnsemble:
         burn_in: Steps before the covariance was measured.
         samples: Pairs of layers that entered it.
         mean: Mean of (vec W₁, vec W₂), columns stacked, over chains and time, if asked for.
-        covariance: Covariance of that vector, if asked for.
+        covariance: Covariance of that vector over chains, averaged over time, if asked for. A drift
+            that all chains share does not enter.
     """
 
     steps: np.ndarray
@@ -162,7 +163,10 @@ def simulate_two_layer(
             f"the run ends before its first measurement, at step {waited + every}",
             "Record a later step, or set burn_in.",
         )
+    if every is not None and chains < 2:
+        raise ArgumentError("chains", chains, "a covariance over chains needs two", "Use more.")
     moments = RunningMoments(W1.size + W2.size) if every is not None else None
+    means: list[np.ndarray] = []
     first = np.tile(np.asarray(W1, dtype=np.float32), (chains, 1, 1))
     second = np.tile(np.asarray(W2, dtype=np.float32), (chains, 1, 1))
     rng = numpy_generator(seed, "chains", dynamics, sampling)
@@ -180,8 +184,10 @@ def simulate_two_layer(
                 history[1].append(second.copy())
             if step % 1000 == 0 and not np.isfinite(second).all():
                 break
-            if moments is not None and step > waited and (step - waited) % every == 0:
-                moments.add(_stacked(first, W1, second, W2))
+            if moments is not None and step > waited and (step - waited) % (every or 1) == 0:
+                rows = _stacked(first, W1, second, W2)
+                means.append(rows.mean(axis=0))
+                moments.add(rows - means[-1])
             rest = gradient(second @ first)
             change = second.transpose(0, 2, 1) @ rest
             second = second + rate * (rest @ first.transpose(0, 2, 1))
@@ -197,8 +203,10 @@ def simulate_two_layer(
         float(slowest),
         waited,
         0 if moments is None else moments.count,
-        None if moments is None else moments.mean + _stacked(W1[None], 0.0, W2[None], 0.0)[0],
-        None if moments is None else moments.covariance(),
+        None
+        if moments is None
+        else np.mean(means, axis=0) + _stacked(W1[None], 0.0, W2[None], 0.0)[0],
+        None if moments is None else moments.covariance(about_zero=True) * (chains / (chains - 1)),
     )
 
 
