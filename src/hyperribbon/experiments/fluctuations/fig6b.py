@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.core.generators import numpy_generator
@@ -112,7 +112,7 @@ def _curvatures(H: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 def _rank_correlation(curvatures: np.ndarray) -> float:
     """Return Spearman's correlation with the variances, by which the curvatures are ordered."""
-    return float(spearmanr(-np.arange(len(curvatures)), curvatures)[0])
+    return -float(np.corrcoef(np.arange(len(curvatures)), rankdata(curvatures))[0, 1])
 
 
 def plot(result: Result) -> Figure:

@@ -177,7 +177,7 @@ def _measure(item: Mapping[str, Any]) -> dict:
         "curvatures": found.curvatures,
         "widths": found.widths,
         "corrected": found.corrected_exponent,
-        "width_exponent": found.width_exponent,
+        "width_exponent": np.nan if found.width_exponent is None else found.width_exponent,
         "with_motion": variance_flatness(pieces, H, **options).exponent,
         "motion": 1 - left / moving.eigenvalues[0],
         "direction": abs(leading @ way) / np.linalg.norm(way),
