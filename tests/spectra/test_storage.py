@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from hyperribbon.operators import Hessian
 from hyperribbon.spectra import eigsh, plan
 from hyperribbon.spectra.planning import HALF_TOLERANCE
 from hyperribbon.spectra.rows import STORAGES, make_rows
@@ -100,3 +101,26 @@ def test_eigsh_stays_on_disk_when_memory_is_short():
     spectrum = eigsh(op, 3, memory=4e7)
     np.testing.assert_allclose(spectrum.eigenvalues, [50, 40, 30], rtol=1e-6)
     assert bool(spectrum.converged.all())
+
+
+def test_every_storage_gives_the_spectrum_of_a_transformer():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(
+        8, 2, dim_feedforward=16, dropout=0.0, batch_first=True
+    )
+    model = torch.nn.Sequential(layer, torch.nn.Flatten(), torch.nn.Linear(32, 3)).double().eval()
+    inputs, targets = torch.randn(12, 4, 8, dtype=torch.float64), torch.arange(12) % 3
+    H = Hessian(model, torch.nn.CrossEntropyLoss(), (inputs, targets))
+
+    def risk(vector):
+        weights = H.space.unflatten(vector)
+        outputs = torch.func.functional_call(model, weights, (inputs,))
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        reference = torch.linalg.eigvalsh(torch.func.hessian(risk)(weights)).flip(0)[:3]
+    for storage, tol, error in (("memory", 1e-8, 1e-9), ("disk", 1e-8, 1e-9), ("half", 1e-3, 1e-4)):
+        found = eigsh(H, 3, tol=tol, method="lanczos", storage=storage, basis=30)
+        assert found.converged.all()
+        torch.testing.assert_close(found.eigenvalues, reference, rtol=error, atol=0)

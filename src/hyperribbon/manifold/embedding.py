@@ -35,8 +35,9 @@ class InPCA(TransformerMixin, BaseEstimator):
         n_components: Number of coordinates; None for all.
         metric: "bhattacharyya" for predictions (models, samples, classes), "precomputed" for a
             matrix of distances.
-        landmarks: How many models (drawn by `seed`), or which ones, the space is built from; the
-            others are projected into it. None for all.
+        landmarks: How many models, or which ones, the space is built from; the others are
+            projected into it. A number is drawn by `seed`, one from each of as many stretches of
+            the models in their order, so that all parts of trajectories are there. None for all.
         log: Whether predictions are log-probabilities.
         floor: Rule for tiny probabilities, see `bhattacharyya`.
         precision: Of the distances; "double" reproduces the fitted points in `transform` to 1e-8.
@@ -192,7 +193,8 @@ class InPCA(TransformerMixin, BaseEstimator):
             return np.arange(count)
         if np.ndim(self.landmarks) == 0:
             wanted = check_positive_int("landmarks", int(self.landmarks), maximum=count)
-            return np.sort(numpy_generator(self.seed, "landmarks").permutation(count)[:wanted])
+            rng = numpy_generator(self.seed, "landmarks")
+            return np.array([rng.choice(part) for part in np.array_split(np.arange(count), wanted)])
         return np.asarray(self.landmarks, dtype=int)
 
     def _landmark_distances(self, models: Any) -> np.ndarray:

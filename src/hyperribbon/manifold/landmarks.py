@@ -17,7 +17,8 @@ def landmark_error(
 ) -> np.ndarray:
     """Return a bound on the error of the landmarks' explained stress, by jackknife.
 
-    Landmarks are drawn at random from the models. With the stress s₋g when group g of G is left
+    Landmarks are a random sample of the models, or one that is spread more evenly, for which the
+    bound is too large rather than too small. With the stress s₋g when group g of G is left
     out and their mean s̄, bias and variance of s are
 
         b = (G − 1)(s̄ − s),   v = (G − 1)/G Σ_g (s₋g − s̄)²·(1 − m/n),

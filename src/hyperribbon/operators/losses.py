@@ -7,7 +7,7 @@ elements, or the total class weight), never an average of batch averages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,8 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators import softmax
 
 __all__ = ["Loss", "recognise"]
+
+_PIECE = 1 << 23  # entries of outputs that are worked on together
 
 
 class Loss(ABC):
@@ -159,18 +161,39 @@ class CrossEntropy(Loss):
         return softmax.residual(softmax.probabilities(outputs), self._masses(outputs, targets))
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return Σq·(diag p − ppᵀ) u."""
-        mass = self._masses(outputs, targets).sum(1, keepdim=True)
-        return mass * softmax.covariance_product(softmax.probabilities(outputs), block)
+        """Return Σq·(diag p − ppᵀ) u, a few samples and positions at a time.
+
+        Beside the result nothing as large as the outputs is made: for a vocabulary of 50,000
+        classes these are what fills the memory.
+        """
+        mass = self._total_mass(outputs, targets)
+        result = torch.empty_like(block)
+        for part in _pieces(outputs, len(block)):
+            some = (slice(None), *part)
+            p = softmax.probabilities(outputs[part])
+            result[some] = mass[part] * softmax.covariance_product(p, block[some])
+        return result
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return √Σq·√p_j (e_j − p), one row a class and a position."""
-        mass = self._masses(outputs, targets).sum(1, keepdim=True)
+        mass = self._total_mass(outputs, targets)
         rows = mass.sqrt() * softmax.covariance_root(softmax.probabilities(outputs))
         return softmax.one_position_each(rows)
 
     def _class_weight(self, outputs: torch.Tensor) -> torch.Tensor | None:
         return None if self._weight is None else self._weight.to(outputs)
+
+    def _total_mass(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return Σq over the classes, (n, 1, …)."""
+        if targets.is_floating_point():
+            return self._masses(outputs, targets).sum(1, keepdim=True)
+        kept = targets != self._ignored
+        mass = kept.to(outputs.dtype)
+        weight = self._class_weight(outputs)
+        if weight is not None:
+            own = weight[targets.where(kept, 0)]
+            mass = mass * ((1 - self._smoothing) * own + self._smoothing * weight.mean())
+        return mass.unsqueeze(1)
 
     def _masses(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return q (n, C, …): target distributions with smoothing and weights."""
@@ -188,6 +211,21 @@ class CrossEntropy(Loss):
         if weight is not None:
             masses = masses * weight.reshape(1, -1, *(1,) * (outputs.ndim - 2))
         return masses
+
+
+def _pieces(outputs: torch.Tensor, rows: int) -> Iterator[tuple[slice, ...]]:
+    """Yield parts of outputs (n, C, …) of about `_PIECE` entries: samples, and positions of one."""
+    sample = max(1, rows * outputs[0].numel())
+    samples = max(1, _PIECE // sample)
+    positions = outputs.shape[2] if outputs.ndim > 2 else 1
+    step = positions if samples > 1 else max(1, positions * _PIECE // sample)
+    for start in range(0, len(outputs), samples):
+        part = slice(start, start + samples)
+        if step >= positions:
+            yield (part,)
+            continue
+        for first in range(0, positions, step):
+            yield part, slice(None), slice(first, first + step)
 
 
 class _Elementwise(Loss):

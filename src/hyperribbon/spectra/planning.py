@@ -163,7 +163,7 @@ def lanczos_capacity(
         itemsize: Bytes a stored number takes; None for the operator's precision.
     """
     vector = 2 * products.length * (products.dtype.itemsize if itemsize is None else itemsize)
-    affordable = max(available - 2 * _product_bytes(products), 0) // 2 // max(vector, 1)
+    affordable = max(available - _product_bytes(products), 0) // 2 // max(vector, 1)
     return min(products.size, max(k + 8, min(_wished(k), affordable)))
 
 
@@ -238,7 +238,7 @@ def _lanczos_with(storage: str, products: Products, k: int, available: int, rate
     if capacity < matvecs:
         matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
     kept = min(matvecs, capacity)
-    memory = _in_flight(k) * size * item + 2 * _product_bytes(products)
+    memory = _in_flight(k) * size * item + _product_bytes(products)
     memory += 0 if storage == "disk" else 2 * kept * part * stored
     reading = _READS * kept * part * stored / _BANDWIDTH[storage]
     step = (_product_flops(products) + 8 * kept * part) / rate + _STEP_SECONDS + reading
@@ -282,7 +282,7 @@ def _product_flops(products: Products) -> float:
 def _nothing_fits(products: Products, k: int, routes: list[Route], available: int) -> ArgumentError:
     listed = ", ".join(f"{route.name} {_gigabytes(route.memory)}" for route in routes)
     item = products.dtype.itemsize
-    room = max(available - 2 * _product_bytes(products), 0)
+    room = max(available - _product_bytes(products), 0)
     coordinates = room // (item * (2 * (k + 8) + _in_flight(k)))
     return ArgumentError(
         "op",
