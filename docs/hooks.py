@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from formulas import draw_formulas
 from mkdocs.structure.files import File, Files
+from scaling import lanczos_table, models_table
 
 import hyperribbon
 from hyperribbon.core.store import read_json
@@ -55,6 +57,20 @@ def on_files(files: Files, config: Any) -> Files:
             uri = f"gallery/{id}-{figure.stem}.png"
             files.append(File.generated(config, uri, abs_src_path=str(figure)))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put stored results and predictions where a page has a comment that asks for them."""
+    scale = _results("scale")
+    return re.sub(
+        r"<!-- (measured|predicted): (\w+) -->",
+        lambda found: (
+            _results_table(_results(found[2]))
+            if found[1] == "measured"
+            else {"lanczos": lanczos_table, "models": lambda: models_table(scale)}[found[2]]()
+        ),
+        markdown,
+    )
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -157,20 +173,27 @@ def _performance() -> str:
     ]
     results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
     for path in results:
-        content = read_json(path)
-        machine = ", ".join(f"{key} {value}" for key, value in content["machine"].items())
-        lines += [f"## {path.stem}", "", machine, ""]
-        lines += [
-            "| row | who | result | times ours | target | verdict |",
-            "|---|---|---|---|---|---|",
-        ]
-        for row in content["rows"]:
-            for line in row["lines"]:
-                lines.append(_benchmark_line(row["row"], line))
-        lines.append("")
+        lines += [f"## {path.stem}", "", _results_table(read_json(path)), ""]
     if not results:
         lines.append("No results are stored yet.")
     return "\n".join(lines) + "\n"
+
+
+def _results(name: str) -> dict[str, Any] | None:
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return read_json(path) if path.exists() else None
+
+
+def _results_table(content: dict[str, Any] | None) -> str:
+    """Return the stored rows of one module of benchmarks, with the machine they ran on."""
+    if content is None:
+        return "No results are stored yet."
+    machine = ", ".join(f"{key} {value}" for key, value in content["machine"].items())
+    lines = [machine, "", "| row | who | result | times ours | target | verdict |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in content["rows"]:
+        lines += [_benchmark_line(row["row"], line) for line in row["lines"]]
+    return "\n".join(lines)
 
 
 def _benchmark_line(row: str, line: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.manifold import InPCA, Streaming, bhattacharyya, stream_inpca
 from hyperribbon.manifold.krylov import leading_pairs
-from hyperribbon.manifold.landmarks import landmark_error
+from hyperribbon.manifold.landmarks import stress_of_all
 from hyperribbon.manifold.stored_tiles import Distances, TileRule
 
 SMALL = 3e5  # bytes: blocks of 16 models and more
@@ -196,7 +196,7 @@ def test_the_landmarks_bound_covers_the_error():
         largest = max(largest, float(few.stress_error_.max()))
     assert np.mean(covered) >= 0.85
     assert largest < 0.25
-    assert np.isinf(landmark_error(D[:3, :3], np.ones(3), 2, 100)).all()
+    assert np.isinf(stress_of_all(D[:3, :3], np.ones(3), 2, 100)[1]).all()
 
 
 def test_what_has_no_room_says_so(models):

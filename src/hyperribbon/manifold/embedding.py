@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive_int
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.manifold.landmarks import landmark_error
+from hyperribbon.manifold.landmarks import stress_of_all
 from hyperribbon.manifold.predictions import open_models
 from hyperribbon.manifold.stored_tiles import TileRule
 from hyperribbon.manifold.streaming import Centring, Streaming, cross_product, orient, stream_inpca
@@ -50,10 +50,10 @@ class InPCA(TransformerMixin, BaseEstimator):
         eigenvalues_: (n_components,), signed, descending in magnitude.
         time_like_: (n_components,), whether the direction's eigenvalue is negative.
         explained_stress_: (n_components,), share of the stress explained by the first 1, 2, …
-            directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²).
-        stress_error_: (n_components,), bound on how far `explained_stress_` of the landmarks is
-            from that of all models (two standard errors and the bias, by jackknife); zeros when
-            all models are landmarks.
+            directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²). With landmarks, an estimate of that of all
+            models: the landmarks' own, without its bias (by jackknife).
+        stress_error_: (n_components,), bound on the error of this estimate; zeros when all models
+            are landmarks.
         spectrum_: All eigenvalues of W, descending in magnitude; the leading ones when the models
             were too many for a matrix of distances.
         landmarks_: Indices of the models that the space is built from.
@@ -129,7 +129,9 @@ class InPCA(TransformerMixin, BaseEstimator):
             self.stress_error_ = np.zeros(count)
             self.embedding_ = self._centred(distances) @ self._project
         else:
-            self.stress_error_ = landmark_error(distances, weights, count, models.shape[0])
+            self.explained_stress_, self.stress_error_ = stress_of_all(
+                distances, weights, count, models.shape[0]
+            )
             precomputed = self.metric == "precomputed"
             self.embedding_ = self.transform(models[:, chosen] if precomputed else models)
         return self

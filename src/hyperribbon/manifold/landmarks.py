@@ -7,23 +7,24 @@ import scipy.linalg
 
 from hyperribbon.core.generators import numpy_generator
 
-__all__ = ["landmark_error"]
+__all__ = ["stress_of_all"]
 
 _GROUPS = 16
 
 
-def landmark_error(
+def stress_of_all(
     distances: np.ndarray, weights: np.ndarray, count: int, population: int
-) -> np.ndarray:
-    """Return a bound on the error of the landmarks' explained stress, by jackknife.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the explained stress of all models as landmarks know it, and a bound on its error.
 
-    Landmarks are a random sample of the models, or one that is spread more evenly, for which the
-    bound is too large rather than too small. With the stress s₋g when group g of G is left
-    out and their mean s̄, bias and variance of s are
+    What each model has of its own weighs more among few, so the stress s of m landmarks is too
+    small, by a part of order 1/m. With the stress s₋g when group g of G is left out and their mean
+    s̄, the jackknife gives its bias and variance,
 
-        b = (G − 1)(s̄ − s),   v = (G − 1)/G Σ_g (s₋g − s̄)²·(1 − m/n),
+        b = (G − 1)(s̄ − s),   v = (G − 1)/G Σ_g (s₋g − s̄)²·(1 − m/n);
 
-    and the bound is |b| + 2√v.
+    the estimate is s − b, the bound |b| + 2√v. Landmarks that are spread more evenly than at random
+    have a bound that is too large rather than too small.
 
     Args:
         distances: (m, m), between the landmarks.
@@ -32,22 +33,22 @@ def landmark_error(
         population: Models n that the landmarks were drawn from.
 
     Returns:
-        (k,), for the first 1, 2, … components.
+        Estimates (k,) for the first 1, 2, … components, and bounds (k,).
     """
     size = len(distances)
+    whole = _stress(distances, weights, count)
     groups = min(_GROUPS, size - count)
     if groups < 2:
-        return np.full(count, np.inf)
-    whole = _stress(distances, weights, count)
+        return whole, np.full(count, np.inf)
     shuffled = numpy_generator(0, "groups of landmarks").permutation(size)
     left_out = []
     for group in range(groups):
         kept = shuffled % groups != group
         left_out.append(_stress(distances[np.ix_(kept, kept)], weights[kept], count))
     parts = np.array(left_out)
-    bias = (groups - 1) * (parts.mean(axis=0) - whole)
+    bias = (groups - 1) * (parts.mean(axis=0) - whole) * (1 - size / population)
     spread = (groups - 1) * parts.var(axis=0) * (1 - size / population)
-    return np.abs(bias) + 2 * np.sqrt(spread)
+    return np.clip(whole - bias, 0, 1), np.abs(bias) + 2 * np.sqrt(spread)
 
 
 def _stress(distances: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
