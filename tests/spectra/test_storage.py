@@ -105,11 +105,9 @@ def test_eigsh_stays_on_disk_when_memory_is_short():
 
 def test_every_storage_gives_the_spectrum_of_a_transformer():
     torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(
-        8, 2, dim_feedforward=16, dropout=0.0, batch_first=True
-    )
-    model = torch.nn.Sequential(layer, torch.nn.Flatten(), torch.nn.Linear(32, 3)).double().eval()
-    inputs, targets = torch.randn(12, 4, 8, dtype=torch.float64), torch.arange(12) % 3
+    layer = torch.nn.TransformerEncoderLayer(4, 2, dim_feedforward=6, dropout=0.0, batch_first=True)
+    model = torch.nn.Sequential(layer, torch.nn.Flatten(), torch.nn.Linear(16, 3)).double().eval()
+    inputs, targets = torch.randn(12, 4, 4, dtype=torch.float64), torch.arange(12) % 3
     H = Hessian(model, torch.nn.CrossEntropyLoss(), (inputs, targets))
 
     def risk(vector):

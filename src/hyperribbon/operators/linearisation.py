@@ -21,6 +21,7 @@ Block = Mapping[str, torch.Tensor]
 
 
 Forward = Callable[[Block, slice], torch.Tensor]
+Within = Callable[[Callable[[], Any]], Any]
 
 
 class Linearisation(Protocol):
@@ -63,10 +64,18 @@ class AutogradLinearisation:
         forward: Function from named parameters and a range of samples to outputs (n, …).
         weights: Leaf tensors that require gradients.
         count: Number of samples.
+        within: Runs a function while the model holds these weights. Backward passes run there: a
+            model that checkpoints its activations is evaluated again in them.
     """
 
-    def __init__(self, forward: Forward, weights: Mapping[str, torch.Tensor], count: int) -> None:
-        self._weights, self._forward = dict(weights), forward
+    def __init__(
+        self,
+        forward: Forward,
+        weights: Mapping[str, torch.Tensor],
+        count: int,
+        within: Within = lambda action: action(),
+    ) -> None:
+        self._weights, self._forward, self._within = dict(weights), forward, within
         recorder = Recorder(self._weights)
         with evaluation(), recorder:
             self._graph = forward(self._weights, slice(0, count))
@@ -97,7 +106,7 @@ class AutogradLinearisation:
         if not pulled:
             return self.outputs.new_zeros(_rows(block), *self.outputs.shape)
         names = list(pulled)
-        (pushed,) = pull_back(
+        (pushed,) = self._pull_back(
             [pulled[name] for name in names], [probe], [block[name] for name in names]
         )
         return pushed
@@ -107,7 +116,7 @@ class AutogradLinearisation:
         if not self._graph.requires_grad:
             sums.add(self._zeros(len(cotangents)))
             return
-        pulled = pull_back([self._graph], list(self._weights.values()), [cotangents])
+        pulled = self._pull_back([self._graph], list(self._weights.values()), [cotangents])
         sums.add(dict(zip(self._weights, pulled, strict=True)))
 
     def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
@@ -118,7 +127,7 @@ class AutogradLinearisation:
             sums.add(self._zeros(_rows(block)))
             return
         names = list(self._slopes)
-        curved = pull_back(
+        curved = self._pull_back(
             list(self._slopes.values()),
             list(self._weights.values()),
             [block[name] for name in names],
@@ -163,7 +172,8 @@ class AutogradLinearisation:
         for index in range(samples.start, samples.stop):
             with evaluation():
                 outputs = self._forward(self._weights, slice(index, index + 1))
-            gradients.append(pull_back([outputs], weights, [rows[:, index : index + 1]]))
+            row = rows[:, index : index + 1]
+            gradients.append(self._pull_back([outputs], weights, [row]))
         columns = zip(*gradients, strict=True)
         return {name: torch.stack(column) for name, column in zip(names, columns, strict=True)}
 
@@ -172,34 +182,38 @@ class AutogradLinearisation:
         shapes = {use.edge: use.shape for use in self._uses}
         if not shapes:
             return {}
-        flowed = pull_back([self._graph], list(shapes), [rows], list(shapes.values()))
+        flowed = self._pull_back([self._graph], list(shapes), [rows], list(shapes.values()))
         return dict(zip(shapes, flowed, strict=True))
 
     def _build_transposed(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         probe = torch.zeros_like(self._graph).requires_grad_()
         if not self._graph.requires_grad:
             return probe, {}
-        with evaluation():
-            pulled = torch.autograd.grad(
-                self._graph,
-                list(self._weights.values()),
-                probe,
-                create_graph=True,
-                allow_unused=True,
-            )
+        pulled = self._differentiate(self._graph, probe)
         return probe, _differentiable(self._weights, pulled)
 
     def _build_slopes(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
         if not self._graph.requires_grad:
             return {}
         with evaluation():
-            slopes = torch.autograd.grad(
-                loss.total(self._graph, targets),
-                list(self._weights.values()),
-                create_graph=True,
-                allow_unused=True,
-            )
+            total = loss.total(self._graph, targets)
+        slopes = self._differentiate(total)
         return _differentiable(self._weights, slopes)
+
+    def _differentiate(
+        self, output: torch.Tensor, cotangent: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Return derivatives in the weights that can be differentiated again."""
+        weights = list(self._weights.values())
+        with evaluation():
+            return self._within(
+                lambda: torch.autograd.grad(
+                    output, weights, cotangent, create_graph=True, allow_unused=True
+                )
+            )
+
+    def _pull_back(self, *arguments: Any) -> list[torch.Tensor]:
+        return self._within(lambda: pull_back(*arguments))
 
     def _zeros(self, rows: int) -> dict[str, torch.Tensor]:
         return {name: w.new_zeros(rows, *w.shape) for name, w in self._weights.items()}

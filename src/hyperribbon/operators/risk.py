@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -162,9 +164,7 @@ class Risk:
 
     def evaluate(self, weights: Block, batch: Any) -> tuple[torch.Tensor, Any]:
         """Return outputs (n, …) and targets of a batch at given parameters."""
-        state = self._state | {f"model.{name}": tensor for name, tensor in weights.items()}
-        buffers = {key: state[key].clone() for key in self._caller.buffer_keys}
-        outputs, targets = functional_call(self._caller, state | buffers, (batch,))
+        outputs, targets = self._holding(weights, batch)
         if not isinstance(outputs, torch.Tensor):
             raise ArgumentError(
                 "model",
@@ -177,6 +177,12 @@ class Risk:
                 "model", outputs, "its output has no sample axis", "Return shape (n, …)."
             )
         return outputs, targets
+
+    def _holding(self, weights: Block, argument: Any) -> Any:
+        """Call the model on a batch, or a function, while it holds given parameters."""
+        state = self._state | {f"model.{name}": tensor for name, tensor in weights.items()}
+        buffers = {key: state[key].clone() for key in self._caller.buffer_keys}
+        return functional_call(self._caller, state | buffers, (argument,))
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the data in chunks; graphs are kept for the next pass when they fit."""
@@ -287,7 +293,7 @@ class Risk:
             point = trace_chain(lambda: forward(leaves, slice(0, count)), leaves)
             self._may_be_chain = point is not None
         if point is None:
-            point = AutogradLinearisation(forward, leaves, count)
+            point = AutogradLinearisation(forward, leaves, count, partial(self._holding, leaves))
         targets, outputs = found[0], point.outputs
         inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
         if self.loss is None:
@@ -390,8 +396,10 @@ class _Caller(nn.Module):
         self._forward = forward
         self.buffer_keys = [f"model.{name}" for name, _ in model.named_buffers()]
 
-    def forward(self, batch: Any) -> tuple[torch.Tensor, Any]:
-        """Return outputs and targets of a batch."""
+    def forward(self, batch: Any) -> Any:
+        """Return outputs and targets of a batch, or what a function of no arguments returns."""
+        if isinstance(batch, FunctionType):
+            return batch()
         pair = isinstance(batch, tuple) and len(batch) == 2
         if isinstance(batch, Mapping):
             targets = next((batch[key] for key in _TARGET_KEYS if key in batch), None)
