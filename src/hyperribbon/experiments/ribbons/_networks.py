@@ -55,9 +55,12 @@ def train_architecture(item: Mapping[str, Any]) -> dict[str, Any]:
     images, labels, probe = load_task(item)
     name, classes = item["architecture"], int(labels.max()) + 1
     inputs = images
-    if LINEAR.get(name):
-        inputs = scattering_features(images, layers=LINEAR[name])
-        inputs = (inputs - inputs.mean(dim=0)) / (inputs - inputs.mean(dim=0)).std()
+    if name in LINEAR:
+        layers = LINEAR[name]
+        inputs = scattering_features(images, layers=layers) if layers else images.flatten(1)
+        inputs = inputs - inputs.mean(dim=0)
+        largest = torch.linalg.matrix_norm(inputs, ord=2) ** 2 / len(inputs)
+        inputs = inputs * (item["linear_eigenvalue"] / largest).sqrt()
     recipe = item["recipe"]
     shape = (images.shape[1], images.shape[2], images.shape[3])
 
