@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.explorer.controls import Control, Values
 
-__all__ = ["Action", "Page", "Picture", "Readings", "style_figure"]
+__all__ = ["Action", "Page", "Picture", "Readings", "blend_in", "style_figure"]
 
 Readings = Sequence[tuple[str, str]]
 """Numbers beside the pictures: what it is, and its value as a person reads it."""
@@ -88,18 +88,27 @@ class Page:
             raise ArgumentError("pictures", names, "two parts share a name", "Rename one.")
 
 
+def blend_in(figure: go.Figure) -> go.Figure:
+    """Give a figure colours that suit the light and the dark page."""
+    figure.update_layout(
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": "#6b7280"}
+    )
+    grid = "rgba(128,128,128,.22)"
+    colours = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": "#9ca3af"}
+    figure.update_xaxes(**colours)
+    figure.update_yaxes(**colours)
+    return figure
+
+
 def style_figure(figure: go.Figure, *, x: str, y: str, **layout: Any) -> go.Figure:
     """Give a figure the explorer's look: axis titles, room for them, colours of the page."""
     figure.update_layout(
         margin={"l": 64, "r": 16, "t": 16, "b": 52},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "#6b7280"},
+        font={"family": "system-ui, sans-serif", "size": 13},
         uirevision="keep",
         **layout,
     )
-    axis = {"gridcolor": "rgba(128,128,128,.22)", "zeroline": False, "linecolor": "#9ca3af"}
-    figure.update_xaxes(title_text=x, **axis)
-    figure.update_yaxes(title_text=y, exponentformat="power", **axis)
-    return figure
+    figure.update_xaxes(title_text=x, zeroline=False)
+    figure.update_yaxes(title_text=y, exponentformat="power", zeroline=False)
+    return blend_in(figure)

@@ -15,6 +15,7 @@ from hyperribbon.explorer.callbacks import REPLACE_LINK
 from hyperribbon.explorer.catalogue import Entry, find_entries
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import EXPORTS, code_block, picture_block
+from hyperribbon.explorer.pages import blend_in
 from hyperribbon.explorer.recordings import (
     draw_embedding,
     draw_metrics,
@@ -225,7 +226,7 @@ def _trajectory_figures(entry: Entry) -> dict[str, go.Figure]:
 
 
 def _stored_picture(name: str, figure: go.Figure, number: str, entry: Entry) -> html.Figure:
-    figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
+    blend_in(figure)
     return picture_block(
         name,
         f"{name} of {entry.name}",
