@@ -143,14 +143,14 @@ def test_help_has_examples():
 
 
 def test_ctrl_c_leaves_a_resumable_store(tmp_path):
-    command = [sys.executable, "-m", "hyperribbon", "reproduce", "ribbons/fig4", "--out"]
+    command = [sys.executable, "-m", "hyperribbon", "reproduce", "fluctuations/fig5a", "--out"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*command, str(tmp_path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
         text=True, env=environment,
     )  # fmt: skip
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("ribbons*/parts/*.safetensors")):
+    while not list(tmp_path.glob("fluctuations*/parts/*.safetensors")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)

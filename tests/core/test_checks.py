@@ -54,3 +54,8 @@ def test_good_values_pass_through():
 def test_errors_survive_the_trip_from_a_worker_process(error):
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
+
+
+def test_paths_are_not_shortened():
+    path = "/" + "/".join(["folder"] * 30)
+    assert path in str(ArgumentError("file", path, "it is damaged", "Fetch it again."))

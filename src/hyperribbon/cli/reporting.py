@@ -27,4 +27,4 @@ def report(
     from hyperribbon.report import write_report
 
     path = write_report(runs or [Path("runs")], out)
-    Console().print(f"Report written to {path}", markup=False)
+    Console().print(f"Report written to {path}", markup=False, soft_wrap=True)

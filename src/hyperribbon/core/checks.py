@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import Any, TypeVar
 
@@ -72,6 +73,8 @@ def _short(value: Any, limit: int = 80) -> str:
         return f"tensor of shape {tuple(value.shape)}, {value.dtype}, {value.device}"
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}, {value.dtype}"
+    if isinstance(value, str) and os.sep in value:
+        limit = 400  # the reader wants to open that file
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
