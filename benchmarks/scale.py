@@ -28,7 +28,7 @@ SAMPLES, CLASSES = 500, 10
 CHECKPOINTS = 100
 MODELS = 20_000
 PAIRS = 3
-TOLERANCE = 3e-3
+TOLERANCE = 1e-2
 
 
 def write_models(folder: Path, count: int = MODELS) -> Path:
@@ -138,7 +138,7 @@ def transformer() -> Any:
     return Hessian(model, loss, (tokens, tokens), forward=forward)
 
 
-def big_model(memory: float, results: str, max_matvecs: int = 45) -> Iterator[None]:
+def big_model(memory: float, results: str, max_matvecs: int = 16) -> Iterator[None]:
     operator = transformer()
     best = plan(operator, PAIRS, memory=memory, tol=TOLERANCE).best
     yield
