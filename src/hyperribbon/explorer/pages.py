@@ -94,9 +94,8 @@ def blend_in(figure: go.Figure) -> go.Figure:
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": "#6b7280"}
     )
     grid = "rgba(128,128,128,.22)"
-    colours = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": "#9ca3af"}
-    figure.update_xaxes(**colours)
-    figure.update_yaxes(**colours)
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(gridcolor=grid, zerolinecolor=grid, linecolor="#9ca3af")
     return figure
 
 
