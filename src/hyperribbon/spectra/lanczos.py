@@ -256,11 +256,29 @@ class Search:
         if len(rows) == 0 or not self.basis.expand(rows):
             self.begin_chain(draw())
 
-    def next_best(self) -> torch.Tensor:
-        """Return the Ritz vector (1, P) that would be wanted next; none (0, P) when all are."""
+    def take_in(self, rows: torch.Tensor) -> None:
+        """Add whole directions (b, P) to the basis, in place of a chain."""
+        self.chain = None
+        self.basis.expand(rows)
+
+    def runner_up(self) -> tuple[torch.Tensor, float]:
+        """Return a direction (1, P) of what would be wanted next, and how far its value is.
+
+        It is the next Ritz vector, or one step of gradient ascent (descent for "SA") from it when
+        there is no chain to refine it. None (0, P), infinitely far, when all values are wanted.
+        """
         more = select(self.values, self.k + 1, self.which)
         others = more[~torch.isin(more, self.wanted)][:1]
-        return self.basis.combine(self.coefficients[:, others])
+        order = self.values.abs() if self.which == "LM" else self.values
+        gaps = (order[self.wanted].unsqueeze(1) - order[others]).abs()
+        nearest = float(gaps.min()) if gaps.numel() else inf
+        coefficients = self.coefficients[:, others]
+        direction = self.basis.combine(coefficients)
+        if self.chain is None and len(others):
+            slope = self.basis.residual_rows(self.values[others], coefficients)
+            length = max(float(self.basis.products.norms(slope)), self.basis.rounding)
+            direction += slope * ((-1 if self.which == "SA" else 1) / length)
+        return direction, nearest
 
     def pairs(self) -> Pairs:
         """Return the wanted pairs with their true residuals."""

@@ -12,14 +12,16 @@ from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.eigensolvers import as_spectrum, eigsh, products_limit
-from hyperribbon.spectra.lanczos import Search, blend
+from hyperribbon.spectra.lanczos import Search
 from hyperribbon.spectra.planning import agreed_capacity
 from hyperribbon.spectra.products import Products
 
 __all__ = ["Tracker", "track"]
 
 _GUARD = 0.01  # part of the next wanted vector in each start, relative to one eigenvector
-_NOISE = 0.01  # random part of each start, relative to one eigenvector
+_NOISE = 0.003  # random part of each start, relative to one eigenvector
+_STATE = ("calls", "_values", "_vectors", "_guard", "_room")  # of a Tracker between its calls
+_SLOW = 1.4  # drift, in units of what is tolerated, below which the last vectors are nearly right
 
 
 class Tracker:
@@ -27,8 +29,11 @@ class Tracker:
 
     Each call follows the Krylov chain of the sum of the last eigenvectors, of the one that would be
     wanted next, and of a little noise, in which an eigenvalue that grows into the wanted ones shows
-    within a few steps. Every spectrum has its true residuals. With `make`, it is a measurement for
-    a Recorder, which stores its state with every record:
+    within a few steps. When the first product of the chain shows that the operator has moved by
+    about the tolerance, the last eigenvectors themselves take the chain's place, k products in
+    one block; a chain follows again at the latest when the moves add up to half the gap across
+    which another eigenvalue would have to come. Every spectrum has its true residuals. With `make`,
+    it is a measurement for a Recorder, which stores its state with every record:
 
         curvature = hr.Tracker(5, lambda model: hr.Hessian(model, loss, data))
         hr.Recorder("run", measure=[hr.training.Measurement("curvature", curvature)])
@@ -62,8 +67,10 @@ class Tracker:
     def reset(self) -> None:
         """Forget what was seen: the next call starts cold."""
         self.calls = 0
-        self._vectors: torch.Tensor | None = None  # (P, k), the last eigenvectors
-        self._guard: torch.Tensor | None = None  # (1, P) or (0, P), what would be wanted next
+        self._values = torch.empty(0)  # (k,), the last eigenvalues
+        self._vectors: torch.Tensor | None = None  # (P, k), their eigenvectors
+        self._guard: torch.Tensor | None = None  # (1, P) or (0, P), what may be wanted next
+        self._room = 0.0  # how far the operator may move before a chain must look around
 
     def __call__(self, item: Any) -> Spectrum:
         """Return the k eigenpairs of the next operator.
@@ -75,25 +82,25 @@ class Tracker:
             ArgumentError: It is not of the size of the one before it.
         """
         op = item if self.make is None else self.make(item)
-        guard = None
         if self._vectors is None:
             spectrum = eigsh(op, self.k, self.which, self.tol, "lanczos", seed=self.seed)
         else:
-            spectrum, guard = self._follow(Products(op), self._vectors)
+            spectrum = self._follow(Products(op), self._vectors)
         self.calls += 1
-        self._vectors, self._guard = spectrum.eigenvectors, guard
+        self._values, self._vectors = spectrum.eigenvalues, spectrum.eigenvectors
         return spectrum
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next call starts from."""
-        return {"calls": self.calls, "vectors": self._vectors, "guard": self._guard}
+        return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self.calls, self._vectors, self._guard = state["calls"], state["vectors"], state["guard"]
+        for name in _STATE:
+            setattr(self, name, state[name])
 
-    def _follow(self, products: Products, vectors: torch.Tensor) -> tuple[Spectrum, torch.Tensor]:
-        """Return the next operator's spectrum and the Ritz vector that would be wanted next."""
+    def _follow(self, products: Products, vectors: torch.Tensor) -> Spectrum:
+        """Return the next operator's spectrum."""
         if len(vectors) != products.size:
             raise ArgumentError(
                 "operators",
@@ -107,21 +114,43 @@ class Tracker:
             row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
             return products.part(row / torch.linalg.vector_norm(row)).to(products.device)
 
-        start = blend(vectors.T.to(products.device, products.dtype))
+        search = Search(products, self.k, self.which, self.tol, agreed_capacity(products, self.k))
+        rows = products.part(vectors.T.to(products.device, products.dtype))
+        start = rows.sum(0, keepdim=True) + _NOISE * draw()
         if self._guard is not None:
-            start = start + _GUARD * self._guard.to(products.device, products.dtype).sum(0)
-        start = products.part(start) + _NOISE * draw()
-        capacity = agreed_capacity(products, self.k)
-        search = Search(products, self.k, self.which, self.tol, capacity)
+            guard = self._guard.to(products.device, products.dtype)
+            start += _GUARD * products.part(guard).sum(0)
         search.begin_chain(start)
+        drift = self._drift(search, rows, start)
+        stays = drift <= min(self._room, _SLOW * self.tol * float(self._values.abs().max()))
+        if stays:
+            search.take_in(rows)
         search.rayleigh_ritz()
         while not (search.basis.is_complete or search.is_solved()):
             if products.matvecs >= products_limit(self.k):
                 break
             search.improve(draw)
             search.rayleigh_ritz()
-        guard = products.whole(search.next_best())
-        return as_spectrum(products, search.pairs(), self.tol, True), guard
+        self._look_ahead(search, drift if stays else None)
+        return as_spectrum(products, search.pairs(), self.tol, True)
+
+    def _drift(self, search: Search, rows: torch.Tensor, start: torch.Tensor) -> float:
+        """Return the part of a start's image that the last eigenpairs do not explain."""
+        scale = search.basis.products.norms(start).to(rows)
+        values = self._values.to(rows).unsqueeze(0)
+        image = search.basis.images.read(slice(0, 1))
+        return float(search.basis.products.norms(image - values @ rows / scale))
+
+    def _look_ahead(self, search: Search, drift: float | None) -> None:
+        """Keep what may be wanted next, and what is left of the gap to it.
+
+        Args:
+            search: A search that is over.
+            drift: How far the operator moved, or None when a chain has looked around.
+        """
+        guard, gap = search.runner_up()
+        self._guard = search.basis.products.whole(guard)
+        self._room = gap / 2 if drift is None else self._room - drift
 
 
 def track(
