@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperribbon.plots import Bars, Chart, Curve, Level, Path, Surface, draw, draw_interactive
+from hyperribbon.plots.style import label_logs, new_figure
 
 HOSTILE = "<b>bold</b> $x_1$"
 X = np.linspace(1, 2, 5)
@@ -41,3 +42,30 @@ def test_both_drawings_hold_the_values_of_the_curve(values):
     axis = draw(chart).axes[0]
     np.testing.assert_array_equal(axis.lines[0].get_ydata(), y)
     np.testing.assert_array_equal(np.asarray(draw_interactive(chart).data[0].y), y)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (180, 2200, ["200", "500", "1000", "2000"]),
+        (5.8, 11.5, ["6", "7", "8", "9", "10"]),
+        (1.5e-4, 1.5e-3, None),  # powers of ten, few of them
+        (1e-3, 1e3, None),  # long enough for powers of ten alone
+    ],
+)
+def test_short_logarithmic_axes_have_few_labels_that_do_not_touch(low, high, labels):
+    figure, axis = new_figure()
+    axis.set_xscale("log")
+    axis.set_xlim(low, high)
+    label_logs(figure)
+    figure.draw_without_rendering()
+    shown = [
+        label
+        for label in [*axis.get_xticklabels(), *axis.get_xticklabels(minor=True)]
+        if label.get_text() and low <= label.get_position()[0] <= high
+    ]
+    if labels is not None:
+        assert [label.get_text() for label in shown] == labels
+    boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
+    assert len(boxes) >= 3
+    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))

@@ -14,7 +14,7 @@ from hyperribbon.core.store.atomic import write_text
 from hyperribbon.experiments.context import Context, Progress
 from hyperribbon.experiments.registry import Experiment, find_experiment
 from hyperribbon.experiments.workers import Workers
-from hyperribbon.plots.style import STYLE
+from hyperribbon.plots.style import STYLE, label_logs
 
 __all__ = ["run_experiment"]
 
@@ -70,6 +70,7 @@ def run_experiment(
 def _draw(experiment: Experiment, result: Any, run: RunFolder) -> None:
     with mpl.rc_context(STYLE):
         for name, figure in _named(experiment.plot(result)).items():
+            label_logs(figure)
             _save_figure(figure, run.figures, name)
     if experiment.interactive is not None:
         for name, figure in _named(experiment.interactive(result)).items():

@@ -3,7 +3,7 @@
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.interactive import draw_interactive
 from hyperribbon.plots.printed import draw
-from hyperribbon.plots.style import COLORS, DIVERGING, SEQUENTIAL, STYLE, new_figure
+from hyperribbon.plots.style import COLORS, DIVERGING, SEQUENTIAL, STYLE, label_logs, new_figure
 
 __all__ = [
     "Bars",
@@ -18,5 +18,6 @@ __all__ = [
     "Surface",
     "draw",
     "draw_interactive",
+    "label_logs",
     "new_figure",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
-from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
+from hyperribbon.plots.style import COLORS, SEQUENTIAL, label_logs, new_figure
 
 __all__ = ["draw"]
 
@@ -49,6 +49,7 @@ def draw(chart: Chart) -> Figure:
         axis.set_xscale("log")
     if chart.log_y:
         axis.set_yscale("log")
+    label_logs(figure)
     if 1 <= labels <= _LEGEND_LIMIT:
         axis.legend(loc="best")
     return figure

@@ -7,17 +7,22 @@ from typing import Any, Literal
 import matplotlib as mpl
 import numpy as np
 from cycler import cycler
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullFormatter
 
 from hyperribbon.core.checks import check_choice
 
-__all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "new_figure"]
+__all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "label_logs", "new_figure"]
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 """Okabe and Ito's palette, in order of use, with an eighth brown."""
 
 SEQUENTIAL = "viridis"
 DIVERGING = "RdBu_r"
+
+_SHORT = 1.5  # decades below which a logarithmic axis needs labels between the powers of ten
+_MULTIPLES = ((1, 2, 5), (1, 2, 3, 5, 7), tuple(range(1, 10)))
 
 _WIDTHS = {"column": 3.6, "full": 7.2}
 
@@ -71,3 +76,27 @@ def new_figure(
         for axis in np.atleast_1d(axes).ravel():
             axis.set_prop_cycle(color=COLORS)
     return figure, axes
+
+
+def label_logs(figure: Figure) -> None:
+    """Label short logarithmic axes by few round numbers instead of crowded multiples of powers."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            default = isinstance(axis.get_minor_formatter(), LogFormatterSciNotation)
+            low, high = sorted(axis.get_view_interval())
+            if default and 0 < low < high < low * 10**_SHORT:
+                _label_few(axis, low, high)
+
+
+def _label_few(axis: Axis, low: float, high: float) -> None:
+    for multiples in _MULTIPLES:
+        locator = LogLocator(subs=multiples)
+        ticks = locator.tick_values(low, high)
+        if ((ticks >= low) & (ticks <= high)).sum() >= 3:
+            break
+    axis.set_major_locator(locator)
+    if low >= 1e-3 and high < 1e5:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+    axis.set_minor_formatter(NullFormatter())
