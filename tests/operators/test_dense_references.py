@@ -67,6 +67,35 @@ def test_ggn_is_the_curvature_of_the_loss_through_the_linearised_model(
     close(values.sum(), dense.trace())
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.ReLU6, nn.Hardtanh])
+@pytest.mark.parametrize("idle", [(2, 1), (6, 4)])
+@pytest.mark.parametrize("names", [None, ["3.weight", "5.bias"], ["1.bias", "5.weight"]])
+def test_units_that_no_sample_moves(activation, idle, names, reference, close):
+    """Some or all units of both hidden layers are far inside the flat parts of the activation."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(5, 6), activation(), nn.Linear(6, 4), activation(), nn.Linear(4, 3)
+    ).double()
+    with torch.no_grad():
+        model[1].bias[: idle[0]] = torch.tensor([-50.0, 50.0] * 3)[: idle[0]]
+        model[3].bias[: idle[1]] = -50.0
+    if activation is nn.ReLU:
+        with torch.no_grad():
+            model[1].bias.clamp_(max=2)
+    inputs, targets = torch.randn(11, 5).double(), torch.randint(3, (11,))
+    loss = nn.CrossEntropyLoss()
+    dense = reference(model, inputs, names)
+    hessian = dense.hessian(lambda f: loss(f, targets))
+    block = torch.randn(len(hessian), 3, dtype=torch.float64)
+    close(Hessian(model, loss, (inputs, targets), params=names) @ block, hessian @ block)
+    ggn = GGN(model, loss, (inputs, targets), params=names)
+    expected = dense.ggn(lambda f: loss(f, targets))
+    close(ggn @ block, expected @ block)
+    close(ggn.diagonal(), expected.diagonal())
+    jacobian = dense.jacobian().flatten(0, 1)
+    close(NTK(model, inputs, params=names).to_dense(), jacobian @ jacobian.T)
+
+
 def test_jacobian_and_kernel(case, reference, close):
     model, inputs, _ = case
     dense = reference(model, inputs).jacobian()

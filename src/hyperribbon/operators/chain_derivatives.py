@@ -2,13 +2,15 @@
 
 Activations, slopes and the back-propagated loss gradient are computed once per batch and reused in
 every product. Biases are weights of one more input that is always one. The derivative in the data
-is skipped, and inputs of a layer that are zero on the whole batch drop out.
+is skipped. Inputs of a layer that are zero on the whole batch drop out, and so do hidden units that
+no sample of the batch moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["ChainLinearisation", "Layer"]
 
-_SPARSE = 0.95  # inputs drop out when no more than this part of them is ever nonzero
+_SPARSE = 0.95  # inputs or units drop out when no more than this part of them is ever active
 
 
 @dataclass
@@ -28,13 +30,16 @@ class Layer:
     """One linear layer and what follows it, on one batch.
 
     Attributes:
-        weight: W (d_out, d_in).
+        weight: W (d_out, d_in), without the units that dropped out.
         weight_name: Its name when it is a coordinate.
         bias_name: The bias's name when it is a coordinate.
         features: What its coordinates are multiplied with, (n, d): the inputs when the weight is a
             coordinate, then a one when the bias is.
         width: Columns of `features` before any dropped out.
         columns: Those that are not zero on the whole batch, or None for all.
+        fan_out: Outputs before any dropped out.
+        sources: Units of the layer below that are left, or None for all.
+        units: Its own outputs that are left, or None for all.
         slopes: φ′ at the pre-activations, (n, d_out), or None for the identity.
         bends: φ″, or None where it vanishes.
     """
@@ -44,7 +49,10 @@ class Layer:
     bias_name: str | None
     features: torch.Tensor
     width: int
+    fan_out: int
     columns: torch.Tensor | None = None
+    sources: torch.Tensor | None = None
+    units: torch.Tensor | None = None
     slopes: torch.Tensor | None = None
     bends: torch.Tensor | None = None
 
@@ -61,7 +69,7 @@ class Layer:
         if bias_name:
             parts.append(inputs.new_ones(len(inputs), 1))
         features = torch.cat(parts, dim=1) if parts else inputs[:, :0]
-        layer = cls(weight, weight_name, bias_name, features, features.shape[1])
+        layer = cls(weight, weight_name, bias_name, features, features.shape[1], len(weight))
         used = features.any(0)
         if int(used.sum()) < _SPARSE * layer.width:
             layer.columns = used.nonzero().squeeze(1)
@@ -75,25 +83,66 @@ class Layer:
         if self.columns is not None:
             features = features.new_zeros(len(features), self.width)
             features[:, self.columns] = self.features
-        return features[:, : self.weight.shape[1]]
+        return features[:, : self.width - (self.bias_name is not None)]
+
+    def drop_idle(self, above: Layer) -> None:
+        """Drop the outputs that no sample passes on to the layer above."""
+        if self.slopes is None:
+            return
+        moving = self.slopes.any(0)
+        if self.bends is not None:
+            moving |= self.bends.any(0)
+        if 0 < int(moving.sum()) < _SPARSE * self.fan_out:
+            units = moving.nonzero().squeeze(1)
+            self.units = above.sources = units
+            self.weight, above.weight = self.weight[units], above.weight[:, units]
+            self.slopes = self.slopes[:, units]
+            self.bends = None if self.bends is None else self.bends[:, units]
 
     def own_change(self, directions: Directions) -> torch.Tensor | None:
         """Return the pre-activations' change (n, k·d_out) by the layer's own parameters."""
         if not self.width:
             return None
         inward = directions.inward(self.weight_name, self.bias_name)
-        return self.features @ (inward if self.columns is None else inward[self.columns])
+        return self.features @ _part(inward, self.columns, self.units, directions.rows)
 
     def add_gradients(self, back: torch.Tensor, sums: GradientSums) -> None:
         """Add the gradients of the layer's parameters for what flows back, (n, k, d_out)."""
         if not self.width:
             return
-        flat = back.flatten(1)
-        total = sums.inward(self.weight_name, self.bias_name, flat, back.shape[1], self.width)
-        if self.columns is None:
-            total.addmm_(self.features.T, flat)
-        else:
-            total.index_add_(0, self.columns, self.features.T @ flat)
+        shape = self.width, back.shape[1], self.fan_out
+        total = sums.inward(self.weight_name, self.bias_name, back, shape)
+        _add_part(total, self.features, back, self.columns, self.units)
+
+    def add_mixed(
+        self, flow: torch.Tensor, before: torch.Tensor, change: torch.Tensor,
+        directions: Directions, sums: GradientSums,
+    ) -> None:  # fmt: skip
+        """Add what the weight and its inputs change together.
+
+        Args:
+            flow: The loss gradient at the pre-activations, (n, d_out).
+            before: Change of the inputs, (n, k, d_in).
+            change: Change of the loss gradient at the inputs, (n, k, d_in); is added to.
+            directions: The directions.
+            sums: The gradients; are added to.
+        """
+        if not self.weight_name:
+            return
+        outward = directions.outward(self.weight_name)
+        shape = self.fan_out, directions.rows, outward.shape[1] // directions.rows
+        _add_part(
+            sums.outward(self.weight_name, before, shape), flow, before, self.units, self.sources
+        )
+        change.flatten(1).addmm_(flow, _part(outward, self.units, self.sources, directions.rows))
+
+    def widened(self, back: torch.Tensor) -> torch.Tensor:
+        """Return (n, k, d_out) with zeros for the outputs that dropped out."""
+        if self.units is None:
+            return back
+        whole = back.new_zeros(*back.shape[:2], self.fan_out)
+        whole[..., self.units] = back
+        return whole
 
     def damp(self, change: torch.Tensor) -> torch.Tensor:
         """Multiply (n, k, d_out) by the slopes, in place."""
@@ -104,6 +153,8 @@ class ChainLinearisation:
     """Derivatives of a chain f = φ_L(W_L … φ_1(W_1 x + b_1) … + b_L) on one batch."""
 
     def __init__(self, layers: list[Layer], outputs: torch.Tensor) -> None:
+        for layer, above in pairwise(layers):
+            layer.drop_idle(above)
         self.outputs = outputs
         self._layers = layers
         self._flow: dict[int, torch.Tensor] = {}
@@ -164,17 +215,15 @@ class ChainLinearisation:
             if position == self._lowest:
                 break
             assert before is not None
-            flow, change = self._flow[position], change @ layer.weight
-            if layer.weight_name:
-                flat = before.flatten(1)
-                sums.outward(layer.weight_name, flat, flow.shape[1]).addmm_(flow.T, flat)
-                change.flatten(1).addmm_(flow, directions.outward(layer.weight_name))
+            change = change @ layer.weight
+            layer.add_mixed(self._flow[position], before, change, directions, sums)
 
     def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
         """Return the per-sample gradients of R f for rows R (m, n, C)."""
         found: list[Factor] = []
         for position, left in self._backward(rows.transpose(0, 1)):
             layer = self._layers[position]
+            left = layer.widened(left)
             if layer.weight_name:
                 right = layer.inputs.unsqueeze(1)
                 found.append(Outer(layer.weight_name, left.unsqueeze(2), right, layer.bias_name))
@@ -221,3 +270,37 @@ class ChainLinearisation:
             flow = above if layer.slopes is None else above * layer.slopes
             self._flow[position] = flow.contiguous()
             above = flow @ layer.weight
+
+
+def _part(
+    matrix: torch.Tensor, rows: torch.Tensor | None, units: torch.Tensor | None, blocks: int
+) -> torch.Tensor:
+    """Return some rows of a matrix (a, blocks·b), and some of the b columns of every block."""
+    if rows is not None:
+        matrix = matrix[rows]
+    if units is not None:
+        matrix = matrix.unflatten(1, (blocks, -1))[..., units].flatten(1)
+    return matrix
+
+
+def _add_part(
+    total: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    rows: torch.Tensor | None,
+    units: torch.Tensor | None,
+) -> None:
+    """Add leftᵀ right, from left (n, a) and right (n, blocks, b), to that part of a total."""
+    if rows is None and units is None:
+        total.addmm_(left.T, right.flatten(1))
+        return
+    product = left.T @ right.flatten(1)
+    if units is not None:
+        blocks = right.shape[1]
+        spread = product.new_zeros(len(product), blocks, total.shape[1] // blocks)
+        spread[..., units] = product.unflatten(1, (blocks, -1))
+        product = spread.flatten(1)
+    if rows is None:
+        total += product
+    else:
+        total.index_add_(0, rows, product)

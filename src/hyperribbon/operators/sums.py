@@ -72,19 +72,30 @@ class GradientSums:
                 self._plain[name] = gradient
 
     def inward(
-        self, weight: str | None, bias: str | None, like: torch.Tensor, rows: int, inputs: int
+        self,
+        weight: str | None,
+        bias: str | None,
+        like: torch.Tensor,
+        shape: tuple[int, int, int],
     ) -> torch.Tensor:
-        """Return the buffer (inputs, k·d_out) of a layer, made like `like` (…, k·d_out)."""
-        self._rows = rows
+        """Return the buffer (inputs, k·d_out) of a layer, of a tensor's kind.
+
+        Args:
+            weight: Name of the weight, if it is a coordinate.
+            bias: Name of the bias, if it is a coordinate.
+            like: A tensor of that kind.
+            shape: Inputs with the bias's one, k, and d_out.
+        """
+        self._rows = shape[1]
         key = weight, bias
         if key not in self._inward:
-            self._inward[key] = like.new_zeros(inputs, like.shape[-1])
+            self._inward[key] = like.new_zeros(shape[0], shape[1] * shape[2])
         return self._inward[key]
 
-    def outward(self, weight: str, like: torch.Tensor, outputs: int) -> torch.Tensor:
-        """Return the buffer (d_out, k·d_in) of a weight, made like `like` (…, k·d_in)."""
+    def outward(self, weight: str, like: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
+        """Return the buffer (d_out, k·d_in) of a weight, likewise, for d_out, k and d_in."""
         if weight not in self._outward:
-            self._outward[weight] = like.new_zeros(outputs, like.shape[-1])
+            self._outward[weight] = like.new_zeros(shape[0], shape[1] * shape[2])
         return self._outward[weight]
 
     def named(self) -> dict[str, torch.Tensor]:
