@@ -67,8 +67,8 @@ def hessian(work: Work) -> Hessian:
 
 
 def top_ours(operator: Hessian) -> tuple[Any, Any, Any]:
-    # ARPACK's tolerance is on estimates: its true residuals come out forty times smaller.
-    spectrum = eigsh(operator, PAIRS, tol=TOLERANCE / 40, method="lanczos")
+    # ARPACK's tolerance is on estimates: its true residuals come out many times smaller.
+    spectrum = eigsh(operator, PAIRS, tol=TOLERANCE / 80, method="lanczos")
     return operator, spectrum.eigenvalues, spectrum.eigenvectors
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["lanczos_table", "models_table"]
 
-_PRODUCTS = 52  # products of k = 3 pairs: 4k + 40
+_PRODUCTS = 34  # products of k = 3 pairs: 3k + 25
 _VECTORS = 8  # vectors of the weights' size that a product holds, beside the basis
 _FORWARDS = 6  # a Hessian product in forward passes
 _READS = 2  # times a step goes over the full basis: 4 times, half of it on average
@@ -35,7 +35,7 @@ MACHINES = (
 def lanczos_table(tokens: float = 1e5) -> str:
     """Return time and memory of three Hessian eigenpairs, by machine and weights."""
     lines = [
-        "| machine | weights | a product | orthogonalisation | network | 52 steps | memory a GPU |",
+        "| machine | weights | a product | orthogonalisation | network | 34 steps | memory a GPU |",
         "|---|---|---|---|---|---|---|",
     ]
     for machine in MACHINES:

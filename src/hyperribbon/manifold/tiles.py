@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 __all__ = ["PRECISIONS", "Precision", "sum_logs"]
 
 _TILE = 100  # most models in a tile: a group's affinities stay in a core's second cache
-_GROUP = 16  # affinities multiplied in their own precision
+_GROUP = 24  # affinities multiplied in their own precision
 _BLAS_THREADS_FROM = 1 << 18  # multiplications above which OpenBLAS starts threads of its own
 
 

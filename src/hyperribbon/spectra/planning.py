@@ -109,7 +109,7 @@ def plan(
 
         dense    P products, 5·8·P² bytes, P·c + 40 P³ operations
         gram     5·8·r² bytes, r·c + 40 r³ operations
-        lanczos  about m = 4k + 40 products, 2·m·P numbers, m·(c + 8·m·P) operations and
+        lanczos  about m = 3k + 25 products, 2·m·P numbers, m·(c + 8·m·P) operations and
                  2 readings of the basis a product
 
     on top of what a product itself takes (`op.cost()`, where the operator knows it). Where memory
@@ -234,7 +234,7 @@ def _lanczos_with(storage: str, products: Products, k: int, available: int, rate
         disk = 2 * capacity * part * item
     else:
         capacity = lanczos_capacity(products, k, available, stored)
-    matvecs = min(size, 4 * k + 40)
+    matvecs = min(size, 3 * k + 25)
     if capacity < matvecs:
         matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
     kept = min(matvecs, capacity)
