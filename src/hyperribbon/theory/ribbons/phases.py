@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -107,13 +110,19 @@ def phase_diagram(
     shape = (len(ratios), len(c), len(T))
     dimensions, kept = np.zeros(shape, dtype=int), np.zeros(shape, dtype=int)
     interpolated = np.zeros(shape)
-    for index, slope in enumerate(c):
-        eigenvalues = np.exp(-slope * np.arange(n))
-        found = _count(eigenvalues, T, ratios, alpha, fraction)
-        plane = (len(ratios), len(T))
-        dimensions[:, index] = found.dimensions.reshape(plane)
-        interpolated[:, index] = found.interpolated.reshape(plane)
-        kept[:, index] = found.kept.reshape(plane)
+
+    def column(slope: float) -> Count:
+        return _count(np.exp(-slope * np.arange(n)), T, ratios, alpha, fraction)
+
+    with (
+        threadpool_limits(1, user_api="blas"),
+        ThreadPoolExecutor(torch.get_num_threads()) as pool,
+    ):
+        for index, found in enumerate(pool.map(column, c)):
+            plane = (len(ratios), len(T))
+            dimensions[:, index] = found.dimensions.reshape(plane)
+            interpolated[:, index] = found.interpolated.reshape(plane)
+            kept[:, index] = found.kept.reshape(plane)
     if np.ndim(ratio) == 0:
         dimensions, interpolated, kept = dimensions[0], interpolated[0], kept[0]
     return PhaseDiagram(dimensions, interpolated, T, c, ratios, fraction, kept)
