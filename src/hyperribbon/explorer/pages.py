@@ -96,6 +96,10 @@ def blend_in(figure: go.Figure) -> go.Figure:
     grid = "rgba(128,128,128,.22)"
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(gridcolor=grid, zerolinecolor=grid, linecolor="#9ca3af")
+    wall = {"backgroundcolor": "rgba(0,0,0,0)", "gridcolor": grid, "zerolinecolor": grid}
+    figure.update_scenes(xaxis=wall, yaxis=wall, zaxis=wall)
+    if figure.layout.scene != go.layout.Scene():
+        figure.update_layout(legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top"})
     return figure
 
 

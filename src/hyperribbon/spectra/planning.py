@@ -248,7 +248,7 @@ def _lanczos_with(storage: str, products: Products, k: int, available: int, rate
 
 def _in_flight(k: int) -> int:
     """Return the vectors in memory besides the basis and its images: results and work."""
-    return 2 * k + 10
+    return k + 6
 
 
 def _gram(
