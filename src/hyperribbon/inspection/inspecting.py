@@ -129,28 +129,31 @@ def inspect(
 def _run(
     plan: InspectionPlan, subject: Subject, notebook: Notebook, deadline: float, console: Console
 ) -> list[Outcome]:
+    """Run the steps that fit, then those that did not if time is left after all."""
     waiting = [planned for planned in plan.steps if not planned.reason]
+    postponed = [planned for planned in plan.steps if planned.is_postponed]
     outcomes = [
         Outcome(planned.step.title, "left out", 0.0, planned.reason)
         for planned in plan.steps
-        if planned.reason
+        if planned.reason and not planned.is_postponed
     ]
     with Progress(
         TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
         transient=True, disable=not console.is_terminal,
     ) as progress:  # fmt: skip
-        task = progress.add_task("", total=len(waiting))
-        pace = 1.0
-        while waiting:
+        task = progress.add_task("", total=len(waiting) + len(postponed))
+        pace, is_second_round = 1.0, False
+        while waiting or (postponed and not is_second_round):
+            if not waiting:
+                waiting, postponed, is_second_round = postponed, [], True
+                waiting.sort(key=plan.steps.index)
             planned = waiting[0]
             title = planned.step.title
             progress.update(task, description=title)
             products = _allowance(waiting, pace * plan.seconds_per_product, deadline)
             products = subject.processes.choose(products)
             if products < planned.step.least:
-                outcomes.append(
-                    Outcome(title, "left out", 0.0, "the time of the budget is used up")
-                )
+                postponed.append(planned)
                 waiting.pop(0)
                 continue
             began = time.monotonic()
@@ -159,7 +162,9 @@ def _run(
             try:
                 part = planned.step.run(subject, notebook, products)
             except KeyboardInterrupt:
-                outcomes += [Outcome(p.step.title, "interrupted", 0.0) for p in waiting]
+                unfinished = waiting + postponed
+                outcomes += [Outcome(p.step.title, "interrupted", 0.0) for p in unfinished]
+                postponed = []
                 break
             except OutOfTimeError as error:
                 took = time.monotonic() - began
@@ -178,6 +183,8 @@ def _run(
                     pace = min(took / expected, _SLOWEST)
             waiting.pop(0)
             progress.advance(task)
+    used_up = "the time of the budget is used up"
+    outcomes += [Outcome(p.step.title, "left out", 0.0, p.reason or used_up) for p in postponed]
     order = [planned.step.title for planned in plan.steps]
     return sorted(outcomes, key=lambda outcome: order.index(outcome.step))
 

@@ -18,10 +18,13 @@ from hyperribbon.inspection.subject import Subject
 __all__ = ["Budget", "InspectionPlan", "PlannedStep", "Step", "make_plan"]
 
 _PROBE = 256
+"""Samples on which a product is timed; fewer when it is slow."""
 _FEWEST = 512
 """Samples below which detail is given up before samples are."""
 _VERY_FEWEST = 64
 """Samples below which steps are left out."""
+_QUICK = 0.05
+"""Seconds below which a product is timed again on more samples."""
 _USABLE = 0.85
 """Share of the budget that is planned; the rest is for what estimates miss."""
 
@@ -88,6 +91,7 @@ class PlannedStep:
         products: Products planned.
         seconds: Their time.
         reason: Why it is left out, or "".
+        is_postponed: Whether it is left out for lack of time alone, and done if some is left over.
     """
 
     step: Step
@@ -95,6 +99,7 @@ class PlannedStep:
     products: int
     seconds: float
     reason: str = ""
+    is_postponed: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ def make_plan(
 
     All samples are used if everything fits in the budget. Otherwise their number is lowered to
     512, then every step spends less, then samples go down to no less than 64, then the last steps
-    are left out.
+    are left out, unless the others turn out to leave time for them.
 
     Args:
         steps: Everything that could be done, the most telling first.
@@ -155,9 +160,13 @@ def make_plan(
         ArgumentError: Not even one step fits.
     """
     total = subject.total
-    probe = subject.with_samples(min(total or _PROBE, _PROBE), notebook.seed)
     slowest = subject.processes.largest
-    per_sample = slowest(_time_product(probe)) / probe.samples
+    probe = subject.with_samples(min(total or _PROBE, _VERY_FEWEST), notebook.seed)
+    product = slowest(_time_product(probe))
+    if product < _QUICK and (total is None or total > probe.samples):
+        probe = subject.with_samples(min(total or _PROBE, _PROBE), notebook.seed)
+        product = slowest(_time_product(probe))
+    per_sample = product / probe.samples
     fixed = slowest(_time_column(probe)) * (min(notebook.k, probe.dimension) + 20)
     reasons = [step.obstacle(probe, notebook) for step in steps]
     wishes = [step.wish(probe, notebook) for step in steps]
@@ -206,7 +215,7 @@ def _leave_out(planned: list[PlannedStep], seconds: float) -> list[PlannedStep]:
             break
         if not planned[index].reason:
             reason = f"it would take {planned[index].seconds:.0f} s more than the budget leaves"
-            planned[index] = replace(planned[index], reason=reason)
+            planned[index] = replace(planned[index], reason=reason, is_postponed=True)
     return planned
 
 
@@ -220,6 +229,8 @@ def _time_product(probe: Subject) -> float:
         began = time.perf_counter()
         float((probe.hessian @ vector)[0])
         times.append(time.perf_counter() - began)
+        if len(times) == 2 and times[1] > _QUICK:
+            break
     return min(times[1:])
 
 

@@ -33,7 +33,7 @@ _EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any es
 _STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
 _GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
 _READS = 2  # times a step of Lanczos goes over the full basis: 4 times, half of it on average
-_BANDWIDTH = {"memory": 8e9, "half": 2e9, "disk": 1.5e9}  # bytes a second of such a reading
+_BANDWIDTH = {"memory": 8e9, "half": 7e8, "disk": 3e8}  # bytes a second of such a reading
 
 
 @dataclass(frozen=True)
