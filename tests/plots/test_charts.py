@@ -1,6 +1,7 @@
 """The same chart drawn twice shows the same numbers."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -68,4 +69,4 @@ def test_short_logarithmic_axes_have_few_labels_that_do_not_touch(low, high, lab
         assert [label.get_text() for label in shown] == labels
     boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
     assert len(boxes) >= 3
-    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
