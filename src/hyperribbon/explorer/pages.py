@@ -88,6 +88,9 @@ class Page:
             raise ArgumentError("pictures", names, "two parts share a name", "Rename one.")
 
 
+_SPATIAL = ("scatter3d", "surface", "mesh3d")
+
+
 def blend_in(figure: go.Figure) -> go.Figure:
     """Give a figure colours that suit the light and the dark page."""
     figure.update_layout(
@@ -98,7 +101,7 @@ def blend_in(figure: go.Figure) -> go.Figure:
         update(gridcolor=grid, zerolinecolor=grid, linecolor="#9ca3af")
     wall = {"backgroundcolor": "rgba(0,0,0,0)", "gridcolor": grid, "zerolinecolor": grid}
     figure.update_scenes(xaxis=wall, yaxis=wall, zaxis=wall)
-    if figure.layout.scene != go.layout.Scene():
+    if any(True for kind in _SPATIAL for _ in figure.select_traces({"type": kind})):
         figure.update_layout(legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top"})
     return figure
 

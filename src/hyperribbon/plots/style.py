@@ -91,7 +91,7 @@ def label_logs(figure: Figure) -> None:
 def _label_few(axis: Axis, low: float, high: float) -> None:
     for multiples in _MULTIPLES:
         locator = LogLocator(subs=multiples)
-        ticks = locator.tick_values(low, high)
+        ticks = np.asarray(locator.tick_values(low, high))
         if ((ticks >= low) & (ticks <= high)).sum() >= 3:
             break
     axis.set_major_locator(locator)
