@@ -88,33 +88,38 @@ class Page:
             raise ArgumentError("pictures", names, "two parts share a name", "Rename one.")
 
 
+_CLEAR, _GRID = "rgba(0,0,0,0)", "rgba(128,128,128,.22)"
+_LINES: dict[str, Any] = {"gridcolor": _GRID, "zerolinecolor": _GRID}
+_AXIS: dict[str, Any] = {**_LINES, "linecolor": "#9ca3af"}
+_PAPER: dict[str, Any] = {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR}
+_TEXT: dict[str, Any] = {"color": "#6b7280"}
 _SPATIAL = ("scatter3d", "surface", "mesh3d")
 
 
 def blend_in(figure: go.Figure) -> go.Figure:
     """Give a figure colours that suit the light and the dark page."""
-    figure.update_layout(
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": "#6b7280"}
-    )
-    grid = "rgba(128,128,128,.22)"
-    for update in (figure.update_xaxes, figure.update_yaxes):
-        update(gridcolor=grid, zerolinecolor=grid, linecolor="#9ca3af")
-    wall = {"backgroundcolor": "rgba(0,0,0,0)", "gridcolor": grid, "zerolinecolor": grid}
-    figure.update_scenes(xaxis=wall, yaxis=wall, zaxis=wall)
+    figure.update_layout(**_PAPER, font=_TEXT)
+    figure.update_xaxes(**_AXIS)
+    figure.update_yaxes(**_AXIS)
     if any(True for kind in _SPATIAL for _ in figure.select_traces({"type": kind})):
+        wall = {**_LINES, "backgroundcolor": _CLEAR}
+        figure.update_scenes(xaxis=wall, yaxis=wall, zaxis=wall)
         figure.update_layout(legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top"})
     return figure
 
 
 def style_figure(figure: go.Figure, *, x: str, y: str, **layout: Any) -> go.Figure:
-    """Give a figure the explorer's look: axis titles, room for them, colours of the page."""
-    figure.update_layout(
+    """Give a figure the explorer's look: axis titles, room for them, colours of the page.
+
+    All in one update: each takes plotly several milliseconds.
+    """
+    return figure.update_layout(
         margin={"l": 64, "r": 16, "t": 16, "b": 52},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        font={"family": "system-ui, sans-serif", "size": 13},
+        font={"family": "system-ui, sans-serif", "size": 13, **_TEXT},
         uirevision="keep",
+        xaxis={**_AXIS, "title": {"text": x}, "zeroline": False},
+        yaxis={**_AXIS, "title": {"text": y}, "zeroline": False, "exponentformat": "power"},
+        **_PAPER,
         **layout,
     )
-    figure.update_xaxes(title_text=x, zeroline=False)
-    figure.update_yaxes(title_text=y, exponentformat="power", zeroline=False)
-    return blend_in(figure)
