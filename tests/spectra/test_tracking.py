@@ -91,3 +91,22 @@ def test_function_and_weights_go_together(arguments):
 def test_sizes_must_agree():
     with pytest.raises(ArgumentError, match="size"):
         track([torch.eye(5), torch.eye(6)], 1)
+
+
+def test_what_hardly_moves_takes_one_product_a_pair_and_one_to_look(path):
+    still = [path[0]] * 4
+    spectra = track(still, 4)
+    assert [s.matvecs for s in spectra[2:]] == [5, 5]
+    for spectrum in spectra[1:]:
+        assert bool(spectrum.converged.all())
+        torch.testing.assert_close(spectrum.eigenvalues, spectra[0].eigenvalues)
+
+
+def test_an_eigenvalue_that_creeps_up_beside_what_is_tracked_is_not_missed(matrix_of, counted):
+    """Each move is below the tolerance and orthogonal to the wanted vectors."""
+    A = matrix_of(np.concatenate([[10, 8, 7], np.linspace(0, 1, SIZE - 3)]))
+    direction = torch.linalg.eigh(A).eigenvectors[:, 50:51]
+    heights = np.linspace(0, 8.5, 60)
+    spectra = track([counted(A + h * direction @ direction.T) for h in heights], 3, tol=1e-3)
+    expected = [10, float(torch.linalg.eigvalsh(A)[50]) + 8.5, 8]
+    np.testing.assert_allclose(spectra[-1].eigenvalues, expected, rtol=1e-3)

@@ -18,8 +18,8 @@ from hyperribbon.spectra.products import Products
 
 __all__ = ["Tracker", "track"]
 
-_GUARD = 0.01  # part of the next wanted vector in each start, relative to one eigenvector
-_NOISE = 0.003  # random part of each start, relative to one eigenvector
+_SCOUT = (1e-4, 1e-2)  # bounds of the tolerance as the part of what may be wanted next in a start
+_NOISE = 0.3  # random part of a start, relative to that part
 _STATE = ("calls", "_values", "_vectors", "_guard", "_room")  # of a Tracker between its calls
 _SLOW = 1.4  # drift, in units of what is tolerated, below which the last vectors are nearly right
 
@@ -116,10 +116,11 @@ class Tracker:
 
         search = Search(products, self.k, self.which, self.tol, agreed_capacity(products, self.k))
         rows = products.part(vectors.T.to(products.device, products.dtype))
-        start = rows.sum(0, keepdim=True) + _NOISE * draw()
+        scout = _NOISE * draw()
         if self._guard is not None:
             guard = self._guard.to(products.device, products.dtype)
-            start += _GUARD * products.part(guard).sum(0)
+            scout += products.part(guard).sum(0)
+        start = rows.sum(0, keepdim=True) + min(max(self.tol, _SCOUT[0]), _SCOUT[1]) * scout
         search.begin_chain(start)
         drift = self._drift(search, rows, start)
         stays = drift <= min(self._room, _SLOW * self.tol * float(self._values.abs().max()))
