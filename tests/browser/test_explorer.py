@@ -365,7 +365,11 @@ def test_pages_fit_a_phone_and_both_themes(visit, curves):
     page.wait_for_function("() => document.documentElement.dataset.theme === 'light'")
 
 
-REDRAWN = """([handle, key, plots]) => new Promise(resolve => {
+SETTLING_MS = 100  # a redraw that the last press still owes must not be taken for this one's
+PATIENCE_MS = 5_000
+
+REDRAWN = """([handle, key, plots, patience]) => new Promise(resolve => {
+    setTimeout(() => resolve(null), patience);
     const waiting = new Set(plots);
     const started = performance.now();
     for (const id of plots) {
@@ -396,10 +400,13 @@ def test_slider_to_picture_is_measured(visit, curves, key, record_property, caps
         handle.focus()
         spans = []
         for turn in range(6):
-            arguments = [handle.element_handle(), ("ArrowRight", "ArrowLeft")[turn % 2], plots]
+            page.wait_for_timeout(SETTLING_MS)
+            key_pressed = ("ArrowRight", "ArrowLeft")[turn % 2]
+            arguments = [handle.element_handle(), key_pressed, plots, PATIENCE_MS]
             spans.append(page.evaluate(REDRAWN, arguments))
-        medians[control.name] = float(np.median(spans))
+        seen = [span for span in spans if span is not None]
+        assert seen, f"no picture followed {control.name} within {PATIENCE_MS} ms"
+        medians[control.name] = float(np.median(seen))
         record_property(f"{key}.{control.name}.ms", round(medians[control.name]))
     with capsys.disabled():
         print(f"\n{key}: " + ", ".join(f"{n} {ms:.0f} ms" for n, ms in medians.items()))
-    assert all(0 < span < 60_000 for span in medians.values())

@@ -6,12 +6,20 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.explorer.controls import Choice, Slider, Values
-from hyperribbon.explorer.pages import Action, Page, Picture, Readings, Report, style_figure
+from hyperribbon.explorer.pages import (
+    Action,
+    Drawing,
+    Page,
+    Picture,
+    Readings,
+    Report,
+    curve,
+    drawing,
+)
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import simulate_one_layer
@@ -51,7 +59,8 @@ def _setting(values: Values) -> tuple[np.ndarray, np.ndarray, int, bool]:
     return X, Y, min(values["S"], P - 1), values["sampling"] == "replacement"
 
 
-def _covariances(values: Values) -> dict[str, np.ndarray | None]:
+@lru_cache(maxsize=8)
+def _covariances(**values: Any) -> dict[str, np.ndarray | None]:
     X, Y, S, replacement = _setting(values)
     H, lr = theory.hessian(X), values["lr"]
     C = theory.noise_covariance(X, Y, S, replacement=replacement)
@@ -73,65 +82,48 @@ def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
     return np.linalg.eigvalsh(matrix)[::-1]
 
 
-def _draw_weights(values: Values, overlay: Any) -> go.Figure:
-    found = _covariances(values)
+def _draw_weights(values: Values, overlay: Any) -> Drawing:
+    found = _covariances(**values)
     S = _setting(values)[2]
     unit = values["lr"] * values["noise"] ** 2 / (2 * S)
     index = np.arange(1, values["N"] + 1)
-    figure = go.Figure()
-    for key, name, color, dash in (
-        ("continuum", "continuous time, Eq. 2.30", COLORS[0], "solid"),
-        ("balance", "detailed balance, Eq. 2.33", "#888888", "dot"),
-        ("discrete", "discrete time, exact", COLORS[2], "dash"),
-    ):
-        matrix = found[key]
-        if matrix is not None:
-            figure.add_scatter(
-                x=index,
-                y=_eigenvalues(matrix) / unit,
-                name=name,
-                mode="lines",
-                line={"color": color, "dash": dash},
-            )
-    if overlay is not None:
-        figure.add_scatter(
-            x=index,
-            y=np.array(overlay["eigenvalues"]) / unit,
-            name=f"SGD, {overlay['samples']:,} samples",
-            mode="markers",
-            marker={"symbol": "circle-open", "size": 8, "color": COLORS[1]},
+    traces = [
+        curve(name, index, _eigenvalues(matrix) / unit, line={"color": color, "dash": dash})
+        for key, name, color, dash in (
+            ("continuum", "continuous time, Eq. 2.30", COLORS[0], "solid"),
+            ("balance", "detailed balance, Eq. 2.33", "#888888", "dot"),
+            ("discrete", "discrete time, exact", COLORS[2], "dash"),
         )
-    style_figure(figure, x="index", y="eigenvalue of M / (λσε²/2S)")
-    return figure.update_yaxes(type="log")
+        if (matrix := found[key]) is not None
+    ]
+    if overlay is not None:
+        measured = np.array(overlay["eigenvalues"]) / unit
+        name = f"SGD, {overlay['samples']:,} samples"
+        marker = {"symbol": "circle-open", "size": 8, "color": COLORS[1]}
+        traces.append(curve(name, index, measured, mode="markers", marker=marker))
+    return drawing(traces, "index", "eigenvalue of M / (λσε²/2S)", log="y")
 
 
-def _draw_noise(values: Values, overlay: Any) -> go.Figure:
-    found = _covariances(values)
-    S = _setting(values)[2]
-    unit = values["noise"] ** 2 / S
+def _draw_noise(values: Values, overlay: Any) -> Drawing:
+    found = _covariances(**values)
+    unit = values["noise"] ** 2 / _setting(values)[2]
     index = np.arange(1, values["N"] + 1)
-    figure = go.Figure()
     C, Q, H = found["C"], found["Q"], found["H"]
     assert C is not None and Q is not None and H is not None
-    figure.add_scatter(x=index, y=_eigenvalues(C) / unit, name="noise C", line={"color": COLORS[0]})
-    figure.add_scatter(
-        x=index,
-        y=_eigenvalues(H),
-        name="σε²H/S (P → ∞)",
-        line={"color": "#888888", "dash": "dot"},
-    )
     currents = np.sort(np.abs(np.linalg.eigvals(Q).imag))[::-1]
-    figure.add_scatter(
-        x=index, y=currents / unit, name="|Q|, broken balance", line={"color": COLORS[3]}
-    )
-    style_figure(figure, x="index", y="eigenvalue / (σε²/S)")
-    return figure
+    dotted = {"color": "#888888", "dash": "dot"}
+    traces = [
+        curve("noise C", index, _eigenvalues(C) / unit, line={"color": COLORS[0]}),
+        curve("σε²H/S (P → ∞)", index, _eigenvalues(H), line=dotted),
+        curve("|Q|, broken balance", index, currents / unit, line={"color": COLORS[3]}),
+    ]
+    return drawing(traces, "index", "eigenvalue / (σε²/S)")
 
 
 def _read(values: Values) -> Readings:
     X = _setting(values)[0]
     slowest = theory.relaxation_steps(theory.hessian(X), values["lr"])
-    found = _covariances(values)
+    found = _covariances(**values)
     C, Q = found["C"], found["Q"]
     continuum, discrete = found["continuum"], found["discrete"]
     assert C is not None and Q is not None and continuum is not None
@@ -237,45 +229,31 @@ def _squares(values: Values) -> np.ndarray:
     return (values["scale"] * _first_layer(values["N_i"], hidden)) ** 2
 
 
-def _draw_flatness(values: Values, overlay: Any) -> go.Figure:
+def _draw_flatness(values: Values, overlay: Any) -> Drawing:
     D1 = _squares(values)
     variances = theory.second_layer_variances(D1, values["D2"], values["lr"], values["S"], 1.0)[
         :, 0
     ]
     flatness = D1**-0.5
-    figure = go.Figure()
-    figure.add_scatter(
-        x=flatness, y=variances, mode="markers", name="modes of W₂", marker={"color": COLORS[0]}
-    )
     middle = len(D1) // 2
     line = variances[middle] * (flatness / flatness[middle]) ** -2.0
-    figure.add_scatter(
-        x=flatness, y=line, mode="lines", name="ψ = 2", line={"color": "#888888", "dash": "dot"}
-    )
-    style_figure(figure, x="flatness F = D₁^(−1/2)", y="variance along the mode")
-    return figure.update_xaxes(type="log").update_yaxes(type="log")
+    traces = [
+        curve("modes of W₂", flatness, variances, mode="markers", marker={"color": COLORS[0]}),
+        curve("ψ = 2", flatness, line, line={"color": "#888888", "dash": "dot"}),
+    ]
+    return drawing(traces, "flatness F = D₁^(−1/2)", "variance along the mode", log="xy")
 
 
-def _draw_exponent(values: Values, overlay: Any) -> go.Figure:
-    D1 = _squares(values)
+def _draw_exponent(values: Values, overlay: Any) -> Drawing:
+    D1, D2 = _squares(values), values["D2"]
     ratios = np.logspace(-3, 3, 121)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=ratios,
-        y=theory.local_exponent(ratios, 1.0),
-        mode="lines",
-        name="ψ = 2 D₂/(D₁+D₂)",
-        line={"color": "#888888"},
-    )
-    figure.add_scatter(
-        x=D1 / values["D2"],
-        y=theory.local_exponent(D1, values["D2"]),
-        mode="markers",
-        name="this network",
-        marker={"color": COLORS[0], "size": 8},
-    )
-    style_figure(figure, x="D₁/D₂", y="local exponent ψ")
-    return figure.update_xaxes(type="log")
+    everywhere, here = theory.local_exponent(ratios, 1.0), theory.local_exponent(D1, D2)
+    marker = {"color": COLORS[0], "size": 8}
+    traces = [
+        curve("ψ = 2 D₂/(D₁+D₂)", ratios, everywhere, line={"color": "#888888"}),
+        curve("this network", D1 / D2, here, mode="markers", marker=marker),
+    ]
+    return drawing(traces, "D₁/D₂", "local exponent ψ", log="x")
 
 
 def _read_two(values: Values) -> Readings:

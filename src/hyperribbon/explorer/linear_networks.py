@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.explorer.controls import Slider, Values
-from hyperribbon.explorer.pages import Action, Page, Picture, Readings, Report, style_figure
+from hyperribbon.explorer.pages import (
+    Action,
+    Drawing,
+    Page,
+    Picture,
+    Readings,
+    Report,
+    curve,
+    drawing,
+)
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory import linear_networks as theory
 from hyperribbon.training.linear_networks import draw_linear_weights, train_linear
@@ -58,54 +66,48 @@ def _predicted(values: Values) -> np.ndarray:
     return eigenvalues[eigenvalues > 0]
 
 
-def _draw_spectrum(values: Values, overlay: Any) -> go.Figure:
+def _draw_spectrum(values: Values, overlay: Any) -> Drawing:
     eigenvalues = _predicted(values)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=np.arange(1, len(eigenvalues) + 1),
-        y=eigenvalues,
-        name="predicted from the labels",
-        mode="lines+markers",
-        marker={"size": 5},
-        line={"color": COLORS[0], "shape": "hv"},
-    )
+    traces = [
+        curve(
+            "predicted from the labels",
+            np.arange(1, len(eigenvalues) + 1),
+            eigenvalues,
+            mode="lines+markers",
+            marker={"size": 5},
+            line={"color": COLORS[0], "shape": "hv"},
+        )
+    ]
     if overlay is not None:
         measured = np.array(overlay["eigenvalues"])
-        figure.add_scatter(
-            x=np.arange(1, len(measured) + 1),
-            y=measured,
-            name="trained network",
-            mode="markers",
-            marker={"symbol": "circle-open", "size": 9, "color": COLORS[1]},
-        )
-    style_figure(figure, x="index", y="eigenvalue of the Hessian")
-    return figure.update_yaxes(type="log")
+        marker = {"symbol": "circle-open", "size": 9, "color": COLORS[1]}
+        index = np.arange(1, len(measured) + 1)
+        traces.append(curve("trained network", index, measured, mode="markers", marker=marker))
+    return drawing(traces, "index", "eigenvalue of the Hessian", log="y")
 
 
-def _draw_depth(values: Values, overlay: Any) -> go.Figure:
-    shares = _proportions(values)
+def _draw_depth(values: Values, overlay: Any) -> Drawing:
     depths = np.arange(1, 9)
-    figure = go.Figure()
-    for name, proportions, color, dash in (
-        ("these labels", shares, COLORS[0], "solid"),
-        ("balanced labels", np.full(_CLASSES, 1 / _CLASSES), "#888888", "dot"),
-    ):
-        figure.add_scatter(
-            x=depths,
-            y=[theory.label_sharpness(proportions, int(d), values["sigma_x"]) for d in depths],
-            name=name,
+    traces = [
+        curve(
+            name,
+            depths,
+            [theory.label_sharpness(proportions, int(d), values["sigma_x"]) for d in depths],
             mode="lines+markers",
             line={"color": color, "dash": dash},
         )
-    if overlay is not None:
-        figure.add_scatter(
-            x=[values["depth"]],
-            y=[overlay["eigenvalues"][0]],
-            name="trained network",
-            mode="markers",
-            marker={"symbol": "circle-open", "size": 12, "color": COLORS[1], "line": {"width": 2}},
+        for name, proportions, color, dash in (
+            ("these labels", _proportions(values), COLORS[0], "solid"),
+            ("balanced labels", np.full(_CLASSES, 1 / _CLASSES), "#888888", "dot"),
         )
-    return style_figure(figure, x="layers L", y="sharpness λmax")
+    ]
+    if overlay is not None:
+        marker = {"symbol": "circle-open", "size": 12, "color": COLORS[1], "line": {"width": 2}}
+        sharpness = overlay["eigenvalues"][:1]
+        traces.append(
+            curve("trained network", [values["depth"]], sharpness, mode="markers", marker=marker)
+        )
+    return drawing(traces, "layers L", "sharpness λmax")
 
 
 def _read(values: Values) -> Readings:

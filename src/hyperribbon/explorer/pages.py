@@ -6,12 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.explorer.controls import Control, Values
 
-__all__ = ["Action", "Page", "Picture", "Readings", "blend_in", "style_figure"]
+__all__ = [
+    "Action",
+    "Drawing",
+    "Page",
+    "Picture",
+    "Readings",
+    "axes_layout",
+    "blend_in",
+    "curve",
+    "drawing",
+    "plain",
+]
+
+Drawing = dict[str, Any]
+"""A figure in plotly's JSON. Its classes check every value, which takes longer than the theory."""
 
 Readings = Sequence[tuple[str, str]]
 """Numbers beside the pictures: what it is, and its value as a person reads it."""
@@ -34,7 +50,7 @@ class Picture:
 
     name: str
     title: str
-    draw: Callable[[Values, Any], go.Figure]
+    draw: Callable[[Values, Any], Drawing]
     describe: str
     sets: Callable[[Mapping[str, Any]], Values] | None = None
 
@@ -108,18 +124,53 @@ def blend_in(figure: go.Figure) -> go.Figure:
     return figure
 
 
-def style_figure(figure: go.Figure, *, x: str, y: str, **layout: Any) -> go.Figure:
-    """Give a figure the explorer's look: axis titles, room for them, colours of the page.
+def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, Any]:
+    """Return the explorer's look of a figure: titles, room for them, colours of the page.
 
-    All in one update: each takes plotly several milliseconds.
+    Args:
+        x: Title of the horizontal axis.
+        y: Title of the vertical axis.
+        log: Names of the logarithmic axes: "", "x", "y" or "xy".
+        **layout: Further properties.
     """
-    return figure.update_layout(
-        margin={"l": 64, "r": 16, "t": 16, "b": 52},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        font={"family": "system-ui, sans-serif", "size": 13, **_TEXT},
-        uirevision="keep",
-        xaxis={**_AXIS, "title": {"text": x}, "zeroline": False},
-        yaxis={**_AXIS, "title": {"text": y}, "zeroline": False, "exponentformat": "power"},
+    axes = {
+        f"{name}axis": {
+            **_AXIS,
+            "title": {"text": title},
+            "type": "log" if name in log else "linear",
+            "zeroline": False,
+            "exponentformat": "power",
+        }
+        for name, title in (("x", x), ("y", y))
+    }
+    if "y" in log:
+        axes["yaxis"]["nticks"] = 6  # so that a short one does not label every digit
+    return {
+        "margin": {"l": 64, "r": 16, "t": 32, "b": 52},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "font": {"family": "system-ui, sans-serif", "size": 13, **_TEXT},
+        "uirevision": "keep",
+        **axes,
         **_PAPER,
         **layout,
-    )
+    }
+
+
+def drawing(traces: Sequence[dict[str, Any]], x: str, y: str, **layout: Any) -> Drawing:
+    """Return a figure of some traces; the rest as in `axes_layout`."""
+    return {"data": list(traces), "layout": axes_layout(x, y, **layout)}
+
+
+def curve(
+    name: str, x: ArrayLike, y: ArrayLike, mode: str = "lines", **look: Any
+) -> dict[str, Any]:
+    """Return a trace of points, joined by lines or not."""
+    return {"type": "scatter", "name": name, "x": plain(x), "y": plain(y), "mode": mode, **look}
+
+
+def plain(values: ArrayLike) -> list[Any]:
+    """Return numbers as JSON has them: what is not finite is left out."""
+    array = np.asarray(values)
+    entries = array.astype(object)
+    entries[~np.isfinite(array)] = None
+    return entries.tolist()

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.explorer.pages import style_figure
+from hyperribbon.explorer.pages import axes_layout
 from hyperribbon.inspection.path import as_probabilities
 from hyperribbon.manifold import InPCA
 from hyperribbon.plots.style import COLORS
@@ -35,7 +35,7 @@ def draw_spectra(trajectory: Trajectory) -> dict[str, go.Figure]:
                 hovertemplate="step %{x}<br>index %{y}<br>10^%{z:.2f}<extra></extra>",
             )
         )
-        figures[f"{name} over training"] = style_figure(figure, x="step", y="index")
+        figures[f"{name} over training"] = figure.update_layout(axes_layout("step", "index"))
     return figures
 
 
@@ -55,7 +55,7 @@ def draw_metrics(trajectory: Trajectory) -> dict[str, go.Figure]:
         )
     if not figure.data:
         return {}
-    return {"Metrics": style_figure(figure, x="step", y="value")}
+    return {"Metrics": figure.update_layout(axes_layout("step", "value"))}
 
 
 def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:

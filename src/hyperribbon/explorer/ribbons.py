@@ -7,11 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.explorer.controls import Slider, Values
-from hyperribbon.explorer.pages import Page, Picture, Readings, style_figure
+from hyperribbon.explorer.pages import Drawing, Page, Picture, Readings, curve, drawing, plain
 from hyperribbon.explorer.uploads import upload_panel
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory.ribbons import Part, PhaseDiagram, Ribbon, phase_diagram, weyl_bound
@@ -35,9 +34,12 @@ _PARTS: dict[Part, tuple[str, str]] = {
 _GRID_STEPS = np.unique(np.round(np.logspace(0, 5, 46)).astype(int))
 _GRID_SLOPES = np.linspace(0.02, 1.5, 38)
 _FLOOR = 1e-14
+_DASHES = {"color": COLORS[3], "dash": "dash"}
+_NOTE = {"y": 1, "xanchor": "left", "yanchor": "top", "showarrow": False}
 
 
-def _ribbon(values: Values) -> Ribbon:
+@lru_cache(maxsize=8)
+def _ribbon(**values: Any) -> Ribbon:
     return Ribbon.exponential(
         values["n"],
         values["c"],
@@ -54,52 +56,55 @@ def _diagram(n: int, ratio: float, alpha: float) -> PhaseDiagram:
     return phase_diagram(n, _GRID_STEPS, _GRID_SLOPES, ratio, alpha=alpha)
 
 
-def _draw_spectrum(values: Values, overlay: Any) -> go.Figure:
-    ribbon = _ribbon(values)
+def _draw_spectrum(values: Values, overlay: Any) -> Drawing:
+    ribbon = _ribbon(**values)
     index = np.arange(1, values["n"] + 1)
-    figure = go.Figure()
-    for part, (name, color) in _PARTS.items():
-        figure.add_scatter(
-            x=index,
-            y=_positive(ribbon.spectrum(part)),
-            name=name,
+    traces = [
+        curve(
+            name,
+            index,
+            _positive(ribbon.spectrum(part)),
             mode="lines+markers" if part == "P" else "lines",
             line={"color": color, "width": 2.5 if part == "P" else 1.5},
             marker={"size": 4},
         )
+        for part, (name, color) in _PARTS.items()
+    ]
     try:
         bound = weyl_bound(ribbon)
     except ArgumentError:
         pass  # the bound is for full batches without weight decay
     else:
-        figure.add_scatter(
-            x=index,
-            y=_positive(bound.upper),
-            name="bound, Eq. 7",
-            mode="lines",
-            line={"color": "#888888", "dash": "dot", "width": 1.5},
-        )
+        line = {"color": "#888888", "dash": "dot", "width": 1.5}
+        traces.append(curve("bound, Eq. 7", index, _positive(bound.upper), line=line))
     k = ribbon.dimensions(0.95)
-    figure.add_vline(x=k, line={"color": COLORS[3], "dash": "dash"}, annotation_text=f"95%: {k}")
-    style_figure(figure, x="index", y="eigenvalue")
-    return figure.update_yaxes(type="log")
-
-
-def _draw_diagram(values: Values, overlay: Any) -> go.Figure:
-    diagram = _diagram(values["n"], values["ratio"], values["alpha"])
-    figure = go.Figure()
-    figure.add_heatmap(
-        x=diagram.steps,
-        y=diagram.slopes,
-        z=diagram.dimensions,
-        colorscale="Viridis",
-        colorbar={"title": {"text": "dimensions"}, "thickness": 12},
-        hovertemplate="T = %{x}<br>c = %{y:.3f}<br>%{z} dimensions<extra></extra>",
-        name="dimensions",
+    mark = {"xref": "x", "yref": "y domain"}
+    return drawing(
+        traces,
+        "index",
+        "eigenvalue",
+        log="y",
+        shapes=[{**mark, "type": "line", "x0": k, "x1": k, "y0": 0, "y1": 1, "line": _DASHES}],
+        annotations=[{**mark, **_NOTE, "x": k, "text": f"95%: {k}"}],
     )
-    figure.add_scatter(
-        x=[values["T"]],
-        y=[values["c"]],
+
+
+def _draw_diagram(values: Values, overlay: Any) -> Drawing:
+    diagram = _diagram(values["n"], values["ratio"], values["alpha"])
+    heights = {
+        "type": "heatmap",
+        "x": plain(diagram.steps),
+        "y": plain(diagram.slopes),
+        "z": plain(diagram.dimensions),
+        "colorscale": "Viridis",
+        "colorbar": {"title": {"text": "dimensions"}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": "T = %{x}<br>c = %{y:.3f}<br>%{z} dimensions<extra></extra>",
+        "name": "dimensions",
+    }
+    here = curve(
+        "you are here",
+        [values["T"]],
+        [values["c"]],
         mode="markers",
         marker={
             "size": 15,
@@ -107,11 +112,9 @@ def _draw_diagram(values: Values, overlay: Any) -> go.Figure:
             "color": COLORS[1],
             "line": {"width": 2, "color": "#fff"},
         },
-        name="you are here",
         hovertemplate="T = %{x}, c = %{y}<extra>here</extra>",
     )
-    style_figure(figure, x="steps T", y="slope c", showlegend=False)
-    return figure.update_xaxes(type="log")
+    return drawing([heights, here], "steps T", "slope c", log="x", showlegend=False)
 
 
 def _click(point: Mapping[str, Any]) -> Values:
@@ -123,7 +126,7 @@ def _positive(values: np.ndarray) -> np.ndarray:
 
 
 def _read(values: Values) -> Readings:
-    ribbon = _ribbon(values)
+    ribbon = _ribbon(**values)
     spectrum = ribbon.spectrum()
     slowest = 1 / (values["alpha"] * ribbon.eigenvalues[-1])
     share = spectrum[0] / spectrum.sum() if spectrum.sum() > 0 else float("nan")
