@@ -17,8 +17,10 @@ from hyperribbon.experiments import (
     Context,
     ProcessWorkers,
     all_experiments,
+    batch,
     find_experiment,
     run_experiment,
+    run_experiments,
 )
 
 
@@ -163,3 +165,22 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
         run_experiment("ribbons/fig4", preset="laptop", out=killed)
     assert seen and all(seen)
     assert digest(killed) == digest(whole)
+
+
+def test_side_by_side_the_longest_experiments_begin_first():
+    begun = []
+
+    class Recording:
+        def run(self, function, jobs):
+            begun.extend(job[0] for job in jobs)
+            return iter(())
+
+    ids = ["subnetworks/fig3.1", "subnetworks/fig4.1", "ribbons/fig4", "subnetworks/tickets"]
+    assert list(run_experiments(ids, workers=Recording())) == []
+    assert begun == [
+        "subnetworks/tickets",
+        "subnetworks/fig4.1",
+        "subnetworks/fig3.1",
+        "ribbons/fig4",
+    ]
+    assert set(batch._LONG) <= set(all_experiments())

@@ -96,6 +96,28 @@ def test_units_that_no_sample_moves(activation, idle, names, reference, close):
     close(NTK(model, inputs, params=names).to_dense(), jacobian @ jacobian.T)
 
 
+def test_samples_with_rare_features_stand_together(reference, close):
+    """Only the chunk that holds them has those features; sums and the data's order stay."""
+    torch.manual_seed(0)
+    inputs, targets = torch.zeros(300, 40).double(), torch.randint(3, (300,))
+    inputs[:, :10] = torch.randn(300, 10).double()
+    inputs[[3, 150], 10:] = torch.randn(2, 30).double()
+    model = nn.Sequential(nn.Linear(40, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    loss = nn.CrossEntropyLoss()
+    data = {"memory": 1e6, "data": (inputs, targets)}
+    hessian, ggn = (kind(model, loss, **data) for kind in (Hessian, GGN))
+
+    def widths(operator):
+        return [chunk.point._layers[0].features.shape[1] for chunk in operator.risk.chunks()]
+
+    assert widths(hessian) == [41] + [11] * (len(widths(ggn)) - 1)
+    assert widths(ggn).count(41) == 2
+    dense = reference(model, inputs)
+    close(hessian.to_dense(), dense.hessian(lambda f: loss(f, targets)))
+    close(ggn.to_dense(), dense.ggn(lambda f: loss(f, targets)))
+    assert torch.equal(next(hessian.risk.source.batches())[0], inputs)
+
+
 def test_jacobian_and_kernel(case, reference, close):
     model, inputs, _ = case
     dense = reference(model, inputs).jacobian()

@@ -25,8 +25,9 @@ from hyperribbon.inspection.findings import Inspection, Outcome
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.planning import Budget, InspectionPlan, PlannedStep, make_plan
 from hyperribbon.inspection.steps import STEPS
-from hyperribbon.inspection.subject import Forward, Subject
+from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
+from hyperribbon.operators.calling import Forward
 
 __all__ = ["inspect"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -28,10 +28,10 @@ from hyperribbon.inspection.samples import (
     share_of_samples,
 )
 from hyperribbon.operators import unsharded, unwrapped
+from hyperribbon.operators.calling import Forward
 
 __all__ = ["Subject"]
 
-Forward = Callable[[nn.Module, Any], Any]
 T = TypeVar("T", TimedHessian, TimedGGN, TimedCovariance, TimedFisher)
 _LABELS = ("labels", "label", "targets", "target")
 

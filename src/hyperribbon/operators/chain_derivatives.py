@@ -22,7 +22,8 @@ from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["ChainLinearisation", "Layer"]
 
-_SPARSE = 0.95  # inputs or units drop out when no more than this part of them is ever active
+_USED_INPUTS = 0.95  # inputs of a layer drop out when no more than this part of them is ever used
+_MOVING_UNITS = 0.8  # the same for hidden units, which take more copying
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Layer:
         features = torch.cat(parts, dim=1) if parts else inputs[:, :0]
         layer = cls(weight, weight_name, bias_name, features, features.shape[1], len(weight))
         used = features.any(0)
-        if int(used.sum()) < _SPARSE * layer.width:
+        if int(used.sum()) < _USED_INPUTS * layer.width:
             layer.columns = used.nonzero().squeeze(1)
             layer.features = features[:, layer.columns]
         return layer
@@ -92,7 +93,7 @@ class Layer:
         moving = self.slopes.any(0)
         if self.bends is not None:
             moving |= self.bends.any(0)
-        if 0 < int(moving.sum()) < _SPARSE * self.fan_out:
+        if 0 < int(moving.sum()) < _MOVING_UNITS * self.fan_out:
             units = moving.nonzero().squeeze(1)
             self.units = above.sources = units
             self.weight, above.weight = self.weight[units], above.weight[:, units]

@@ -28,6 +28,9 @@ Data = Any
 
 _READ = 256  # samples read at once from a Dataset
 _PROBES = 8  # samples of a Dataset that are read twice to see whether it augments
+_RARE = 0.01  # part of the samples in which a feature is not zero, when it is called rare
+_MANY = 0.1  # part of the features that must be rare for an order by them to pay
+_ROWS = 1024  # samples looked at together for that
 
 
 class Source:
@@ -83,8 +86,17 @@ class Source:
         else:
             yield from self._read()
 
-    def chunks(self, size: int) -> Iterator[tuple[int, Any]]:
-        """Yield (position of the first sample, batch) with at most `size` samples each."""
+    def chunks(self, size: int, order: torch.Tensor | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield (position of the first sample, batch) with at most `size` samples each.
+
+        Args:
+            size: Samples at most.
+            order: From `rarest_first`, to yield the samples in.
+        """
+        if order is not None:
+            for position, chosen in enumerate(order.split(size)):
+                yield position * size, pick(self._kept[0], chosen)
+            return
         position = 0
         for batch in self.batches():
             count = batch_size(batch)
@@ -92,6 +104,28 @@ class Source:
                 stop = min(start + size, count)
                 yield position + start, cut(batch, start, stop)
             position += count
+
+    def rarest_first(self, size: int) -> torch.Tensor | None:
+        """Return an order of the samples in which chunks use fewer features; None if none does.
+
+        It goes by each sample's rarest feature. Samples with features that few others have, such as
+        bright pixels at the border, then stand together, and in chunks of the others more features
+        are zero throughout.
+
+        Args:
+            size: Samples of a chunk.
+        """
+        leaves = _tensors(self._kept[0]) if len(self._kept) == 1 else []
+        if not leaves or not leaves[0].is_floating_point() or leaves[0].ndim < 2:
+            return None
+        count, parts = len(leaves[0]), leaves[0].flatten(1).split(_ROWS)
+        if count <= size:
+            return None
+        shares = torch.stack([(part != 0).sum(0) for part in parts]).sum(0) / count
+        if (shares < _RARE).double().mean() < _MANY:
+            return None
+        rarest = [torch.where(part != 0, shares, 1.0).amin(1) for part in parts]
+        return torch.cat(rarest).argsort(stable=True)
 
     def _read(self) -> Iterator[Any]:
         assert self._loader is not None
@@ -160,6 +194,11 @@ def batch_size(batch: Any) -> int:
 def cut(batch: Any, start: int, stop: int) -> Any:
     """Return samples start to stop of a batch."""
     return tree_map(lambda x: x[start:stop] if isinstance(x, torch.Tensor) else x, batch)
+
+
+def pick(batch: Any, chosen: torch.Tensor) -> Any:
+    """Return chosen samples of a batch."""
+    return tree_map(lambda x: x[chosen] if isinstance(x, torch.Tensor) else x, batch)
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -9,9 +9,10 @@ from torch import nn
 
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.operators.calling import Forward
 from hyperribbon.operators.data import Data
 from hyperribbon.operators.gram import squared_columns, squared_norm
-from hyperribbon.operators.risk import Chunk, Forward, Risk
+from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk_operator import RiskOperator
 from hyperribbon.operators.sums import Directions, GradientSums
 
@@ -71,6 +72,7 @@ class Hessian(RiskOperator):
                 forward=forward,
                 memory=memory,
                 process_group=process_group,
+                any_order=True,
             )
         )
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.core.processes import Processes
+from hyperribbon.operators.calling import Caller, Forward
 from hyperribbon.operators.chain import trace_chain
 from hyperribbon.operators.chain_derivatives import ChainLinearisation
 from hyperribbon.operators.data import Data, Source, batch_size, cut
@@ -28,17 +28,13 @@ from hyperribbon.operators.purity import evaluation
 from hyperribbon.operators.sums import GradientSums
 from hyperribbon.operators.unsharding import unsharded, unwrapped
 
-__all__ = ["Chunk", "Forward", "Risk"]
-
-Forward = Callable[[nn.Module, Any], Any]
-"""forward(model, batch) -> outputs, or (outputs, targets) taken from the batch."""
+__all__ = ["Chunk", "Risk"]
 
 MEMORY = 512 * 2**20
 """Bytes for what is kept and worked on when memory= is not given."""
 
 _CHUNK = 1024  # samples done together at most: larger chunks leave the processor's cache
 _PROBE = 16  # samples of the first batch on which the model is tried out
-_TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
 
 @dataclass
@@ -84,6 +80,7 @@ class Risk:
         forward: How the model is called on a batch, when not model(inputs).
         memory: Bytes to stay below, for data and graphs that are kept between products.
         process_group: The ranks that hold the samples, True for all; None for this one alone.
+        any_order: Whether `chunks` may reorder the samples where products gain by that.
 
     Raises:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
@@ -100,6 +97,7 @@ class Risk:
         forward: Forward | None = None,
         memory: float | None = None,
         process_group: Any = None,
+        any_order: bool = False,
     ) -> None:
         self.processes = Processes.of(process_group)
         with self.processes.together("the reading of the arguments"):
@@ -111,7 +109,7 @@ class Risk:
             self.loss: Loss | None = None if loss is None else recognise(loss)
         theirs = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         model = unsharded(model)
-        self._caller = _Caller(model, forward)
+        self._caller = Caller(model, forward)
         self._state = {
             f"model.{name}": tensor.detach().clone() if id(tensor) in theirs else tensor.detach()
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -131,6 +129,9 @@ class Risk:
             )
             check_batch_norm(model)
             self._try_out(model)
+            self._order: torch.Tensor | None = None
+            if any_order and self._may_be_chain:
+                self._order = self.source.rarest_first(self._chunk_size())
         self._agree()
 
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
@@ -192,7 +193,7 @@ class Risk:
         size = self._chunk_size()
         keep: list[Chunk] | None = [] if self._fits() else None
         samples, amount = 0, 0.0
-        for start, batch in self.source.chunks(size):
+        for start, batch in self.source.chunks(size, self._order):
             chunk = self._chunk(start, batch)
             samples, amount = samples + chunk.count, amount + chunk.amount
             if keep is not None:
@@ -385,36 +386,3 @@ class Risk:
         full = self._state[f"model.{name}"].clone()
         full.view(-1)[selection] = tensor.reshape(-1)[selection]
         return full
-
-
-class _Caller(nn.Module):
-    """The model together with the way it is called; the model itself gets no hook."""
-
-    def __init__(self, model: nn.Module, forward: Forward | None) -> None:
-        super().__init__()
-        self.model = model
-        self._forward = forward
-        self.buffer_keys = [f"model.{name}" for name, _ in model.named_buffers()]
-
-    def forward(self, batch: Any) -> Any:
-        """Return outputs and targets of a batch, or what a function of no arguments returns."""
-        if isinstance(batch, FunctionType):
-            return batch()
-        pair = isinstance(batch, tuple) and len(batch) == 2
-        if isinstance(batch, Mapping):
-            targets = next((batch[key] for key in _TARGET_KEYS if key in batch), None)
-        else:
-            targets = batch[-1] if isinstance(batch, tuple) else None
-        if self._forward is not None:
-            answer = self._forward(self.model, batch)
-            return answer if isinstance(answer, tuple) else (answer, targets)
-        if isinstance(batch, torch.Tensor):
-            return self.model(batch), None
-        if pair and isinstance(batch[0], torch.Tensor):
-            return self.model(batch[0]), targets
-        raise ArgumentError(
-            "data",
-            sorted(batch) if isinstance(batch, Mapping) else f"{len(batch)} items",
-            "a batch is neither a tensor nor a pair (inputs, targets)",
-            "Say how the model is called: forward=lambda model, batch: (outputs, targets).",
-        )
