@@ -30,7 +30,7 @@ _READ = 256  # samples read at once from a Dataset
 _PROBES = 8  # samples of a Dataset that are read twice to see whether it augments
 _RARE = 0.01  # part of the samples in which a feature is not zero, when it is called rare
 _MANY = 0.1  # part of the features that must be rare for an order by them to pay
-_ROWS = 1024  # samples looked at together for that
+_ROWS = 256  # samples looked at together for that
 
 
 class Source:
@@ -118,14 +118,18 @@ class Source:
         leaves = _tensors(self._kept[0]) if len(self._kept) == 1 else []
         if not leaves or not leaves[0].is_floating_point() or leaves[0].ndim < 2:
             return None
-        count, parts = len(leaves[0]), leaves[0].flatten(1).split(_ROWS)
-        if count <= size:
+        inputs = leaves[0].flatten(1)
+        if len(inputs) <= size:
             return None
-        shares = torch.stack([(part != 0).sum(0) for part in parts]).sum(0) / count
+        shares = torch.zeros(inputs.shape[1], device=inputs.device)
+        for part in inputs.split(_ROWS):
+            shares += torch.count_nonzero(part, dim=0) / len(inputs)
         if (shares < _RARE).double().mean() < _MANY:
             return None
-        rarest = [torch.where(part != 0, shares, 1.0).amin(1) for part in parts]
-        return torch.cat(rarest).argsort(stable=True)
+        rarest = torch.empty(len(inputs), device=inputs.device)
+        for part, own in zip(inputs.split(_ROWS), rarest.split(_ROWS), strict=True):
+            own.copy_(torch.where(part != 0, shares, 1.0).amin(1))
+        return rarest.argsort(stable=True)
 
     def _read(self) -> Iterator[Any]:
         assert self._loader is not None
