@@ -98,7 +98,7 @@ def product_race(name: str, kind: type, peer: str, run: Any, target: float) -> R
         difference=relative_difference,
         tolerance=1e-4,
         targets={"curvlinops": target},
-        repeats=7,
+        repeats=15,
     )
 
 

@@ -59,7 +59,7 @@ class RiskOperator(LinearOperator):
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         with self.processes.together(f"a product with the {type(self).__name__}"):
             product = self._multiply_own(block)
-        product = self.processes.sum(product) * self._scale()
+        product = self.processes.sum(product).mul_(self._scale())
         return self._completed(product, block, slice(0, len(block)))
 
     def multiply_rows(self, part: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ class RiskOperator(LinearOperator):
         block = self.processes.gather_rows(part, size)
         with self.processes.together(f"a product with the {type(self).__name__}"):
             product = self._multiply_own(block)
-        product = self.processes.sum_rows(product) * self._scale()
+        product = self.processes.sum_rows(product).mul_(self._scale())
         return self._completed(product, block, self.processes.rows(size))
 
     def _completed(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
