@@ -28,7 +28,7 @@ _LONG = (
     "subnetworks/fig4.4",
     "fluctuations/fig8c",
 )
-"""Experiments of over two minutes at preset laptop: begun last, they leave other cores idle."""
+"""Experiments of about two minutes and more at preset laptop: begun last, they leave cores idle."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Activations, slopes and the back-propagated loss gradient are computed once per batch and reused in
 every product. Biases are weights of one more input that is always one. The derivative in the data
 is skipped. Inputs of a layer that are zero on the whole batch drop out, and so do hidden units that
-no sample of the batch moves.
+no sample of the batch moves, where there are enough of them to pay for the copying.
 """
 
 from __future__ import annotations

@@ -39,10 +39,10 @@ _PROBE = 16  # samples of the first batch on which the model is tried out
 
 @dataclass
 class Chunk:
-    """Consecutive samples with the model linearised on them.
+    """Some samples with the model linearised on them.
 
     Attributes:
-        start: Position of the first sample in the data.
+        start: Samples of the chunks before; the first one's position where the order is the data's.
         point: The model's derivatives on these samples.
         inputs: Their inputs (the whole batch when it is not a pair).
         targets: Their targets.
