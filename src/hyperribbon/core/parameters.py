@@ -17,6 +17,8 @@ __all__ = ["ParameterFilter", "ParameterSpace"]
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
+_PART = 32  # inputs of a layer whose weights are transposed together
+
 
 @dataclass(frozen=True)
 class ParameterSpace:
@@ -116,7 +118,7 @@ class ParameterSpace:
         ):
             piece = tensors[name].movedim(0, -1) if batched else tensors[name]
             if selection is None:
-                flat[window].view((*shape, *lead)).copy_(piece)
+                _copy(piece, flat[window].view((*shape, *lead)))
             else:
                 flat[window] = piece.reshape(-1, *lead)[selection]
         return flat
@@ -159,6 +161,15 @@ class ParameterSpace:
             )
             for layer, members in groups.items()
         }
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy a tensor; one whose first axis is the innermost in memory in parts that are cached."""
+    if source.ndim == 3 and source.stride(0) == 1:
+        for some, part in zip(source.split(_PART, 1), target.split(_PART, 1), strict=True):
+            part.copy_(some)
+    else:
+        target.copy_(source)
 
 
 def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> list[str]:

@@ -3,7 +3,8 @@
 Activations, slopes and the back-propagated loss gradient are computed once per batch and reused in
 every product. Biases are weights of one more input that is always one. The derivative in the data
 is skipped. Inputs of a layer that are zero on the whole batch drop out, and so do hidden units that
-no sample of the batch moves, where there are enough of them to pay for the copying.
+no sample of the batch moves, where there are enough of them to pay for the copying. In an order
+given by how frequent they are, inputs that are used are a range, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ class Layer:
         weight: W (d_out, d_in), without the units that dropped out.
         weight_name: Its name when it is a coordinate.
         bias_name: The bias's name when it is a coordinate.
-        features: What its coordinates are multiplied with, (n, d): the inputs when the weight is a
-            coordinate, then a one when the bias is.
+        features: What its coordinates are multiplied with, (n, d): a one when the bias is a
+            coordinate, then the inputs when the weight is.
         width: Columns of `features` before any dropped out.
         columns: Those that are not zero on the whole batch, or None for all.
+        order: The order the inputs are in, of a layer that reads the data, or None for their own.
         fan_out: Outputs before any dropped out.
         sources: Units of the layer below that are left, or None for all.
         units: Its own outputs that are left, or None for all.
@@ -51,7 +53,8 @@ class Layer:
     features: torch.Tensor
     width: int
     fan_out: int
-    columns: torch.Tensor | None = None
+    columns: torch.Tensor | slice | None = None
+    order: torch.Tensor | None = None
     sources: torch.Tensor | None = None
     units: torch.Tensor | None = None
     slopes: torch.Tensor | None = None
@@ -64,17 +67,25 @@ class Layer:
         weight_name: str | None,
         bias_name: str | None,
         inputs: torch.Tensor,
+        order: torch.Tensor | None = None,
     ) -> Layer:
-        """Return the layer with what flows into it, (n, d_in)."""
-        parts = [inputs] if weight_name else []
-        if bias_name:
-            parts.append(inputs.new_ones(len(inputs), 1))
+        """Return the layer with what flows into it, (n, d_in).
+
+        With an order of the inputs, frequent ones first, those up to the last that is used are
+        kept: a range, of which products read and write without copies.
+        """
+        parts = [inputs.new_ones(len(inputs), 1)] if bias_name else []
+        if weight_name:
+            parts.append(inputs if order is None else inputs[:, order])
         features = torch.cat(parts, dim=1) if parts else inputs[:, :0]
         layer = cls(weight, weight_name, bias_name, features, features.shape[1], len(weight))
-        used = features.any(0)
-        if int(used.sum()) < _USED_INPUTS * layer.width:
-            layer.columns = used.nonzero().squeeze(1)
-            layer.features = features[:, layer.columns]
+        used = features.any(0).nonzero().squeeze(1)
+        if weight_name and order is not None:
+            layer.order, layer.columns = order, slice(int(used[-1]) + 1 if len(used) else 0)
+        elif len(used) < _USED_INPUTS * layer.width:
+            layer.columns = used
+        if layer.columns is not None:
+            layer.features = features[:, layer.columns].contiguous()
         return layer
 
     @property
@@ -84,7 +95,8 @@ class Layer:
         if self.columns is not None:
             features = features.new_zeros(len(features), self.width)
             features[:, self.columns] = self.features
-        return features[:, : self.width - (self.bias_name is not None)]
+        inputs = features[:, int(self.bias_name is not None) :]
+        return inputs if self.order is None else inputs[:, self.order.argsort()]
 
     def drop_idle(self, above: Layer) -> None:
         """Drop the outputs that no sample passes on to the layer above."""
@@ -104,7 +116,7 @@ class Layer:
         """Return the pre-activations' change (n, k·d_out) by the layer's own parameters."""
         if not self.width:
             return None
-        inward = directions.inward(self.weight_name, self.bias_name)
+        inward = directions.inward(self.weight_name, self.bias_name, self.order)
         return self.features @ _part(inward, self.columns, self.units, directions.rows)
 
     def add_gradients(self, back: torch.Tensor, sums: GradientSums) -> None:
@@ -112,30 +124,29 @@ class Layer:
         if not self.width:
             return
         shape = self.width, back.shape[1], self.fan_out
-        total = sums.inward(self.weight_name, self.bias_name, back, shape)
+        total = sums.inward(self.weight_name, self.bias_name, back, shape, self.order)
         _add_part(total, self.features, back, self.columns, self.units)
 
-    def add_mixed(
-        self, flow: torch.Tensor, before: torch.Tensor, change: torch.Tensor,
-        directions: Directions, sums: GradientSums,
-    ) -> None:  # fmt: skip
-        """Add what the weight and its inputs change together.
+    def add_mixed(self, flow: torch.Tensor, before: torch.Tensor, sums: GradientSums) -> None:
+        """Add the weight's gradient by the change of its inputs.
 
         Args:
             flow: The loss gradient at the pre-activations, (n, d_out).
             before: Change of the inputs, (n, k, d_in).
-            change: Change of the loss gradient at the inputs, (n, k, d_in); is added to.
-            directions: The directions.
             sums: The gradients; are added to.
         """
-        if not self.weight_name:
-            return
-        outward = directions.outward(self.weight_name)
-        shape = self.fan_out, directions.rows, outward.shape[1] // directions.rows
-        _add_part(
-            sums.outward(self.weight_name, before, shape), flow, before, self.units, self.sources
-        )
-        change.flatten(1).addmm_(flow, _part(outward, self.units, self.sources, directions.rows))
+        if self.weight_name:
+            fan_in = self.width - (self.bias_name is not None)
+            shape = self.fan_out, before.shape[1], fan_in
+            total = sums.outward(self.weight_name, before, shape)
+            _add_part(total, flow, before, self.units, self.sources)
+
+    def add_turned(self, flow: torch.Tensor, change: torch.Tensor, directions: Directions) -> None:
+        """Add what the weight's change adds to that of the loss gradient at the inputs."""
+        if self.weight_name:
+            outward = directions.outward(self.weight_name)
+            part = _part(outward, self.units, self.sources, directions.rows)
+            change.flatten(1).addmm_(flow, part)
 
     def widened(self, back: torch.Tensor) -> torch.Tensor:
         """Return (n, k, d_out) with zeros for the outputs that dropped out."""
@@ -171,8 +182,13 @@ class ChainLinearisation:
             for t in (layer.features, layer.slopes, layer.bends, layer.bends)
             if t is not None
         ]
-        flow = sum(layer.weight.shape[0] for layer in self._layers) * len(self.outputs)
-        return sum(t.nbytes for t in tensors) + flow * self.outputs.element_size()
+        return sum(t.nbytes for t in tensors) + self.direction_bytes
+
+    @property
+    def direction_bytes(self) -> int:
+        """Memory that a product takes for every direction: as much as all outputs of layers."""
+        units = sum(len(layer.weight) for layer in self._layers)
+        return units * len(self.outputs) * self.outputs.element_size()
 
     @property
     def is_piecewise_linear(self) -> bool:
@@ -216,8 +232,11 @@ class ChainLinearisation:
             if position == self._lowest:
                 break
             assert before is not None
-            change = change @ layer.weight
-            layer.add_mixed(self._flow[position], before, change, directions, sums)
+            flow = self._flow[position]
+            layer.add_mixed(flow, before, sums)
+            torch.mm(change.flatten(0, 1), layer.weight, out=before.view(-1, before.shape[2]))
+            change = before  # is not needed any more and still in the cache
+            layer.add_turned(flow, change, directions)
 
     def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
         """Return the per-sample gradients of R f for rows R (m, n, C)."""
@@ -274,7 +293,7 @@ class ChainLinearisation:
 
 
 def _part(
-    matrix: torch.Tensor, rows: torch.Tensor | None, units: torch.Tensor | None, blocks: int
+    matrix: torch.Tensor, rows: torch.Tensor | slice | None, units: torch.Tensor | None, blocks: int
 ) -> torch.Tensor:
     """Return some rows of a matrix (a, blocks·b), and some of the b columns of every block."""
     if rows is not None:
@@ -288,10 +307,12 @@ def _add_part(
     total: torch.Tensor,
     left: torch.Tensor,
     right: torch.Tensor,
-    rows: torch.Tensor | None,
+    rows: torch.Tensor | slice | None,
     units: torch.Tensor | None,
 ) -> None:
     """Add leftᵀ right, from left (n, a) and right (n, blocks, b), to that part of a total."""
+    if isinstance(rows, slice):
+        total, rows = total[rows], None
     if rows is None and units is None:
         total.addmm_(left.T, right.flatten(1))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.utils.data import (
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.purity import preserved_random_state
 
-__all__ = ["Data", "Source"]
+__all__ = ["Data", "Order", "Source"]
 
 Data = Any
 """What operators take: (inputs, targets), a Dataset, a DataLoader, or inputs alone."""
@@ -31,6 +32,14 @@ _PROBES = 8  # samples of a Dataset that are read twice to see whether it augmen
 _RARE = 0.01  # part of the samples in which a feature is not zero, when it is called rare
 _MANY = 0.1  # part of the features that must be rare for an order by them to pay
 _ROWS = 256  # samples looked at together for that
+
+
+@dataclass
+class Order:
+    """Orders of the samples and of their features: positions, (n,) and (d,)."""
+
+    samples: torch.Tensor
+    features: torch.Tensor
 
 
 class Source:
@@ -86,15 +95,15 @@ class Source:
         else:
             yield from self._read()
 
-    def chunks(self, size: int, order: torch.Tensor | None = None) -> Iterator[tuple[int, Any]]:
+    def chunks(self, size: int, order: Order | None = None) -> Iterator[tuple[int, Any]]:
         """Yield (position of the first sample, batch) with at most `size` samples each.
 
         Args:
             size: Samples at most.
-            order: From `rarest_first`, to yield the samples in.
+            order: From `by_rarity`, to yield the samples in.
         """
         if order is not None:
-            for position, chosen in enumerate(order.split(size)):
+            for position, chosen in enumerate(order.samples.split(size)):
                 yield position * size, pick(self._kept[0], chosen)
             return
         position = 0
@@ -105,12 +114,12 @@ class Source:
                 yield position + start, cut(batch, start, stop)
             position += count
 
-    def rarest_first(self, size: int) -> torch.Tensor | None:
-        """Return an order of the samples in which chunks use fewer features; None if none does.
+    def by_rarity(self, size: int) -> Order | None:
+        """Return orders in which chunks use only the first few features; None if it does not pay.
 
-        It goes by each sample's rarest feature. Samples with features that few others have, such as
-        bright pixels at the border, then stand together, and in chunks of the others more features
-        are zero throughout.
+        Features go by the number of samples that have them, and samples by their rarest feature.
+        Those with features that few others have, such as bright pixels at the border, then stand
+        together at the end, and in the chunks before all rarer features are zero throughout.
 
         Args:
             size: Samples of a chunk.
@@ -121,15 +130,17 @@ class Source:
         inputs = leaves[0].flatten(1)
         if len(inputs) <= size:
             return None
-        shares = torch.zeros(inputs.shape[1], device=inputs.device)
+        counts = torch.zeros(inputs.shape[1], device=inputs.device)
         for part in inputs.split(_ROWS):
-            shares += torch.count_nonzero(part, dim=0) / len(inputs)
-        if (shares < _RARE).double().mean() < _MANY:
+            counts += torch.count_nonzero(part, dim=0)
+        if (counts < _RARE * len(inputs)).double().mean() < _MANY:
             return None
-        rarest = torch.empty(len(inputs), device=inputs.device)
+        features = counts.argsort(descending=True, stable=True)
+        ranks = features.argsort()
+        rarest = ranks.new_empty(len(inputs))
         for part, own in zip(inputs.split(_ROWS), rarest.split(_ROWS), strict=True):
-            own.copy_(torch.where(part != 0, shares, 1.0).amin(1))
-        return rarest.argsort(stable=True)
+            own.copy_(torch.where(part != 0, ranks, -1).amax(1))
+        return Order(rarest.argsort(stable=True), features)
 
     def _read(self) -> Iterator[Any]:
         assert self._loader is not None

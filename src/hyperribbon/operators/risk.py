@@ -20,7 +20,7 @@ from hyperribbon.core.processes import Processes
 from hyperribbon.operators.calling import Caller, Forward
 from hyperribbon.operators.chain import trace_chain
 from hyperribbon.operators.chain_derivatives import ChainLinearisation
-from hyperribbon.operators.data import Data, Source, batch_size, cut
+from hyperribbon.operators.data import Data, Order, Source, batch_size, cut
 from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
 from hyperribbon.operators.losses import Loss, recognise
 from hyperribbon.operators.probes import check_batch_norm, check_finite_loss, check_repeatable
@@ -128,10 +128,10 @@ class Risk:
                 may_be_empty=self.processes.is_parallel,
             )
             check_batch_norm(model)
+            self._order: Order | None = None
             self._try_out(model)
-            self._order: torch.Tensor | None = None
             if any_order and self._may_be_chain:
-                self._order = self.source.rarest_first(self._chunk_size())
+                self._order = self.source.by_rarity(self._chunk_size())
         self._agree()
 
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
@@ -291,7 +291,8 @@ class Risk:
 
         point: Linearisation | None = None
         if self._may_be_chain:
-            point = trace_chain(lambda: forward(leaves, slice(0, count)), leaves)
+            features = None if self._order is None else self._order.features
+            point = trace_chain(lambda: forward(leaves, slice(0, count)), leaves, features)
             self._may_be_chain = point is not None
         if point is None:
             point = AutogradLinearisation(forward, leaves, count, partial(self._holding, leaves))
@@ -305,7 +306,7 @@ class Risk:
 
     def _try_out(self, model: nn.Module) -> None:
         """Check the model on a few samples; learn its kind and the bytes a sample takes."""
-        self._piecewise_linear, self._sample_bytes = True, 1.0
+        self._piecewise_linear, self._sample_bytes, self._direction_bytes = True, 1.0, 1.0
         batch = next(self.source.batches(), None)
         if batch is None or batch_size(batch) == 0:
             return
@@ -318,8 +319,11 @@ class Risk:
         check_repeatable(model, evaluate)
         chunk = self._chunk(0, batch)
         point = chunk.point
-        self._piecewise_linear = isinstance(point, ChainLinearisation) and point.is_piecewise_linear
-        self._sample_bytes = max(1.0, chunk.point.nbytes / chunk.count)
+        self._sample_bytes = max(1.0, point.nbytes / chunk.count)
+        self._piecewise_linear, self._direction_bytes = False, self._sample_bytes / 2
+        if isinstance(point, ChainLinearisation):
+            self._piecewise_linear = point.is_piecewise_linear
+            self._direction_bytes = point.direction_bytes / chunk.count
 
     def _agree(self) -> None:
         """Check that all ranks have the same model and some samples; find out its kind together."""
@@ -345,7 +349,7 @@ class Risk:
 
     def columns_at_once(self) -> int:
         """Return how many vectors may be multiplied together within the memory."""
-        return max(1, int(self.memory / 4 / (self._chunk_size() * self._sample_bytes)))
+        return max(1, int(self.memory / 8 / (self._chunk_size() * self._direction_bytes)))
 
     def _chunk_size(self) -> int:
         return max(1, min(_CHUNK, int(self.memory / 16 / self._sample_bytes)))
