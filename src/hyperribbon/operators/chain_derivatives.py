@@ -113,11 +113,17 @@ class Layer:
             self.bends = None if self.bends is None else self.bends[:, units]
 
     def own_change(self, directions: Directions) -> torch.Tensor | None:
-        """Return the pre-activations' change (n, k·d_out) by the layer's own parameters."""
+        """Return the pre-activations' change (n, k, d_out) by the layer's own parameters."""
         if not self.width:
             return None
         inward = directions.inward(self.weight_name, self.bias_name, self.order)
-        return self.features @ _part(inward, self.columns, self.units, directions.rows)
+        part = _part(inward, self.columns, self.units, directions.rows)
+        shape = len(self.features), directions.rows, len(self.weight)
+        change = directions.workspace.take(
+            ("change", self.weight_name, self.bias_name), shape, part
+        )
+        torch.mm(self.features, part, out=change.flatten(1))
+        return change
 
     def add_gradients(self, back: torch.Tensor, sums: GradientSums) -> None:
         """Add the gradients of the layer's parameters for what flows back, (n, k, d_out)."""
@@ -264,7 +270,6 @@ class ChainLinearisation:
         if own is None:
             assert moved is not None
             return moved @ layer.weight.T
-        own = own.unflatten(1, (directions.rows, -1))
         if moved is not None:
             own.flatten(0, 1).addmm_(moved.flatten(0, 1), layer.weight.T)
         return own

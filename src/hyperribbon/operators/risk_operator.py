@@ -13,6 +13,7 @@ from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.sums import Directions, GradientSums
+from hyperribbon.operators.workspace import Workspaces
 
 __all__ = ["RiskOperator"]
 
@@ -33,6 +34,7 @@ class RiskOperator(LinearOperator):
         size = risk.space.dimension
         super().__init__((size, size), risk.dtype, risk.device)
         self.risk, self.processes = risk, risk.processes
+        self._workspaces = Workspaces(risk.memory / 4)
 
     @property
     def space(self) -> ParameterSpace:
@@ -54,6 +56,7 @@ class RiskOperator(LinearOperator):
     def _with(self: Self, risk: Risk) -> Self:
         other = copy.copy(self)
         RiskOperator.__init__(other, risk)
+        other._workspaces = self._workspaces
         return other
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
@@ -86,10 +89,12 @@ class RiskOperator(LinearOperator):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
-        directions, sums = Directions(self.space.unflatten(block)), GradientSums()
-        for chunk in self.risk.chunks():
-            self._add_product(chunk, directions, sums)
-        return self.risk.flatten([sums], block.shape[1])
+        with self._workspaces.borrowed() as workspace:
+            directions = Directions(self.space.unflatten(block), workspace)
+            sums = GradientSums(workspace)
+            for chunk in self.risk.chunks():
+                self._add_product(chunk, directions, sums)
+            return self.risk.flatten([sums], block.shape[1])
 
     @abstractmethod
     def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import torch
+
+from hyperribbon.operators.workspace import Workspace
 
 __all__ = ["Directions", "GradientSums"]
 
@@ -14,10 +16,14 @@ class Directions(Mapping[str, torch.Tensor]):
 
     Args:
         named: Tensors with k leading rows.
+        workspace: Memory for the layouts and for products.
     """
 
-    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, named: Mapping[str, torch.Tensor], workspace: Workspace | None = None
+    ) -> None:
         self._named = dict(named)
+        self.workspace = workspace or Workspace()
         self._inward: dict[tuple[str | None, str | None], torch.Tensor] = {}
         self._outward: dict[str, torch.Tensor] = {}
         self.rows = len(next(iter(self._named.values())))
@@ -43,18 +49,34 @@ class Directions(Mapping[str, torch.Tensor]):
         """
         key = weight, bias
         if key not in self._inward:
-            parts = []
-            if bias is not None:
-                parts.append(self._named[bias].unsqueeze(0))
-            if weight is not None:
-                parts.append(self._named[weight].permute(2, 0, 1))
-            self._inward[key] = _stacked(parts, order).flatten(1)
+            self._inward[key] = self._by_input(weight, bias, order).flatten(1)
         return self._inward[key]
+
+    def _by_input(
+        self, weight: str | None, bias: str | None, order: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return (d_in, k, d_out), the bias first."""
+        named = [self._named[name] for name in (weight, bias) if name is not None]
+        first, inputs = int(bias is not None), 0 if weight is None else named[0].shape[2]
+        shape = first + inputs, *named[0].shape[:2]
+        rows = self.workspace.take(("inward", weight, bias), shape, named[0])
+        if bias is not None:
+            rows[0] = self._named[bias]
+        if weight is not None:
+            turned = self._named[weight].permute(2, 0, 1)
+            if order is None:
+                rows[first:] = turned
+            else:
+                torch.index_select(turned, 0, order, out=rows[first:])
+        return rows
 
     def outward(self, weight: str) -> torch.Tensor:
         """Return a weight's directions by output, (d_out, k·d_in)."""
         if weight not in self._outward:
-            self._outward[weight] = self._named[weight].transpose(0, 1).flatten(1).contiguous()
+            rows = self._named[weight].transpose(0, 1)
+            if not rows.is_contiguous():
+                rows = self.workspace.take(("outward", weight), rows.shape, rows).copy_(rows)
+            self._outward[weight] = rows.flatten(1)
         return self._outward[weight]
 
 
@@ -63,9 +85,13 @@ class GradientSums:
 
     Matrix products add to `inward` and `outward` buffers, in the layouts of `Directions`; `named`
     puts the sums together.
+
+    Args:
+        workspace: Memory for the buffers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: Workspace | None = None) -> None:
+        self._workspace = workspace or Workspace()
         self._plain: dict[str, torch.Tensor] = {}
         self._inward: dict[tuple[str | None, str | None], torch.Tensor] = {}
         self._outward: dict[str, torch.Tensor] = {}
@@ -100,15 +126,20 @@ class GradientSums:
         self._rows = shape[1]
         key = weight, bias
         if key not in self._inward:
-            self._inward[key] = like.new_zeros(shape[0], shape[1] * shape[2])
+            self._inward[key] = self._zeros(("inward sum", *key), like, shape)
             self._orders[key] = order
         return self._inward[key]
 
     def outward(self, weight: str, like: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
         """Return the buffer (d_out, k·d_in) of a weight, likewise, for d_out, k and d_in."""
         if weight not in self._outward:
-            self._outward[weight] = like.new_zeros(shape[0], shape[1] * shape[2])
+            self._outward[weight] = self._zeros(("outward sum", weight), like, shape)
         return self._outward[weight]
+
+    def _zeros(
+        self, use: Hashable, like: torch.Tensor, shape: tuple[int, int, int]
+    ) -> torch.Tensor:
+        return self._workspace.take(use, (shape[0], shape[1] * shape[2]), like).zero_()
 
     def named(self) -> dict[str, torch.Tensor]:
         """Return the gradients by name, each (k, *shape)."""
@@ -125,16 +156,3 @@ class GradientSums:
             for total, row in zip(found[weight], rows, strict=True):  # stays in the cache
                 total += row
         return found
-
-
-def _stacked(parts: list[torch.Tensor], order: torch.Tensor | None) -> torch.Tensor:
-    """Return parts below each other, the rows of the last one in an order if there is one."""
-    if order is None:
-        return torch.cat(parts)
-    *above, last = parts
-    start = sum(len(part) for part in above)
-    whole = last.new_empty(start + len(last), *last.shape[1:])
-    if above:
-        torch.cat(above, out=whole[:start])
-    torch.index_select(last, 0, order, out=whole[start:])
-    return whole
