@@ -17,7 +17,7 @@ __all__ = ["ParameterFilter", "ParameterSpace"]
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
-_PART = 32  # inputs of a layer whose weights are transposed together
+_PART = 512  # weights of an output that are transposed together
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ class ParameterSpace:
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy a tensor; one whose first axis is the innermost in memory in parts that are cached."""
     if source.ndim == 3 and source.stride(0) == 1:
-        for some, part in zip(source.split(_PART, 1), target.split(_PART, 1), strict=True):
+        size = max(1, _PART // source.shape[2])
+        for some, part in zip(source.split(size, 1), target.split(size, 1), strict=True):
             part.copy_(some)
     else:
         target.copy_(source)

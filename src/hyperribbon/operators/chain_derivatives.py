@@ -23,8 +23,7 @@ from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["ChainLinearisation", "Layer"]
 
-_USED_INPUTS = 0.95  # inputs of a layer drop out when no more than this part of them is ever used
-_MOVING_UNITS = 0.8  # the same for hidden units, which take more copying
+_USED = 0.8  # inputs and hidden units drop out when no more than this part of them is ever used
 
 
 @dataclass
@@ -82,7 +81,7 @@ class Layer:
         used = features.any(0).nonzero().squeeze(1)
         if weight_name and order is not None:
             layer.order, layer.columns = order, slice(int(used[-1]) + 1 if len(used) else 0)
-        elif len(used) < _USED_INPUTS * layer.width:
+        elif len(used) < _USED * layer.width:
             layer.columns = used
         if layer.columns is not None:
             layer.features = features[:, layer.columns].contiguous()
@@ -105,7 +104,7 @@ class Layer:
         moving = self.slopes.any(0)
         if self.bends is not None:
             moving |= self.bends.any(0)
-        if 0 < int(moving.sum()) < _MOVING_UNITS * self.fan_out:
+        if 0 < int(moving.sum()) < _USED * self.fan_out:
             units = moving.nonzero().squeeze(1)
             self.units = above.sources = units
             self.weight, above.weight = self.weight[units], above.weight[:, units]
