@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from hyperribbon.operators import GGN, losses
-from hyperribbon.operators.losses import recognise
+from hyperribbon.operators import GGN, cross_entropy
+from hyperribbon.operators.recognition import recognise
 
 
 class NextToken(nn.Module):
@@ -39,7 +39,7 @@ def case(request):
 
 @pytest.mark.parametrize("piece", [1, 30, 100, 400, 10**6])
 def test_pieces_give_the_second_derivative(case, piece, monkeypatch):
-    monkeypatch.setattr(losses, "_PIECE", piece)
+    monkeypatch.setattr(cross_entropy, "_PIECE", piece)
     loss, outputs, targets, block = case
     ours = recognise(loss)
     loss.reduction = "sum"
@@ -56,6 +56,6 @@ def test_a_ggn_over_fifty_thousand_classes_equals_the_one_in_one_piece(monkeypat
     G = GGN(model, nn.CrossEntropyLoss(), (tokens[:, :-1], tokens[:, 1:]))
     v = torch.randn(G.shape[0], generator=torch.Generator().manual_seed(1))
     whole = G @ v
-    monkeypatch.setattr(losses, "_PIECE", 120_000)
+    monkeypatch.setattr(cross_entropy, "_PIECE", 120_000)
     torch.testing.assert_close(G @ v, whole, rtol=1e-5, atol=1e-9)
     assert float(v @ whole) > 0

@@ -17,23 +17,21 @@ from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.core.processes import Processes
+from hyperribbon.operators.budget import MEMORY, Budget
 from hyperribbon.operators.calling import Caller, Forward
 from hyperribbon.operators.chain import trace_chain
 from hyperribbon.operators.chain_derivatives import ChainLinearisation
 from hyperribbon.operators.data import Data, Order, Source, batch_size, cut
 from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
-from hyperribbon.operators.losses import Loss, recognise
+from hyperribbon.operators.losses import Loss
 from hyperribbon.operators.probes import check_batch_norm, check_finite_loss, check_repeatable
 from hyperribbon.operators.purity import evaluation
+from hyperribbon.operators.recognition import recognise
 from hyperribbon.operators.sums import GradientSums
 from hyperribbon.operators.unsharding import unsharded, unwrapped
 
 __all__ = ["Chunk", "Risk"]
 
-MEMORY = 512 * 2**20
-"""Bytes for what is kept and worked on when memory= is not given."""
-
-_CHUNK = 1024  # samples done together at most: larger chunks leave the processor's cache
 _PROBE = 16  # samples of the first batch on which the model is tried out
 
 
@@ -131,7 +129,7 @@ class Risk:
             self._order: Order | None = None
             self._try_out(model)
             if any_order and self._may_be_chain:
-                self._order = self.source.by_rarity(self._chunk_size())
+                self._order = self.source.by_rarity(self._budget.chunk())
         self._agree()
 
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
@@ -190,10 +188,9 @@ class Risk:
         if self._kept is not None:
             yield from self._kept
             return
-        size = self._chunk_size()
         keep: list[Chunk] | None = [] if self._fits() else None
         samples, amount = 0, 0.0
-        for start, batch in self.source.chunks(size, self._order):
+        for start, batch in self.source.chunks(self._budget.chunk(), self._order):
             chunk = self._chunk(start, batch)
             samples, amount = samples + chunk.count, amount + chunk.amount
             if keep is not None:
@@ -234,10 +231,7 @@ class Risk:
 
     def working_bytes(self) -> int:
         """Return an estimate of the memory of a product: what is kept and what is worked on."""
-        samples = self._given()
-        chunk = min(self._chunk_size(), samples)
-        kept = samples * self._sample_bytes if self._fits() else 0
-        return int(kept + 2 * chunk * self._sample_bytes + 4 * self.space.dimension * 8)
+        return self._budget.working_bytes(self._given(), self.space.dimension, self._fits())
 
     def forward_flops(self) -> float:
         """Return the operations of one evaluation of the model on all the data of this rank."""
@@ -306,7 +300,7 @@ class Risk:
 
     def _try_out(self, model: nn.Module) -> None:
         """Check the model on a few samples; learn its kind and the bytes a sample takes."""
-        self._piecewise_linear, self._sample_bytes, self._direction_bytes = True, 1.0, 1.0
+        self._piecewise_linear, self._budget = True, Budget(self.memory)
         batch = next(self.source.batches(), None)
         if batch is None or batch_size(batch) == 0:
             return
@@ -319,11 +313,12 @@ class Risk:
         check_repeatable(model, evaluate)
         chunk = self._chunk(0, batch)
         point = chunk.point
-        self._sample_bytes = max(1.0, point.nbytes / chunk.count)
-        self._piecewise_linear, self._direction_bytes = False, self._sample_bytes / 2
+        sample_bytes = max(1.0, point.nbytes / chunk.count)
+        self._piecewise_linear, direction_bytes = False, sample_bytes / 2
         if isinstance(point, ChainLinearisation):
             self._piecewise_linear = point.is_piecewise_linear
-            self._direction_bytes = point.direction_bytes / chunk.count
+            direction_bytes = point.direction_bytes / chunk.count
+        self._budget = Budget(self.memory, sample_bytes, direction_bytes)
 
     def _agree(self) -> None:
         """Check that all ranks have the same model and some samples; find out its kind together."""
@@ -349,16 +344,11 @@ class Risk:
 
     def columns_at_once(self) -> int:
         """Return how many vectors may be multiplied together within the memory."""
-        return max(1, int(self.memory / 8 / (self._chunk_size() * self._direction_bytes)))
-
-    def _chunk_size(self) -> int:
-        return max(1, min(_CHUNK, int(self.memory / 16 / self._sample_bytes)))
+        return self._budget.columns()
 
     def _fits(self) -> bool:
         """Whether the derivatives of all samples may be kept."""
-        if not self.source.is_kept:
-            return False
-        return self._given() * self._sample_bytes <= self.memory / 2
+        return self.source.is_kept and self._budget.keeps(self._given())
 
     def _given(self) -> int:
         """Number of samples of this rank, read from the data."""

@@ -1,0 +1,155 @@
+"""Cross-entropy in closed form: from the softmax, in pieces that bound the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators import softmax
+from hyperribbon.operators.losses import Loss
+
+__all__ = ["CrossEntropy"]
+
+_PIECE = 1 << 23  # entries of outputs that are worked on together
+
+
+class CrossEntropy(Loss):
+    """Cross-entropy with class weights, label smoothing and an ignored index.
+
+    With target distributions q (weights and smoothing included) the loss is −Σ_c q_c log p_c, its
+    gradient p·Σq − q and its curvature Σq·(diag p − ppᵀ).
+    """
+
+    def __init__(self, module: nn.CrossEntropyLoss) -> None:
+        self.reduction = module.reduction
+        self._weight, self._ignored = module.weight, module.ignore_index
+        self._smoothing = module.label_smoothing
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when a label names no class or shapes differ."""
+        classes = outputs.shape[1] if outputs.ndim > 1 else 0
+        expected = (outputs.shape[0], *outputs.shape[2:])
+        if outputs.ndim < 2 or not isinstance(targets, torch.Tensor):
+            raise ArgumentError(
+                "data", targets, "cross-entropy needs outputs (n, C, …) and targets", "Check both."
+            )
+        if targets.is_floating_point():
+            if targets.shape != outputs.shape:
+                raise ArgumentError(
+                    "targets",
+                    targets,
+                    f"probabilities must have the outputs' shape {tuple(outputs.shape)}",
+                    "Give integer labels or one probability a class.",
+                )
+            return
+        if targets.shape != expected:
+            raise ArgumentError(
+                "targets",
+                targets,
+                f"outputs of shape {tuple(outputs.shape)} need labels of shape {expected}",
+                "The class axis is the second one; transpose in forward= if it is the last.",
+            )
+        kept = targets[targets != self._ignored]
+        if len(kept) and (int(kept.min()) < 0 or int(kept.max()) >= classes):
+            wrong = kept[(kept < 0) | (kept >= classes)][0]
+            raise ArgumentError(
+                "targets",
+                int(wrong),
+                f"a label is out of range: the model has {classes} outputs",
+                f"Labels run from 0 to {classes - 1}.",
+            )
+
+    def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return the summed cross-entropy."""
+        return F.cross_entropy(
+            outputs,
+            targets,
+            weight=self._class_weight(outputs),
+            ignore_index=self._ignored,
+            label_smoothing=self._smoothing,
+            reduction="sum",
+        )
+
+    def amount(self, outputs: torch.Tensor, targets: Any) -> float:
+        """Return the total weight of the labels, or the number of target distributions."""
+        if targets.is_floating_point():
+            return outputs.numel() / outputs.shape[1]
+        kept = targets[targets != self._ignored]
+        weight = self._class_weight(outputs)
+        return float(len(kept)) if weight is None else float(weight[kept].sum())
+
+    def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return p·Σq − q."""
+        return softmax.residual(softmax.probabilities(outputs), self._masses(outputs, targets))
+
+    def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
+        """Return Σq·(diag p − ppᵀ) u, a few samples and positions at a time.
+
+        Beside the result nothing as large as the outputs is made: for a vocabulary of 50,000
+        classes these are what fills the memory.
+        """
+        mass = self._total_mass(outputs, targets)
+        result = torch.empty_like(block)
+        for part in _pieces(outputs, len(block)):
+            some = (slice(None), *part)
+            p = softmax.probabilities(outputs[part])
+            result[some] = mass[part] * softmax.covariance_product(p, block[some])
+        return result
+
+    def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return √Σq·√p_j (e_j − p), one row a class and a position."""
+        mass = self._total_mass(outputs, targets)
+        rows = mass.sqrt() * softmax.covariance_root(softmax.probabilities(outputs))
+        return softmax.one_position_each(rows)
+
+    def _class_weight(self, outputs: torch.Tensor) -> torch.Tensor | None:
+        return None if self._weight is None else self._weight.to(outputs)
+
+    def _total_mass(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return Σq over the classes, (n, 1, …)."""
+        if targets.is_floating_point():
+            return self._masses(outputs, targets).sum(1, keepdim=True)
+        kept = targets != self._ignored
+        mass = kept.to(outputs.dtype)
+        weight = self._class_weight(outputs)
+        if weight is not None:
+            own = weight[targets.where(kept, 0)]
+            mass = mass * ((1 - self._smoothing) * own + self._smoothing * weight.mean())
+        return mass.unsqueeze(1)
+
+    def _masses(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return q (n, C, …): target distributions with smoothing and weights."""
+        classes = outputs.shape[1]
+        if targets.is_floating_point():
+            present = 1.0
+            masses = targets.to(outputs)
+        else:
+            kept = targets != self._ignored
+            present = kept.unsqueeze(1).to(outputs.dtype)
+            masses = softmax.one_hot(targets.where(kept, 0), outputs) * present
+        if self._smoothing:
+            masses = (1 - self._smoothing) * masses + self._smoothing * present / classes
+        weight = self._class_weight(outputs)
+        if weight is not None:
+            masses = masses * weight.reshape(1, -1, *(1,) * (outputs.ndim - 2))
+        return masses
+
+
+def _pieces(outputs: torch.Tensor, rows: int) -> Iterator[tuple[slice, ...]]:
+    """Yield parts of outputs (n, C, …) of about `_PIECE` entries: samples, and positions of one."""
+    sample = max(1, rows * outputs[0].numel())
+    samples = max(1, _PIECE // sample)
+    positions = outputs.shape[2] if outputs.ndim > 2 else 1
+    step = positions if samples > 1 else max(1, positions * _PIECE // sample)
+    for start in range(0, len(outputs), samples):
+        part = slice(start, start + samples)
+        if step >= positions:
+            yield (part,)
+            continue
+        for first in range(0, positions, step):
+            yield part, slice(None), slice(first, first + step)
