@@ -73,18 +73,21 @@ class Layer:
         With an order of the inputs, frequent ones first, those up to the last that is used are
         kept: a range, of which products read and write without copies.
         """
-        parts = [inputs.new_ones(len(inputs), 1)] if bias_name else []
-        if weight_name:
-            parts.append(inputs if order is None else inputs[:, order])
-        features = torch.cat(parts, dim=1) if parts else inputs[:, :0]
-        layer = cls(weight, weight_name, bias_name, features, features.shape[1], len(weight))
-        used = features.any(0).nonzero().squeeze(1)
+        ones = [inputs.new_ones(len(inputs), 1)] if bias_name else []
+        width = len(ones) + (inputs.shape[1] if weight_name else 0)
+        layer = cls(weight, weight_name, bias_name, inputs[:, :0], width, len(weight))
         if weight_name and order is not None:
-            layer.order, layer.columns = order, slice(int(used[-1]) + 1 if len(used) else 0)
-        elif len(used) < _USED * layer.width:
-            layer.columns = used
-        if layer.columns is not None:
-            layer.features = features[:, layer.columns].contiguous()
+            inputs = inputs.index_select(1, order)
+            used = inputs.any(0).nonzero()
+            inputs = inputs[:, : int(used[-1]) + 1 if len(used) else 0]
+            layer.order, layer.columns = order, slice(len(ones) + inputs.shape[1])
+        parts = [*ones, inputs] if weight_name else ones
+        if parts:
+            layer.features = torch.cat(parts, dim=1)
+        if layer.order is None:
+            used = layer.features.any(0).nonzero().squeeze(1)
+            if len(used) < _USED * width:
+                layer.columns, layer.features = used, layer.features[:, used]
         return layer
 
     @property
