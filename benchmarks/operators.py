@@ -89,7 +89,7 @@ def times_block(state: Any) -> torch.Tensor:
     return operator @ w.block
 
 
-def product_race(name: str, kind: type, peer: str, run: Any, target: float) -> Race:
+def product_race(name: str, kind: type, peer: str, run: Any, target: float, repeats: int) -> Race:
     return Race(
         name=name,
         work=work,
@@ -98,7 +98,7 @@ def product_race(name: str, kind: type, peer: str, run: Any, target: float) -> R
         difference=relative_difference,
         tolerance=1e-4,
         targets={"curvlinops": target},
-        repeats=15,
+        repeats=repeats,
     )
 
 
@@ -247,16 +247,20 @@ def _seconds(operator: Hessian, repeats: int = 5) -> float:
 
 
 ROWS = [
-    product_race("hessian product", Hessian, "HessianLinearOperator", times_vector, 2.2),
-    product_race("ggn product", GGN, "GGNLinearOperator", times_vector, 1.7),
-    product_race("hessian block of 16", Hessian, "HessianLinearOperator", times_block, 2.2),
+    product_race(
+        "hessian product", Hessian, "HessianLinearOperator", times_vector, 2.2, repeats=61
+    ),
+    product_race("ggn product", GGN, "GGNLinearOperator", times_vector, 1.7, repeats=61),
+    product_race(
+        "hessian block of 16", Hessian, "HessianLinearOperator", times_block, 2.2, repeats=15
+    ),
     Race(
         name="ntk gram",
         work=kernel_work,
         ours=Contender(our_kernel),
         peers={
             "nngeometry, batches of 50": Contender(
-                lambda w: nngeometry_kernel(w, 50), requires="nngeometry", repeats=1
+                lambda w: nngeometry_kernel(w, 50), requires="nngeometry", repeats=3
             ),
             "nngeometry, one batch": Contender(
                 lambda w: nngeometry_kernel(w, 300), requires="nngeometry", repeats=3

@@ -47,6 +47,7 @@ def test_pieces_give_the_second_derivative(case, piece, monkeypatch):
         [torch.autograd.functional.hvp(lambda f: loss(f, targets), outputs, u)[1] for u in block]
     )
     torch.testing.assert_close(ours.curvature(outputs, targets, block), expected)
+    torch.testing.assert_close(ours.curving(outputs, targets)(block), expected)
 
 
 def test_a_ggn_over_fifty_thousand_classes_equals_the_one_in_one_piece(monkeypatch):

@@ -9,7 +9,7 @@ __all__ = ["MEMORY", "Budget"]
 MEMORY = 512 * 2**20
 """Bytes for what is kept and worked on when memory= is not given."""
 
-_CHUNK = 1024  # samples done together at most: larger chunks leave the processor's cache
+_CHUNK = 1280  # samples done together at most: larger chunks leave the processor's cache
 
 
 @dataclass

@@ -9,7 +9,7 @@ given by how frequent they are, inputs that are used are a range, and nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -177,6 +177,7 @@ class ChainLinearisation:
             layer.drop_idle(above)
         self.outputs = outputs
         self._layers = layers
+        self._curving: Callable[..., torch.Tensor] | None = None
         self._flow: dict[int, torch.Tensor] = {}
         self._bent: dict[int, torch.Tensor] = {}
         self._lowest = next(i for i, layer in enumerate(layers) if layer.width)
@@ -219,7 +220,8 @@ class ChainLinearisation:
 
     def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
         """Add ∇²_θ Σ ℓ(f(θ), y) v: a forward and a backward pass of derivatives along v."""
-        if not self._flow:
+        if self._curving is None:
+            self._curving = loss.curving(self.outputs, targets)
             self._prepare(loss.gradient(self.outputs, targets))
         directions = block if isinstance(block, Directions) else Directions(block)
         ahead: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
@@ -229,8 +231,7 @@ class ChainLinearisation:
             ahead[position] = moved, tilted
             moved = layer.damp(tilted if layer.bends is None else tilted.clone())
         assert moved is not None
-        change = loss.curvature(self.outputs, targets, moved.transpose(0, 1)).transpose(0, 1)
-        change = change.contiguous()
+        change = self._curving(moved.transpose(0, 1)).transpose(0, 1).contiguous()
         for position in range(len(self._layers) - 1, self._lowest - 1, -1):
             layer, (before, tilted) = self._layers[position], ahead.pop(position)
             layer.damp(change)

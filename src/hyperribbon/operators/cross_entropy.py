@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -100,6 +100,19 @@ class CrossEntropy(Loss):
             p = softmax.probabilities(outputs[part])
             result[some] = mass[part] * softmax.covariance_product(p, block[some])
         return result
+
+    def curving(self, outputs: torch.Tensor, targets: Any) -> Callable[..., torch.Tensor]:
+        """Return `curvature` as a function of the block alone; small outputs keep their softmax."""
+        if outputs.numel() > _PIECE:
+            return super().curving(outputs, targets)
+        p, mass = softmax.probabilities(outputs), self._total_mass(outputs, targets)
+
+        def curvature(block: torch.Tensor) -> torch.Tensor:
+            if block.numel() > _PIECE:
+                return self.curvature(outputs, targets, block)
+            return mass * softmax.covariance_product(p, block)
+
+        return curvature
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return √Σq·√p_j (e_j − p), one row a class and a position."""

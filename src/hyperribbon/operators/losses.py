@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,6 +63,10 @@ class Loss(ABC):
                 for u in block
             ]
         return torch.stack(rows)
+
+    def curving(self, outputs: torch.Tensor, targets: Any) -> Callable[..., torch.Tensor]:
+        """Return `curvature` as a function of the block alone, for many blocks."""
+        return partial(self.curvature, outputs, targets)
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return rows R (m, n, …) with Σ_j R_j R_jᵀ = ∂²ℓ_n/∂f_n² for every sample n.
