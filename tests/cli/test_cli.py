@@ -142,12 +142,17 @@ def test_help_has_examples():
     assert CliRunner().invoke(app, ["--version"]).output.startswith("hyperribbon ")
 
 
+def _hear_ctrl_c():
+    """Undo what shells do to commands in the background, which then ignore the signal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_a_resumable_store(tmp_path):
     command = [sys.executable, "-m", "hyperribbon", "reproduce", "fluctuations/fig5a", "--out"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*command, str(tmp_path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        text=True, env=environment,
+        text=True, env=environment, preexec_fn=_hear_ctrl_c,
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("fluctuations*/parts/*.safetensors")):
