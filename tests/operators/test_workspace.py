@@ -68,3 +68,14 @@ def test_products_do_not_touch_each_other(kind, between):
     held = before.clone()
     assert not torch.equal(other @ blocks[1], operator @ blocks[1])
     assert torch.equal(before, held)
+
+
+@pytest.mark.parametrize("kind", [Hessian, GGN])
+def test_products_in_inference_mode_leave_the_operator_usable(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 3))
+    operator = kind(model, nn.CrossEntropyLoss(), (torch.randn(50, 20), torch.randint(3, (50,))))
+    block = torch.randn(operator.shape[0], 4)
+    with torch.inference_mode():
+        inside = operator @ block
+    assert torch.equal(operator @ block, inside)

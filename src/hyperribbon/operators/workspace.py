@@ -42,7 +42,8 @@ class Workspace:
             or (kept.dtype, kept.device) != (like.dtype, like.device)
         ):
             self._kept.pop(use, None)
-            kept = like.new_empty(size)
+            with torch.inference_mode(False):  # else later products could not write to it
+                kept = torch.empty(size, dtype=like.dtype, device=like.device)
             if self.nbytes + kept.nbytes <= self._limit:
                 self._kept[use] = kept
         return kept[:size].view(*shape)
