@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = "/usr/bin/chromium"
+PATIENCE_S = 120  # a first picture takes 3 s on an idle machine and may share a busy one
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -52,6 +53,7 @@ def open_page(chromium) -> Iterator[object]:
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
         )
+        context.set_default_timeout(1000 * PATIENCE_S)
         contexts.append(context)
         watched = Watched(context.new_page())
         watched.page.on(
@@ -122,12 +124,20 @@ PLOTTED = """(id) => {
 
 @pytest.fixture(scope="session")
 def curves():
-    """Read what a picture shows: the heights of every curve by name."""
+    """Read what a picture shows, once it is drawn: the heights of every curve by name."""
+    import time
+
     import numpy as np
 
-    def read(page, picture: str):
-        page.wait_for_function(PLOTTED, arg=picture)
-        found = page.evaluate(PLOTTED, picture)
-        return {curve["name"]: np.array(curve["y"], float) for curve in found}
+    def read(page, picture: str, until=lambda shown: True):
+        """Wait for the picture and then for `until` to be true of what it shows."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            drawn = page.wait_for_function(PLOTTED, arg=picture).json_value()
+            shown = {curve["name"]: np.array(curve["y"], float) for curve in drawn}
+            if until(shown):
+                return shown
+            assert time.monotonic() < deadline, f"{picture} still shows {shown}"
+            page.wait_for_timeout(20)
 
     return read

@@ -96,6 +96,16 @@ def move(page, key, name):
         "aria-valuemax") else "ArrowLeft")  # fmt: skip
 
 
+def begins(curve, expected):
+    """A condition on a picture: the curve has the expected length and first height."""
+
+    def holds(shown):
+        found = shown.get(curve, ())
+        return len(found) == len(expected) and abs(found[0] / expected[0] - 1) < 1e-9
+
+    return holds
+
+
 @pytest.mark.parametrize("key", CASES)
 def test_every_slider_moves_the_picture_as_the_theory_says(visit, curves, key):
     model, picture, curve, theory = CASES[key]
@@ -110,16 +120,7 @@ def test_every_slider_moves_the_picture_as_the_theory_says(visit, curves, key):
         page.wait_for_function("old => window.location.href !== old", arg=old)
         values = stated(page, model.controls)
         expected = theory(values)
-        page.wait_for_function(
-            """([id, name, first, size]) => {
-                const plot = document.getElementById(id).querySelector('.js-plotly-plot');
-                const trace = plot._fullData.find(t => t.name === name);
-                return trace && trace.y.length === size
-                    && Math.abs(trace.y[0] / first - 1) < 1e-9;
-            }""",
-            arg=[picture, curve, float(expected[0]), len(expected)],
-        )
-        shown = curves(page, picture)[curve]
+        shown = curves(page, picture, until=begins(curve, expected))[curve]
         visible = np.isfinite(shown)
         np.testing.assert_allclose(shown[visible], expected[visible], rtol=1e-8)
         assert (
@@ -237,11 +238,8 @@ def test_label_proportions_are_bars_to_drag(visit, curves):
     values = stated(page, LINEAR.controls)
     assert 80 <= values["p2"] <= 99
     expected = linear_curve(values)
-    page.wait_for_function(
-        "first => Math.abs(document.querySelector('#linear-spectrum .js-plotly-plot')"
-        "._fullData[0].y[0] / first - 1) < 1e-9", arg=float(expected[0]),
-    )  # fmt: skip
-    shown = curves(page, "linear-spectrum")["predicted from the labels"]
+    curve = "predicted from the labels"
+    shown = curves(page, "linear-spectrum", until=begins(curve, expected))[curve]
     np.testing.assert_allclose(shown, expected, rtol=1e-8)
     assert shown[0] != before[0]
     handle.press("End")
@@ -274,36 +272,26 @@ def test_a_click_in_the_diagram_moves_the_point(visit, curves):
 def test_training_lands_on_the_prediction(visit, curves):
     page = visit("linear?depth=2&d_in=8&width=8")
     page.locator("#linear-start").click()
-    page.wait_for_function(
-        "() => document.getElementById('linear-status').innerText === 'Done.'", timeout=60_000
-    )
-    page.wait_for_function(
-        "n => document.querySelector('#linear-spectrum .js-plotly-plot')._fullData.length === n",
-        arg=2,
-    )
-    shown = curves(page, "linear-spectrum")
+    page.wait_for_function("() => document.getElementById('linear-status').innerText === 'Done.'")
+    shown = curves(page, "linear-spectrum", until=lambda shown: len(shown) == 2)
     predicted, trained = shown["predicted from the labels"], shown["trained network"]
     np.testing.assert_allclose(trained, predicted, rtol=0.01)
     move(page, "linear", "depth")
-    page.wait_for_function(
-        "n => document.querySelector('#linear-spectrum .js-plotly-plot')._fullData.length === n",
-        arg=1,
-    )
+    curves(page, "linear-spectrum", until=lambda shown: len(shown) == 1)
 
 
 def test_the_stop_button_stops_and_keeps_what_was_found(visit, curves):
     page = visit("fluctuations?N=40&load=3&lr=0.03")
     curves(page, "fluctuations-weights")
     page.locator("#fluctuations-start").click()
-    page.wait_for_function(
-        """() => document.querySelector('#fluctuations-weights .js-plotly-plot')
-               ._fullData.some(t => t.name.startsWith('SGD'))""",
-        timeout=60_000,
+    curves(
+        page,
+        "fluctuations-weights",
+        until=lambda shown: any(name.startswith("SGD") for name in shown),
     )
     page.locator("#fluctuations-stop").click()
     page.wait_for_function(
         "() => document.getElementById('fluctuations-status').innerText.startsWith('Stopped')",
-        timeout=60_000,
     )
     assert float(page.locator("#fluctuations-progress").get_attribute("value")) < 1
     assert page.locator("#fluctuations-start").is_enabled()

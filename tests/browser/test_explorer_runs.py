@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 STORED = """([title, key]) => {
     const figure = [...document.querySelectorAll('figure')].find(
-        f => f.querySelector('h2').innerText === title);
+        f => f.querySelector('h2')?.innerText === title);
     const plot = figure?.querySelector('.js-plotly-plot');
     if (!plot || !plot._fullData?.length) { return null; }
     return plot._fullData.map(t => {
@@ -59,8 +59,7 @@ def address(store, serving):
 
 
 def plotted(page, title, key):
-    page.wait_for_function(STORED, arg=[title, key])
-    return page.evaluate(STORED, [title, key])
+    return page.wait_for_function(STORED, arg=[title, key]).json_value()
 
 
 def test_runs_open_and_compare(visit):
@@ -114,7 +113,7 @@ def test_the_path_is_coloured_by_anything_and_the_link_says_so(visit, store, col
     expected = trajectory.metric(color.split(",")[0]).reshape(len(trajectory), -1)[:, 0]
     page.wait_for_function(
         f"""([title, last]) =>
-            Math.abs(({STORED})([title, 'marker.color'])[0].at(-1) / last - 1) < 1e-5""",
+            Math.abs(({STORED})([title, 'marker.color'])?.[0].at(-1) / last - 1) < 1e-5""",
         arg=[EMBEDDING, float(expected[-1])],
     )
     page.wait_for_function("() => window.location.search.includes('color=')")
