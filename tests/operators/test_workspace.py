@@ -79,3 +79,35 @@ def test_products_in_inference_mode_leave_the_operator_usable(kind):
     with torch.inference_mode():
         inside = operator @ block
     assert torch.equal(operator @ block, inside)
+
+
+CHOSEN = {
+    "all": None,
+    "ends": ["0.weight", "8.bias"],
+    "first": ["0.weight", "0.bias"],
+    "middle": ["4.weight"],
+    "biases": ["0.bias", "2.bias", "8.bias"],
+}
+
+
+@pytest.mark.parametrize("last", [nn.Identity(), nn.Sigmoid()])
+@pytest.mark.parametrize("chosen", CHOSEN)
+def test_what_flows_back_over_used_memory_is_right_with_frozen_layers(chosen, last):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 7), nn.Softplus(), nn.Linear(7, 5), nn.ReLU(),
+        nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3), last,
+    ).double()  # fmt: skip
+    inputs, targets = torch.randn(40, 6).double(), torch.rand(40, 3).double()
+    operator = GGN(model, nn.MSELoss(reduction="sum"), (inputs, targets), params=CHOSEN[chosen])
+
+    def outputs(vector):
+        weights = operator.space.unflatten(vector)
+        return torch.func.functional_call(model, weights, (inputs,)).flatten()
+
+    at = operator.space.flatten(dict(model.named_parameters()))
+    jacobian = torch.autograd.functional.jacobian(outputs, at.detach())
+    block = torch.randn(len(at), 4).double()
+    expected = 2 * jacobian.T @ (jacobian @ block)
+    for _ in range(2):
+        torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-9)

@@ -10,7 +10,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from hyperribbon.operators.activations import Activation, activation_of
-from hyperribbon.operators.chain_derivatives import ChainLinearisation, Layer
+from hyperribbon.operators.chain_derivatives import ChainLinearisation
+from hyperribbon.operators.chain_layer import Layer
 
 __all__ = ["trace_chain"]
 

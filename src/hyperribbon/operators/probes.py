@@ -10,9 +10,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.processes import Processes
 from hyperribbon.operators.purity import preserved_random_state
 
-__all__ = ["check_batch_norm", "check_finite_loss", "check_repeatable"]
+__all__ = ["check_batch_norm", "check_finite_loss", "check_repeatable", "check_same_weights"]
 
 
 def check_batch_norm(model: nn.Module) -> None:
@@ -72,6 +73,20 @@ def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:
     raise ArgumentError(
         "loss", float(value), f"the loss is not a finite number: {cause}", "Check weights and data."
     )
+
+
+def check_same_weights(weights: torch.Tensor, processes: Processes) -> None:
+    """Raise when ranks have other weights (P,) than the others; every rank calls it."""
+    vector = weights.double()
+    own = len(vector), float(vector.sum()), float(vector.abs().sum())
+    sizes, sums, scales = zip(*processes.gather(own), strict=True)
+    if len(set(sizes)) > 1 or max(sums) - min(sums) > 1e-9 * max(scales):
+        raise ArgumentError(
+            "model",
+            f"parameters {sizes} with sums {sums}",
+            "the ranks have different models",
+            "Load the same weights on every rank, or wrap it in DistributedDataParallel.",
+        )
 
 
 def _has_dropout(module: nn.Module) -> bool:

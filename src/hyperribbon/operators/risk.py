@@ -24,7 +24,12 @@ from hyperribbon.operators.chain_derivatives import ChainLinearisation
 from hyperribbon.operators.data import Data, Order, Source, batch_size, cut
 from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
 from hyperribbon.operators.losses import Loss
-from hyperribbon.operators.probes import check_batch_norm, check_finite_loss, check_repeatable
+from hyperribbon.operators.probes import (
+    check_batch_norm,
+    check_finite_loss,
+    check_repeatable,
+    check_same_weights,
+)
 from hyperribbon.operators.purity import evaluation
 from hyperribbon.operators.recognition import recognise
 from hyperribbon.operators.sums import GradientSums
@@ -233,6 +238,10 @@ class Risk:
         """Return an estimate of the memory of a product: what is kept and what is worked on."""
         return self._budget.working_bytes(self._given(), self.space.dimension, self._fits())
 
+    def columns_at_once(self) -> int:
+        """Return how many vectors may be multiplied together within the memory."""
+        return self._budget.columns()
+
     def forward_flops(self) -> float:
         """Return the operations of one evaluation of the model on all the data of this rank."""
         if self._given() == 0:
@@ -324,27 +333,14 @@ class Risk:
         """Check that all ranks have the same model and some samples; find out its kind together."""
         if not self.processes.is_parallel:
             return
-        vector = self.space.flatten(self.weights())
         own = (self._given(), self._piecewise_linear, self.loss and self.loss.reduction)
-        found = self.processes.gather((*own, self.space.dimension, float(vector.double().sum())))
-        counts, linear, reductions, sizes, sums = zip(*found, strict=True)
+        counts, linear, reductions = zip(*self.processes.gather(own), strict=True)
         if max(counts) == 0:
-            raise ArgumentError("data", found, "no rank has any samples", "Give some samples.")
-        spread, scale = max(sums) - min(sums), float(vector.double().abs().sum())
-        if len(set(sizes)) > 1 or spread > 1e-9 * scale:
-            raise ArgumentError(
-                "model",
-                f"parameters {sizes} with sums {sums}",
-                "the ranks have different models",
-                "Load the same weights on every rank, or wrap it in DistributedDataParallel.",
-            )
+            raise ArgumentError("data", counts, "no rank has any samples", "Give some samples.")
+        check_same_weights(self.space.flatten(self.weights()), self.processes)
         self._piecewise_linear = all(linear)
         if self.loss is not None:
             self.loss.reduction = reductions[counts.index(max(counts))]
-
-    def columns_at_once(self) -> int:
-        """Return how many vectors may be multiplied together within the memory."""
-        return self._budget.columns()
 
     def _fits(self) -> bool:
         """Whether the derivatives of all samples may be kept."""

@@ -91,7 +91,7 @@ class GradientSums:
     """
 
     def __init__(self, workspace: Workspace | None = None) -> None:
-        self._workspace = workspace or Workspace()
+        self.workspace = workspace or Workspace()
         self._plain: dict[str, torch.Tensor] = {}
         self._inward: dict[tuple[str | None, str | None], torch.Tensor] = {}
         self._outward: dict[str, torch.Tensor] = {}
@@ -139,7 +139,7 @@ class GradientSums:
     def _zeros(
         self, use: Hashable, like: torch.Tensor, shape: tuple[int, int, int]
     ) -> torch.Tensor:
-        return self._workspace.take(use, (shape[0], shape[1] * shape[2]), like).zero_()
+        return self.workspace.take(use, (shape[0], shape[1] * shape[2]), like).zero_()
 
     def named(self) -> dict[str, torch.Tensor]:
         """Return the gradients by name, each (k, *shape)."""
