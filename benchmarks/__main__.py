@@ -44,8 +44,12 @@ def choose(
 
 def main(names: list[str]) -> int:
     """Run the chosen rows; 1 when answers disagree or a row breaks."""
-    console = Console()
-    outcomes = [run_rows(m, rows, console) for m, rows in choose(discover(), names).items()]
+    console, found = Console(), discover()
+    if {"-h", "--help"} & set(names):
+        listed = [f"  {module}/{row.name}" for module, rows in found.items() for row in rows]
+        print(__doc__, "", *listed, sep="\n")
+        return 0
+    outcomes = [run_rows(m, rows, console) for m, rows in choose(found, names).items()]
     return 0 if all(outcomes) else 1
 
 
