@@ -281,7 +281,7 @@ def test_training_lands_on_the_prediction(visit, curves):
 
 
 def test_the_stop_button_stops_and_keeps_what_was_found(visit, curves):
-    page = visit("fluctuations?N=40&load=3&lr=0.03")
+    page = visit("fluctuations?N=40&load=1.2&lr=0.005")  # 90 s if nobody stops it
     curves(page, "fluctuations-weights")
     page.locator("#fluctuations-start").click()
     curves(
