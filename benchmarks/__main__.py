@@ -23,13 +23,16 @@ def discover() -> dict[str, list[Race | Measure]]:
     return found
 
 
+def by_name(found: dict[str, list[Race | Measure]]) -> dict[str, tuple[str, Race | Measure]]:
+    """Return (module, row) by module/row."""
+    return {f"{module}/{row.name}": (module, row) for module, rows in found.items() for row in rows}
+
+
 def choose(
     found: dict[str, list[Race | Measure]], names: list[str]
 ) -> dict[str, list[Race | Measure]]:
     """Return the rows that are asked for by module or by module/row; all without names."""
-    listed = {
-        f"{module}/{row.name}": (module, row) for module, rows in found.items() for row in rows
-    }
+    listed = by_name(found)
     unknown = [name for name in names if name not in found and name not in listed]
     if unknown:
         raise SystemExit(f"unknown: {', '.join(unknown)}. Known: {', '.join([*found, *listed])}")
@@ -46,8 +49,7 @@ def main(names: list[str]) -> int:
     """Run the chosen rows; 1 when answers disagree or a row breaks."""
     console, found = Console(), discover()
     if {"-h", "--help"} & set(names):
-        listed = [f"  {module}/{row.name}" for module, rows in found.items() for row in rows]
-        print(__doc__, "", *listed, sep="\n")
+        print(__doc__, *by_name(found), sep="\n  ")
         return 0
     outcomes = [run_rows(m, rows, console) for m, rows in choose(found, names).items()]
     return 0 if all(outcomes) else 1

@@ -116,7 +116,8 @@ def shortened(spectrum: Spectrum, wanted: int) -> tuple[str, ...]:
         notes.append(f"{len(spectrum)} of {wanted} eigenpairs fit in the budget.")
     late = int((~spectrum.converged).sum())
     if late:
-        notes.append(f"{late} of {len(spectrum)} eigenpairs had not converged when it was used up.")
+        share = "within the step's share of the budget"
+        notes.append(f"{late} of {len(spectrum)} eigenpairs did not converge {share}.")
     return tuple(notes)
 
 

@@ -76,7 +76,7 @@ class Risk:
     Args:
         model: Any module; with a process group the same on every rank, also in
             DistributedDataParallel or sharded by FSDP2.
-        loss: A loss (see `losses.recognise`), or None when only the outputs matter.
+        loss: A loss (see `recognition.recognise`), or None when only the outputs matter.
         data: Pair of tensors, Dataset, DataLoader; inputs alone without a loss.
         params: Which parameters are coordinates (see `ParameterSpace.of_model`).
         mask: Which entries of them are.

@@ -87,7 +87,7 @@ class GradientSums:
     puts the sums together.
 
     Args:
-        workspace: Memory for the buffers.
+        workspace: Memory for the buffers, and for what flows back to them.
     """
 
     def __init__(self, workspace: Workspace | None = None) -> None:
