@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from hyperribbon.operators import GGN, cross_entropy
-from hyperribbon.operators.recognition import recognise
+from hyperribbon.operators import GGN
+from hyperribbon.operators.risk import cross_entropy
+from hyperribbon.operators.risk.recognition import recognise
 
 
 class NextToken(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hyperribbon.operators import GGN, Hessian
-from hyperribbon.operators.workspace import Workspace, Workspaces
+from hyperribbon.operators.derivatives.workspace import Workspace, Workspaces
 
 
 def test_the_same_use_has_the_same_memory():

@@ -17,8 +17,8 @@ from hyperribbon.inspection.matrices import (
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, as_array
 from hyperribbon.inspection.subject import Subject
-from hyperribbon.operators.likelihoods import Categorical, Gaussian
 from hyperribbon.operators.risk import Risk
+from hyperribbon.operators.risk.likelihoods import Categorical, Gaussian
 
 __all__ = ["fisher_part", "gauss_newton_factor"]
 

@@ -27,7 +27,7 @@ from hyperribbon.inspection.planning import Budget, InspectionPlan, PlannedStep,
 from hyperribbon.inspection.steps import STEPS
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
-from hyperribbon.operators.calling import Forward
+from hyperribbon.operators.risk.calling import Forward
 
 __all__ = ["inspect"]
 

@@ -15,8 +15,8 @@ from torch.nn.functional import one_hot
 
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.linear_moments import Moments
-from hyperribbon.operators.data import Source
-from hyperribbon.operators.purity import preserved_random_state
+from hyperribbon.operators.derivatives.purity import preserved_random_state
+from hyperribbon.operators.risk.data import Source
 
 __all__ = ["FoundChain", "find_chain", "numeric_targets"]
 

@@ -28,7 +28,7 @@ from hyperribbon.inspection.samples import (
     share_of_samples,
 )
 from hyperribbon.operators import unsharded, unwrapped
-from hyperribbon.operators.calling import Forward
+from hyperribbon.operators.risk.calling import Forward
 
 __all__ = ["Subject"]
 

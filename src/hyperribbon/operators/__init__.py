@@ -7,7 +7,7 @@ from hyperribbon.operators.ggn import GGN
 from hyperribbon.operators.gradient_covariance import GradientCovariance
 from hyperribbon.operators.hessian import Hessian
 from hyperribbon.operators.jacobian import NTK, Jacobian
-from hyperribbon.operators.unsharding import unsharded, unwrapped
+from hyperribbon.operators.risk.unsharding import unsharded, unwrapped
 
 __all__ = [
     "Cost",

@@ -9,10 +9,10 @@ from typing import TypeVar
 import torch
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk_operator import RiskOperator
-from hyperribbon.operators.sums import Directions, GradientSums
 from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["FactoredOperator"]

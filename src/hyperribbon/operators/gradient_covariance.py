@@ -10,10 +10,10 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.operators.calling import Forward
-from hyperribbon.operators.data import Data
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.data import Data
 
 __all__ = ["GradientCovariance"]
 

@@ -13,8 +13,8 @@ from math import prod
 import torch
 
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.operators.factors import Factor, Outer, add_layer_grams, joined
-from hyperribbon.operators.linearisation import AutogradLinearisation
+from hyperribbon.operators.derivatives.factors import Factor, Outer, add_layer_grams, joined
+from hyperribbon.operators.derivatives.linearisation import AutogradLinearisation
 from hyperribbon.operators.risk import Chunk, Risk
 
 __all__ = ["GramParts", "Rows", "Window", "gram_matrix", "squared_columns", "squared_norm"]

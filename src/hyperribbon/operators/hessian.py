@@ -9,12 +9,12 @@ from torch import nn
 
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.operators.calling import Forward
-from hyperribbon.operators.data import Data
+from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk_operator import RiskOperator
-from hyperribbon.operators.sums import Directions, GradientSums
 
 __all__ = ["Hessian"]
 

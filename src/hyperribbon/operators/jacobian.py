@@ -10,11 +10,11 @@ from torch import nn
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
-from hyperribbon.operators.calling import Forward
+from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_norm
-from hyperribbon.operators.losses import one_element_each
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.sums import Directions, GradientSums
+from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.losses import one_element_each
 from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["Jacobian", "NTK"]

@@ -11,9 +11,9 @@ import torch
 
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
+from hyperribbon.operators.derivatives.sums import Directions, GradientSums
+from hyperribbon.operators.derivatives.workspace import Workspaces
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.sums import Directions, GradientSums
-from hyperribbon.operators.workspace import Workspaces
 
 __all__ = ["RiskOperator"]
 

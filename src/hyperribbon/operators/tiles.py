@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from hyperribbon.core.processes import Processes
-from hyperribbon.operators.factors import Explicit, Factor, Outer, written
+from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer, written
 from hyperribbon.operators.gram import GramParts, Rows, Window, gram_matrix
 from hyperribbon.operators.risk import Risk
 

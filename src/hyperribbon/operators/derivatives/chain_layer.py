@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hyperribbon.operators.sums import Directions, GradientSums
-from hyperribbon.operators.workspace import Workspace
+from hyperribbon.operators.derivatives.sums import Directions, GradientSums
+from hyperribbon.operators.derivatives.workspace import Workspace
 
 __all__ = ["Layer"]
 

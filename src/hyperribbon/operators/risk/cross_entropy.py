@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators import softmax
-from hyperribbon.operators.losses import Loss
+from hyperribbon.operators.risk import softmax
+from hyperribbon.operators.risk.losses import Loss
 
 __all__ = ["CrossEntropy"]
 

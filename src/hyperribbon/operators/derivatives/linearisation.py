@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
-from hyperribbon.operators.factors import Factor, summed
-from hyperribbon.operators.losses import Loss
-from hyperribbon.operators.purity import evaluation
-from hyperribbon.operators.recording import Recorder
-from hyperribbon.operators.sums import GradientSums
+from hyperribbon.operators.derivatives.factors import Factor, summed
+from hyperribbon.operators.derivatives.purity import evaluation
+from hyperribbon.operators.derivatives.recording import Recorder
+from hyperribbon.operators.derivatives.sums import GradientSums
+
+if TYPE_CHECKING:
+    from hyperribbon.operators.risk.losses import Loss
 
 __all__ = ["AutogradLinearisation", "Block", "Linearisation", "pull_back"]
 

@@ -9,9 +9,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from hyperribbon.operators.activations import Activation, activation_of
-from hyperribbon.operators.chain_derivatives import ChainLinearisation
-from hyperribbon.operators.chain_layer import Layer
+from hyperribbon.operators.derivatives.activations import Activation, activation_of
+from hyperribbon.operators.derivatives.chain_derivatives import ChainLinearisation
+from hyperribbon.operators.derivatives.chain_layer import Layer
 
 __all__ = ["trace_chain"]
 

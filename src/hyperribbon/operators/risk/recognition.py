@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.cross_entropy import CrossEntropy
-from hyperribbon.operators.losses import BinaryCrossEntropy, CallableLoss, Loss, SquaredError
+from hyperribbon.operators.risk.cross_entropy import CrossEntropy
+from hyperribbon.operators.risk.losses import BinaryCrossEntropy, CallableLoss, Loss, SquaredError
 
 __all__ = ["recognise"]
 

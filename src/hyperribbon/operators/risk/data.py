@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.purity import preserved_random_state
+from hyperribbon.operators.derivatives.purity import preserved_random_state
 
 __all__ = ["Data", "Order", "Source"]
 

@@ -11,7 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import Processes
-from hyperribbon.operators.purity import preserved_random_state
+from hyperribbon.operators.derivatives.purity import preserved_random_state
 
 __all__ = ["check_batch_norm", "check_finite_loss", "check_repeatable", "check_same_weights"]
 

@@ -17,23 +17,27 @@ from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.core.processes import Processes
-from hyperribbon.operators.budget import MEMORY, Budget
-from hyperribbon.operators.calling import Caller, Forward
-from hyperribbon.operators.chain import trace_chain
-from hyperribbon.operators.chain_derivatives import ChainLinearisation
-from hyperribbon.operators.data import Data, Order, Source, batch_size, cut
-from hyperribbon.operators.linearisation import AutogradLinearisation, Block, Linearisation
-from hyperribbon.operators.losses import Loss
-from hyperribbon.operators.probes import (
+from hyperribbon.operators.derivatives.chain import trace_chain
+from hyperribbon.operators.derivatives.chain_derivatives import ChainLinearisation
+from hyperribbon.operators.derivatives.linearisation import (
+    AutogradLinearisation,
+    Block,
+    Linearisation,
+)
+from hyperribbon.operators.derivatives.purity import evaluation
+from hyperribbon.operators.derivatives.sums import GradientSums
+from hyperribbon.operators.risk.calling import Caller, Forward
+from hyperribbon.operators.risk.contract import (
     check_batch_norm,
     check_finite_loss,
     check_repeatable,
     check_same_weights,
 )
-from hyperribbon.operators.purity import evaluation
-from hyperribbon.operators.recognition import recognise
-from hyperribbon.operators.sums import GradientSums
-from hyperribbon.operators.unsharding import unsharded, unwrapped
+from hyperribbon.operators.risk.data import Data, Order, Source, batch_size, cut
+from hyperribbon.operators.risk.losses import Loss
+from hyperribbon.operators.risk.memory import MEMORY, Budget
+from hyperribbon.operators.risk.recognition import recognise
+from hyperribbon.operators.risk.unsharding import unsharded, unwrapped
 
 __all__ = ["Chunk", "Risk"]
 

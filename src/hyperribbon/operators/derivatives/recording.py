@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from hyperribbon.operators.factors import Explicit, Factor, Outer
+from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer
 
 __all__ = ["Recorder", "Use"]
 

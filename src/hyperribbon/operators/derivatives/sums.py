@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 
 import torch
 
-from hyperribbon.operators.workspace import Workspace
+from hyperribbon.operators.derivatives.workspace import Workspace
 
 __all__ = ["Directions", "GradientSums"]
 

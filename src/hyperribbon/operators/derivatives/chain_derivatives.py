@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hyperribbon.operators.chain_layer import Layer
-from hyperribbon.operators.factors import Explicit, Factor, Outer
-from hyperribbon.operators.linearisation import Block
-from hyperribbon.operators.losses import Loss
-from hyperribbon.operators.sums import Directions, GradientSums
-from hyperribbon.operators.workspace import Workspace
+from hyperribbon.operators.derivatives.chain_layer import Layer
+from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer
+from hyperribbon.operators.derivatives.linearisation import Block
+from hyperribbon.operators.derivatives.sums import Directions, GradientSums
+from hyperribbon.operators.derivatives.workspace import Workspace
+
+if TYPE_CHECKING:
+    from hyperribbon.operators.risk.losses import Loss
 
 __all__ = ["ChainLinearisation"]
 
