@@ -7,12 +7,12 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.memory import free_memory
 from hyperribbon.spectra.products import Products
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Plan",
     "Route",
     "agreed_capacity",
+    "free_memory",
     "lanczos_capacity",
     "lanczos_route",
     "plan",
@@ -190,16 +191,6 @@ def lanczos_route(
         return _lanczos_with(storage, products, k, available, 1e9)
     routes = _lanczos(products, k, available, _speed(products), tol)
     return min(routes, key=lambda route: (not route.fits, route.seconds))
-
-
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/meminfo has no MemAvailable")
 
 
 def _dense(products: Products, available: int, rate: float) -> Route:
