@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -26,29 +27,31 @@ HEAVY = {"compiled", "t5", "llama", "encoder_decoder", "lstm_two_layers_two_ways
 """Networks that take long to run; the ordinary tests measure their products only."""
 
 
-def each(every: int = 1, light: bool = False) -> pytest.MarkDecorator:
+def each(every: int = 1, light: bool = True) -> pytest.MarkDecorator:
     """Return the zoo as a parameter; what is left out of the ordinary tests is marked slow.
 
     Args:
         every: Take one in so many for the ordinary tests.
         light: Leave heavy networks out of the ordinary tests.
     """
-    return pytest.mark.parametrize(
-        "name",
-        [
-            pytest.param(
-                name,
-                marks=pytest.mark.slow if place % every or (light and name in HEAVY) else (),
-            )
-            for place, name in enumerate(ENTRIES)
-        ],
-    )
+    return pytest.mark.parametrize("name", _marked(every, light))
 
 
-MEMORY = pytest.mark.parametrize("memory", [None, SMALL], ids=["whole", "cut"])
-SOMETIMES_CUT = pytest.mark.parametrize(
-    "memory", [None, pytest.param(SMALL, marks=pytest.mark.slow)], ids=["whole", "cut"]
-)
+def each_cut(every: int, light: bool = True) -> pytest.MarkDecorator:
+    """Return the zoo with memory for everything, and one in so many with memory for one sample."""
+    whole = [pytest.param(*p.values, None, marks=p.marks) for p in _marked(1, light)]
+    cut = [pytest.param(*p.values, SMALL, marks=p.marks) for p in _marked(every, light)]
+    names = [f"{name}-{kind}" for kind in ("whole", "cut") for name in ENTRIES]
+    return pytest.mark.parametrize(("name", "memory"), whole + cut, ids=names)
+
+
+def _marked(every: int, light: bool) -> list[Any]:
+    return [
+        pytest.param(
+            name, marks=pytest.mark.slow if place % every or (light and name in HEAVY) else ()
+        )
+        for place, name in enumerate(ENTRIES)
+    ]
 
 
 @contextmanager
@@ -72,7 +75,7 @@ def hessian_reference(name: str) -> tuple[torch.Tensor, torch.Tensor, float]:
     return reference.block, reference.curved, tolerance(entry, False)
 
 
-@each()
+@each(light=False)
 def test_the_reference_is_right(name):
     entry, reference = ENTRIES[name], reference_of(name)
     slope = reference.loss_derivatives[0]
@@ -82,8 +85,7 @@ def test_the_reference_is_right(name):
         assert distance(reference.curved_by_differences, exact) < tolerance(entry, True)
 
 
-@each()
-@MEMORY
+@each_cut(1, light=False)
 def test_hessian_and_gradient(name, memory):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     block, expected, error = hessian_reference(name)
@@ -99,8 +101,7 @@ def test_hessian_and_gradient(name, memory):
         assert distance(operator @ block[:, 1], expected[:, 1]) < error
 
 
-@each()
-@MEMORY
+@each_cut(5, light=False)
 def test_gauss_newton_products(name, memory):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     expected, error = reference.ggn(reference.block), tolerance(entry, False)
@@ -112,8 +113,7 @@ def test_gauss_newton_products(name, memory):
         assert distance(operator @ reference.block[:, 1], expected[:, 1]) < error
 
 
-@each(light=True)
-@MEMORY
+@each_cut(4)
 def test_gauss_newton_trace_and_diagonal(name, memory):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     expected, error = reference.ggn_diagonal(), tolerance(entry, False)
@@ -128,7 +128,7 @@ def test_gauss_newton_trace_and_diagonal(name, memory):
         assert distance(operator.diagonal(), expected) < error
 
 
-@each(every=5)
+@each(every=6)
 def test_gauss_newton_spectrum(name):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     with right_or_refused(entry, network, needs_samples=True):
@@ -138,7 +138,7 @@ def test_gauss_newton_spectrum(name):
         assert distance(ours, reference.ggn_eigenvalues()[:2]) < max(1e-7, tolerance(entry, False))
 
 
-@each(light=True)
+@each()
 def test_fisher_of_logits(name):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     if type(network.loss) is not nn.CrossEntropyLoss:
@@ -149,8 +149,7 @@ def test_fisher_of_logits(name):
         assert distance(operator @ reference.block, expected) < tolerance(entry, False)
 
 
-@each(light=True)
-@SOMETIMES_CUT
+@each_cut(5)
 def test_gradient_covariance(name, memory):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     rows, error = reference.sample_gradients(), tolerance(entry, False)
@@ -164,8 +163,7 @@ def test_gradient_covariance(name, memory):
         assert operator.trace() == pytest.approx(float(rows.square().sum()) / len(rows), rel=error)
 
 
-@each(light=True)
-@SOMETIMES_CUT
+@each_cut(5)
 def test_jacobian_and_kernel(name, memory):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     expected, error = reference.jacobian, tolerance(entry, False)
@@ -178,7 +176,7 @@ def test_jacobian_and_kernel(name, memory):
         assert distance(kernel.to_dense(), expected @ expected.T) < error
 
 
-@each(light=True)
+@each()
 def test_some_parameters_only(name):
     entry, reference, network = ENTRIES[name], reference_of(name), ENTRIES[name].build()
     chosen = reference.names[::2]
@@ -197,7 +195,7 @@ def test_some_parameters_only(name):
         assert distance(operator @ block[kept], expected) < tolerance(entry, False)
 
 
-@each(light=True)
+@each()
 def test_the_model_still_trains(name):
     entry, network = ENTRIES[name], ENTRIES[name].build()
     optimiser = torch.optim.SGD([p for p in network.model.parameters() if p.requires_grad], lr=1e-6)

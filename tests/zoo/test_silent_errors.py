@@ -1,0 +1,222 @@
+"""Answers that look fine and are wrong: one small test for each way to get one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+import hyperribbon as hr
+from zoo.checking import ONE, check_ggn, check_hessian, mlp, or_refused, points, reference
+from zoo.references import distance
+from zoo.untouched import still_trains
+from zoo.unusual import Centred, OnceDifferentiable, TwoNames
+
+# A model that is not left alone
+
+
+def test_a_module_under_two_names_stays_whole_and_trainable():
+    model, (x, y) = TwoNames().double(), points()
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-6)
+    weight = model.fc.weight
+    operator = hr.Hessian(model, nn.CrossEntropyLoss(), (x, y))
+    operator @ torch.ones(operator.shape[0]).double()
+    assert model.fc.weight is model.net[0].weight is weight
+    assert isinstance(weight, nn.Parameter)
+    still_trains(model, optimiser, lambda m: F.cross_entropy(m(x), y))
+
+
+# A model whose parameters are not used where they seem to be
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["script", "trace"])
+def test_the_trace_of_a_scripted_model_is_not_zero(kind):
+    model, (x, y) = mlp(), points()
+    true = float(reference(model, nn.CrossEntropyLoss(), x, y).ggn_diagonal().sum())
+    model = torch.jit.script(model) if kind == "script" else torch.jit.trace(model, x)
+    with or_refused():
+        estimate = hr.trace(hr.GGN(model, nn.CrossEntropyLoss(), (x, y)))
+        spread = 1e-9 * true if estimate.exact else 6 * estimate.stderr
+        assert abs(estimate.value - true) <= spread
+    with or_refused():
+        check_hessian(model, nn.CrossEntropyLoss(), x, y)
+
+
+class Trunk(nn.Module):
+    """A chain of linear layers and ReLUs of which the first is no function of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            hidden = self.trunk(x).relu()
+        return self.head(hidden)
+
+
+def test_a_trunk_under_no_grad_has_no_curvature():
+    model, (x, y) = Trunk().double(), points()
+    check_hessian(model, nn.CrossEntropyLoss(), x, y)
+    check_ggn(model, nn.CrossEntropyLoss(), x, y)
+    operator = hr.GGN(model, nn.CrossEntropyLoss(), (x, y))
+    assert not operator.diagonal()[: 4 * 5 + 5].any()
+    truth = reference(model, nn.CrossEntropyLoss(), x, y)
+    assert distance(hr.NTK(model, x).to_dense(), truth.jacobian @ truth.jacobian.T) < 1e-9
+
+
+class Words(nn.Module):
+    """An embedding by function, whose last row is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(5, 3)), nn.Linear(6, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(F.embedding(words, self.table, padding_idx=-1).flatten(1))
+
+
+def test_the_last_row_as_padding_has_no_curvature():
+    model, words = Words().double(), torch.tensor([[0, 4], [4, 1], [2, 3], [4, 4]])
+    y = torch.tensor([0, 1, 2, 0])
+    check_hessian(model, nn.CrossEntropyLoss(), words, y)
+    check_ggn(model, nn.CrossEntropyLoss(), words, y)
+    truth = reference(model, nn.CrossEntropyLoss(), words, y)
+    operator = hr.GGN(model, nn.CrossEntropyLoss(), (words, y))
+    assert distance(operator.diagonal(), truth.ggn_diagonal()) < 1e-9
+    assert operator.trace() == pytest.approx(float(truth.ggn_diagonal().sum()), rel=1e-9)
+
+
+# Second derivatives that torch has not, or has wrong
+
+
+def test_an_activation_that_can_be_differentiated_only_once():
+    model, (x, y) = OnceDifferentiable().double(), points()
+    loss = nn.CrossEntropyLoss()
+    with or_refused():
+        check_hessian(model, loss, x, y, by_differences=True)
+    with or_refused():
+        check_ggn(model, loss, x, y)
+    with or_refused():
+        truth = reference(model, loss, x, y)
+        assert distance(hr.Jacobian(model, x) @ truth.block, truth.jacobian @ truth.block) < 1e-9
+
+
+def test_weight_norm():
+    model, (x, y) = mlp(), points()
+    nn.utils.parametrizations.weight_norm(model[0])
+    loss = nn.CrossEntropyLoss()
+    with or_refused():
+        check_hessian(model, loss, x, y, by_differences=True)
+    check_ggn(model, loss, x, y)
+
+
+class Reentrant(nn.Module):
+    """Checkpoints of the old kind, which `torch.autograd.grad` does not take."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.body, x.detach().requires_grad_(), use_reentrant=True)
+
+
+def test_reentrant_checkpoints():
+    body, (x, y) = mlp(), points()
+    truth = reference(body, nn.CrossEntropyLoss(), x, y)
+    with or_refused():
+        operator = hr.Hessian(Reentrant(body), nn.CrossEntropyLoss(), (x, y))
+        assert distance(operator @ truth.block, truth.curved) < 1e-9
+
+
+# Samples that see each other
+
+
+def test_mixed_samples_are_the_same_whatever_the_memory():
+    model, (x, y) = Centred().double(), points()
+    loss = nn.CrossEntropyLoss()
+    check_hessian(model, loss, x, y)
+    check_ggn(model, loss, x, y)
+    for check in (check_hessian, check_ggn):
+        with or_refused():
+            check(model, loss, x, y, memory=ONE)
+
+
+def test_mixed_samples_in_several_batches_are_refused():
+    model, (x, y) = Centred().double(), points()
+    for data in ([(x[:3], y[:3]), (x[3:], y[3:])], DataLoader(TensorDataset(x, y), batch_size=3)):
+        for kind in (hr.Hessian, hr.GGN):
+            with pytest.raises(hr.ArgumentError):
+                operator = kind(model, nn.CrossEntropyLoss(), data)
+                operator @ torch.ones(operator.shape[0]).double()
+
+
+def test_samples_that_mix_only_far_apart_are_found():
+    """A few samples at the beginning do not show it: only those from the 30th on are mixed."""
+
+    class Late(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = torch.tanh(super().forward(x))
+            return torch.cat([out[:30], out[30:] - out[30:].mean(0)]) if len(x) > 30 else out
+
+    model, (x, y) = Late(4, 3).double(), points(60)
+    check_hessian(model, nn.CrossEntropyLoss(), x, y)
+    with or_refused():
+        check_hessian(model, nn.CrossEntropyLoss(), x, y, memory=ONE)
+
+
+@pytest.mark.parametrize("memory", [None, ONE])
+def test_the_trace_of_mixed_samples_is_right_or_not_called_exact(memory):
+    model, (x, y) = Centred().double(), points()
+    true = float(reference(model, nn.CrossEntropyLoss(), x, y).ggn_diagonal().sum())
+    with or_refused():
+        estimate = hr.trace(hr.GGN(model, nn.CrossEntropyLoss(), (x, y), memory=memory))
+        spread = 1e-9 * true if estimate.exact else 6 * estimate.stderr
+        assert abs(estimate.value - true) <= spread
+
+
+def test_batch_norm_in_training_mode_on_one_batch():
+    model, (x, y) = mlp(nn.BatchNorm1d(3).double()).train(), points()
+    check_hessian(model, nn.CrossEntropyLoss(), x, y)
+    check_ggn(model, nn.CrossEntropyLoss(), x, y)
+    with pytest.raises(hr.ArgumentError):
+        data = [(x[:3], y[:3]), (x[3:], y[3:])]
+        operator = hr.Hessian(model, nn.CrossEntropyLoss(), data)
+        operator @ torch.ones(operator.shape[0]).double()
+
+
+# Bookkeeping
+
+
+def test_restriction_to_repeated_coordinates():
+    model, (x, y) = mlp(), points()
+    operator = hr.Hessian(model, nn.CrossEntropyLoss(), (x, y))
+    dense = operator.to_dense()
+    chosen = torch.tensor([2, 1, 2])
+    restricted = hr.operators.Restricted(operator, [2, 1, 2])
+    assert distance(restricted.to_dense(), dense[chosen][:, chosen]) < 1e-12
+    vector = torch.tensor([1.0, 2.0, 4.0]).double()
+    assert distance(restricted @ vector, dense[chosen][:, chosen] @ vector) < 1e-12
+    assert distance(restricted.diagonal(), dense.diagonal()[chosen]) < 1e-12
+
+
+def test_the_jacobian_of_two_batches_has_the_rows_of_both():
+    model, (x, y) = mlp(), points(7)
+    expected = reference(model, nn.CrossEntropyLoss(), x, y).jacobian
+    for parts in ([x[:4], x[4:]], [x[:3], x[3:6], x[6:]]):
+        assert distance(hr.Jacobian(model, parts).to_dense(), expected) < 1e-9
+        assert distance(hr.NTK(model, parts).to_dense(), expected @ expected.T) < 1e-9
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_samples_that_a_loader_would_drop_count(shuffle):
+    model, (x, y) = mlp(), points(7)
+    truth = reference(model, nn.CrossEntropyLoss(), x, y)
+    loader = DataLoader(TensorDataset(x, y), batch_size=3, shuffle=shuffle, drop_last=True)
+    operator = hr.Hessian(model, nn.CrossEntropyLoss(), loader)
+    assert distance(operator @ truth.block, truth.curved) < 1e-9
