@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hyperribbon.inspection import compare_with_theory, inspect
     from hyperribbon.manifold import PCA, InPCA, Streaming, bhattacharyya, stream_inpca
     from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
-    from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian
+    from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian, Risk
     from hyperribbon.spectra import (
         Tracker,
         alignment,
@@ -60,7 +60,7 @@ _NAMES_BY_MODULE = {
     "core": ("ArgumentError", "Band", "Claim", "Density", "Estimate", "Mask", "Spectrum"),
     "core.data": ("load_data",),
     "core.trajectory": ("Trajectory",),
-    "operators": ("Hessian", "GGN", "Fisher", "GradientCovariance", "Jacobian", "NTK"),
+    "operators": ("Risk", "Hessian", "GGN", "Fisher", "GradientCovariance", "Jacobian", "NTK"),
     "spectra": (
         "eigsh",
         "trace",

@@ -7,7 +7,8 @@ from hyperribbon.operators.ggn import GGN
 from hyperribbon.operators.gradient_covariance import GradientCovariance
 from hyperribbon.operators.hessian import Hessian
 from hyperribbon.operators.jacobian import NTK, Jacobian
-from hyperribbon.operators.risk.unsharding import unsharded, unwrapped
+from hyperribbon.operators.risk import Risk
+from hyperribbon.operators.risk.private import unsharded, unwrapped
 
 __all__ = [
     "Cost",
@@ -20,6 +21,7 @@ __all__ = [
     "NTK",
     "Projected",
     "Restricted",
+    "Risk",
     "unsharded",
     "unwrapped",
 ]

@@ -42,7 +42,7 @@ class Restricted(LinearOperator):
 
     Args:
         operator: A square operator.
-        indices: Coordinates that stay, as whole numbers.
+        indices: Coordinates that stay, as whole numbers, in any order.
     """
 
     def __init__(self, operator: LinearOperator, indices: torch.Tensor) -> None:
@@ -64,8 +64,7 @@ class Restricted(LinearOperator):
 
     def _embed(self, block: torch.Tensor) -> torch.Tensor:
         full = block.new_zeros(self.operator.shape[0], block.shape[1])
-        full[self.indices] = block
-        return full
+        return full.index_add_(0, self.indices, block)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         return self.operator._multiply(self._embed(block))[self.indices]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -15,9 +16,16 @@ from scipy.sparse.linalg import LinearOperator as ScipyOperator
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import ALONE, Processes
 
-__all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
+__all__ = ["Cost", "LinearOperator", "Scaled", "Sum", "plain_arithmetic"]
 
 _COLUMNS = 64  # columns of the identity multiplied at once when a matrix is written out
+
+
+@contextmanager
+def plain_arithmetic(device: torch.device) -> Iterator[None]:
+    """Compute in the operands' precision and without gradients, whatever is in force around."""
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,10 @@ class LinearOperator(ABC):
         """Return the product with a vector (columns,) or a block of vectors (columns, k)."""
         with self.processes.together("the check of a vector", same=other):
             block = _checked(other, self.shape[1], self.dtype, self.device)
-        if block.shape[1] == 0:
-            return self._multiply(block.new_zeros(self.shape[1], 1))[:, :0]
-        product = self._multiply(block)
+        with plain_arithmetic(self.device):
+            if block.shape[1] == 0:
+                return self._multiply(block.new_zeros(self.shape[1], 1))[:, :0]
+            product = self._multiply(block)
         return product.squeeze(1) if other.ndim == 1 else product
 
     @property

@@ -12,12 +12,15 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.contract import tolerance
 from hyperribbon.operators.risk_operator import RiskOperator
 from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["FactoredOperator"]
 
 Self = TypeVar("Self", bound="FactoredOperator")
+
+_ROWS = 1024  # rows a sample up to which single rows pay off against random ones
 
 
 class FactoredOperator(RiskOperator):
@@ -27,8 +30,8 @@ class FactoredOperator(RiskOperator):
     (`_rows`), and the scale s. The rows of F are ordered by sample, then by row of R_n.
     """
 
-    has_exact_trace = True
     _gram_sizes: list[int | None] | None = None
+    _is_exact: bool | None = None
 
     @abstractmethod
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
@@ -38,8 +41,47 @@ class FactoredOperator(RiskOperator):
     def _rows(self, chunk: Chunk) -> torch.Tensor:
         """Return R (m, n, …) with Σ_j R_j R_jᵀ = M_n for every sample."""
 
+    def _rows_each(self, outputs: torch.Tensor) -> int:
+        """Return the number of rows of R_n."""
+        return outputs[0].numel()
+
     def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
-        chunk.point.pull(self._middle(chunk, chunk.point.push(directions)), sums)
+        middle = self._middle(chunk, chunk.point.push(directions))
+        chunk.point.pull(middle, sums, self.space.names)
+
+    @property
+    def has_exact_trace(self) -> bool:
+        """Whether diagonal and trace cost a few passes: where samples are apart, of few outputs."""
+        if self._is_exact is None:
+            self._is_exact = self._finds_exact_trace()
+        return self._is_exact
+
+    def _finds_exact_trace(self) -> bool:
+        if self.risk.mixes_samples:
+            return False
+        chunk = self.risk.probe()
+        if chunk is None:
+            return True
+        if self._rows_each(chunk.point.outputs) > _ROWS:
+            return False
+        try:
+            rows = self._rows(chunk)
+        except ArgumentError:
+            return False
+        return self._is_root(chunk, rows)
+
+    def _is_root(self, chunk: Chunk, rows: torch.Tensor) -> bool:
+        """Whether RᵀR u is M u on a few samples."""
+        outputs = chunk.point.outputs
+        generator = torch.Generator("cpu").manual_seed(0)
+        drawn = torch.randn(outputs.shape, generator=generator, dtype=torch.float64, device="cpu")
+        u = drawn.to(outputs).unsqueeze(0)
+        flat = rows.reshape(*rows.shape[:2], -1)
+        along = torch.einsum("jni,ni->jn", flat, u.reshape(len(outputs), -1))
+        found = torch.einsum("jn,jni->ni", along, flat)
+        expected = self._middle(chunk, u).reshape(len(outputs), -1)
+        limit = tolerance(outputs.dtype) * flat.shape[-1] ** 0.5
+        return float((found - expected).norm()) <= limit * float(expected.norm()) + 1e-30
 
     @property
     def gram_size(self) -> int | None:
@@ -78,16 +120,20 @@ class FactoredOperator(RiskOperator):
             weights = block[start:stop].reshape(chunk.count, len(rows), -1)
             seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
             for some, total in zip(seeds.split(step), sums, strict=True):
-                chunk.point.pull(some, total)
+                chunk.point.pull(some, total, self.space.names)
             start = stop
         return self.risk.flatten(sums, block.shape[1])
 
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal, exactly, from back-propagated rows and activations."""
+        """Return the diagonal, exactly; see `has_exact_trace` for what it costs."""
+        if not self.has_exact_trace:
+            return super().diagonal()
         return squared_columns(self.risk, self._rows) * self._scale()
 
     def trace(self) -> float:
-        """Return the trace, exactly, without forming the diagonal."""
+        """Return the trace, exactly; see `has_exact_trace` for what it costs."""
+        if not self.has_exact_trace:
+            return super().trace()
         return squared_norm(self.risk, self._rows) * self._scale()
 
     def _with(self: Self, risk: Risk) -> Self:
@@ -102,14 +148,8 @@ class FactoredOperator(RiskOperator):
         return sum(size or 0 for size in self._gram_sizes[: self.processes.rank])
 
     def _count_rows(self) -> int | None:
-        rows_by_shape: dict[torch.Size, int] = {}
-        total = 0
-        for chunk in self.risk.chunks():
-            shape = chunk.point.outputs.shape[1:]
-            if shape not in rows_by_shape:
-                try:
-                    rows_by_shape[shape] = len(self._rows(chunk))
-                except ArgumentError:
-                    return None
-            total += chunk.count * rows_by_shape[shape]
-        return total
+        if not self.has_exact_trace:
+            return None
+        return sum(
+            chunk.count * self._rows_each(chunk.point.outputs) for chunk in self.risk.chunks()
+        )

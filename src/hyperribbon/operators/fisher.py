@@ -102,6 +102,11 @@ class Fisher(FactoredOperator):
         along = torch.einsum("sni,kni->skn", rows.flatten(2), block.flatten(2))
         return torch.einsum("skn,sn...->kn...", along, rows)
 
+    def _rows_each(self, outputs: torch.Tensor) -> int:
+        if self.estimator == "exact":
+            return super()._rows_each(outputs)
+        return self.samples if self.estimator == "mc" else 1
+
     def _rows(self, chunk: Chunk) -> torch.Tensor:
         outputs = chunk.point.outputs
         if self.estimator == "exact":

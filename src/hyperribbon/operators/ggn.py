@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
-from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
-from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk import Chunk
 from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk_operator import MISSING, risk_of
 
 __all__ = ["GGN"]
 
@@ -21,33 +18,16 @@ class GGN(FactoredOperator):
     """The generalised Gauss-Newton matrix G = (1/amount) Σ_n J_nᵀ (∂²ℓ_n/∂f²) J_n.
 
     It is the Hessian without the curvature of the model itself, positive semidefinite for a convex
-    loss, and equal to the Fisher matrix for cross-entropy. Arguments are those of `Hessian`.
+    loss, and equal to the Fisher matrix for cross-entropy. A product is J v, the loss's curvature
+    in the outputs, and Jᵀu. Arguments are those of `Hessian`. It depends on what is called output:
+    of a loss that is linear in it, such as NLLLoss of log-probabilities, it is zero; end the model
+    with logits and use CrossEntropyLoss for the matrix that is meant.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Any,
-        data: Data,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        memory: float | None = None,
-        process_group: Any = None,
+        self, model: Any, loss: Any = MISSING, data: Data = MISSING, **options: Any
     ) -> None:
-        super().__init__(
-            Risk(
-                model,
-                loss,
-                data,
-                params=params,
-                mask=mask,
-                forward=forward,
-                memory=memory,
-                process_group=process_group,
-            )
-        )
+        super().__init__(risk_of(model, loss, data, options))
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         return self.risk.criterion.curvature(chunk.point.outputs, chunk.targets, block)

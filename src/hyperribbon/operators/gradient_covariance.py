@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, check_positive_int
-from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk_operator import MISSING, risk_of
 
 __all__ = ["GradientCovariance"]
 
@@ -30,18 +27,13 @@ class GradientCovariance(FactoredOperator):
     batch size is given. Implements Eq. (2.14) of [fluctuations].
 
     Args:
-        model: Any module; it is not changed, and its weights are copied.
+        model: Any module, which is not changed; or a `Risk`, which has loss, data and options.
         loss: As for `Hessian`.
         data: As for `Hessian`.
         centered: Whether the mean gradient is taken off.
         batch_size: S, or None for the covariance of single gradients.
         replacement: Whether minibatches are drawn with replacement.
-        params: Name pattern, list of names or predicate that chooses parameters.
-        mask: Entries of the parameters that are coordinates.
-        forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.
-        memory: Bytes to stay below; by default 512 MiB.
-        process_group: Processes that share the samples, each giving its own: a torch.distributed
-            group, or True for all. Every rank then does the same with the operator.
+        options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
 
     Raises:
         ArgumentError: As for `Hessian`, or the batch is larger than the data.
@@ -49,31 +41,16 @@ class GradientCovariance(FactoredOperator):
 
     def __init__(
         self,
-        model: nn.Module,
-        loss: Any,
-        data: Data,
+        model: Any,
+        loss: Any = MISSING,
+        data: Data = MISSING,
         *,
         centered: bool = True,
         batch_size: int | None = None,
         replacement: bool = True,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        memory: float | None = None,
-        process_group: Any = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            Risk(
-                model,
-                loss,
-                data,
-                params=params,
-                mask=mask,
-                forward=forward,
-                memory=memory,
-                process_group=process_group,
-            )
-        )
+        super().__init__(risk_of(model, loss, data, options))
         self.centered = bool(centered)
         self.replacement = bool(replacement)
         self.batch_size = (
@@ -143,8 +120,11 @@ class GradientCovariance(FactoredOperator):
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         slope = self._rows(chunk)
-        along = (slope * block).flatten(2).sum(2)
+        along = (slope * block).reshape(*block.shape[:2], -1).sum(2)
         return slope * along.reshape(*along.shape, *(1,) * (slope.ndim - 2))
+
+    def _rows_each(self, outputs: torch.Tensor) -> int:
+        return 1
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:
         return self.risk.criterion.gradient(chunk.point.outputs, chunk.targets).unsqueeze(0)

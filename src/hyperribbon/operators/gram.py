@@ -24,8 +24,7 @@ Rows = Callable[[Chunk], torch.Tensor]
 
 def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
     """Return R J Jᵀ Rᵀ, ordered by sample, then by row."""
-    first = next(iter(risk.chunks()))
-    return GramParts(risk, rows, first.point.structured()).matrix()
+    return GramParts(risk, rows, risk.structured()).matrix()
 
 
 class GramParts:
@@ -110,10 +109,9 @@ def _all_factors(
 ) -> Iterator[tuple[Factor, torch.Tensor | None]]:
     """Yield the factors chunk by chunk; squares of written-out columns go to `written`."""
     selections = _selections(risk.space)
-    structured: set[str] | None = None
+    structured = risk.structured()
     for chunk in risk.chunks():
         seeds = rows(chunk)
-        structured = chunk.point.structured() if structured is None else structured
         for some in seeds.split(risk.columns_at_once()):
             for factor in chunk.point.factors(some, structured):
                 yield factor, selections[factor.name]

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
-from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
-from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk import Chunk
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk_operator import RiskOperator
+from hyperribbon.operators.risk_operator import MISSING, RiskOperator, risk_of
 
 __all__ = ["Hessian"]
 
@@ -25,19 +21,18 @@ class Hessian(RiskOperator):
     The amount is what the loss divides by over all the data together: samples, elements or total
     class weight for a mean, one for a sum. So the cutting into batches does not matter.
 
+    A product is a backward pass through the graph of the gradient: H v = ∂⟨∇L, v⟩/∂θ. The graph is
+    built once and kept for all products as far as the memory goes.
+
     Args:
-        model: Any module; it is not changed, and its weights are copied.
+        model: Any module, which is not changed; or a `Risk`, which is then the only argument.
         loss: A torch.nn loss or any callable (outputs, targets) that is a mean or a sum.
-        data: (inputs, targets), a Dataset or a DataLoader.
-        params: Name pattern, list of names or predicate that chooses parameters.
-        mask: Entries of the parameters that are coordinates.
-        forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.
-        memory: Bytes to stay below; by default 512 MiB.
-        process_group: Processes that share the samples, each giving its own: a torch.distributed
-            group, or True for all. Every rank then does the same with the operator.
+        data: (inputs, targets), a Dataset, a DataLoader, a list of batches.
+        options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
 
     Raises:
-        ArgumentError: The model, the loss or the data do not define a fixed finite function.
+        ArgumentError: The model, the loss or the data do not define a fixed finite function, or
+            second derivatives differ from finite differences.
 
     >>> x, y = torch.eye(3), torch.zeros(3, 1)
     >>> model = torch.nn.Linear(3, 1, bias=False)
@@ -49,32 +44,12 @@ class Hessian(RiskOperator):
     """
 
     _forwards = 6.0
+    _kind = "curve"
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Any,
-        data: Data,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        memory: float | None = None,
-        process_group: Any = None,
+        self, model: Any, loss: Any = MISSING, data: Data = MISSING, **options: Any
     ) -> None:
-        super().__init__(
-            Risk(
-                model,
-                loss,
-                data,
-                params=params,
-                mask=mask,
-                forward=forward,
-                memory=memory,
-                process_group=process_group,
-                any_order=True,
-            )
-        )
+        super().__init__(risk_of(model, loss, data, options))
 
     @property
     def has_exact_trace(self) -> bool:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
-from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.losses import one_element_each
+from hyperribbon.operators.risk_operator import MISSING, risk_of
 from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["Jacobian", "NTK"]
@@ -26,14 +24,11 @@ class Jacobian(LinearOperator):
     Rows are ordered by sample, then by output. `.T` is its transpose.
 
     Args:
-        model: Any module; it is not changed, and its weights are copied.
-        inputs: A tensor of inputs, a Dataset or a DataLoader; targets are ignored.
-        params: Name pattern, list of names or predicate that chooses parameters.
-        mask: Entries of the parameters that are coordinates.
-        forward: forward(model, batch) -> outputs, for other batches.
-        memory: Bytes to stay below; by default 512 MiB.
-        process_group: Processes that share the inputs, each giving its own: a torch.distributed
-            group, or True for all. Rows are ordered by rank first; every rank gets all of them.
+        model: Any module, which is not changed; or a `Risk`, which has data and options.
+        inputs: A tensor of inputs, a list of such batches, a Dataset or a DataLoader; targets are
+            ignored.
+        options: The other keywords of `Risk`: params, mask, forward, memory, process_group. Rows
+            are ordered by rank first; every rank gets all of them.
 
     Raises:
         ArgumentError: The model or the inputs do not define a fixed function.
@@ -41,32 +36,13 @@ class Jacobian(LinearOperator):
 
     is_symmetric = False
 
-    def __init__(
-        self,
-        model: nn.Module,
-        inputs: Any,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        memory: float | None = None,
-        process_group: Any = None,
-    ) -> None:
-        self._set(
-            Risk(
-                model,
-                None,
-                inputs,
-                params=params,
-                mask=mask,
-                forward=forward,
-                memory=memory,
-                process_group=process_group,
-            )
-        )
+    def __init__(self, model: Any, inputs: Any = MISSING, **options: Any) -> None:
+        loss = MISSING if isinstance(model, Risk) else None
+        self._set(risk_of(model, loss, inputs, options))
 
     def _set(self, risk: Risk) -> None:
         self.risk, self.processes = risk, risk.processes
+        risk.prepare("push")
         with risk.processes.together("an evaluation of the model"):
             own = sum(chunk.point.outputs.numel() for chunk in risk.chunks())
         counts = risk.processes.gather(own)
@@ -103,7 +79,7 @@ class Jacobian(LinearOperator):
         with self.processes.together("a product with the Jacobian"):
             for some, target in zip(block.split(step, 1), product.split(step, 1), strict=True):
                 named, start = Directions(self.space.unflatten(some)), self._first
-                for chunk in self.risk.chunks():
+                for chunk in self.risk.chunks("push"):
                     pushed = chunk.point.push(named).flatten(1).T
                     target[start : start + len(pushed)] = pushed
                     start += len(pushed)
@@ -118,7 +94,7 @@ class Jacobian(LinearOperator):
                 stop = start + outputs.numel()
                 seeds = block[start:stop].T.reshape(-1, *outputs.shape)
                 for some, total in zip(seeds.split(step), sums, strict=True):
-                    chunk.point.pull(some, total)
+                    chunk.point.pull(some, total, self.space.names)
                 start = stop
             product = self.risk.flatten(sums, block.shape[1])
         return self.processes.sum(product)
@@ -131,30 +107,8 @@ class NTK(LinearOperator):
     activations and back-propagated output gradients, without J. Arguments are those of `Jacobian`.
     """
 
-    has_exact_trace = True
-
-    def __init__(
-        self,
-        model: nn.Module,
-        inputs: Any,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        memory: float | None = None,
-        process_group: Any = None,
-    ) -> None:
-        self._set(
-            Jacobian(
-                model,
-                inputs,
-                params=params,
-                mask=mask,
-                forward=forward,
-                memory=memory,
-                process_group=process_group,
-            )
-        )
+    def __init__(self, model: Any, inputs: Any = MISSING, **options: Any) -> None:
+        self._set(Jacobian(model, inputs, **options))
 
     def _set(self, jacobian: Jacobian) -> None:
         self.jacobian, self.risk = jacobian, jacobian.risk
@@ -170,8 +124,16 @@ class NTK(LinearOperator):
             terms[name]._set(jacobian)
         return terms
 
+    @property
+    def has_exact_trace(self) -> bool:
+        """Whether the trace costs a few passes: where samples do not depend on each other."""
+        return not self.risk.mixes_samples
+
     def to_dense(self) -> torch.Tensor:
         """Return the kernel matrix."""
+        if self.risk.mixes_samples:
+            dense = self.jacobian.to_dense()
+            return dense @ dense.T
         return tiled_gram_matrix(self.risk, _identity)
 
     def diagonal(self) -> torch.Tensor:
@@ -180,6 +142,8 @@ class NTK(LinearOperator):
 
     def trace(self) -> float:
         """Return ‖J‖²."""
+        if self.risk.mixes_samples:
+            return float(self.to_dense().diagonal().sum(dtype=torch.float64))
         return squared_norm(self.risk, _identity)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.operators.base import Cost, LinearOperator
+from hyperribbon.operators.base import Cost, LinearOperator, plain_arithmetic
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.derivatives.workspace import Workspaces
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.data import Data
 
-__all__ = ["RiskOperator"]
+__all__ = ["RiskOperator", "risk_of"]
 
 Self = TypeVar("Self", bound="RiskOperator")
 
@@ -29,9 +31,12 @@ class RiskOperator(LinearOperator):
 
     _forwards = 4.0
     """Operations of a product, in forward passes."""
+    _kind = "push"
+    """Derivatives that a product needs, see `Risk.prepare`."""
 
     def __init__(self, risk: Risk) -> None:
         size = risk.space.dimension
+        risk.prepare(self._kind)
         super().__init__((size, size), risk.dtype, risk.device)
         self.risk, self.processes = risk, risk.processes
         self._workspaces = Workspaces(risk.memory / 4)
@@ -47,7 +52,7 @@ class RiskOperator(LinearOperator):
 
     def cost(self) -> Cost:
         """Return the memory and operations of one product."""
-        return Cost(self.risk.working_bytes(), self._forwards * self.risk.forward_flops())
+        return Cost(self.risk.working_bytes(self._kind), self._forwards * self.risk.forward_flops())
 
     def layers(self: Self) -> dict[str, Self]:
         """Return the diagonal blocks: one operator a layer, by the layer's name."""
@@ -85,14 +90,15 @@ class RiskOperator(LinearOperator):
     def _multiply_own(self, block: torch.Tensor) -> torch.Tensor:
         """Return the unscaled product of this rank's samples."""
         parts = -(-block.shape[1] // self.risk.columns_at_once())
-        pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
+        with plain_arithmetic(self.device):
+            pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
         with self._workspaces.borrowed() as workspace:
             directions = Directions(self.space.unflatten(block), workspace)
             sums = GradientSums(workspace)
-            for chunk in self.risk.chunks():
+            for chunk in self.risk.chunks(self._kind):
                 self._add_product(chunk, directions, sums)
             return self.risk.flatten([sums], block.shape[1])
 
@@ -103,3 +109,38 @@ class RiskOperator(LinearOperator):
     @abstractmethod
     def _scale(self) -> float:
         """Return the factor of the sum over samples."""
+
+
+def risk_of(model: Any, loss: Any, data: Data, options: Mapping[str, Any]) -> Risk:
+    """Return the risk that the arguments of an operator name.
+
+    Args:
+        model: A `Risk`, or the model of a new one.
+        loss: The loss of a new one.
+        data: The data of a new one.
+        options: Further keywords of `Risk`; None where they are not given.
+
+    Raises:
+        ArgumentError: There is a Risk and something beside it, or something is missing.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(model, Risk):
+        if data is MISSING or loss is MISSING:
+            raise ArgumentError(
+                "data" if data is MISSING else "loss",
+                None,
+                "a model needs it",
+                "Give model, loss and data, or one hr.Risk that has them.",
+            )
+        return Risk(model, loss, data, **given)
+    if loss is not MISSING or data is not MISSING or given:
+        raise ArgumentError(
+            "model",
+            "a Risk",
+            "it has its loss, data and options already",
+            "Give them to hr.Risk(model, loss, data, …), and only that to the operator.",
+        )
+    return model
+
+
+MISSING: Any = object()

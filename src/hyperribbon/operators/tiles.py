@@ -117,7 +117,7 @@ def _structured_everywhere(risk: Risk) -> set[str]:
     """Return the parameters that have factors on every rank that has samples."""
     with risk.processes.together("an evaluation of the model"):
         first = next(iter(risk.chunks()), None)
-        own = None if first is None else first.point.structured()
+        own = None if first is None else risk.structured()
     found = [names for names in risk.processes.gather(own) if names is not None]
     return set.intersection(*found)
 

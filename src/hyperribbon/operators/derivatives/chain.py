@@ -22,16 +22,14 @@ _DATA_DEPENDENT = ("__bool__", "item", "__int__", "__float__", "tolist", "numpy"
 def trace_chain(
     forward: Callable[[], torch.Tensor],
     weights: Mapping[str, torch.Tensor],
-    features: torch.Tensor | None = None,
 ) -> ChainLinearisation | None:
     """Run a model and return its linearisation when it turns out to be a chain, else None.
 
     Args:
         forward: Evaluates the model on a batch at the weights.
         weights: The parameters that hold the coordinates.
-        features: The order that the first layer takes its inputs in, frequent ones first.
     """
-    tracer = _Tracer(weights, features)
+    tracer = _Tracer(weights)
     with torch.no_grad(), tracer:
         outputs = forward()
     if tracer.broken or not tracer.layers or outputs is not tracer.current:
@@ -45,9 +43,8 @@ def trace_chain(
 class _Tracer(TorchFunctionMode):
     """Follows one tensor through a forward pass as long as the pass is a chain."""
 
-    def __init__(self, weights: Mapping[str, torch.Tensor], features: torch.Tensor | None) -> None:
+    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
-        self._features = features
         self._names = {id(tensor): name for name, tensor in weights.items()}
         self.layers: list[Layer] = []
         self.current: torch.Tensor | None = None
@@ -92,10 +89,7 @@ class _Tracer(TorchFunctionMode):
         if source.ndim != 2:
             return False
         names = self._names.get(id(weight)), self._names.get(id(bias))
-        order = self._features
-        if self.layers or (order is not None and len(order) != source.shape[1]):
-            order = None
-        self.layers.append(Layer.on_inputs(weight.detach(), *names, source, order))
+        self.layers.append(Layer.on_inputs(weight.detach(), *names, source))
         self.current, self._activated = result, False
         return True
 

@@ -6,8 +6,7 @@ every product. The derivative in the data is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,31 +27,14 @@ class ChainLinearisation:
     """Derivatives of a chain f = φ_L(W_L … φ_1(W_1 x + b_1) … + b_L) on one batch."""
 
     def __init__(self, layers: list[Layer], outputs: torch.Tensor) -> None:
-        for layer, above in pairwise(layers):
-            layer.drop_idle(above)
         self.outputs = outputs
         self._layers = layers
         self._curving: Callable[..., torch.Tensor] | None = None
         self._flow: dict[int, torch.Tensor] = {}
         self._bent: dict[int, torch.Tensor] = {}
         self._lowest = next(i for i, layer in enumerate(layers) if layer.width)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of what is kept, with the loss gradient's flow."""
-        tensors = [
-            t
-            for layer in self._layers
-            for t in (layer.features, layer.slopes, layer.bends, layer.bends)
-            if t is not None
-        ]
-        return sum(t.nbytes for t in tensors) + self.direction_bytes
-
-    @property
-    def direction_bytes(self) -> int:
-        """Memory that a product takes for every direction: as much as all outputs of layers."""
-        units = sum(len(layer.weight) for layer in self._layers)
-        return units * len(self.outputs) * self.outputs.element_size()
+        self._names = frozenset(self.structured())
+        self._parts: dict[frozenset[str], ChainLinearisation] = {}
 
     @property
     def is_piecewise_linear(self) -> bool:
@@ -61,6 +43,9 @@ class ChainLinearisation:
 
     def push(self, block: Block) -> torch.Tensor:
         """Return J v, shape (k, n, C)."""
+        part = self._only(block)
+        if part is not self:
+            return part.push(block)
         directions = block if isinstance(block, Directions) else Directions(block)
         moved: torch.Tensor | None = None
         for layer in self._layers[self._lowest :]:
@@ -68,13 +53,21 @@ class ChainLinearisation:
         assert moved is not None
         return moved.transpose(0, 1)
 
-    def pull(self, cotangents: torch.Tensor, sums: GradientSums) -> None:
+    def pull(self, cotangents: torch.Tensor, sums: GradientSums, names: Sequence[str]) -> None:
         """Add Jᵀ u for u (k, n, C)."""
+        part = self._only(names)
+        if part is not self:
+            part.pull(cotangents, sums, names)
+            return
         for position, back in self._backward(cotangents.transpose(0, 1), sums.workspace):
             self._layers[position].add_gradients(back, sums)
 
     def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
         """Add ∇²_θ Σ ℓ(f(θ), y) v: a forward and a backward pass of derivatives along v."""
+        part = self._only(block)
+        if part is not self:
+            part.curve(loss, targets, block, sums)
+            return
         if self._curving is None:
             self._curving = loss.curving(self.outputs, targets)
             self._prepare(loss.gradient(self.outputs, targets))
@@ -107,11 +100,11 @@ class ChainLinearisation:
         found: list[Factor] = []
         for position, left in self._backward(rows.transpose(0, 1)):
             layer = self._layers[position]
-            left = layer.widened(left)
-            if layer.weight_name:
+            if layer.weight_name in names:
                 right = layer.inputs.unsqueeze(1)
-                found.append(Outer(layer.weight_name, left.unsqueeze(2), right, layer.bias_name))
-            if layer.bias_name:
+                bias = layer.bias_name if layer.bias_name in names else None
+                found.append(Outer(layer.weight_name, left.unsqueeze(2), right, bias))
+            if layer.bias_name in names:
                 found.append(Explicit(layer.bias_name, left))
         return found
 
@@ -119,6 +112,16 @@ class ChainLinearisation:
         """Return all names: every parameter has factors."""
         pairs = ((layer.weight_name, layer.bias_name) for layer in self._layers)
         return {name for pair in pairs for name in pair if name}
+
+    def _only(self, names: Iterable[str]) -> ChainLinearisation:
+        """Return the derivatives by some of the parameters."""
+        wanted = self._names.intersection(names)
+        if wanted == self._names:
+            return self
+        if wanted not in self._parts:
+            layers = [layer.only(wanted) for layer in self._layers]
+            self._parts[wanted] = ChainLinearisation(layers, self.outputs)
+        return self._parts[wanted]
 
     def _moved(
         self, layer: Layer, moved: torch.Tensor | None, directions: Directions

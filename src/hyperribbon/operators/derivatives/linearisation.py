@@ -6,28 +6,43 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.autograd.graph import GradientEdge, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge
 
+from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.factors import Factor, summed
-from hyperribbon.operators.derivatives.purity import evaluation
 from hyperribbon.operators.derivatives.recording import Recorder
 from hyperribbon.operators.derivatives.sums import GradientSums
 
 if TYPE_CHECKING:
     from hyperribbon.operators.risk.losses import Loss
 
-__all__ = ["AutogradLinearisation", "Block", "Linearisation", "pull_back"]
+__all__ = ["AutogradLinearisation", "Block", "Evaluation", "Linearisation", "pull_back"]
 
 Block = Mapping[str, torch.Tensor]
 """Named tensors with k leading rows, (k, *parameter shape)."""
 
 
-Forward = Callable[[Block, slice], torch.Tensor]
-Within = Callable[[Callable[[], Any]], Any]
+class Evaluation(Protocol):
+    """A batch on which a model can be evaluated, at leaves that require gradients."""
+
+    leaves: Mapping[str, torch.Tensor]
+    count: int
+
+    def outputs(self, samples: slice) -> torch.Tensor:
+        """Return the outputs (n, …) of some samples, with a graph."""
+        ...
+
+    def pushed(self, directions: Block) -> torch.Tensor:
+        """Return J v (n, …) of directions (*parameter shape) by forward mode."""
+        ...
 
 
 class Linearisation(Protocol):
-    """Derivatives of a batch's outputs f(θ) of shape (n, …) at fixed weights θ."""
+    """Derivatives of a batch's outputs f(θ) of shape (n, …) at fixed weights θ.
+
+    Directions may be given for some of the parameters; the others do not move. Results are asked
+    for by name.
+    """
 
     outputs: torch.Tensor
 
@@ -35,12 +50,12 @@ class Linearisation(Protocol):
         """Return J v, shape (k, n, …)."""
         ...
 
-    def pull(self, cotangents: torch.Tensor, sums: GradientSums) -> None:
+    def pull(self, cotangents: torch.Tensor, sums: GradientSums, names: Sequence[str]) -> None:
         """Add Jᵀ u for u (k, n, …)."""
         ...
 
     def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
-        """Add ∇²_θ Σ ℓ(f(θ), y) v."""
+        """Add the rows of ∇²_θ Σ ℓ(f(θ), y) v that belong to the names in the block."""
         ...
 
     def structured(self) -> set[str]:
@@ -51,108 +66,89 @@ class Linearisation(Protocol):
         """Return the per-sample gradients of R f for rows R (m, n, …), one a structured name."""
         ...
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that is kept for the next product."""
-        ...
-
 
 class AutogradLinearisation:
-    """Derivatives of any model by reverse mode, from graphs that are built once and kept.
+    """Derivatives of any model from graphs that are built once and kept.
 
-    J v is the derivative in u of ⟨Jᵀu, v⟩ (double backward), so that only reverse rules are needed.
+    Jᵀu is a backward pass. ∇²ℓ v is a backward pass through the graph of the gradient (double
+    backward). J v is found in two ways, of which the faster is used: the derivative in u of
+    ⟨Jᵀu, v⟩, a backward pass through the graph of Jᵀu; or forward mode, which evaluates the model
+    again.
 
     Args:
-        forward: Function from named parameters and a range of samples to outputs (n, …).
-        weights: Leaf tensors that require gradients.
-        count: Number of samples.
-        within: Runs a function while the model holds these weights. Backward passes run there: a
-            model that checkpoints its activations is evaluated again in them.
+        batch: The samples.
+        choices: Which ways have been found fastest, for all batches of a model.
     """
 
-    def __init__(
-        self,
-        forward: Forward,
-        weights: Mapping[str, torch.Tensor],
-        count: int,
-        within: Within = lambda action: action(),
-    ) -> None:
-        self._weights, self._forward, self._within = dict(weights), forward, within
-        recorder = Recorder(self._weights)
-        with evaluation(), recorder:
-            self._graph = forward(self._weights, slice(0, count))
+    def __init__(self, batch: Evaluation, choices: Choices) -> None:
+        self._batch, self._choices, self._leaves = batch, choices, batch.leaves
+        recorder = Recorder(self._leaves)
+        with recorder:
+            self._graph = batch.outputs(slice(0, batch.count))
         self.outputs = self._graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
         self._transposed: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
         self._slopes: dict[str, torch.Tensor] | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """Estimate of the graphs' memory: the second one saves about twice the first again."""
-        saved: dict[int, int] = {}
-
-        def weigh(tensor: torch.Tensor) -> torch.Tensor:
-            saved[tensor.data_ptr()] = tensor.nbytes
-            return tensor.detach()
-
-        with evaluation(), saved_tensors_hooks(weigh, lambda tensor: tensor):
-            self._forward(self._weights, slice(0, len(self.outputs)))
-        own = {w.data_ptr() for w in self._weights.values()}
-        return 3 * sum(size for place, size in saved.items() if place not in own)
-
     def push(self, block: Block) -> torch.Tensor:
         """Return J v, shape (k, n, …)."""
-        if self._transposed is None:
-            self._transposed = self._build_transposed()
-        probe, pulled = self._transposed
-        if not pulled:
+        if not self._graph.requires_grad:
             return self.outputs.new_zeros(_rows(block), *self.outputs.shape)
-        names = list(pulled)
-        (pushed,) = self._pull_back(
-            [pulled[name] for name in names], [probe], [block[name] for name in names]
-        )
+        if self._choices.chosen("push") == "forward":
+            return self._push_forward(block)
+        if self._choices.allows("push", "reverse"):
+            self._build_transposed()
+        ways = {
+            "reverse": lambda: self._push_reverse(block),
+            "forward": lambda: self._push_forward(block),
+        }
+        pushed = self._choices.run("push", ways)
+        if self._choices.chosen("push") == "forward":
+            self._transposed = None
         return pushed
 
-    def pull(self, cotangents: torch.Tensor, sums: GradientSums) -> None:
+    def pull(self, cotangents: torch.Tensor, sums: GradientSums, names: Sequence[str]) -> None:
         """Add Jᵀ u for u (k, n, …)."""
         if not self._graph.requires_grad:
-            sums.add(self._zeros(len(cotangents)))
+            sums.add(self._zeros(names, len(cotangents)))
             return
-        pulled = self._pull_back([self._graph], list(self._weights.values()), [cotangents])
-        sums.add(dict(zip(self._weights, pulled, strict=True)))
+        leaves = [self._leaves[name] for name in names]
+        pulled = pull_back([self._graph], leaves, [cotangents], self._choices)
+        sums.add(dict(zip(names, pulled, strict=True)))
 
     def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
         """Add ∇²_θ Σ ℓ(f(θ), y) v; loss and targets must be the same in every call."""
         if self._slopes is None:
             self._slopes = self._build_slopes(loss, targets)
-        if not self._slopes:
-            sums.add(self._zeros(_rows(block)))
+        moving = [name for name in block if name in self._slopes]
+        if not moving:
+            sums.add(self._zeros(list(block), _rows(block)))
             return
-        names = list(self._slopes)
-        curved = self._pull_back(
-            list(self._slopes.values()),
-            list(self._weights.values()),
-            [block[name] for name in names],
+        curved = pull_back(
+            [self._slopes[name] for name in moving],
+            [self._leaves[name] for name in block],
+            [block[name] for name in moving],
+            self._choices,
         )
-        sums.add(dict(zip(self._weights, curved, strict=True)))
+        sums.add(dict(zip(block, curved, strict=True)))
 
     def structured(self) -> set[str]:
         """Return the names whose every use was understood and keeps samples apart."""
         names = {use.name for use in self._uses} - self._others
         if not names or not self._graph.requires_grad:
-            return set(self._weights) - self._others
+            return set(self._leaves) - self._others
         count = len(self.outputs)
         half = (count + 1) // 2
         seeds = torch.zeros_like(self.outputs).unsqueeze(0)
-        generator = torch.Generator(seeds.device).manual_seed(0)
-        drawn = torch.randn(seeds[:, :half].shape, generator=generator, device=seeds.device)
+        generator = torch.Generator("cpu").manual_seed(0)
+        drawn = torch.randn(seeds[:, :half].shape, generator=generator, device="cpu")
         seeds[:, :half] = drawn.to(seeds)
         flowed = self._flow_back(seeds)
         for use in self._uses:
             apart = use.shape[0] == count and not bool(flowed[use.edge][0, half:].any())
             if not apart:
                 names.discard(use.name)
-        unused = set(self._weights) - {use.name for use in self._uses} - self._others
+        unused = set(self._leaves) - {use.name for use in self._uses} - self._others
         return names | unused
 
     def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
@@ -168,106 +164,121 @@ class AutogradLinearisation:
     def sample_gradients(
         self, rows: torch.Tensor, names: Sequence[str], samples: slice
     ) -> dict[str, torch.Tensor]:
-        """Return per-sample gradients written out, sample by sample."""
-        weights = [self._weights[name] for name in names]
+        """Return per-sample gradients written out (n, m, *shape), sample by sample."""
+        leaves = [self._leaves[name] for name in names]
         gradients = []
         for index in range(samples.start, samples.stop):
-            with evaluation():
-                outputs = self._forward(self._weights, slice(index, index + 1))
+            outputs = self._batch.outputs(slice(index, index + 1))
             row = rows[:, index : index + 1]
-            gradients.append(self._pull_back([outputs], weights, [row]))
+            gradients.append(pull_back([outputs], leaves, [row], self._choices))
         columns = zip(*gradients, strict=True)
         return {name: torch.stack(column) for name, column in zip(names, columns, strict=True)}
+
+    def _push_forward(self, block: Block) -> torch.Tensor:
+        rows = range(_rows(block))
+        return torch.stack(
+            [self._batch.pushed({name: rowed[r] for name, rowed in block.items()}) for r in rows]
+        )
+
+    def _push_reverse(self, block: Block) -> torch.Tensor:
+        probe, pulled = self._build_transposed()
+        names = [name for name in block if name in pulled]
+        if not names:
+            return self.outputs.new_zeros(_rows(block), *self.outputs.shape)
+        (pushed,) = pull_back(
+            [pulled[name] for name in names],
+            [probe],
+            [block[name] for name in names],
+            self._choices,
+        )
+        return pushed
 
     def _flow_back(self, rows: torch.Tensor) -> dict[GradientEdge, torch.Tensor]:
         """Return what flows back into every layer's output, (m, *shape)."""
         shapes = {use.edge: use.shape for use in self._uses}
-        if not shapes:
+        if not shapes or not self._graph.requires_grad:
             return {}
-        flowed = self._pull_back([self._graph], list(shapes), [rows], list(shapes.values()))
+        edges = list(shapes)
+        flowed = pull_back([self._graph], edges, [rows], self._choices, list(shapes.values()))
         return dict(zip(shapes, flowed, strict=True))
 
     def _build_transposed(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        probe = torch.zeros_like(self._graph).requires_grad_()
-        if not self._graph.requires_grad:
-            return probe, {}
-        pulled = self._differentiate(self._graph, probe)
-        return probe, _differentiable(self._weights, pulled)
+        if self._transposed is None:
+            probe = torch.zeros_like(self._graph).requires_grad_()
+            pulled = _differentiated(self._graph, self._leaves, probe)
+            self._transposed = probe, pulled
+        return self._transposed
 
     def _build_slopes(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
         if not self._graph.requires_grad:
             return {}
-        with evaluation():
+        with torch.enable_grad():
             total = loss.total(self._graph, targets)
-        slopes = self._differentiate(total)
-        return _differentiable(self._weights, slopes)
+        return _differentiated(total, self._leaves)
 
-    def _differentiate(
-        self, output: torch.Tensor, cotangent: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor | None, ...]:
-        """Return derivatives in the weights that can be differentiated again."""
-        weights = list(self._weights.values())
-        with evaluation():
-            return self._within(
-                lambda: torch.autograd.grad(
-                    output, weights, cotangent, create_graph=True, allow_unused=True
-                )
-            )
-
-    def _pull_back(self, *arguments: Any) -> list[torch.Tensor]:
-        return self._within(lambda: pull_back(*arguments))
-
-    def _zeros(self, rows: int) -> dict[str, torch.Tensor]:
-        return {name: w.new_zeros(rows, *w.shape) for name, w in self._weights.items()}
+    def _zeros(self, names: Sequence[str], rows: int) -> dict[str, torch.Tensor]:
+        return {
+            name: self._leaves[name].new_zeros(rows, *self._leaves[name].shape) for name in names
+        }
 
 
 def pull_back(
     outputs: list[torch.Tensor],
     inputs: Sequence[Any],
     cotangents: list[torch.Tensor],
+    choices: Choices,
     shapes: Sequence[torch.Size] | None = None,
 ) -> list[torch.Tensor]:
     """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape).
 
-    Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph together;
-    operations without a batching rule go one by one.
+    Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph together
+    or one by one, whichever is found faster; one by one where an operation has no batching rule.
     """
     rows = len(cotangents[0])
     shapes = [tensor.shape for tensor in inputs] if shapes is None else shapes
 
-    def backward(rowed: list[torch.Tensor], batched: bool) -> tuple[torch.Tensor | None, ...]:
-        return torch.autograd.grad(
-            outputs,
-            inputs,
-            rowed,
-            retain_graph=True,
-            is_grads_batched=batched,
-            allow_unused=True,
-        )
-
-    def filled(pulled: tuple[torch.Tensor | None, ...], lead: tuple[int, ...]) -> list:
+    def backward(rowed: list[torch.Tensor], batched: bool, lead: tuple[int, ...]) -> list:
+        with torch.inference_mode(False):
+            pulled = torch.autograd.grad(
+                outputs,
+                inputs,
+                rowed,
+                retain_graph=True,
+                is_grads_batched=batched,
+                allow_unused=True,
+            )
         return [
             outputs[0].new_zeros(*lead, *shape) if tensor is None else tensor
             for tensor, shape in zip(pulled, shapes, strict=True)
         ]
 
-    if rows > 1:
-        try:
-            return filled(backward(cotangents, True), (rows,))
-        except RuntimeError as error:
-            if "vmap" not in str(error) and "batching rule" not in str(error):
-                raise
-    singles = [filled(backward([c[r] for c in cotangents], False), ()) for r in range(rows)]
-    return [torch.stack(pieces) for pieces in zip(*singles, strict=True)]
+    def singly() -> list[torch.Tensor]:
+        singles = [backward([c[r] for c in cotangents], False, ()) for r in range(rows)]
+        return [torch.stack(pieces) for pieces in zip(*singles, strict=True)]
+
+    if rows == 1:
+        return [tensor.unsqueeze(0) for tensor in backward([c[0] for c in cotangents], False, ())]
+    ways: dict[str, Callable[[], list]] = {
+        "singly": singly,
+        "together": lambda: backward(cotangents, True, (rows,)),
+    }
+    return choices.run(("rows", len(outputs) > 1 or outputs[0].ndim == 0, len(inputs) > 1), ways)
 
 
-def _differentiable(
-    weights: Mapping[str, torch.Tensor], tensors: tuple[torch.Tensor | None, ...]
+def _differentiated(
+    output: torch.Tensor,
+    leaves: Mapping[str, torch.Tensor],
+    cotangent: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
+    """Return the derivatives in the leaves that can be differentiated again."""
+    with torch.inference_mode(False), torch.enable_grad():
+        slopes = torch.autograd.grad(
+            output, list(leaves.values()), cotangent, create_graph=True, allow_unused=True
+        )
     return {
-        name: tensor
-        for name, tensor in zip(weights, tensors, strict=True)
-        if tensor is not None and tensor.requires_grad
+        name: slope
+        for name, slope in zip(leaves, slopes, strict=True)
+        if slope is not None and slope.requires_grad
     }
 
 

@@ -1,16 +1,15 @@
-"""Leaving no trace: what an evaluation must not change, and how it is kept."""
+"""Leaving no trace: the global random state is given back as it was."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["evaluation", "preserved_random_state"]
+__all__ = ["preserved_random_state"]
 
 
 @contextmanager
@@ -23,17 +22,3 @@ def preserved_random_state() -> Iterator[None]:
         finally:
             random.setstate(python_state)
             np.random.set_state(numpy_state)
-
-
-@contextmanager
-def evaluation() -> Iterator[None]:
-    """Evaluate a model so that it can be differentiated twice and nothing outside changes.
-
-    Gradients are on even inside `torch.no_grad()`, and attention uses the one kernel that has
-    second derivatives.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        yield

@@ -37,24 +37,19 @@ class Directions(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self._named)
 
-    def inward(
-        self, weight: str | None, bias: str | None, order: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def inward(self, weight: str | None, bias: str | None) -> torch.Tensor:
         """Return a layer's directions by input, (d_in, k·d_out), the bias as one more, the first.
 
         Args:
             weight: Name of the weight, if it is among them.
             bias: Name of the bias, if it is among them.
-            order: The order of the weight's inputs; the same in every call.
         """
         key = weight, bias
         if key not in self._inward:
-            self._inward[key] = self._by_input(weight, bias, order).flatten(1)
+            self._inward[key] = self._by_input(weight, bias).flatten(1)
         return self._inward[key]
 
-    def _by_input(
-        self, weight: str | None, bias: str | None, order: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _by_input(self, weight: str | None, bias: str | None) -> torch.Tensor:
         """Return (d_in, k, d_out), the bias first."""
         named = [self._named[name] for name in (weight, bias) if name is not None]
         first, inputs = int(bias is not None), 0 if weight is None else named[0].shape[2]
@@ -63,11 +58,7 @@ class Directions(Mapping[str, torch.Tensor]):
         if bias is not None:
             rows[0] = self._named[bias]
         if weight is not None:
-            turned = self._named[weight].permute(2, 0, 1)
-            if order is None:
-                rows[first:] = turned
-            else:
-                torch.index_select(turned, 0, order, out=rows[first:])
+            rows[first:] = self._named[weight].permute(2, 0, 1)
         return rows
 
     def outward(self, weight: str) -> torch.Tensor:
@@ -93,18 +84,21 @@ class GradientSums:
     def __init__(self, workspace: Workspace | None = None) -> None:
         self.workspace = workspace or Workspace()
         self._plain: dict[str, torch.Tensor] = {}
+        self._summed: set[str] = set()
         self._inward: dict[tuple[str | None, str | None], torch.Tensor] = {}
         self._outward: dict[str, torch.Tensor] = {}
-        self._orders: dict[tuple[str | None, str | None], torch.Tensor | None] = {}
         self._rows = 0
 
     def add(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Add gradients that are laid out like the parameters; they may be overwritten later."""
+        """Add gradients that are laid out like the parameters; they are not written to."""
         for name, gradient in gradients.items():
-            if name in self._plain:
+            if name not in self._plain:
+                self._plain[name] = gradient
+            elif name in self._summed:
                 self._plain[name] += gradient
             else:
-                self._plain[name] = gradient
+                self._plain[name] = self._plain[name] + gradient
+                self._summed.add(name)
 
     def inward(
         self,
@@ -112,7 +106,6 @@ class GradientSums:
         bias: str | None,
         like: torch.Tensor,
         shape: tuple[int, int, int],
-        order: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the buffer (inputs, k·d_out) of a layer, of a tensor's kind.
 
@@ -121,13 +114,11 @@ class GradientSums:
             bias: Name of the bias, if it is a coordinate.
             like: A tensor of that kind.
             shape: Inputs with the bias's one, k, and d_out.
-            order: The order of the weight's inputs; the same in every call.
         """
         self._rows = shape[1]
         key = weight, bias
         if key not in self._inward:
             self._inward[key] = self._zeros(("inward sum", *key), like, shape)
-            self._orders[key] = order
         return self._inward[key]
 
     def outward(self, weight: str, like: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
@@ -145,11 +136,10 @@ class GradientSums:
         """Return the gradients by name, each (k, *shape)."""
         found = dict(self._plain)
         for (weight, bias), buffer in self._inward.items():
-            order, rows = self._orders[weight, bias], buffer.unflatten(1, (self._rows, -1))
+            rows = buffer.unflatten(1, (self._rows, -1))
             if bias is not None:
                 found[bias], rows = rows[0], rows[1:]
             if weight is not None:
-                rows = rows if order is None else rows[order.argsort()]
                 found[weight] = rows.permute(1, 2, 0)
         for weight, buffer in self._outward.items():
             rows = buffer.unflatten(1, (self._rows, -1)).unbind(1)

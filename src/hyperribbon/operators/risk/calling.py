@@ -1,52 +1,135 @@
-"""How a model is called on a batch: alone, on pairs, or as the user says."""
+"""How a model is called on a batch: with its inputs, or as the person says."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.risk.batches import split
 
-__all__ = ["Caller", "Forward"]
+__all__ = ["Forward", "call"]
 
 Forward = Callable[[nn.Module, Any], Any]
 """forward(model, batch) -> outputs, or (outputs, targets) taken from the batch."""
 
-_TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
+def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
+    """Return the outputs of a model on a batch, and the batch's targets.
 
-class Caller(nn.Module):
-    """The model together with the way it is called; the model itself gets no hook."""
+    Without `forward`, the inputs are what `batches.split` leaves beside the targets: a tensor x is
+    given as model(x), a tuple as model(x1, x2, …), a dict as model(**inputs). An output with
+    `.logits`, as those of transformers, stands for its logits.
 
-    def __init__(self, model: nn.Module, forward: Forward | None) -> None:
-        super().__init__()
-        self.model = model
-        self._forward = forward
-        self.buffer_keys = [f"model.{name}" for name, _ in model.named_buffers()]
+    Args:
+        model: Any module.
+        batch: As `Source` yields it.
+        forward: Returns outputs, or (outputs, targets), for models that are called otherwise.
 
-    def forward(self, batch: Any) -> Any:
-        """Return outputs and targets of a batch, or what a function of no arguments returns."""
-        if isinstance(batch, FunctionType):
-            return batch()
-        pair = isinstance(batch, tuple) and len(batch) == 2
-        if isinstance(batch, Mapping):
-            targets = next((batch[key] for key in _TARGET_KEYS if key in batch), None)
-        else:
-            targets = batch[-1] if isinstance(batch, tuple) else None
-        if self._forward is not None:
-            answer = self._forward(self.model, batch)
-            return answer if isinstance(answer, tuple) else (answer, targets)
-        if isinstance(batch, torch.Tensor):
-            return self.model(batch), None
-        if pair and isinstance(batch[0], torch.Tensor):
-            return self.model(batch[0]), targets
+    Raises:
+        ArgumentError: The inputs do not fit the model, or its output is not a tensor of real
+            numbers.
+    """
+    inputs, targets = split(batch)
+    if forward is not None:
+        outputs = forward(model, batch)
+        if isinstance(outputs, tuple) and len(outputs) == 2:
+            outputs, targets = outputs
+    elif isinstance(inputs, torch.Tensor):
+        outputs = model(inputs)
+    elif isinstance(inputs, tuple):
+        _check_inputs(model, batch, inputs, {})
+        outputs = model(*inputs)
+    elif isinstance(inputs, Mapping):
+        _check_inputs(model, batch, (), inputs)
+        outputs = model(**inputs)
+    else:
         raise ArgumentError(
             "data",
-            sorted(batch) if isinstance(batch, Mapping) else f"{len(batch)} items",
-            "a batch is neither a tensor nor a pair (inputs, targets)",
+            inputs,
+            "a batch's inputs are neither a tensor nor a tuple or a dict of tensors",
             "Say how the model is called: forward=lambda model, batch: (outputs, targets).",
         )
+    return _tensor_of(outputs, batch, forward), targets
+
+
+def _check_inputs(
+    model: nn.Module, batch: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]
+) -> None:
+    """Raise when the model's forward does not take these inputs."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*inputs, **named)
+    except TypeError as error:
+        given = ", ".join(map(str, named)) if named else f"{len(inputs)} inputs"
+        first = f"batch[{next(iter(named), '')!r}]" if named else "batch[0]"
+        raise ArgumentError(
+            "data",
+            given,
+            f"{type(model).__name__} is called with the batch's inputs and does not take them "
+            f"({error}): its forward{signature}",
+            f"Say how it is called: forward=lambda model, batch: model({first}).",
+        ) from None
+
+
+def _tensor_of(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tensor:
+    """Return the tensor that a model's output is, or its logits."""
+    if not isinstance(outputs, torch.Tensor):
+        outputs = getattr(outputs, "logits", outputs)
+    if not isinstance(outputs, torch.Tensor):
+        kind, pick = _described(outputs)
+        called = "model(...)" if forward is not None else _written_call(batch)
+        raise ArgumentError(
+            "model",
+            kind,
+            "its output is not a tensor",
+            f"Pick the one to differentiate: forward=lambda model, batch: {called}{pick}.",
+        )
+    if not outputs.is_floating_point():
+        raise ArgumentError(
+            "model",
+            outputs,
+            "its outputs are not real floating-point numbers, so they have no derivatives",
+            "Return logits or values before any argmax or rounding; for complex outputs "
+            "torch.view_as_real.",
+        )
+    return outputs
+
+
+def _described(outputs: Any) -> tuple[str, str]:
+    """Return what an output is, and the expression that picks its first tensor."""
+    if isinstance(outputs, Mapping):
+        keys = [key for key, value in outputs.items() if isinstance(value, torch.Tensor)]
+        key = keys[0] if keys else next(iter(outputs), "name")
+        return f"{type(outputs).__name__} of {', '.join(map(str, outputs))}", f"[{key!r}]"
+    if isinstance(outputs, list | tuple):
+        parts = ", ".join(
+            f"tensor {tuple(item.shape)}" if isinstance(item, torch.Tensor) else type(item).__name__
+            for item in outputs
+        )
+        place = next((i for i, x in enumerate(outputs) if isinstance(x, torch.Tensor)), 0)
+        return f"{type(outputs).__name__} of {parts}", f"[{place}]"
+    fields = vars(outputs) if hasattr(outputs, "__dict__") else {}
+    names = [name for name, value in fields.items() if isinstance(value, torch.Tensor)]
+    return type(outputs).__name__, f".{names[0]}" if names else ".logits"
+
+
+def _written_call(batch: Any) -> str:
+    """Return the expression by which a model is called on such a batch."""
+    if isinstance(batch, Mapping):
+        names = [key for key in batch if key in split(batch)[0]]
+        return f"model({', '.join(f'{name}=batch[{name!r}]' for name in names)})"
+    if not isinstance(batch, tuple):
+        return "model(batch)"
+    if len(batch) > 2:
+        return "model(*batch[:-1])"
+    first = split(batch)[0]
+    stars = "**" if isinstance(first, Mapping) else "*" if isinstance(first, tuple) else ""
+    return f"model({stars}batch[0])"

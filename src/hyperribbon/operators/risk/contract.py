@@ -1,8 +1,8 @@
-"""Cheap checks that a model and its loss define one fixed function of the weights."""
+"""What a model, a loss and data must promise to be one function, probed on a few real samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,52 +12,151 @@ from torch.nn.modules.dropout import _DropoutNd
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import Processes
 from hyperribbon.operators.derivatives.purity import preserved_random_state
+from hyperribbon.operators.risk.data import batch_size, cut
+from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.losses import Loss
 
-__all__ = ["check_batch_norm", "check_finite_loss", "check_repeatable", "check_same_weights"]
+__all__ = [
+    "check_finite_loss",
+    "check_one_batch",
+    "check_same_weights",
+    "mixes_samples",
+    "probe_loss",
+    "probe_model",
+    "tolerance",
+]
 
-
-def check_batch_norm(model: nn.Module) -> None:
-    """Raise when batch norm would normalise by the batch: samples would depend on each other."""
-    mixing = [
-        name or "model"
-        for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
-    ]
-    if mixing:
-        raise ArgumentError(
-            "model",
-            ", ".join(mixing),
-            "batch norm in training mode makes every sample's output depend on its batch, so "
-            "the loss would change with the way the data are cut",
-            "Call model.eval() first (and train with track_running_stats=True), or replace it "
-            "by a norm that does not mix samples.",
-        )
+_SINGLES = 2  # samples that are evaluated one by one beside the others
 
 
-def check_repeatable(model: nn.Module, evaluate: Callable[[], torch.Tensor]) -> None:
-    """Raise when two evaluations on the same batch differ.
+def tolerance(dtype: torch.dtype) -> float:
+    """Return how far two evaluations of the same thing may differ by rounding, relatively."""
+    return min(1e3 * torch.finfo(dtype).eps, 0.05)
+
+
+def probe_model(model: nn.Module, function: ModelFunction, batch: Any) -> torch.Tensor:
+    """Return the outputs of a batch, after checks that a model is a fixed function of its leaves.
 
     Args:
-        model: Named in the explanation.
-        evaluate: Returns the outputs of one batch.
+        model: The person's model, for names in messages.
+        function: The model in private.
+        batch: A few samples.
+
+    Raises:
+        ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
+            writes to its weights, or it reaches the person's own ones.
     """
-    with preserved_random_state(), torch.no_grad():
-        first, second = evaluate(), evaluate()
-    tolerance = torch.finfo(first.dtype).eps ** 0.5
-    if torch.allclose(first, second, rtol=tolerance, atol=tolerance, equal_nan=True):
+    with preserved_random_state():
+        outputs, again = (function(batch)[0] for _ in range(2))
+        plain = function.plainly(batch)[0]
+    for other in (again, plain):
+        if not _equal(outputs, other, tolerance(outputs.dtype) ** 0.5):
+            raise _random_error(model)
+    if len(outputs) != batch_size(batch):
+        raise ArgumentError(
+            "model",
+            tuple(outputs.shape),
+            f"its output has {len(outputs)} rows for {batch_size(batch)} samples",
+            "Return one row a sample, first axis first (batch_first=True in recurrent layers), or "
+            "rearrange with forward=.",
+        )
+    written = function.has_changed()
+    if written:
+        raise ArgumentError(
+            "model",
+            ", ".join(written[:5]),
+            "its forward pass changes these weights in place, so it is not a fixed function",
+            "Remove the change (for nn.Embedding: max_norm=None) or do it before.",
+        )
+    outside = function.reaches_outside(plain)
+    if outside:
+        raise ArgumentError(
+            "model",
+            ", ".join(sorted(set(outside))[:5]),
+            "its forward pass reaches these weights around the module, through a function that has "
+            "captured the module, so they cannot be moved",
+            "Reach weights through self, and in forward=lambda model, batch: … through the model "
+            "that it is given.",
+        )
+    return outputs
+
+
+def mixes_samples(model: nn.Module, function: ModelFunction, batch: Any) -> bool:
+    """Whether a sample's outputs depend on the others of its batch.
+
+    Args:
+        model: The person's model, whose batch norms are looked at.
+        function: The model in private.
+        batch: A few samples.
+    """
+    if _batch_norms(model):
+        return True
+    count = batch_size(batch)
+    if count < 2:
+        return False
+    with torch.no_grad():
+        together = function(batch)[0]
+        for index in range(min(_SINGLES, count)):
+            try:
+                alone = function(cut(batch, index, index + 1))[0]
+            except ArgumentError:
+                raise
+            except (RuntimeError, ValueError, IndexError):
+                return True
+            own = together[index : index + 1]
+            if alone.shape != own.shape or not _equal(own, alone, tolerance(own.dtype)):
+                return True
+    return False
+
+
+def check_one_batch(model: nn.Module, is_one_batch: bool) -> None:
+    """Raise when samples depend on each other and the data are more than one batch."""
+    if is_one_batch:
         return
-    noisy = [
-        name or "model"
-        for name, module in model.named_modules()
-        if module.training and (isinstance(module, _DropoutNd) or _has_dropout(module))
-    ]
-    cause = f"dropout in training mode: {', '.join(noisy)}" if noisy else "its forward is random"
+    norms = _batch_norms(model)
+    if norms:
+        raise ArgumentError(
+            "model",
+            ", ".join(norms),
+            "batch norm in training mode makes every sample's output depend on its batch, so "
+            "the loss would change with the way the data are cut",
+            "Call model.eval() first (and train with track_running_stats=True), or give all the "
+            "data as one batch.",
+        )
     raise ArgumentError(
         "model",
         type(model).__name__,
-        f"two evaluations on the same batch differ ({cause})",
-        "Call model.eval() first, or remove the randomness from its forward.",
+        "a sample's output depends on the other samples of its batch, so the loss would change "
+        "with the way the data are cut",
+        "Give all the data as one batch (a pair of tensors), or remove what mixes samples.",
     )
+
+
+def probe_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module) -> None:
+    """Check a loss on a few samples: its targets, that it is finite, and what it depends on.
+
+    Args:
+        loss: The loss.
+        outputs: Outputs of the samples.
+        targets: Their targets.
+        model: The person's model, whose weights the loss must not touch.
+
+    Raises:
+        ArgumentError: The targets do not fit, the loss is not finite or depends on the weights
+            other than through the outputs.
+    """
+    outputs = outputs.detach()
+    loss.check(outputs, targets)
+    check_finite_loss(loss.total(outputs, targets), outputs)
+    reached = loss.reaches(outputs, targets, dict(model.named_parameters()))
+    if reached:
+        raise ArgumentError(
+            "loss",
+            ", ".join(reached[:5]),
+            "it depends on these weights directly (a penalty), not only through the outputs",
+            "Give the loss without the penalty: the Hessian of λ‖θ‖² is 2λ times the identity, "
+            "which adds 2λ to every eigenvalue.",
+        )
 
 
 def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:
@@ -89,6 +188,42 @@ def check_same_weights(weights: torch.Tensor, processes: Processes) -> None:
         )
 
 
+def _random_error(model: nn.Module) -> ArgumentError:
+    noisy = [
+        name or "model"
+        for name, module in model.named_modules()
+        if module.training and (isinstance(module, _DropoutNd) or _has_dropout(module))
+    ]
+    cause = f"dropout in training mode: {', '.join(noisy)}" if noisy else "its forward is random"
+    return ArgumentError(
+        "model",
+        type(model).__name__,
+        f"two evaluations on the same batch differ ({cause})",
+        "Call model.eval() first, or remove the randomness from its forward.",
+    )
+
+
+def _batch_norms(model: nn.Module) -> list[str]:
+    """Return the batch norms that normalise by the batch."""
+    return [
+        name or "model"
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+        and not isinstance(module, nn.modules.instancenorm._InstanceNorm)
+        and (module.training or module.running_mean is None)
+    ]
+
+
 def _has_dropout(module: nn.Module) -> bool:
     rate = getattr(module, "dropout", None)
     return isinstance(rate, float) and rate > 0
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor, relative: float) -> bool:
+    if first.shape != second.shape:
+        return False
+    finite = first.detach()[torch.isfinite(first.detach())]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(
+        first.detach(), second.detach(), rtol=relative, atol=relative * scale, equal_nan=True
+    )

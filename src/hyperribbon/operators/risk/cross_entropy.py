@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.risk import softmax
-from hyperribbon.operators.risk.losses import Loss
+from hyperribbon.operators.risk.losses import Loss, softmax
+from hyperribbon.operators.risk.losses.base import no_root, wide
+from hyperribbon.operators.risk.losses.labels import check_labels, label_amount
 
 __all__ = ["CrossEntropy"]
 
@@ -29,46 +30,33 @@ class CrossEntropy(Loss):
         self.reduction = module.reduction
         self._weight, self._ignored = module.weight, module.ignore_index
         self._smoothing = module.label_smoothing
+        self.is_convex = self._weight is None or bool((self._weight >= 0).all())
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when a label names no class or shapes differ."""
-        classes = outputs.shape[1] if outputs.ndim > 1 else 0
-        expected = (outputs.shape[0], *outputs.shape[2:])
-        if outputs.ndim < 2 or not isinstance(targets, torch.Tensor):
-            raise ArgumentError(
-                "data", targets, "cross-entropy needs outputs (n, C, …) and targets", "Check both."
-            )
-        if targets.is_floating_point():
-            if targets.shape != outputs.shape:
-                raise ArgumentError(
-                    "targets",
-                    targets,
-                    f"probabilities must have the outputs' shape {tuple(outputs.shape)}",
-                    "Give integer labels or one probability a class.",
-                )
-            return
-        if targets.shape != expected:
+        if not isinstance(targets, torch.Tensor) or not targets.is_floating_point():
+            check_labels("cross-entropy", outputs, targets, self._ignored)
+        elif targets.shape != outputs.shape or outputs.ndim < 2:
             raise ArgumentError(
                 "targets",
                 targets,
-                f"outputs of shape {tuple(outputs.shape)} need labels of shape {expected}",
-                "The class axis is the second one; transpose in forward= if it is the last.",
+                f"probabilities must have the outputs' shape {tuple(outputs.shape)}",
+                "Give integer labels or one probability a class, along the second axis.",
             )
-        kept = targets[targets != self._ignored]
-        if len(kept) and (int(kept.min()) < 0 or int(kept.max()) >= classes):
-            wrong = kept[(kept < 0) | (kept >= classes)][0]
+        elif self._ignored >= 0:
             raise ArgumentError(
-                "targets",
-                int(wrong),
-                f"a label is out of range: the model has {classes} outputs",
-                f"Labels run from 0 to {classes - 1}.",
+                "loss",
+                f"ignore_index={self._ignored}",
+                "targets that are probabilities have no index to ignore",
+                "Give integer labels, or leave out ignore_index.",
             )
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed cross-entropy."""
+        outputs = wide(outputs)
         return F.cross_entropy(
             outputs,
-            targets,
+            targets.to(outputs.dtype) if targets.is_floating_point() else targets.long(),
             weight=self._class_weight(outputs),
             ignore_index=self._ignored,
             label_smoothing=self._smoothing,
@@ -79,13 +67,12 @@ class CrossEntropy(Loss):
         """Return the total weight of the labels, or the number of target distributions."""
         if targets.is_floating_point():
             return outputs.numel() / outputs.shape[1]
-        kept = targets[targets != self._ignored]
-        weight = self._class_weight(outputs)
-        return float(len(kept)) if weight is None else float(weight[kept].sum())
+        return label_amount(targets, self._weight, self._ignored)
 
     def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return p·Σq − q."""
-        return softmax.residual(softmax.probabilities(outputs), self._masses(outputs, targets))
+        p = softmax.probabilities(outputs)
+        return softmax.residual(p, self._masses(wide(outputs), targets)).to(outputs.dtype)
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
         """Return Σq·(diag p − ppᵀ) u, a few samples and positions at a time.
@@ -93,7 +80,7 @@ class CrossEntropy(Loss):
         Beside the result nothing as large as the outputs is made: for a vocabulary of 50,000
         classes these are what fills the memory.
         """
-        mass = self._total_mass(outputs, targets)
+        mass = self._total_mass(wide(outputs), targets)
         result = torch.empty_like(block)
         for part in _pieces(outputs, len(block)):
             some = (slice(None), *part)
@@ -105,20 +92,26 @@ class CrossEntropy(Loss):
         """Return `curvature` as a function of the block alone; small outputs keep their softmax."""
         if outputs.numel() > _PIECE:
             return super().curving(outputs, targets)
-        p, mass = softmax.probabilities(outputs), self._total_mass(outputs, targets)
+        p, mass = softmax.probabilities(outputs), self._total_mass(wide(outputs), targets)
 
         def curvature(block: torch.Tensor) -> torch.Tensor:
             if block.numel() > _PIECE:
                 return self.curvature(outputs, targets, block)
-            return mass * softmax.covariance_product(p, block)
+            return (mass * softmax.covariance_product(p, block)).to(block.dtype)
 
         return curvature
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return √Σq·√p_j (e_j − p), one row a class and a position."""
-        mass = self._total_mass(outputs, targets)
+        """Return √Σq·√p_j (e_j − p), one row a class and a position.
+
+        Raises:
+            ArgumentError: A sample's total mass is negative.
+        """
+        mass = self._total_mass(wide(outputs), targets)
+        if bool((mass < 0).any()):
+            raise no_root(self)
         rows = mass.sqrt() * softmax.covariance_root(softmax.probabilities(outputs))
-        return softmax.one_position_each(rows)
+        return softmax.one_position_each(rows.to(outputs.dtype))
 
     def _class_weight(self, outputs: torch.Tensor) -> torch.Tensor | None:
         return None if self._weight is None else self._weight.to(outputs)
@@ -131,7 +124,7 @@ class CrossEntropy(Loss):
         mass = kept.to(outputs.dtype)
         weight = self._class_weight(outputs)
         if weight is not None:
-            own = weight[targets.where(kept, 0)]
+            own = weight[targets.where(kept, 0).long()]
             mass = mass * ((1 - self._smoothing) * own + self._smoothing * weight.mean())
         return mass.unsqueeze(1)
 
@@ -144,7 +137,7 @@ class CrossEntropy(Loss):
         else:
             kept = targets != self._ignored
             present = kept.unsqueeze(1).to(outputs.dtype)
-            masses = softmax.one_hot(targets.where(kept, 0), outputs) * present
+            masses = softmax.one_hot(targets.where(kept, 0).long(), outputs) * present
         if self._smoothing:
             masses = (1 - self._smoothing) * masses + self._smoothing * present / classes
         weight = self._class_weight(outputs)

@@ -1,63 +1,86 @@
-"""Data of an empirical risk: a pair of tensors, a Dataset or a DataLoader, read in order."""
+"""Data of an empirical risk: whatever holds samples, as the same batches on every pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    Subset,
-    TensorDataset,
-)
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.generators import torch_generator
 from hyperribbon.operators.derivatives.purity import preserved_random_state
+from hyperribbon.operators.risk.batches import (
+    batch_size,
+    bytes_of,
+    cut,
+    joined,
+    pick,
+    plain,
+    split,
+    tensors,
+    with_targets,
+)
+from hyperribbon.operators.risk.loading import (
+    augmented,
+    check_repeats,
+    fingerprint,
+    in_order,
+    length_of,
+    loader_of,
+    read_samples,
+    undisturbed,
+)
 
-__all__ = ["Data", "Order", "Source"]
+__all__ = ["Data", "Source", "batch_size", "cut"]
 
 Data = Any
-"""What operators take: (inputs, targets), a Dataset, a DataLoader, or inputs alone."""
-
-_READ = 256  # samples read at once from a Dataset
-_PROBES = 8  # samples of a Dataset that are read twice to see whether it augments
-_RARE = 0.01  # part of the samples in which a feature is not zero, when it is called rare
-_MANY = 0.1  # part of the features that must be rare for an order by them to pay
-_ROWS = 256  # samples looked at together for that
-
-
-@dataclass
-class Order:
-    """Orders of the samples and of their features: positions, (n,) and (d,)."""
-
-    samples: torch.Tensor
-    features: torch.Tensor
+"""What operators take: tensors, a batch, batches, a Dataset or a DataLoader (see `Source`)."""
 
 
 class Source:
     """Batches of a data set, always the same ones, in the precision and place of the model.
 
-    Data that take less than `memory` bytes are read once and kept; others are read on every pass.
-    Batches are trees of tensors whose first axis counts samples.
+    `data` is one of
+
+    - a batch: a tensor of inputs, (inputs, targets), (x1, x2, targets), ((x1, x2), targets),
+      ({"name": x, …}, targets), a named tuple, or a dict that holds its targets under "labels",
+      "label", "targets", "target" or "y". The last item of a tuple holds the targets;
+    - a list of batches, or a list that is one batch written with brackets. With targets a list
+      that ends with a tensor, such as [inputs, targets], is one batch, since a tensor alone has
+      none; without, [x1, x2] are two batches of inputs;
+    - an iterator of batches, which is read once and kept;
+    - a Dataset, or anything with a length and an index that returns samples;
+    - a DataLoader, or any object whose `__iter__` starts anew.
+
+    Every sample counts once: shuffling loaders are read in order, and the samples that `drop_last`
+    leaves out of an epoch are read too (see `loading.in_order`).
+
+    What takes less than `memory` bytes is read once and kept; more is read on every pass, and must
+    then be the same. Floating-point tensors are brought to the model's precision, targets to single
+    precision at least.
 
     Args:
-        data: Pair of tensors, tensor, Dataset or DataLoader.
-        dtype: Precision that floating-point tensors are brought to.
+        data: The samples.
+        dtype: Precision of the model.
         device: Where the model is.
         memory: Bytes that may be kept.
         may_be_empty: Whether there may be no sample at all: when other ranks have some.
+        has_targets: Whether the batches must hold targets: when there is a loss.
+
+    Attributes:
+        is_one_batch: Whether the data were one batch as they were given. Samples without batches
+            (a Dataset) are one batch when they are kept as one.
 
     Raises:
-        ArgumentError: The data are empty, on another device, ragged, or change between readings.
+        ArgumentError: The data are empty, on another device, ragged, too large to be kept though
+            they can be read only once, or change between readings.
     """
+
+    is_one_batch: bool
 
     def __init__(
         self,
@@ -67,21 +90,24 @@ class Source:
         device: torch.device,
         memory: float,
         may_be_empty: bool = False,
+        has_targets: bool = True,
     ) -> None:
         self._dtype, self._device, self._may_be_empty = dtype, device, may_be_empty
-        self._loader: DataLoader | None = None
+        self._has_targets = has_targets
+        self._reader: Iterable[Any] | None = None
+        self._prints: list[int] = []
+        self._is_read = False
         self._kept: list[Any] = []
         if isinstance(data, TensorDataset):
-            tensors: Any = data.tensors
-            data = tensors if len(tensors) != 1 else tensors[0]
-        if isinstance(data, DataLoader | Dataset):
-            self._loader = _in_order(data)
-            _check_repeats(self._loader)
-            self._keep_if_small(memory)
+            data = data.tensors if len(data.tensors) != 1 else data.tensors[0]
+        if _is_batch(data, has_targets):
+            self._take_batch(plain(data))
+        elif isinstance(data, list):
+            self._take_list(data, memory)
+        elif isinstance(data, Iterator):
+            self._take_iterator(data, memory)
         else:
-            tree = tuple(data) if isinstance(data, Sequence) else data
-            self._check_tensors(tree)
-            self._kept = [tree_map(self._convert, tree)]
+            self._take_reader(data, memory)
 
     @property
     def is_kept(self) -> bool:
@@ -89,99 +115,61 @@ class Source:
         return bool(self._kept)
 
     def batches(self) -> Iterator[Any]:
-        """Yield the batches: the kept ones, or the loader's, read anew."""
-        if self._kept:
+        """Yield the batches: the kept ones, or those of the loader, read anew."""
+        if self._kept or self._reader is None:
             yield from self._kept
         else:
             yield from self._read()
 
-    def chunks(self, size: int, order: Order | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield (position of the first sample, batch) with at most `size` samples each.
-
-        Args:
-            size: Samples at most.
-            order: From `by_rarity`, to yield the samples in.
-        """
-        if order is not None:
-            for position, chosen in enumerate(order.samples.split(size)):
-                yield position * size, pick(self._kept[0], chosen)
-            return
+    def chunks(self, size: int) -> Iterator[tuple[int, Any]]:
+        """Yield (position of the first sample, batch) with at most `size` samples each."""
         position = 0
         for batch in self.batches():
             count = batch_size(batch)
             for start in range(0, count, size):
-                stop = min(start + size, count)
-                yield position + start, cut(batch, start, stop)
+                yield position + start, cut(batch, start, min(start + size, count))
             position += count
 
-    def by_rarity(self, size: int) -> Order | None:
-        """Return orders in which chunks use only the first few features; None if it does not pay.
+    def some(self, count: int, seed: int = 0) -> Any:
+        """Return a batch of real samples spread over all the data, in their order.
 
-        Features go by the number of samples that have them, and samples by their rarest feature.
-        Those with features that few others have, such as bright pixels at the border, then stand
-        together at the end, and in the chunks before all rarer features are zero throughout.
+        The data are divided into `count` equal parts and a sample is drawn from each. Data that are
+        read by index are read there and nowhere else; of other data that are not kept, the first
+        samples are taken. Where samples have different shapes and make no common batch, the largest
+        number of those that do is returned. None without any samples.
 
         Args:
-            size: Samples of a chunk.
+            count: Samples at most.
+            seed: Of the choice.
         """
-        leaves = _tensors(self._kept[0]) if len(self._kept) == 1 else []
-        if not leaves or not leaves[0].is_floating_point() or leaves[0].ndim < 2:
-            return None
-        inputs = leaves[0].flatten(1)
-        if len(inputs) <= size:
-            return None
-        counts = torch.zeros(inputs.shape[1], device=inputs.device)
-        for part in inputs.split(_ROWS):
-            counts += torch.count_nonzero(part, dim=0)
-        if (counts < _RARE * len(inputs)).double().mean() < _MANY:
-            return None
-        features = counts.argsort(descending=True, stable=True)
-        ranks = features.argsort()
-        rarest = ranks.new_empty(len(inputs))
-        for part, own in zip(inputs.split(_ROWS), rarest.split(_ROWS), strict=True):
-            own.copy_(torch.where(part != 0, ranks, -1).amax(1))
-        return Order(rarest.argsort(stable=True), features)
+        length = length_of(self._reader)
+        if self._kept:
+            pieces = list(self._picked(count, seed))
+        elif length:
+            places = _spread(length, count, seed).tolist()
+            pieces = [self._convert(plain(read_samples(self._reader, places)))]  # type: ignore[arg-type]
+        else:
+            pieces, found = [], 0
+            for batch in self.batches():
+                pieces.append(cut(batch, 0, min(batch_size(batch), count - found)))
+                found += batch_size(pieces[-1])
+                if found >= count:
+                    break
+        return _largest(pieces)
 
-    def _read(self) -> Iterator[Any]:
-        assert self._loader is not None
-        generator = self._loader.generator
-        state = None if generator is None else generator.get_state()
-        found = False
-        with preserved_random_state():
-            for batch in self._loader:
-                found = True
-                yield tree_map(self._convert, _plain(batch))
-        if generator is not None and state is not None:
-            generator.set_state(state)
-        if not found and not self._may_be_empty:
-            raise ArgumentError("data", self._loader, "it yields no batch", "Give some samples.")
+    def _picked(self, count: int, seed: int) -> Iterator[Any]:
+        sizes = [batch_size(batch) for batch in self._kept]
+        places, start = _spread(sum(sizes), count, seed), 0
+        for batch, size in zip(self._kept, sizes, strict=True):
+            own = places[(places >= start) & (places < start + size)] - start
+            if len(own):
+                yield pick(batch, own)
+            start += size
 
-    def _keep_if_small(self, memory: float) -> None:
-        batches, used = [], 0
-        for batch in self._read():
-            used += sum(leaf.nbytes for leaf in _tensors(batch))
-            batch_size(batch)
-            if used > memory:
-                return
-            batches.append(batch)
-        self._kept = _joined(batches) if batches else []
-
-    def _convert(self, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        dtype = self._dtype if leaf.is_floating_point() else leaf.dtype
-        return leaf.detach().to(self._device, dtype)
-
-    def _check_tensors(self, tree: Any) -> None:
-        leaves = _tensors(tree)
-        if not leaves:
-            raise ArgumentError(
-                "data",
-                tree,
-                "it holds no tensors",
-                "Give (inputs, targets), a Dataset or a DataLoader.",
-            )
-        for leaf in leaves:
+    def _take_batch(self, batch: Any) -> None:
+        """Keep the data as the batch that they are."""
+        count = batch_size(batch)
+        for leaf in tensors(batch):
             if leaf.device != self._device:
                 raise ArgumentError(
                     "data",
@@ -189,129 +177,169 @@ class Source:
                     f"the model is on {self._device} and the data on {leaf.device}",
                     f"Move the data with .to({str(self._device)!r}).",
                 )
-        if batch_size(tree) == 0 and not self._may_be_empty:
-            raise ArgumentError("data", tree, "it holds no samples", "Give some samples.")
+        if count == 0 and not self._may_be_empty:
+            raise ArgumentError("data", batch, "it holds no samples", "Give some samples.")
+        self._kept, self.is_one_batch = [self._convert(batch)], True
 
+    def _take_list(self, data: list[Any], memory: float) -> None:
+        """Keep batches that are in memory already, as one where there is room for that."""
+        batches = [self._convert(plain(batch)) for batch in data]
+        counts = [batch_size(batch) for batch in batches]
+        _check_alike(batches)
+        if sum(counts) == 0 and not self._may_be_empty:
+            raise ArgumentError("data", data, "it holds no samples", "Give some samples.")
+        self.is_one_batch = len(batches) == 1
+        small = sum(map(bytes_of, batches)) <= memory
+        self._kept = joined(batches) if small else batches
 
-def batch_size(batch: Any) -> int:
-    """Return the number of samples of a batch: the common length of its tensors."""
-    lengths = {len(leaf) if leaf.ndim else 0 for leaf in _tensors(batch)}
-    if len(lengths) != 1:
-        raise ArgumentError(
-            "data",
-            sorted(lengths),
-            "the tensors of a batch have different lengths (first axis)",
-            "Give every sample one entry along the first axis.",
-        )
-    return lengths.pop()
+    def _take_iterator(self, data: Iterator[Any], memory: float) -> None:
+        """Read batches that come once, and keep them."""
+        batches, used = [], 0
+        with preserved_random_state():
+            for given in data:
+                batch = self._convert(plain(given))
+                batch_size(batch)
+                batches.append(batch)
+                used += bytes_of(batch)
+                if used > memory:
+                    raise ArgumentError(
+                        "data",
+                        data,
+                        f"it can be read only once, and its batches take more than the "
+                        f"{memory:.3g} bytes that may be kept of data",
+                        "Give a DataLoader or an object whose __iter__ starts anew, which are read "
+                        "again on every pass, a list of the batches, or a larger memory=.",
+                    )
+        if not batches and not self._may_be_empty:
+            raise _no_batch(data)
+        self._kept, self.is_one_batch = joined(batches), len(batches) == 1
 
-
-def cut(batch: Any, start: int, stop: int) -> Any:
-    """Return samples start to stop of a batch."""
-    return tree_map(lambda x: x[start:stop] if isinstance(x, torch.Tensor) else x, batch)
-
-
-def pick(batch: Any, chosen: torch.Tensor) -> Any:
-    """Return chosen samples of a batch."""
-    return tree_map(lambda x: x[chosen] if isinstance(x, torch.Tensor) else x, batch)
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _plain(batch: Any) -> Any:
-    """Return a batch as tuples and dicts, which every tree function knows."""
-    if isinstance(batch, Mapping):
-        return {key: _plain(value) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return tuple(_plain(value) for value in batch)
-    return batch
-
-
-def _in_order(data: DataLoader | Dataset) -> DataLoader:
-    """Return a loader that reads every sample once and in order, whatever the given one does.
-
-    A sum over samples does not depend on their order, so a shuffling loader is read in order; then
-    every pass sees the same batches and no random number is used.
-    """
-    if not isinstance(data, DataLoader):
-        return DataLoader(data, batch_size=_READ)
-    sampler = data.sampler
-    if type(data) is DataLoader and type(sampler) is DistributedSampler:
-        return _own_share(data, sampler)
-    shuffles = type(sampler) is RandomSampler and not sampler.replacement
-    whole = shuffles and sampler.num_samples == len(data.dataset)  # type: ignore[arg-type]
-    if type(data) is not DataLoader or data.batch_size is None or not whole:
-        return data
-    return DataLoader(
-        data.dataset,
-        batch_size=data.batch_size,
-        collate_fn=data.collate_fn,
-        num_workers=data.num_workers,
-    )
-
-
-def _own_share(data: DataLoader, sampler: DistributedSampler) -> DataLoader:
-    """Return a loader of a rank's samples, without those that are repeated to make ranks equal."""
-    count = len(data.dataset)  # type: ignore[arg-type]
-    return DataLoader(
-        Subset(data.dataset, range(sampler.rank, count, sampler.num_replicas)),
-        batch_size=data.batch_size,
-        collate_fn=data.collate_fn,
-        num_workers=data.num_workers,
-    )
-
-
-def _check_repeats(loader: DataLoader) -> None:
-    """Read some samples twice; raise when they differ (random augmentation)."""
-    dataset = loader.dataset
-    with preserved_random_state():
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-            first, second = (_first(loader) for _ in range(2))
+    def _take_reader(self, data: Any, memory: float) -> None:
+        """Read data that can be read again; keep them when they are small."""
+        given_batches = True
+        if isinstance(data, DataLoader):
+            self._reader = in_order(data)
+        elif isinstance(data, Dataset) or _has_samples(data):
+            iterable = isinstance(data, IterableDataset)
+            self._reader, given_batches = loader_of(data), iterable
+        elif isinstance(data, Iterable) and not isinstance(data, str):
+            self._reader = data
         else:
-            count = len(dataset)  # type: ignore[arg-type]
-            probes = [count * i // _PROBES for i in range(min(count, _PROBES))]
-            first, second = ([dataset[i] for i in probes] for _ in range(2))
-    if not _equal(first, second):
+            batch_size(data)
+        assert self._reader is not None
+        check_repeats(self._reader)
+        batches, used, count = [], 0, 0
+        for batch in self._read():
+            count += 1
+            used += bytes_of(batch)
+            if used <= memory:
+                batches.append(batch)
+            elif count > 1:
+                break
+        kept = used <= memory
+        self._kept = joined(batches) if kept else []
+        self.is_one_batch = count == 1 if given_batches else len(self._kept) == 1
+
+    def _read(self) -> Iterator[Any]:
+        """Yield the batches of the reader; raise when a pass differs from the one before."""
+        reader = self._reader
+        assert reader is not None
+        place = -1
+        with undisturbed(reader):
+            for place, given in enumerate(_in_one_shape(reader)):
+                batch = plain(given)
+                batch_size(batch)
+                own = fingerprint(batch)
+                if place < len(self._prints) and self._prints[place] != own:
+                    raise augmented(reader)
+                if place == len(self._prints):
+                    if self._is_read:
+                        raise augmented(reader)
+                    self._prints.append(own)
+                yield self._convert(batch)
+        if place + 1 < len(self._prints):
+            raise augmented(reader)
+        self._is_read = True
+        if place < 0 and not self._may_be_empty:
+            raise _no_batch(reader)
+
+    def _convert(self, batch: Any) -> Any:
+        converted = tree_map(lambda leaf: self._moved(leaf, self._dtype), batch)
+        if self._has_targets and self._dtype.itemsize < torch.float32.itemsize:
+            targets = tree_map(lambda leaf: self._moved(leaf, torch.float32), split(batch)[1])
+            converted = with_targets(converted, targets)
+        return converted
+
+    def _moved(self, leaf: Any, dtype: torch.dtype) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if leaf.is_meta and self._device.type != "meta":
+            raise ArgumentError(
+                "data", leaf, "a tensor on the meta device has no values", "Give real samples."
+            )
+        return leaf.detach().to(self._device, dtype if leaf.is_floating_point() else leaf.dtype)
+
+
+def _is_batch(data: Any, has_targets: bool) -> bool:
+    if isinstance(data, list):
+        return has_targets and bool(data) and isinstance(data[-1], torch.Tensor | np.ndarray)
+    return isinstance(data, torch.Tensor | np.ndarray | tuple | Mapping)
+
+
+def _has_samples(data: Any) -> bool:
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, str)
+
+
+def _check_alike(batches: list[Any]) -> None:
+    """Raise when tensors in a list are not batches of one thing, as in [inputs, targets]."""
+    kinds = {(b.ndim, b.dtype) if isinstance(b, torch.Tensor) else type(b) for b in batches}
+    if len(kinds) > 1 and any(isinstance(batch, torch.Tensor) for batch in batches):
         raise ArgumentError(
             "data",
-            loader,
-            "the same sample read twice differs, so its transform is random (augmentation)",
-            "Give the data without random transforms; the risk is then one fixed function.",
+            [getattr(batch, "shape", type(batch).__name__) for batch in batches],
+            "a list is read as batches of inputs here, and these are of different kinds",
+            "Give a pair as a tuple, (inputs, targets).",
         )
 
 
-def _first(loader: DataLoader) -> Any:
-    return next(iter(loader), None)
-
-
-def _equal(first: Any, second: Any) -> bool:
-    ours, theirs = tree_leaves(_plain(first)), tree_leaves(_plain(second))
-    return len(ours) == len(theirs) and all(_same(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def _same(a: Any, b: Any) -> bool:
+def _in_one_shape(reader: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches; say what to do when samples of different shapes make no batch."""
     try:
-        a, b = torch.as_tensor(a), torch.as_tensor(b)
-    except (TypeError, ValueError, RuntimeError):
-        return type(a) is type(b)
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+        yield from reader
+    except RuntimeError as error:
+        if "equal size" not in str(error):
+            raise
+        raise ArgumentError(
+            "data",
+            reader,
+            "its samples have different shapes and make no common batch",
+            "Give a DataLoader with a collate_fn that pads them, or with batch_size=1.",
+        ) from error
 
 
-def _joined(batches: list[Any]) -> list[Any]:
-    """Return one batch of all samples when the batches' trees and shapes agree."""
-    flat = [tree_flatten(batch) for batch in batches]
-    for (leaves, structure), (others, other_structure) in pairwise(flat):
-        same = structure == other_structure and all(
-            isinstance(a, torch.Tensor)
-            and isinstance(b, torch.Tensor)
-            and a.shape[1:] == b.shape[1:]
-            for a, b in zip(leaves, others, strict=True)
-        )
-        if not same:
-            return batches
-    columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    if not all(isinstance(leaf, torch.Tensor) for leaf in flat[0][0]):
-        return batches
-    return [tree_unflatten([torch.cat(column) for column in columns], flat[0][1])]
+def _no_batch(data: Any) -> ArgumentError:
+    return ArgumentError("data", data, "it yields no batch", "Give some samples.")
+
+
+def _spread(total: int, count: int, seed: int) -> torch.Tensor:
+    """Return `count` places below `total`, one from each of as many equal parts."""
+    count = min(count, total)
+    bounds = torch.arange(count + 1) * total // max(1, count)
+    uniform = torch.rand(
+        count, generator=torch_generator(seed, "some samples"), dtype=torch.float64
+    )
+    return bounds[:-1] + (uniform * bounds.diff()).long()
+
+
+def _largest(pieces: list[Any]) -> Any:
+    """Return the most samples that make one batch."""
+    groups: list[Any] = []
+    for piece in pieces:
+        for place, group in enumerate(groups):
+            both = joined([group, piece])
+            if len(both) == 1:
+                groups[place] = both[0]
+                break
+        else:
+            groups.append(piece)
+    return max(groups, key=batch_size, default=None)

@@ -5,43 +5,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.core.processes import Processes
-from hyperribbon.operators.derivatives.chain import trace_chain
-from hyperribbon.operators.derivatives.chain_derivatives import ChainLinearisation
-from hyperribbon.operators.derivatives.linearisation import (
-    AutogradLinearisation,
-    Block,
-    Linearisation,
-)
-from hyperribbon.operators.derivatives.purity import evaluation
+from hyperribbon.operators.derivatives.linearisation import Linearisation
 from hyperribbon.operators.derivatives.sums import GradientSums
-from hyperribbon.operators.risk.calling import Caller, Forward
-from hyperribbon.operators.risk.contract import (
-    check_batch_norm,
-    check_finite_loss,
-    check_repeatable,
-    check_same_weights,
-)
-from hyperribbon.operators.risk.data import Data, Order, Source, batch_size, cut
+from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.contract import check_finite_loss, check_same_weights
+from hyperribbon.operators.risk.data import Data, Source, batch_size
+from hyperribbon.operators.risk.engine import Engine
+from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.functional import as_model
 from hyperribbon.operators.risk.losses import Loss
-from hyperribbon.operators.risk.memory import MEMORY, Budget
+from hyperribbon.operators.risk.memory import Layout, allowance
+from hyperribbon.operators.risk.private import unsharded, unwrapped
 from hyperribbon.operators.risk.recognition import recognise
-from hyperribbon.operators.risk.unsharding import unsharded, unwrapped
 
 __all__ = ["Chunk", "Risk"]
-
-_PROBE = 16  # samples of the first batch on which the model is tried out
 
 
 @dataclass
@@ -49,7 +36,7 @@ class Chunk:
     """Some samples with the model linearised on them.
 
     Attributes:
-        start: Samples of the chunks before; the first one's position where the order is the data's.
+        start: Position of the first one in the data.
         point: The model's derivatives on these samples.
         inputs: Their inputs (the whole batch when it is not a pair).
         targets: Their targets.
@@ -71,23 +58,36 @@ class Chunk:
 class Risk:
     """L(θ) = Σ_n ℓ(f(x_n; θ), y_n) / amount at the model's present weights.
 
-    The weights and buffers are copied, so later training does not reach the operator, and the
-    model, its gradients, mode, hooks and buffers are not touched.
+    Built once and shared: `hr.Hessian(risk)`, `hr.GGN(risk)` and the other operators then have the
+    same data, graphs and memory. The weights and buffers are copied, so later training does not
+    reach it, and the model, its gradients, mode, hooks and buffers are not touched.
+
+    When it is built, a few real samples show that it is one function: evaluations repeat, samples
+    do not depend on each other, the loss adds up over cuts of the data and depends on the weights
+    through the outputs alone. When an operator is built, its derivatives are compared with finite
+    differences on those samples.
 
     With a process group the sum runs over the samples of all ranks, in the order of the ranks, and
     every method is collective: every rank calls it.
 
     Args:
-        model: Any module; with a process group the same on every rank, also in
-            DistributedDataParallel or sharded by FSDP2.
-        loss: A loss (see `recognition.recognise`), or None when only the outputs matter.
-        data: Pair of tensors, Dataset, DataLoader; inputs alone without a loss.
-        params: Which parameters are coordinates (see `ParameterSpace.of_model`).
+        model: Any module, or a function f(params, x) with its tensors as `params`. With a process
+            group the same on every rank, also in DistributedDataParallel or sharded by FSDP2.
+        loss: A torch.nn loss or any callable (outputs, targets) that is a mean or a sum over
+            samples; None when only the outputs matter.
+        data: (inputs, targets), a Dataset, a DataLoader, a list of batches, dict batches; inputs
+            alone without a loss.
+        params: Which parameters are coordinates: a name, a pattern, a list or a predicate.
         mask: Which entries of them are.
-        forward: How the model is called on a batch, when not model(inputs).
-        memory: Bytes to stay below, for data and graphs that are kept between products.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for other calls.
+        memory: Bytes to stay below, for data and graphs that are kept between products. None: half
+            of what is free on the device when the risk is built.
         process_group: The ranks that hold the samples, True for all; None for this one alone.
-        any_order: Whether `chunks` may reorder the samples where products gain by that.
+
+    Attributes:
+        memory: Bytes to stay below.
+        mixes_samples: Whether a sample's outputs depend on the others, which is possible when all
+            the data are one batch.
 
     Raises:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
@@ -95,7 +95,7 @@ class Risk:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Any,
         loss: Any,
         data: Data,
         *,
@@ -104,26 +104,19 @@ class Risk:
         forward: Forward | None = None,
         memory: float | None = None,
         process_group: Any = None,
-        any_order: bool = False,
     ) -> None:
         self.processes = Processes.of(process_group)
         with self.processes.together("the reading of the arguments"):
-            if not isinstance(model, nn.Module):
-                raise ArgumentError("model", model, "it is not a torch.nn.Module", "Give a module.")
+            model, params = as_model(model, params)
             model = unwrapped(model, self.processes)
             self.space = ParameterSpace.of_model(model, params, mask)
-            self.memory = check_positive("memory", MEMORY if memory is None else memory)
             self.loss: Loss | None = None if loss is None else recognise(loss)
-        theirs = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+            given = None if memory is None else check_positive("memory", memory)
         model = unsharded(model)
-        self._caller = Caller(model, forward)
-        self._state = {
-            f"model.{name}": tensor.detach().clone() if id(tensor) in theirs else tensor.detach()
-            for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        }
-        first = self._state[f"model.{self.space.names[0]}"]
+        self.function = ModelFunction(model, self.space.names, forward)
+        first = self.function.leaves[self.space.names[0]]
         self.dtype, self.device = first.dtype, first.device
-        self._may_be_chain = True
+        self.memory = allowance(self.device) if given is None else given
         self._length: int | None = None
         self._forget()
         with self.processes.together("the reading of the data"):
@@ -133,80 +126,72 @@ class Risk:
                 device=self.device,
                 memory=self.memory / 2,
                 may_be_empty=self.processes.is_parallel,
+                has_targets=loss is not None,
             )
-            check_batch_norm(model)
-            self._order: Order | None = None
-            self._try_out(model)
-            if any_order and self._may_be_chain:
-                self._order = self.source.by_rarity(self._budget.chunk())
+            self._engine = Engine(model, self.function, self.loss, self.source)
+        self.mixes_samples = self._engine.mixes
         self._agree()
+
+    def prepare(self, kind: str) -> None:
+        """Check derivatives of a kind on a few samples and measure what they take; once.
+
+        Args:
+            kind: "curve" for second derivatives, "push" for J v with Jᵀu, "pull" for Jᵀu.
+
+        Raises:
+            ArgumentError: They differ from finite differences.
+        """
+        with self.processes.together("the check of the derivatives"):
+            self._engine.prepare(kind)
 
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
         named = self.space.unflatten(weights) if isinstance(weights, torch.Tensor) else weights
-        other = copy.copy(self)
-        other._state = dict(self._state)
+        state, changed = self.function.state, {}
         for name, tensor in named.items():
-            key = f"model.{name}"
-            if key not in other._state or other._state[key].shape != tensor.shape:
+            if name not in state or state[name].shape != tensor.shape:
                 raise ArgumentError(
                     "weights", name, "the model has no such parameter", "Use state_dict names."
                 )
-            tensor = tensor.detach().to(self.device, self._state[key].dtype).clone()
+            changed[name] = tensor.detach().to(self.device, state[name].dtype)
             if isinstance(weights, torch.Tensor):
-                tensor = self._keep_unselected(name, tensor)
-            other._state[key] = tensor
+                changed[name] = self._keep_unselected(name, changed[name])
+        other = copy.copy(self)
+        other.function = self.function.at(changed)
         other._forget()
         return other
 
     def on(self, space: ParameterSpace) -> Risk:
-        """Return the same risk with other coordinates, at the same weights."""
+        """Return the same risk with some of its coordinates; graphs are shared."""
         other = copy.copy(self)
         other.space = space
-        other._forget()
         return other
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the parameters that hold the coordinates."""
-        return {name: self._state[f"model.{name}"] for name in self.space.names}
+        return {name: self.function.state[name].detach() for name in self.space.names}
 
-    def evaluate(self, weights: Block, batch: Any) -> tuple[torch.Tensor, Any]:
-        """Return outputs (n, …) and targets of a batch at given parameters."""
-        outputs, targets = self._holding(weights, batch)
-        if not isinstance(outputs, torch.Tensor):
-            raise ArgumentError(
-                "model",
-                type(outputs).__name__,
-                "its output is not a tensor",
-                "Pick the tensor with forward=lambda model, batch: model(batch[0]).logits.",
-            )
-        if outputs.ndim == 0 or len(outputs) == 0:
-            raise ArgumentError(
-                "model", outputs, "its output has no sample axis", "Return shape (n, …)."
-            )
-        return outputs, targets
+    def chunks(self, kind: str = "pull") -> Iterator[Chunk]:
+        """Yield the data in chunks; graphs are kept for the next pass as far as they fit.
 
-    def _holding(self, weights: Block, argument: Any) -> Any:
-        """Call the model on a batch, or a function, while it holds given parameters."""
-        state = self._state | {f"model.{name}": tensor for name, tensor in weights.items()}
-        buffers = {key: state[key].clone() for key in self._caller.buffer_keys}
-        return functional_call(self._caller, state | buffers, (argument,))
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Yield the data in chunks; graphs are kept for the next pass when they fit."""
-        if self._kept is not None:
-            yield from self._kept
+        Args:
+            kind: What the derivatives are used for, see `prepare`.
+        """
+        self._engine.prepare(kind)
+        layout = self._layout()
+        kept = self._kept.chunks_for(layout)
+        if self._kept.is_whole:
+            yield from kept.values()
             return
-        keep: list[Chunk] | None = [] if self._fits() else None
         samples, amount = 0, 0.0
-        for start, batch in self.source.chunks(self._budget.chunk(), self._order):
-            chunk = self._chunk(start, batch)
+        for place, (start, batch) in enumerate(self.source.chunks(layout.chunk)):
+            chunk = kept.get(place) or self._chunk(start, batch)
             samples, amount = samples + chunk.count, amount + chunk.amount
-            if keep is not None:
-                keep.append(chunk)
+            if samples <= layout.kept:
+                kept[place] = chunk
             yield chunk
+        self._kept.is_whole = self.source.is_kept and samples <= layout.kept
         self._own = (samples, amount)
-        self._kept = keep
 
     @property
     def samples(self) -> int:
@@ -236,33 +221,48 @@ class Risk:
     @property
     def is_piecewise_linear(self) -> bool:
         """Whether the model is a chain of linear and piecewise linear layers."""
-        return self._piecewise_linear
+        return self._engine.is_piecewise_linear
 
-    def working_bytes(self) -> int:
-        """Return an estimate of the memory of a product: what is kept and what is worked on."""
-        return self._budget.working_bytes(self._given(), self.space.dimension, self._fits())
+    def structured(self) -> set[str]:
+        """Return the parameters whose per-sample gradients have factors that were found right."""
+        return self._engine.structured() & set(self.space.names)
+
+    def probe(self) -> Chunk | None:
+        """Return the derivatives on a few samples; None without any."""
+        batch = self.source.some(4)
+        return None if batch is None else self._chunk(0, batch)
+
+    def evaluate(self, batch: Any) -> tuple[torch.Tensor, Any]:
+        """Return outputs (n, …) and targets of a batch, without a graph."""
+        with torch.no_grad():
+            return self.function.plainly(batch)
+
+    def working_bytes(self, kind: str) -> int:
+        """Return what a product takes at its peak: graphs that are kept and what is worked on."""
+        self._engine.prepare(kind)
+        vectors = 4 * self.space.dimension * self.dtype.itemsize
+        return self._layout().total + vectors
 
     def columns_at_once(self) -> int:
         """Return how many vectors may be multiplied together within the memory."""
-        return self._budget.columns()
+        return self._layout().columns
 
     def forward_flops(self) -> float:
         """Return the operations of one evaluation of the model on all the data of this rank."""
-        if self._given() == 0:
+        batch = self.source.some(1)
+        if self._given() == 0 or batch is None:
             return 0.0
-        batch = next(self.source.batches())
-        count = min(_PROBE, batch_size(batch))
         counter = FlopCounterMode(display=False)
-        with torch.no_grad(), counter:
-            self.evaluate(self.weights(), cut(batch, 0, count))
-        return counter.get_total_flops() * self._given() / count
+        with counter:
+            self.evaluate(batch)
+        return counter.get_total_flops() * self._given() / batch_size(batch)
 
     def value(self) -> float:
         """Return L(θ)."""
         with self.processes.together("an evaluation of the loss"):
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for chunk in self.chunks():
-                total += self.criterion.total(chunk.point.outputs, chunk.targets)
+                total += self.criterion.total(chunk.point.outputs, chunk.targets).detach()
         return float(self.processes.sum(total)) / self.amount
 
     def gradient(self) -> torch.Tensor:
@@ -271,7 +271,7 @@ class Risk:
         with self.processes.together("a gradient"):
             for chunk in self.chunks():
                 slope = self.criterion.gradient(chunk.point.outputs, chunk.targets)
-                chunk.point.pull(slope.unsqueeze(0), sums)
+                chunk.point.pull(slope.unsqueeze(0), sums, self.space.names)
             total = self.flatten([sums], 1)[:, 0]
         return self.processes.sum(total) / self.amount
 
@@ -285,70 +285,33 @@ class Risk:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def _chunk(self, start: int, batch: Any) -> Chunk:
-        count = batch_size(batch)
-        leaves = {name: w.detach().requires_grad_() for name, w in self.weights().items()}
-        found: list[Any] = []
-
-        def forward(weights: Block, samples: slice) -> torch.Tensor:
-            whole = samples == slice(0, count)
-            some = batch if whole else cut(batch, samples.start, samples.stop)
-            outputs, targets = self.evaluate(weights, some)
-            found.append(targets)
-            return outputs
-
-        point: Linearisation | None = None
-        if self._may_be_chain:
-            features = None if self._order is None else self._order.features
-            point = trace_chain(lambda: forward(leaves, slice(0, count)), leaves, features)
-            self._may_be_chain = point is not None
-        if point is None:
-            point = AutogradLinearisation(forward, leaves, count, partial(self._holding, leaves))
-        targets, outputs = found[0], point.outputs
-        inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
+        point, inputs, targets = self._engine.linearise(self.function, batch)
         if self.loss is None:
-            return Chunk(start, point, inputs, targets, float(len(outputs)))
-        self.loss.check(outputs, targets)
-        check_finite_loss(self.loss.total(outputs, targets), outputs)
-        return Chunk(start, point, inputs, targets, self.loss.amount(outputs, targets))
+            return Chunk(start, point, inputs, targets, float(len(point.outputs)))
+        self.loss.check(point.outputs, targets)
+        check_finite_loss(self.loss.total(point.outputs, targets), point.outputs)
+        return Chunk(start, point, inputs, targets, self.loss.amount(point.outputs, targets))
 
-    def _try_out(self, model: nn.Module) -> None:
-        """Check the model on a few samples; learn its kind and the bytes a sample takes."""
-        self._piecewise_linear, self._budget = True, Budget(self.memory)
-        batch = next(self.source.batches(), None)
-        if batch is None or batch_size(batch) == 0:
-            return
-        batch = cut(batch, 0, min(_PROBE, batch_size(batch)))
-
-        def evaluate() -> torch.Tensor:
-            with evaluation():
-                return self.evaluate(self.weights(), batch)[0].detach()
-
-        check_repeatable(model, evaluate)
-        chunk = self._chunk(0, batch)
-        point = chunk.point
-        sample_bytes = max(1.0, point.nbytes / chunk.count)
-        self._piecewise_linear, direction_bytes = False, sample_bytes / 2
-        if isinstance(point, ChainLinearisation):
-            self._piecewise_linear = point.is_piecewise_linear
-            direction_bytes = point.direction_bytes / chunk.count
-        self._budget = Budget(self.memory, sample_bytes, direction_bytes)
+    def _layout(self) -> Layout:
+        return Layout.within(
+            self.memory - self._engine.data_bytes,
+            self._given(),
+            self._engine.footprint(),
+            whole=self._engine.must_be_whole,
+        )
 
     def _agree(self) -> None:
         """Check that all ranks have the same model and some samples; find out its kind together."""
         if not self.processes.is_parallel:
             return
-        own = (self._given(), self._piecewise_linear, self.loss and self.loss.reduction)
-        counts, linear, reductions = zip(*self.processes.gather(own), strict=True)
+        own = self._given(), self._engine.findings(), self.loss and self.loss.reduction
+        counts, findings, reductions = zip(*self.processes.gather(own), strict=True)
         if max(counts) == 0:
             raise ArgumentError("data", counts, "no rank has any samples", "Give some samples.")
         check_same_weights(self.space.flatten(self.weights()), self.processes)
-        self._piecewise_linear = all(linear)
+        self._engine.join(findings)
         if self.loss is not None:
             self.loss.reduction = reductions[counts.index(max(counts))]
-
-    def _fits(self) -> bool:
-        """Whether the derivatives of all samples may be kept."""
-        return self.source.is_kept and self._budget.keeps(self._given())
 
     def _given(self) -> int:
         """Number of samples of this rank, read from the data."""
@@ -363,13 +326,13 @@ class Risk:
                 if self._own is None:
                     for _ in self.chunks():
                         pass
-                own = torch.tensor(self._own, dtype=torch.float64)
+                own = torch.tensor(self._own or (0, 0.0), dtype=torch.float64, device="cpu")
             samples, amount = self.processes.sum(own).tolist()
             self._counted = (samples, amount)
         return self._counted
 
     def _forget(self) -> None:
-        self._kept: list[Chunk] | None = None
+        self._kept = _Kept()
         self._own: tuple[int, float] | None = None
         self._counted: tuple[float, float] | None = None
 
@@ -377,6 +340,21 @@ class Risk:
         selection = self.space.selections[self.space.names.index(name)]
         if selection is None:
             return tensor
-        full = self._state[f"model.{name}"].clone()
+        full = self.function.state[name].detach().clone()
         full.view(-1)[selection] = tensor.reshape(-1)[selection]
         return full
+
+
+class _Kept:
+    """Chunks that keep their graphs, by their place, for one layout."""
+
+    def __init__(self) -> None:
+        self._layout: Layout | None = None
+        self._chunks: dict[int, Chunk] = {}
+        self.is_whole = False
+
+    def chunks_for(self, layout: Layout) -> dict[int, Chunk]:
+        """Return the chunks of a layout; those of another one are dropped."""
+        if layout != self._layout:
+            self._layout, self._chunks, self.is_whole = layout, {}, False
+        return self._chunks

@@ -10,9 +10,8 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.operators.risk import softmax
 from hyperribbon.operators.risk.cross_entropy import CrossEntropy
-from hyperribbon.operators.risk.losses import one_element_each
+from hyperribbon.operators.risk.losses import one_element_each, softmax
 
 __all__ = ["Categorical", "Gaussian", "Likelihood"]
 

@@ -1,51 +1,169 @@
-"""How much of a risk's data is worked on at once and kept, within a memory."""
+"""How much of a risk's data is worked on at once and kept, within a memory.
+
+What a sample takes is measured, not guessed: a product on a few samples runs while every tensor
+that comes into being is counted.
+"""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
+from typing import Any
 
-__all__ = ["MEMORY", "Budget"]
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-MEMORY = 512 * 2**20
-"""Bytes for what is kept and worked on when memory= is not given."""
+from hyperribbon.core.memory import free_memory
 
-_CHUNK = 1280  # samples done together at most: larger chunks leave the processor's cache
+__all__ = ["SHARE", "Footprint", "Layout", "Meter", "measured"]
+
+SHARE = 0.5
+"""Part of the memory that is free on the device that may be used when memory= is not given."""
+
+_CHUNK_BYTES = 2**32  # graphs of larger chunks gain nothing
+_LEAST = 64 * 2**20  # even a small share of the memory is no less than this
 
 
-@dataclass
-class Budget:
-    """Sizes of what products work on.
+class Meter(TorchDispatchMode):
+    """Counts the bytes of tensors that come into being and live on.
+
+    Args:
+        fixed: Sizes in bytes of tensors that do not grow with the samples: the parameters'.
 
     Attributes:
-        memory: Bytes to stay below.
-        sample_bytes: What the derivatives of a sample take.
-        direction_bytes: What a product takes for a sample and a direction.
+        live: Bytes in tensors that live.
+        peak: The most there were.
+        fixed_live: Bytes in those that have a parameter's size.
     """
 
-    memory: float
-    sample_bytes: float = 1.0
-    direction_bytes: float = 1.0
+    def __init__(self, fixed: set[int]) -> None:
+        super().__init__()
+        self._fixed, self._known = fixed, {}
+        self.live = self.peak = self.fixed_live = 0
 
-    def chunk(self) -> int:
-        """Return how many samples are done together."""
-        return max(1, min(_CHUNK, int(self.memory / 16 / self.sample_bytes)))
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch's compiler is loaded, which takes seconds
 
-    def columns(self) -> int:
-        """Return how many vectors are multiplied together."""
-        return max(1, int(self.memory / 8 / (self.chunk() * self.direction_bytes)))
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._count(leaf)
+        return result
 
-    def keeps(self, samples: int) -> bool:
-        """Whether the derivatives of so many samples are kept between products."""
-        return samples * self.sample_bytes <= self.memory / 2
+    def _count(self, tensor: torch.Tensor) -> None:
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):
+            return
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = storage.nbytes()
+        self._known[key] = weakref.finalize(storage, self._forget, key, size)
+        self._known[key].atexit = False
+        self._change(size)
 
-    def working_bytes(self, samples: int, dimension: int, kept: bool) -> int:
-        """Return an estimate of the memory of a product.
+    def _change(self, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        if abs(size) in self._fixed:
+            self.fixed_live += size
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.pop(key, None)
+        self._change(-size)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What products take.
+
+    Attributes:
+        kept: Bytes a sample that stay between products: graphs and activations.
+        working: Bytes a sample and vector that a product takes beside them.
+        fixed: Bytes whatever the number of samples.
+    """
+
+    kept: float = 1.0
+    working: float = 1.0
+    fixed: float = 0.0
+
+    def plus(self, other: Footprint) -> Footprint:
+        """Return the footprint of both together: graphs add up, products take turns."""
+        return Footprint(
+            self.kept + other.kept,
+            max(self.working, other.working),
+            self.fixed + other.fixed,
+        )
+
+
+def measured(product: Callable[[], Any], samples: int, parameters: list[int]) -> Footprint:
+    """Return the footprint of something that keeps what it returns.
+
+    Args:
+        product: Builds graphs on some samples and multiplies once; returns what keeps the graphs.
+        samples: How many samples those are.
+        parameters: Sizes of the parameters in bytes.
+    """
+    meter = Meter(set(parameters))
+    with meter:
+        holder = product()
+    kept, fixed = meter.live - meter.fixed_live, meter.fixed_live
+    working = meter.peak - meter.live
+    del holder
+    return Footprint(max(kept / samples, 1.0), max(working / samples, 1.0), float(fixed))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How data are cut into chunks, and how many of the chunks keep their graphs.
+
+    Attributes:
+        chunk: Samples done together.
+        kept: Samples whose graphs stay between products.
+        columns: Vectors multiplied together.
+        total: Bytes of all that, at the peak.
+    """
+
+    chunk: int
+    kept: int
+    columns: int
+    total: int
+
+    @classmethod
+    def within(
+        cls, memory: float, samples: int, footprint: Footprint, whole: bool = False
+    ) -> Layout:
+        """Return the layout that uses a memory best.
+
+        Everything is kept where it fits. Where it does not, chunks are smaller, as many as fit are
+        kept, and the others are evaluated anew in every product.
 
         Args:
+            memory: Bytes to stay below.
             samples: Number of samples.
-            dimension: Number of coordinates.
-            kept: Whether the derivatives of all samples are kept.
+            footprint: What they take.
+            whole: Whether the samples must not be cut.
         """
-        chunk = min(self.chunk(), samples)
-        worked_on = 2 * chunk + (samples if kept else 0)
-        return int(worked_on * self.sample_bytes + 4 * dimension * 8)
+        each = footprint.kept + footprint.working
+        room = max(memory - footprint.fixed, memory / 8)
+        samples = max(samples, 1)
+        most = samples if whole else max(1, int(min(_CHUNK_BYTES, room / 3) / each))
+        chunk = ceil(samples / ceil(samples / most))
+        worked_on = chunk * footprint.working
+        kept = min(samples, int(max(room - worked_on, 0) / footprint.kept))
+        if kept < samples:
+            kept = max(0, int((room - chunk * each) / footprint.kept)) // chunk * chunk
+        used = kept * footprint.kept + (chunk * footprint.kept if kept < samples else 0)
+        columns = max(1, int((room - used) / 2 / worked_on))
+        return cls(chunk, kept, columns, int(used + worked_on + footprint.fixed))
+
+
+def allowance(device: torch.device) -> float:
+    """Return the bytes that may be used when nothing is said: a share of what is free now."""
+    return max(SHARE * free_memory(device), _LEAST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,40 +11,97 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.risk.cross_entropy import CrossEntropy
-from hyperribbon.operators.risk.losses import BinaryCrossEntropy, CallableLoss, Loss, SquaredError
+from hyperribbon.operators.risk.losses import elementwise, labels
+from hyperribbon.operators.risk.losses.base import Loss
+from hyperribbon.operators.risk.losses.callables import CallableLoss
 
 __all__ = ["recognise"]
+
+_CLOSED: dict[type[nn.Module], Callable[[Any], Loss]] = {
+    nn.CrossEntropyLoss: CrossEntropy,
+    nn.MSELoss: elementwise.SquaredError,
+    nn.BCEWithLogitsLoss: elementwise.BinaryCrossEntropy,
+    nn.BCELoss: elementwise.ProbabilityCrossEntropy,
+    nn.L1Loss: elementwise.AbsoluteError,
+    nn.SmoothL1Loss: elementwise.SmoothAbsoluteError,
+    nn.HuberLoss: elementwise.Huber,
+    nn.PoissonNLLLoss: elementwise.PoissonLikelihood,
+    nn.GaussianNLLLoss: elementwise.GaussianLikelihood,
+    nn.SoftMarginLoss: elementwise.SoftMargin,
+    nn.HingeEmbeddingLoss: elementwise.HingeEmbedding,
+    nn.MultiLabelSoftMarginLoss: elementwise.MultiLabelSoftMargin,
+    nn.NLLLoss: labels.LogLikelihood,
+    nn.KLDivLoss: labels.Divergence,
+    nn.MultiMarginLoss: labels.MultiMargin,
+}
+_FUNCTIONAL: dict[Any, type[nn.Module]] = {
+    F.cross_entropy: nn.CrossEntropyLoss,
+    F.mse_loss: nn.MSELoss,
+    F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    F.binary_cross_entropy: nn.BCELoss,
+    F.l1_loss: nn.L1Loss,
+    F.smooth_l1_loss: nn.SmoothL1Loss,
+    F.huber_loss: nn.HuberLoss,
+    F.poisson_nll_loss: nn.PoissonNLLLoss,
+    F.gaussian_nll_loss: nn.GaussianNLLLoss,
+    F.soft_margin_loss: nn.SoftMarginLoss,
+    F.hinge_embedding_loss: nn.HingeEmbeddingLoss,
+    F.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss,
+    F.nll_loss: nn.NLLLoss,
+    F.kl_div: nn.KLDivLoss,
+    F.multi_margin_loss: nn.MultiMarginLoss,
+}
+_OF_MORE = (
+    nn.CTCLoss,
+    nn.CosineEmbeddingLoss,
+    nn.MarginRankingLoss,
+    nn.TripletMarginLoss,
+    nn.TripletMarginWithDistanceLoss,
+)
 
 
 def recognise(loss: Any) -> Loss:
     """Return a loss as a sum over samples.
 
+    The torch.nn losses of outputs and targets have closed forms, also when they are given by their
+    functional form or a `functools.partial` of it; GaussianNLLLoss takes targets that are a pair
+    (values, variances). A subclass of one, and any other callable, is taken as the function that it
+    is.
+
     Args:
-        loss: A torch.nn loss, its functional form (also as a `functools.partial`), or any
-            callable (outputs, targets) -> number that is a mean or a sum over samples.
+        loss: A torch.nn loss, its functional form, or any callable (outputs, targets) -> number
+            that is a mean or a sum over samples.
 
     Raises:
-        ArgumentError: It is not callable or has reduction "none".
+        ArgumentError: It is not callable, has reduction "none", or takes more than outputs and
+            targets.
     """
     if isinstance(loss, Loss):
         return loss
-    if not callable(loss):
+    if not callable(loss) or isinstance(loss, type):
         raise ArgumentError(
             "loss", loss, "it is not a function of outputs and targets", "Give nn.MSELoss()."
         )
+    if isinstance(loss, _OF_MORE):
+        raise ArgumentError(
+            "loss",
+            loss,
+            "it takes more than outputs and targets",
+            "Give a function: loss=lambda outputs, targets: ..., and what it needs with forward= "
+            "and in the targets.",
+        )
     module = _as_module(loss)
     reduction = getattr(module, "reduction", "mean")
-    if reduction not in ("mean", "sum"):
+    if reduction == "none" or (type(module) in _CLOSED and reduction not in _reductions(module)):
         raise ArgumentError(
             "loss", loss, f"it has reduction={reduction!r}", "Use reduction='mean' or 'sum'."
         )
-    if type(module) is nn.CrossEntropyLoss:
-        return CrossEntropy(module)
-    if type(module) is nn.MSELoss:
-        return SquaredError(module.reduction)
-    if type(module) is nn.BCEWithLogitsLoss and _broadcasts_over_samples(module):
-        return BinaryCrossEntropy(module)
-    return CallableLoss(loss)
+    closed = _CLOSED.get(type(module))
+    return CallableLoss(loss) if closed is None else closed(module)
+
+
+def _reductions(module: Any) -> tuple[str, ...]:
+    return ("mean", "sum", "batchmean") if isinstance(module, nn.KLDivLoss) else ("mean", "sum")
 
 
 def _as_module(loss: Any) -> Any:
@@ -51,18 +109,13 @@ def _as_module(loss: Any) -> Any:
     function, keywords = loss, {}
     if isinstance(loss, partial) and not loss.args:
         function, keywords = loss.func, loss.keywords
-    modules = {
-        F.cross_entropy: nn.CrossEntropyLoss,
-        F.mse_loss: nn.MSELoss,
-        F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
-    }
     try:
-        module = modules.get(function)
-    except TypeError:
+        module = _FUNCTIONAL.get(function)
+    except TypeError:  # it has no hash
         return loss
-    return loss if module is None else module(**keywords)
-
-
-def _broadcasts_over_samples(module: nn.BCEWithLogitsLoss) -> bool:
-    weight = module.weight
-    return weight is None or weight.ndim == 0 or (weight.ndim > 1 and weight.shape[0] == 1)
+    if module is None:
+        return loss
+    try:
+        return module(**keywords)
+    except TypeError:  # options that only the function has, such as weight= of mse_loss
+        return loss

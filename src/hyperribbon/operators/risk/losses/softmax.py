@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from hyperribbon.operators.risk.losses.base import wide
+
 __all__ = [
     "covariance_product",
     "covariance_root",
@@ -20,8 +22,8 @@ __all__ = [
 
 
 def probabilities(logits: torch.Tensor) -> torch.Tensor:
-    """Return softmax(logits) over the class axis."""
-    return torch.softmax(logits, dim=1)
+    """Return softmax(logits) over the class axis, in single precision at least."""
+    return torch.softmax(wide(logits), dim=1)
 
 
 def one_hot(targets: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
@@ -45,6 +47,7 @@ def covariance_product(p: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     The matrix annihilates constants, so u is first shifted to be zero at the largest class.
     """
     index = p.argmax(1, keepdim=True).expand(block.shape[0], *(-1,) * p.ndim)
+    block = block.to(p.dtype)
     shifted = block - block.gather(2, index)
     return p * (shifted - (p * shifted).sum(2, keepdim=True))
 

@@ -1,0 +1,81 @@
+"""Several ways to one result: tried once each, the fastest remembered."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+
+__all__ = ["Choices"]
+
+T = TypeVar("T")
+
+
+class Choices:
+    """Remembers for each question which way answered it fastest; ways that fail drop out."""
+
+    def __init__(self) -> None:
+        self._best: dict[Any, str] = {}
+        self._excluded: set[tuple[Any, str]] = set()
+
+    def chosen(self, question: Any) -> str | None:
+        """Return the way that was found fastest, or None before it was tried."""
+        return self._best.get(question)
+
+    def exclude(self, question: Any, way: str) -> None:
+        """Never take a way: it is not right here."""
+        self._excluded.add((question, way))
+        if self._best.get(question) == way:
+            del self._best[question]
+
+    def allows(self, question: Any, way: str) -> bool:
+        """Whether a way has not dropped out."""
+        return (question, way) not in self._excluded
+
+    def run(self, question: Any, ways: Mapping[str, Callable[[], T]]) -> T:
+        """Return the result of the fastest way; the first time all are run and timed.
+
+        Args:
+            question: What is asked for; one answer is remembered for each.
+            ways: Functions that return equal results. What they prepare for later calls should be
+                prepared before, so that it is not timed.
+
+        Raises:
+            Exception: Every way failed; the last one's error.
+        """
+        best = self._best.get(question)
+        if best in ways:
+            return ways[best]()
+        left = {name: way for name, way in ways.items() if self.allows(question, name)}
+        times: dict[str, float] = {}
+        answers: dict[str, T] = {}
+        failure: Exception | None = None
+        for name, way in left.items():
+            start = perf_counter()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # of rules that are missing and slow stand-ins
+                    answers[name] = way()
+            except ArgumentError:
+                raise
+            except Exception as error:
+                failure = error
+                self.exclude(question, name)
+                continue
+            _wait()
+            times[name] = perf_counter() - start
+        if not times:
+            raise failure or RuntimeError(f"no way is left to {question}")
+        best = min(times, key=lambda name: times[name])
+        self._best[question] = best
+        return answers[best]
+
+
+def _wait() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()

@@ -1,0 +1,85 @@
+"""Operations that are replaced by equal ones which can be differentiated twice, and cheaply.
+
+Some kernels have no second derivative on some devices (fused attention, recurrent layers of
+oneDNN), a wrong one (weight norm) or a slow one (batch norm with fixed statistics). While a model
+is evaluated here, each of them is computed in another way; what it computes stays the same up to
+rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["twice_differentiable"]
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Evaluate models with operations that have second derivatives, also inside `no_grad()`."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_Rewriting())
+        yield
+
+
+class _Rewriting(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        rewrite = _REWRITES.get(getattr(func, "__name__", ""))
+        return func(*args, **kwargs) if rewrite is None else rewrite(func, args, kwargs)
+
+
+def _batch_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Batch norm with fixed statistics: x·s + t with one s and t a channel."""
+    names = ("input", "mean", "variance", "weight", "bias", "training", "momentum", "eps")
+    renamed = {"running_mean": "mean", "running_var": "variance"}
+    call = dict(zip(names, args, strict=False))
+    call |= {renamed.get(key, key): value for key, value in kwargs.items()}
+    inputs, mean = call["input"], call["mean"]
+    if call.get("training") or mean is None or mean.dtype != inputs.dtype:
+        return func(*args, **kwargs)
+    scale = (call["variance"] + call.get("eps", 1e-5)).rsqrt()
+    if call.get("weight") is not None:
+        scale = scale * call["weight"]
+    shift = -mean * scale
+    if call.get("bias") is not None:
+        shift = shift + call["bias"]
+    shape = (1, -1, *(1,) * (inputs.ndim - 2))
+    return torch.addcmul(shift.view(shape), inputs, scale.view(shape))
+
+
+def _weight_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """v·g/‖v‖ over all axes but one; the fused kernel's second derivative is wrong."""
+    call = {"dim": 0, **dict(zip(("v", "g", "dim"), args, strict=False)), **kwargs}
+    v, dim = call["v"], call["dim"]
+    others = [axis for axis in range(v.ndim) if dim == -1 or axis != dim % v.ndim]
+    length = v.square().sum(others, keepdim=dim != -1).sqrt()
+    return v * (call["g"] / length)
+
+
+def _recurrent(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Recurrent layers from matrix products; oneDNN's kernel has no second derivative."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+_REWRITES: dict[str, Callable[[Callable, tuple, dict[str, Any]], Any]] = {
+    "batch_norm": _batch_norm,
+    "_weight_norm": _weight_norm,
+    "lstm": _recurrent,
+    "gru": _recurrent,
+    "rnn_tanh": _recurrent,
+    "rnn_relu": _recurrent,
+}

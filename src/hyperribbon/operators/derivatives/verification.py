@@ -1,0 +1,225 @@
+"""Fast derivatives against slow ones: finite differences, adjoints, and gradients one by one.
+
+Finite differences are taken in float64 where the model runs there: kinks of the model are then so
+rarely crossed, and rounding is so small, that a right derivative agrees to several digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.derivatives.factors import written
+from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
+from hyperribbon.operators.derivatives.sums import GradientSums
+
+if TYPE_CHECKING:
+    from hyperribbon.operators.risk.losses import Loss
+
+__all__ = [
+    "Disagreement",
+    "Shifted",
+    "check_curvature",
+    "check_slopes",
+    "right_factors",
+    "same_derivatives",
+    "some_direction",
+]
+
+_STEPS = (1e-7, 1e-6, 1e-8, 1e-5)  # of finite differences in float64, relative to the weights
+_COARSE_STEPS = (1e-3, 1e-4, 1e-2)  # in lower precisions
+_AGREE = {torch.float64: 1e-4, torch.float32: 2e-2}
+_COARSE = 0.3  # agreement of products in half precisions
+
+Shifted = Callable[[Mapping[str, torch.Tensor], float], Mapping[str, torch.Tensor]]
+"""Returns named results at weights θ + h·v."""
+
+
+class Disagreement(ArgumentError):
+    """Derivatives that are not those of the function."""
+
+
+def some_direction(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a random direction in proportion to the weights, always the same."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    overall = max(float(leaf.detach().double().square().mean()) for leaf in leaves.values())
+    direction = {}
+    for name, leaf in leaves.items():
+        drawn = torch.randn(leaf.shape, generator=generator, dtype=torch.float64, device="cpu")
+        size = float(leaf.detach().double().square().mean()) if leaf.numel() else 0.0
+        scale = max(size, 0.01 * overall, 1e-6) ** 0.5
+        direction[name] = (scale * drawn).to(leaf)
+    return direction
+
+
+def check_slopes(
+    point: Linearisation, direction: Block, shifted: Shifted, precision: torch.dtype
+) -> None:
+    """Compare J v with finite differences of the outputs, and Jᵀu with J v.
+
+    Args:
+        point: The derivatives on a few samples.
+        direction: v by name.
+        shifted: Outputs under the name "outputs" at shifted weights.
+        precision: Precision that the shifted outputs are computed in.
+
+    Raises:
+        Disagreement: They differ.
+    """
+    block = {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
+    pushed = point.push(block)
+    _compare({"outputs": pushed[0]}, direction, shifted, precision, "first")
+    generator = torch.Generator("cpu").manual_seed(1)
+    drawn = torch.randn(pushed.shape, generator=generator, dtype=torch.float64, device="cpu")
+    seeds = drawn.to(pushed)
+    sums = GradientSums()
+    point.pull(seeds, sums, list(direction))
+    pulled = sums.named()
+    forward = float((seeds.double() * pushed.double()).sum())
+    terms = [(pulled[n].double() * block[n].double()).flatten() for n in direction]
+    backward = float(torch.cat(terms).sum())
+    scale = float(torch.cat(terms).abs().sum()) + abs(forward)
+    if abs(forward - backward) > _agreement(pushed.dtype) * scale:
+        raise _error(list(direction), abs(forward - backward) / scale, "first")
+
+
+def check_curvature(
+    curved: Block, direction: Block, shifted: Shifted, precision: torch.dtype
+) -> None:
+    """Compare ∇²ℓ v with finite differences of the gradient.
+
+    Args:
+        curved: ∇²ℓ v by name.
+        direction: v by name.
+        shifted: Gradients by name at shifted weights.
+        precision: Precision that they are computed in.
+
+    Raises:
+        Disagreement: They differ; the message names the parameters.
+    """
+    _compare(curved, direction, shifted, precision, "second")
+
+
+def same_derivatives(
+    fast: Linearisation, plain: Linearisation, direction: Block, loss: Loss | None, targets: Any
+) -> bool:
+    """Whether two linearisations of the same samples agree up to rounding."""
+    block = {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
+    results = []
+    for point in (fast, plain):
+        pushed = point.push(block)
+        pulled, curved = GradientSums(), GradientSums()
+        point.pull(pushed, pulled, list(direction))
+        rows = pulled.named()
+        found = [pushed, point.outputs, *(rows[name] for name in direction)]
+        if loss is not None:
+            point.curve(loss, targets, block, curved)
+            rows = curved.named()
+            found += [rows[name] for name in direction]
+        results.append(found)
+    limit = min(1e3 * torch.finfo(fast.outputs.dtype).eps, _COARSE)
+    return all(
+        float((a - b).norm()) <= limit * (float(b.norm()) + limit)
+        for a, b in zip(*results, strict=True)
+    )
+
+
+def right_factors(point: Linearisation, names: set[str]) -> set[str]:
+    """Return the names whose factors are the gradients of single samples.
+
+    Args:
+        point: The derivatives on a few samples.
+        names: Names that are said to have factors.
+    """
+    outputs = point.outputs
+    count = len(outputs)
+    generator = torch.Generator("cpu").manual_seed(2)
+    drawn = torch.randn(outputs.shape, generator=generator, dtype=torch.float64, device="cpu")
+    rows = drawn.to(outputs).unsqueeze(0)
+    alone = torch.zeros(count, *outputs.shape, dtype=outputs.dtype, device=outputs.device)
+    index = torch.arange(count, device=outputs.device)
+    alone[index, index] = rows[0]
+    ordered = sorted(names)
+    sums = GradientSums()
+    point.pull(alone, sums, ordered)
+    expected = sums.named()
+    found = {factor.name: written(factor)[:, 0] for factor in point.factors(rows, names)}
+    limit = min(1e3 * torch.finfo(outputs.dtype).eps, _COARSE)
+    largest = max((float(expected[name].norm()) for name in ordered), default=0.0)
+    right = set()
+    for name in ordered:
+        own = expected[name].flatten(1)
+        difference = own - found[name] if name in found else own
+        if float(difference.norm()) <= limit * (float(own.norm()) + 0.01 * largest):
+            right.add(name)
+    return right
+
+
+def _compare(
+    found: Block, direction: Block, shifted: Shifted, precision: torch.dtype, order: str
+) -> None:
+    """Raise when results differ from central differences at every step size."""
+    steps = _STEPS if precision == torch.float64 else _COARSE_STEPS
+    agreement = _agreement(next(iter(found.values())).dtype)
+    if precision != torch.float64:
+        agreement = max(agreement, 0.1)
+    worst: tuple[float, list[str]] = (float("inf"), [])
+    estimates: list[dict[str, torch.Tensor]] = []
+    for step in steps:
+        ahead, behind = shifted(direction, step), shifted(direction, -step)
+        estimate = {n: (ahead[n].double() - behind[n].double()) / (2 * step) for n in found}
+        sizes = {n: _floor(ahead[n], step) for n in found}
+        error, wrong = _difference(found, estimate, sizes, agreement)
+        if not wrong:
+            return
+        worst = min(worst, (error, wrong))
+        estimates.append(estimate)
+    if precision != torch.float64 and not _settled(estimates, agreement):
+        return  # differences at several steps disagree with each other: they decide nothing
+    raise _error(worst[1], worst[0], order)
+
+
+def _difference(
+    found: Block, expected: Block, floors: Mapping[str, float], agreement: float
+) -> tuple[float, list[str]]:
+    """Return the largest relative difference, and the names that differ by too much."""
+    whole = sum(float(t.double().square().sum()) for t in expected.values()) ** 0.5
+    worst, wrong = 0.0, []
+    for name, tensor in expected.items():
+        gap = float((found[name].double() - tensor).norm())
+        scale = float(tensor.norm()) + 0.05 * whole
+        if gap > agreement * scale + floors[name]:
+            wrong.append(name)
+            worst = max(worst, gap / max(scale, 1e-300))
+    return worst, wrong
+
+
+def _floor(result: torch.Tensor, step: float) -> float:
+    """Return the rounding of a finite difference."""
+    rounding = 100 * torch.finfo(result.dtype).eps * float(result.double().norm()) / step
+    return rounding
+
+
+def _settled(estimates: Sequence[Block], agreement: float) -> bool:
+    first, second = estimates[0], estimates[1]
+    return not _difference(first, second, dict.fromkeys(first, 0.0), agreement)[1]
+
+
+def _agreement(dtype: torch.dtype) -> float:
+    return _AGREE.get(dtype, _COARSE)
+
+
+def _error(names: Sequence[str], size: float, order: str) -> Disagreement:
+    listed = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    return Disagreement(
+        "model",
+        listed,
+        f"its {order} derivatives differ from finite differences by {size:.1%}: an operation on "
+        "the way to these has a derivative that is missing or not its own",
+        "Look for a custom autograd.Function (once_differentiable, a straight-through estimator), "
+        "detach() or no_grad() there; leave them out with params=, or use hr.GGN, which needs "
+        "first derivatives only.",
+    )

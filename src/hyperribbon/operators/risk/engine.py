@@ -1,0 +1,273 @@
+"""How one model is differentiated: routes that were found right, what they take, what it keeps.
+
+One engine serves a risk at all weights and for all of its operators. It probes the model on a few
+real samples once, and every kind of derivative before it is used for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.operators.derivatives.chain import trace_chain
+from hyperribbon.operators.derivatives.chain_derivatives import ChainLinearisation
+from hyperribbon.operators.derivatives.choosing import Choices
+from hyperribbon.operators.derivatives.linearisation import (
+    AutogradLinearisation,
+    Block,
+    Linearisation,
+)
+from hyperribbon.operators.derivatives.sums import GradientSums
+from hyperribbon.operators.derivatives.verification import (
+    check_curvature,
+    check_slopes,
+    right_factors,
+    same_derivatives,
+    some_direction,
+)
+from hyperribbon.operators.risk.batches import bytes_of, joined
+from hyperribbon.operators.risk.contract import (
+    check_one_batch,
+    mixes_samples,
+    probe_loss,
+    probe_model,
+)
+from hyperribbon.operators.risk.data import Source, batch_size, cut
+from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.losses import CallableLoss, Loss
+from hyperribbon.operators.risk.memory import Footprint, measured
+from hyperribbon.operators.risk.shifting import shifted_gradients, shifted_outputs
+
+__all__ = ["Engine"]
+
+_PROBE = 4  # samples on which derivatives are tried out
+_LOOKED_AT = 16  # samples on which targets are looked at
+_ROWS = 256  # samples evaluated together for their outputs
+_JUDGED = 2**28  # bytes of outputs on which a loss is judged
+
+
+class BatchEvaluation:
+    """A batch on which a model is evaluated, in whole or in part."""
+
+    def __init__(self, function: ModelFunction, batch: Any) -> None:
+        self._function, self._batch = function, batch
+        self.leaves: Mapping[str, torch.Tensor] = function.leaves
+        self.count = batch_size(batch)
+        self.targets: Any = None
+
+    def plain_outputs(self) -> torch.Tensor:
+        """Return the outputs of all samples by the model's own operations, without a graph."""
+        with torch.inference_mode(False), torch.no_grad():
+            outputs, self.targets = self._function.plainly(self._batch)
+        return outputs
+
+    def outputs(self, samples: slice) -> torch.Tensor:
+        """Return the outputs (n, …) of some samples, with a graph."""
+        whole = (samples.start, samples.stop) == (0, self.count)
+        batch = self._batch if whole else cut(self._batch, samples.start, samples.stop)
+        outputs, targets = self._function(batch)
+        if whole:
+            self.targets = targets
+        return outputs
+
+    def pushed(self, directions: Block) -> torch.Tensor:
+        """Return J v (n, …) by forward mode."""
+        return self._function.pushed(self._batch, directions)
+
+
+class Engine:
+    """Linearises a model on batches, by routes that were compared with slower ones.
+
+    Args:
+        model: The person's model, for names in messages.
+        function: The model in private.
+        loss: The loss, or None.
+        source: The data.
+
+    Attributes:
+        mixes: Whether samples depend on each other.
+        must_be_whole: Whether the data must not be cut: because of that, or because of the loss.
+        is_piecewise_linear: Whether the model is a chain of piecewise linear layers.
+        data_bytes: Memory of data that are kept.
+
+    Raises:
+        ArgumentError: Model, loss and data do not define a fixed finite function.
+    """
+
+    def __init__(
+        self, model: nn.Module, function: ModelFunction, loss: Loss | None, source: Source
+    ) -> None:
+        self._function, self._loss = function, loss
+        self._choices = Choices()
+        self._footprints: dict[str, Footprint] = {}
+        self._structured: set[str] | None = None
+        self.mixes = self.must_be_whole = self._is_chain = False
+        self.is_piecewise_linear = True
+        self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
+        several = source.some(_LOOKED_AT)
+        self._probe = None if several is None else cut(several, 0, _PROBE)
+        if self._probe is None:
+            return
+        probe_model(model, function, self._probe)
+        self.mixes = mixes_samples(model, function, self._probe)
+        if self.mixes:
+            check_one_batch(model, source.is_one_batch)
+        if loss is not None:
+            self._judge(loss, source)
+            with torch.no_grad():
+                outputs, targets = function.plainly(several)
+            probe_loss(loss, outputs, targets, model)
+        self.must_be_whole = self.mixes or (loss is not None and loss.reduction == "whole")
+        point = self._trace_chain(function, BatchEvaluation(function, self._probe))
+        self._is_chain = point is not None and not self.mixes and self._chain_is_right(point)
+        self.is_piecewise_linear = (
+            self._is_chain and isinstance(point, ChainLinearisation) and point.is_piecewise_linear
+        )
+
+    def linearise(self, function: ModelFunction, batch: Any) -> tuple[Linearisation, Any, Any]:
+        """Return the derivatives of a model on a batch, the batch's inputs and targets."""
+        evaluation = BatchEvaluation(function, batch)
+        point: Linearisation | None = None
+        if self._is_chain:
+            point = self._trace_chain(function, evaluation)
+        if point is None:
+            point = AutogradLinearisation(evaluation, self._choices)
+        inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
+        return point, inputs, evaluation.targets
+
+    def prepare(self, kind: str) -> None:
+        """Check a kind of derivatives on the probe and measure what they take, once.
+
+        Raises:
+            ArgumentError: They differ from finite differences.
+        """
+        if kind in self._footprints:
+            return
+        if self._probe is None:
+            self._footprints[kind] = Footprint()
+            return
+        used: list[Any] = []
+        direction = self._direction()
+        block = {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
+
+        def product() -> Linearisation:
+            point, _, targets = self.linearise(self._function, self._probe)
+            sums = GradientSums()
+            if kind == "curve":
+                assert self._loss is not None
+                point.curve(self._loss, targets, block, sums)
+                used.append({name: rows[0] for name, rows in sums.named().items()})
+            else:
+                pushed = point.push(block) if kind == "push" else point.outputs.unsqueeze(0)
+                point.pull(pushed, sums, list(self._function.leaves))
+            return point
+
+        leaves = self._function.leaves.values()
+        sizes = [leaf.nbytes for leaf in leaves]
+        self._footprints[kind] = measured(product, batch_size(self._probe), sizes)
+        if kind == "curve":
+            assert self._loss is not None
+            shifted, precision = shifted_gradients(self._function, self._loss, self._probe)
+            check_curvature(used[0], self._connected(direction), shifted, precision)
+        elif kind == "push":
+            point, _, _ = self.linearise(self._function, self._probe)
+            shifted, precision = shifted_outputs(self._function, self._probe)
+            check_slopes(point, self._connected(direction), shifted, precision)
+
+    def footprint(self) -> Footprint:
+        """Return what all kinds of derivatives that are in use take together."""
+        total = Footprint()
+        for footprint in self._footprints.values():
+            total = total.plus(footprint)
+        return total
+
+    def structured(self) -> set[str]:
+        """Return the parameters whose factors give the gradients of single samples."""
+        if self._structured is None:
+            if self.mixes or self._probe is None:
+                self._structured = set()
+            else:
+                point, _, _ = self.linearise(self._function, self._probe)
+                self._structured = right_factors(point, point.structured())
+                if self._is_chain and self._structured != point.structured():
+                    self._is_chain = self.is_piecewise_linear = False
+                    self._structured = None
+                    return self.structured()
+        return self._structured
+
+    def findings(self) -> tuple[Any, ...]:
+        """Return what the ranks must agree on."""
+        if self._probe is None:
+            return ()
+        return self._is_chain, self.is_piecewise_linear, self.mixes, self.must_be_whole
+
+    def join(self, findings: Sequence[tuple[Any, ...]]) -> None:
+        """Take over what all ranks have found."""
+        chains, linear, mixing, whole = zip(*(found for found in findings if found), strict=True)
+        self._is_chain, self.is_piecewise_linear = all(chains), all(linear)
+        self.mixes, self.must_be_whole = any(mixing), any(whole)
+
+    def _direction(self) -> dict[str, torch.Tensor]:
+        return some_direction(self._function.leaves)
+
+    def _connected(self, direction: Block) -> dict[str, torch.Tensor]:
+        """Return a direction without the parameters that no gradient reaches (no_grad, detach)."""
+        outputs = self._function(self._probe)[0]
+        if not outputs.requires_grad:
+            return {}
+        leaves = self._function.leaves
+        slopes = torch.autograd.grad(
+            outputs, list(leaves.values()), torch.ones_like(outputs), allow_unused=True
+        )
+        reached = {name for name, s in zip(leaves, slopes, strict=True) if s is not None}
+        return {name: tensor for name, tensor in direction.items() if name in reached}
+
+    def _trace_chain(
+        self, function: ModelFunction, evaluation: BatchEvaluation
+    ) -> ChainLinearisation | None:
+        return trace_chain(evaluation.plain_outputs, function.leaves)
+
+    def _chain_is_right(self, chain: ChainLinearisation) -> bool:
+        """Whether a chain has the derivatives that autograd finds, also by weights it ignores."""
+        evaluation = BatchEvaluation(self._function, self._probe)
+        plain = AutogradLinearisation(evaluation, Choices())
+        return same_derivatives(chain, plain, self._direction(), self._loss, evaluation.targets)
+
+    def _judge(self, loss: Loss, source: Source) -> None:
+        """Let a loss that is known as a function only find out on real data whether it adds up.
+
+        Raises:
+            ArgumentError: It does not, and the data are several batches.
+        """
+        if not isinstance(loss, CallableLoss):
+            return
+        outputs, targets = self._real_outputs(source)
+        kind = loss.judge(outputs, targets, torch_generator(0, "judge"))
+        if kind == "whole" and not source.is_one_batch:
+            raise ArgumentError(
+                "loss",
+                loss,
+                "it is neither the mean nor the sum of its samples' losses, so it cannot be added "
+                "up over batches",
+                "Return the sum over samples (then batches add up), use a torch.nn loss, or give "
+                "all the data as one batch.",
+            )
+
+    def _real_outputs(self, source: Source) -> tuple[torch.Tensor, Any]:
+        """Return outputs and targets of all the data, or of many samples where that is too much."""
+        pieces, used = [], 0
+        for _, batch in source.chunks(2**62 if self.mixes else _ROWS):
+            with torch.no_grad():
+                outputs, targets = self._function.plainly(batch)
+            pieces.append((outputs, targets))
+            used += outputs.nbytes
+            if used > _JUDGED:
+                with torch.no_grad():
+                    pieces = [self._function.plainly(source.some(_ROWS))]
+                break
+        return max(joined(pieces), key=lambda piece: len(piece[0]))

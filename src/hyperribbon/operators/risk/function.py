@@ -1,0 +1,182 @@
+"""A model as a function of some of its parameters: evaluated in private, the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.derivatives.rewriting import twice_differentiable
+from hyperribbon.operators.risk.calling import Forward, call
+from hyperribbon.operators.risk.private import foreign_parameters, private_copy
+
+__all__ = ["ModelFunction"]
+
+
+class ModelFunction:
+    """Outputs and targets of batches at fixed weights, with leaves to differentiate by.
+
+    The weights and buffers are copies: later training does not reach them, and evaluations change
+    nothing of the person's model. Buffers that an evaluation changes are put back before the next.
+
+    Args:
+        model: Any module.
+        names: Parameters that are differentiated by.
+        forward: How the model is called on a batch, or None for the usual ways.
+        weights: Values of parameters and buffers to use instead of the model's, by name.
+        precision: Precision that floating-point tensors are brought to; None for their own.
+
+    Attributes:
+        leaves: The parameters that are differentiated by, as leaf tensors.
+        state: All parameters and buffers by name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: tuple[str, ...],
+        forward: Forward | None = None,
+        weights: Mapping[str, torch.Tensor] | None = None,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        self._names, self._forward, given = names, forward, dict(weights or {})
+        self._theirs = {id(tensor): name for name, tensor in model.named_parameters()}
+        own = self._theirs | {id(tensor): name for name, tensor in model.named_buffers()}
+        self.state: dict[str, torch.Tensor] = {}
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            name = own.get(id(tensor))
+            value = given.get(name, tensor) if name is not None else tensor
+            with torch.inference_mode(False):
+                copy = value.detach().clone()
+                if precision is not None and copy.is_floating_point():
+                    copy = copy.to(precision)
+                if isinstance(tensor, nn.Parameter):
+                    copy = nn.Parameter(copy, requires_grad=name in names)
+            if name is not None:
+                self.state[name] = copy
+            return copy
+
+        self.module = private_copy(model, copied)
+        self.leaves = {name: self.state[name] for name in names}
+        self._buffers = _Buffers(self.module)
+        self._device = self.leaves[names[0]].device.type
+        self._autocast = _ambient_autocast(self._device)
+
+    def at(self, weights: Mapping[str, torch.Tensor]) -> ModelFunction:
+        """Return the same function at other weights, by name; the others stay."""
+        changed = ModelFunction(self.module, self._names, self._forward, weights)
+        changed._autocast = self._autocast
+        return changed
+
+    def in_precision(self, precision: torch.dtype) -> ModelFunction:
+        """Return the same function in another precision, without autocast."""
+        with torch.autocast(self._device, enabled=False):
+            return ModelFunction(self.module, self._names, self._forward, precision=precision)
+
+    def __call__(self, batch: Any) -> tuple[torch.Tensor, Any]:
+        """Return outputs (n, …) and targets of a batch, differentiable by the leaves."""
+        with twice_differentiable():
+            return self.plainly(batch)
+
+    def plainly(self, batch: Any) -> tuple[torch.Tensor, Any]:
+        """Return the same with the kernels that the model asks for."""
+        self._buffers.restore()
+        with self._autocast():
+            outputs, targets = call(self.module, batch, self._forward)
+        return self._checked(outputs), targets
+
+    def pushed(self, batch: Any, directions: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return J v of a batch by forward mode, for directions v by name.
+
+        Raises:
+            RuntimeError: An operation has no rule for forward mode.
+        """
+        forward_mode = torch.autograd.forward_ad
+        self._buffers.restore()
+        with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._autocast():
+            duals = {
+                name: forward_mode.make_dual(self.leaves[name].detach(), direction)
+                for name, direction in directions.items()
+            }
+            called = functional_call(_Called(self.module, batch, self._forward), _inner(duals), ())
+            tangent = forward_mode.unpack_dual(self._checked(called[0])).tangent
+            outputs = self._checked(called[0])
+            return outputs.new_zeros(outputs.shape) if tangent is None else tangent.detach()
+
+    def reaches_outside(self, outputs: torch.Tensor) -> list[str]:
+        """Return the person's own parameters that outputs depend on, around the private copy."""
+        return foreign_parameters(outputs, self._theirs)
+
+    def has_changed(self) -> list[str]:
+        """Return the leaves that an evaluation has written to."""
+        return [name for name, leaf in self.leaves.items() if leaf._version > 0]
+
+    def _checked(self, outputs: Any) -> torch.Tensor:
+        if not isinstance(outputs, torch.Tensor):
+            raise ArgumentError(
+                "model",
+                type(outputs).__name__,
+                "its output is not a tensor",
+                "Pick the tensor with forward=lambda model, batch: model(batch[0]).logits.",
+            )
+        if outputs.ndim == 0 or len(outputs) == 0:
+            raise ArgumentError(
+                "model", outputs, "its output has no sample axis", "Return shape (n, …)."
+            )
+        wanted = next(iter(self.leaves.values())).dtype
+        return outputs if outputs.dtype == wanted else outputs.to(wanted)
+
+
+class _Called(nn.Module):
+    """A module with the way it is called, for `functional_call`."""
+
+    def __init__(self, model: nn.Module, batch: Any, forward: Forward | None) -> None:
+        super().__init__()
+        self.model = model
+        self._batch, self._way = batch, forward
+
+    def forward(self) -> Any:
+        return call(self.model, self._batch, self._way)
+
+
+def _inner(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"model.{name}": tensor for name, tensor in named.items()}
+
+
+class _Buffers:
+    """The buffers of a private module, put back when an evaluation has changed them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        for part in module.modules():
+            for key, tensor in part._buffers.items():
+                if tensor is not None:
+                    self._places.append((part._buffers, key, tensor.clone()))
+        self._seen = [(owner[key], owner[key]._version) for owner, key, _ in self._places]
+
+    def restore(self) -> None:
+        """Put back what was changed since the last time."""
+        for index, (owner, key, saved) in enumerate(self._places):
+            tensor, version = self._seen[index]
+            if owner[key] is not tensor or tensor._version != version:
+                owner[key] = saved.clone()
+                self._seen[index] = owner[key], owner[key]._version
+
+
+def _ambient_autocast(device: str) -> Callable[[], Any]:
+    """Return the autocast that is in force now, to be entered again later."""
+    enabled = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device)
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
+            yield
+
+    return entered

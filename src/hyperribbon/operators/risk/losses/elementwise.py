@@ -1,0 +1,401 @@
+"""Losses that are sums over the elements of the outputs, by their second derivatives."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.risk.losses.base import Loss, no_root, one_element_each, wide, zero_rows
+
+__all__ = [
+    "AbsoluteError",
+    "BinaryCrossEntropy",
+    "Elementwise",
+    "GaussianLikelihood",
+    "HingeEmbedding",
+    "Huber",
+    "MultiLabelSoftMargin",
+    "PoissonLikelihood",
+    "ProbabilityCrossEntropy",
+    "SmoothAbsoluteError",
+    "SoftMargin",
+    "SquaredError",
+]
+
+
+class Elementwise(Loss):
+    """A loss Σ ℓ(f, y) over the elements of outputs f and targets y of one shape.
+
+    Args:
+        module: The torch.nn loss whose options it has.
+
+    Attributes:
+        is_curved: Whether the second derivative is not zero throughout.
+    """
+
+    is_curved = True
+
+    def __init__(self, module: nn.Module) -> None:
+        self.reduction = str(module.reduction)
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when outputs and targets differ in shape (torch would broadcast them)."""
+        if isinstance(targets, torch.Tensor) and targets.shape == outputs.shape:
+            return
+        remedy = "Give targets of the same shape."
+        if targets is None:
+            remedy = "Give data with targets, or return them from forward=."
+        elif isinstance(targets, torch.Tensor) and targets.numel() == outputs.numel():
+            remedy = (
+                f"Reshape one of them, for example the outputs: forward=lambda model, batch: "
+                f"(model(batch[0]).reshape({_shape(targets)}), batch[1])."
+            )
+        raise ArgumentError(
+            "targets", targets, f"the outputs have shape {tuple(outputs.shape)}", remedy
+        )
+
+    def amount(self, outputs: torch.Tensor, targets: Any) -> float:
+        """Return the number of elements."""
+        return float(outputs.numel())
+
+    def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return the sum over the elements."""
+        outputs = wide(outputs)
+        return self.summed(outputs, targets.to(outputs.dtype))
+
+    @abstractmethod
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return Σ ℓ(f, y)."""
+
+    @abstractmethod
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return ∂²ℓ/∂f² of every element."""
+
+    def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
+        """Return the second derivatives times u."""
+        if not self.is_curved:
+            return torch.zeros_like(block)
+        return (self.second(wide(outputs), targets) * block).to(block.dtype)
+
+    def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return the square roots of the second derivatives, one row an element.
+
+        Raises:
+            ArgumentError: One of them is negative.
+        """
+        if not self.is_curved:
+            return zero_rows(outputs)
+        second = self.second(wide(outputs), targets)
+        if bool((second < 0).any()):
+            raise no_root(self)
+        return one_element_each(second.sqrt().to(outputs.dtype))
+
+
+class SquaredError(Elementwise):
+    """Σ (f − y)², whose curvature is 2."""
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return Σ (f − y)²."""
+        return F.mse_loss(outputs, targets, reduction="sum")
+
+    def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return 2(f − y)."""
+        return (2 * (wide(outputs) - targets)).to(outputs.dtype)
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return 2."""
+        return torch.full_like(outputs, 2.0)
+
+
+class AbsoluteError(Elementwise):
+    """Σ |f − y|, without curvature."""
+
+    is_curved = False
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return Σ |f − y|."""
+        return F.l1_loss(outputs, targets, reduction="sum")
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return 0."""
+        return torch.zeros_like(outputs)
+
+
+class SmoothAbsoluteError(Elementwise):
+    """(f − y)²/(2β) below β and |f − y| − β/2 above."""
+
+    def __init__(self, module: nn.SmoothL1Loss) -> None:
+        super().__init__(module)
+        self._beta = float(module.beta)
+        self.is_curved = self._beta > 0
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the elements."""
+        return F.smooth_l1_loss(outputs, targets, reduction="sum", beta=self._beta)
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return 1/β where |f − y| < β, else 0."""
+        return ((outputs - targets).abs() < self._beta).to(outputs.dtype) / self._beta
+
+
+class Huber(Elementwise):
+    """(f − y)²/2 below δ and δ(|f − y| − δ/2) above."""
+
+    def __init__(self, module: nn.HuberLoss) -> None:
+        super().__init__(module)
+        self._delta = float(module.delta)
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the elements."""
+        return F.huber_loss(outputs, targets, reduction="sum", delta=self._delta)
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return 1 where |f − y| < δ, else 0."""
+        return ((outputs - targets).abs() < self._delta).to(outputs.dtype)
+
+
+class BinaryCrossEntropy(Elementwise):
+    """Cross-entropy of independent sigmoids, with optional weights."""
+
+    def __init__(self, module: nn.BCEWithLogitsLoss) -> None:
+        super().__init__(module)
+        self._weight, self._positive = module.weight, module.pos_weight
+        self.is_convex = all(
+            weight is None or bool((weight >= 0).all()) for weight in (self._weight, self._positive)
+        )
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when shapes differ, or a weight belongs to single samples."""
+        super().check(outputs, targets)
+        for weight in (self._weight, self._positive):
+            check_shared("loss", weight, outputs)
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed binary cross-entropy."""
+        return F.binary_cross_entropy_with_logits(
+            outputs,
+            targets,
+            weight=None if self._weight is None else self._weight.to(outputs),
+            pos_weight=None if self._positive is None else self._positive.to(outputs),
+            reduction="sum",
+        )
+
+    def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return w·((1 − y)·σ(f) − pos_weight·y·σ(−f)), exact where σ rounds to one."""
+        f = wide(outputs)
+        y = targets.to(f.dtype)
+        positive = y if self._positive is None else y * self._positive.to(f)
+        slope = (1 - y) * torch.sigmoid(f) - positive * torch.sigmoid(-f)
+        slope = slope if self._weight is None else slope * self._weight.to(f)
+        return slope.to(outputs.dtype)
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return w·(1 + (pos_weight − 1)·y)·σ(f)σ(−f)."""
+        second = torch.sigmoid(outputs) * torch.sigmoid(-outputs)
+        if self._positive is not None:
+            second = second * (1 + (self._positive.to(outputs) - 1) * targets)
+        return second if self._weight is None else second * self._weight.to(outputs)
+
+
+class ProbabilityCrossEntropy(Elementwise):
+    """Binary cross-entropy −y log p − (1 − y) log(1 − p) of outputs that are probabilities p."""
+
+    def __init__(self, module: nn.BCELoss) -> None:
+        super().__init__(module)
+        self._weight = module.weight
+        self.is_convex = self._weight is None or bool((self._weight >= 0).all())
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when shapes differ, or where the loss is infinite and torch cuts it off."""
+        super().check(outputs, targets)
+        check_shared("loss", self._weight, outputs)
+        remedy = "Return logits and use BCEWithLogitsLoss, which is exact there too."
+        if bool(((outputs < 0) | (outputs > 1)).any()):
+            raise ArgumentError(
+                "model", outputs, "BCELoss takes probabilities, and some are not", remedy
+            )
+        if bool((((outputs == 0) & (targets > 0)) | ((outputs == 1) & (targets < 1))).any()):
+            raise ArgumentError(
+                "model",
+                outputs,
+                "a probability is exactly 0 or 1 against its target, where BCELoss is infinite",
+                remedy,
+            )
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed binary cross-entropy."""
+        weight = None if self._weight is None else self._weight.to(outputs)
+        return F.binary_cross_entropy(outputs, targets, weight=weight, reduction="sum")
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return w·(y/p² + (1 − y)/(1 − p)²)."""
+        targets = targets.to(outputs.dtype)
+        second = torch.where(targets > 0, targets / outputs.square(), 0)
+        second = second + torch.where(targets < 1, (1 - targets) / (1 - outputs).square(), 0)
+        return second if self._weight is None else second * self._weight.to(outputs)
+
+
+class PoissonLikelihood(Elementwise):
+    """−log p(y) of counts y with rate e^f, or f + ε itself, up to a constant."""
+
+    def __init__(self, module: nn.PoissonNLLLoss) -> None:
+        super().__init__(module)
+        self._is_log, self._full, self._eps = module.log_input, module.full, float(module.eps)
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when shapes differ or a count is negative."""
+        super().check(outputs, targets)
+        if bool((targets < 0).any()):
+            raise ArgumentError(
+                "targets", targets, "counts are not negative", "Use another loss for such targets."
+            )
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed loss."""
+        return F.poisson_nll_loss(
+            outputs,
+            targets,
+            log_input=self._is_log,
+            full=self._full,
+            eps=self._eps,
+            reduction="sum",
+        )
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return e^f, or y/(f + ε)²."""
+        return outputs.exp() if self._is_log else targets / (outputs + self._eps).square()
+
+
+class SoftMargin(Elementwise):
+    """Σ log(1 + e^(−yf)) of targets ±1."""
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed loss."""
+        return -F.logsigmoid(targets * outputs).sum()
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return y²σ(yf)σ(−yf)."""
+        margin = outputs * targets
+        return torch.sigmoid(margin) * torch.sigmoid(-margin) * targets * targets
+
+
+class HingeEmbedding(Elementwise):
+    """Distances f of pairs: f where y = 1 and max(0, margin − f) where y = −1."""
+
+    is_curved = False
+
+    def __init__(self, module: nn.HingeEmbeddingLoss) -> None:
+        super().__init__(module)
+        self._margin = float(module.margin)
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed loss."""
+        return F.hinge_embedding_loss(outputs, targets, margin=self._margin, reduction="sum")
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return 0."""
+        return torch.zeros_like(outputs)
+
+
+class MultiLabelSoftMargin(Elementwise):
+    """Binary cross-entropy of sigmoids, averaged over the last axis of outputs (n, …, C)."""
+
+    def __init__(self, module: nn.MultiLabelSoftMarginLoss) -> None:
+        super().__init__(module)
+        self._weight = module.weight
+        self.is_convex = self._weight is None or bool((self._weight >= 0).all())
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when shapes differ, there is no axis of labels, or weights are of samples."""
+        super().check(outputs, targets)
+        if outputs.ndim < 2:
+            raise ArgumentError(
+                "model", outputs, "its outputs have no axis of labels", "Return shape (n, C)."
+            )
+        check_shared("loss", self._weight, outputs)
+
+    def amount(self, outputs: torch.Tensor, targets: Any) -> float:
+        """Return the number of averages over labels."""
+        return outputs.numel() / outputs.shape[-1]
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed averages."""
+        weight = None if self._weight is None else self._weight.to(outputs)
+        return F.multilabel_soft_margin_loss(outputs, targets, weight=weight, reduction="sum")
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return w·σ(f)σ(−f)/C."""
+        second = torch.sigmoid(outputs) * torch.sigmoid(-outputs) / outputs.shape[-1]
+        return second if self._weight is None else second * self._weight.to(outputs)
+
+
+class GaussianLikelihood(Elementwise):
+    """½ log v + (f − y)²/(2v) of targets (y, v), a pair of values and variances."""
+
+    def __init__(self, module: nn.GaussianNLLLoss) -> None:
+        super().__init__(module)
+        self._full, self._eps = module.full, float(module.eps)
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when there is no pair of values and variances, or their shapes do not fit."""
+        if not isinstance(targets, tuple) or len(targets) != 2:
+            raise ArgumentError(
+                "targets",
+                targets,
+                "GaussianNLLLoss takes outputs, values and variances",
+                "Give targets as a pair (values, variances); for a variance that the model "
+                "predicts, loss=lambda f, y: F.gaussian_nll_loss(f[:, 0], y, f[:, 1].exp()).",
+            )
+        super().check(outputs, targets[0])
+        try:
+            self._variance(outputs, targets).expand(outputs.shape)
+        except RuntimeError:
+            raise ArgumentError(
+                "targets",
+                targets[1],
+                f"such variances do not fit outputs of shape {tuple(outputs.shape)}",
+                "Give one variance an output, or one a sample.",
+            ) from None
+
+    def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return the summed loss."""
+        outputs = wide(outputs)
+        values, variances = (target.to(outputs.dtype) for target in targets)
+        return F.gaussian_nll_loss(
+            outputs, values, variances, full=self._full, eps=self._eps, reduction="sum"
+        )
+
+    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the summed loss."""
+        return self.total(outputs, targets)
+
+    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return 1/v."""
+        return (1 / self._variance(outputs, targets)).expand(outputs.shape)
+
+    def _variance(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        variance = targets[1].to(outputs.dtype).clamp(min=self._eps)
+        return variance.unsqueeze(-1) if variance.ndim < outputs.ndim else variance
+
+
+def check_shared(argument: str, weight: torch.Tensor | None, outputs: torch.Tensor) -> None:
+    """Raise when weights are not the same for every sample."""
+    if weight is None or weight.ndim < outputs.ndim or (weight.ndim and weight.shape[0] == 1):
+        return
+    raise ArgumentError(
+        argument,
+        weight,
+        "its weights belong to single samples, so they would not follow the samples when the data "
+        "are cut",
+        "Put the weights beside the targets: data=(x, (y, w)) and "
+        "loss=lambda f, t: F.mse_loss(f, t[0], weight=t[1], reduction='sum').",
+    )
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return ", ".join(["-1", *map(str, tensor.shape[1:])])

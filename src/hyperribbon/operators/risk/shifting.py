@@ -1,0 +1,99 @@
+"""A model's outputs and gradients at shifted weights, for finite differences.
+
+In float64 where the model and the loss run there: the differences are then good to several digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from hyperribbon.operators.derivatives.verification import Shifted
+from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.losses import Loss
+
+__all__ = ["shifted_gradients", "shifted_outputs"]
+
+
+def shifted_outputs(function: ModelFunction, batch: Any) -> tuple[Shifted, torch.dtype]:
+    """Return outputs as a function of the direction and step, and their precision."""
+
+    def outputs(exact: ModelFunction, samples: Any) -> Mapping[str, torch.Tensor]:
+        with torch.no_grad():
+            return {"outputs": exact.plainly(samples)[0]}
+
+    return _in_best_precision(function, batch, outputs)
+
+
+def shifted_gradients(
+    function: ModelFunction, loss: Loss, batch: Any
+) -> tuple[Shifted, torch.dtype]:
+    """Return gradients of the summed loss as a function of direction and step, and the precision.
+
+    Gradients are those that training would see: of the model as it is, by first derivatives.
+    """
+
+    def gradients(exact: ModelFunction, samples: Any) -> Mapping[str, torch.Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            total = loss.total(*exact.plainly(samples))
+        leaves = exact.leaves
+        if not total.requires_grad:
+            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        found = torch.autograd.grad(
+            total, list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        return dict(zip(leaves, found, strict=True))
+
+    return _in_best_precision(function, batch, gradients)
+
+
+def _in_best_precision(
+    function: ModelFunction,
+    batch: Any,
+    evaluate: Callable[[ModelFunction, Any], Mapping[str, torch.Tensor]],
+) -> tuple[Shifted, torch.dtype]:
+    own = next(iter(function.leaves.values())).dtype
+    for precision in (torch.float64, own):
+        exact, samples = function.in_precision(precision), _brought(batch, precision)
+        try:
+            evaluate(exact, samples)
+        except Exception:
+            if precision == own:
+                raise
+            continue
+        return _Shifting(exact, samples, evaluate), precision
+    raise AssertionError("a model runs in its own precision")
+
+
+class _Shifting:
+    """Moves the leaves of a private function along a direction and evaluates it there."""
+
+    def __init__(
+        self,
+        function: ModelFunction,
+        batch: Any,
+        evaluate: Callable[[ModelFunction, Any], Mapping[str, torch.Tensor]],
+    ) -> None:
+        self._function, self._batch, self._evaluate = function, batch, evaluate
+        self._here = {name: leaf.detach().clone() for name, leaf in function.leaves.items()}
+
+    def __call__(
+        self, direction: Mapping[str, torch.Tensor], step: float
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the results at θ + step·v."""
+        with torch.no_grad():
+            for name, tensor in direction.items():
+                leaf = self._function.leaves[name]
+                leaf.copy_(self._here[name] + step * tensor.to(leaf))
+        return self._evaluate(self._function, self._batch)
+
+
+def _brought(batch: Any, precision: torch.dtype) -> Any:
+    def convert(leaf: Any) -> Any:
+        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.to(precision) if floating else leaf
+
+    return tree_map(convert, batch)
