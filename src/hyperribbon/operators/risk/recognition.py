@@ -11,7 +11,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.risk.cross_entropy import CrossEntropy
-from hyperribbon.operators.risk.losses import elementwise, labels
+from hyperribbon.operators.risk.losses import binary, elementwise, labels
 from hyperribbon.operators.risk.losses.base import Loss
 from hyperribbon.operators.risk.losses.callables import CallableLoss
 
@@ -20,16 +20,16 @@ __all__ = ["recognise"]
 _CLOSED: dict[type[nn.Module], Callable[[Any], Loss]] = {
     nn.CrossEntropyLoss: CrossEntropy,
     nn.MSELoss: elementwise.SquaredError,
-    nn.BCEWithLogitsLoss: elementwise.BinaryCrossEntropy,
-    nn.BCELoss: elementwise.ProbabilityCrossEntropy,
+    nn.BCEWithLogitsLoss: binary.BinaryCrossEntropy,
+    nn.BCELoss: binary.ProbabilityCrossEntropy,
     nn.L1Loss: elementwise.AbsoluteError,
     nn.SmoothL1Loss: elementwise.SmoothAbsoluteError,
     nn.HuberLoss: elementwise.Huber,
     nn.PoissonNLLLoss: elementwise.PoissonLikelihood,
     nn.GaussianNLLLoss: elementwise.GaussianLikelihood,
-    nn.SoftMarginLoss: elementwise.SoftMargin,
-    nn.HingeEmbeddingLoss: elementwise.HingeEmbedding,
-    nn.MultiLabelSoftMarginLoss: elementwise.MultiLabelSoftMargin,
+    nn.SoftMarginLoss: binary.SoftMargin,
+    nn.HingeEmbeddingLoss: binary.HingeEmbedding,
+    nn.MultiLabelSoftMarginLoss: binary.MultiLabelSoftMargin,
     nn.NLLLoss: labels.LogLikelihood,
     nn.KLDivLoss: labels.Divergence,
     nn.MultiMarginLoss: labels.MultiMargin,
