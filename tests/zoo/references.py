@@ -41,7 +41,7 @@ class Reference:
     """
 
     def __init__(self, network: Network, precision: torch.dtype = torch.float64) -> None:
-        self.network, self._step = network, _STEPS[precision]
+        self.network, self.step = network, _STEPS[precision]
         named = [(n, p) for n, p in network.model.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
         self.weights = [parameter for _, parameter in named]
@@ -147,10 +147,10 @@ class Reference:
         columns = []
         for column in block.T:
             terms = [
-                factor * self._gradient_moved(count * self._step * column)
+                factor * self._gradient_moved(count * self.step * column)
                 for count, factor in ((1, 8), (-1, -8), (2, -1), (-2, 1))
             ]
-            columns.append(torch.stack(terms).sum(0) / (12 * self._step))
+            columns.append(torch.stack(terms).sum(0) / (12 * self.step))
         return torch.stack(columns, 1)
 
     def ggn(self, block: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,9 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -143,7 +145,9 @@ def _same_object(a: Any, b: Any) -> bool:
         return a is b or (type(a) is torch.Tensor and a.data_ptr() == b.data_ptr() != 0)
     if isinstance(a, int | float | str) or a is None:
         return a == b
-    return a is b or (callable(a) and a == b)
+    if isinstance(a, ref) and isinstance(b, ref):
+        return a() is b()
+    return a is b or (isinstance(a, MethodType) and a == b)
 
 
 def _differences(before: dict[str, _Picture], after: dict[str, _Picture]) -> list[str]:
