@@ -60,6 +60,17 @@ def test_covariance_of_gradients_with_outputs_of_one_axis():
     assert distance(operator.gram().diagonal(), rows.square().sum(1) / 5) < 1e-9
 
 
+@pytest.mark.parametrize("memory", [None, 1e3, 1e4])
+def test_a_loss_whose_curvature_is_zero(memory):
+    """Some products are one number written out by strides, which cannot be added to in place."""
+    model = nn.Sequential(nn.PReLU(), nn.Linear(4, 1), nn.Flatten(0))
+    x, y = torch.randn(12, 4).double(), torch.randn(12).double()
+    truth = reference(model, nn.L1Loss(), x, y)
+    operator = hr.Hessian(model, nn.L1Loss(), (x, y), memory=memory)
+    assert distance(operator @ truth.block, truth.curved) < 1e-9
+    assert not (hr.GGN(model, nn.L1Loss(), (x, y), memory=memory) @ truth.block).any()
+
+
 class Autocasting(nn.Module):
     """A model that does its inner products in bfloat16."""
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hyperribbon as hr
 from zoo.checking import ONE, check_ggn, check_hessian, mlp, or_refused, points, reference
 from zoo.references import distance
-from zoo.untouched import still_trains
+from zoo.untouched import still_trains, untouched
 from zoo.unusual import Centred, OnceDifferentiable, TwoNames
 
 # A model that is not left alone
@@ -91,7 +91,59 @@ def test_the_last_row_as_padding_has_no_curvature():
     assert operator.trace() == pytest.approx(float(truth.ggn_diagonal().sum()), rel=1e-9)
 
 
-# Second derivatives that torch has not, or has wrong
+class Writing(nn.Module):
+    """A model that changes the tensor it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x.mul_(2))
+
+
+def test_a_model_that_writes_into_its_inputs():
+    model, (x, y) = Writing(), points()
+    truth = reference(model.body, nn.CrossEntropyLoss(), 2 * x, y)
+    for memory in (None, ONE):
+        with untouched(model, x, y), or_refused():
+            operator = hr.Hessian(model, nn.CrossEntropyLoss(), (x, y), memory=memory)
+            assert distance(operator @ truth.block, truth.curved) < 1e-9
+
+
+# Derivatives that torch has not, or has wrong
+
+
+class Patches(nn.Module):
+    """Images as sequences of pixels behind batch norm, as a vision transformer reads them.
+
+    On a batch of one image torch's gradient of the norm's weights is wrong: the gradient that
+    arrives there is transposed in memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm2d(2), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(x).flatten(2).transpose(1, 2).flatten(1))
+
+
+@pytest.mark.parametrize("memory", [None, ONE])
+def test_batch_norm_of_a_single_image(memory):
+    model, y = Patches().double().eval(), torch.tensor([0, 1, 2])
+    x = torch.randn(3, 2, 2, 2).double()
+    for check in (check_hessian, check_ggn):
+        with or_refused():
+            check(model, nn.CrossEntropyLoss(), x, y, memory=memory)
+    truth = reference(model, nn.CrossEntropyLoss(), x, y)
+    rows = truth.sample_gradients()
+    with or_refused():
+        operator = hr.GradientCovariance(
+            model, nn.CrossEntropyLoss(), (x, y), centered=False, memory=memory
+        )
+        expected = float(rows.square().sum()) / len(rows)
+        assert operator.trace() == pytest.approx(expected, rel=1e-9)
 
 
 def test_an_activation_that_can_be_differentiated_only_once():
