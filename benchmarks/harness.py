@@ -32,7 +32,11 @@ memory, a ratio of products, a scaling exponent) or without bounds, for a table.
 
 `python -m benchmarks` runs everything, `python -m benchmarks operators "spectra/top ten"` a module
 or single rows. Results go to benchmarks/results/<module>.json. A target that is missed is shown as
-missed; the exit status is 1 when answers disagree or a row breaks.
+missed; the exit status is 1 when answers disagree or a row breaks. A module may hold a function
+`summary(results)` that returns one more table of all its rows.
+
+With `--quick` modules measure less where they can, races take three rounds at most, and nothing is
+written: a look, not a result.
 """
 
 from __future__ import annotations
@@ -61,13 +65,22 @@ __all__ = [
     "Contender",
     "Limit",
     "Measure",
+    "QUICK",
     "Race",
+    "is_quick",
+    "limit_line",
     "peak_memory",
     "relative_difference",
     "run_rows",
 ]
 
 RESULTS = Path(__file__).parent / "results"
+QUICK = "HYPERRIBBON_BENCH_QUICK"
+
+
+def is_quick() -> bool:
+    """Whether a look is wanted rather than a result."""
+    return bool(os.environ.get(QUICK))
 
 
 @dataclass(frozen=True)
@@ -114,23 +127,31 @@ class Limit:
 
     Attributes:
         name: What it is.
-        value: The number.
+        value: The number; None when it could not be measured.
         low: Lower bound, or None.
         high: Upper bound, or None.
         unit: Its unit.
+        note: What a reader has to know beside it.
+        agrees: Whether the answer behind it is right; a wrong one is not timed.
     """
 
     name: str
-    value: float
+    value: float | None
     low: float | None = None
     high: float | None = None
     unit: str = ""
+    note: str = ""
+    agrees: bool = True
 
     @property
     def verdict(self) -> str:
-        """Return "met", "missed", or "" when there is no bound."""
+        """Return "met", "missed", "disagrees", or "" when there is no bound."""
+        if not self.agrees:
+            return "disagrees"
         if self.low is None and self.high is None:
             return ""
+        if self.value is None:
+            return "missed"
         low = -float("inf") if self.low is None else self.low
         high = float("inf") if self.high is None else self.high
         return "met" if low <= self.value <= high else "missed"
@@ -196,7 +217,12 @@ def _memory_line(key: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {key}")
 
 
-def run_rows(module: str, rows: list[Race | Measure], console: Console) -> bool:
+def run_rows(
+    module: str,
+    rows: list[Race | Measure],
+    console: Console,
+    summary: Callable[[list[dict[str, Any]]], Table] | None = None,
+) -> bool:
     """Run rows, print them, write their JSON; return whether all answers agreed."""
     table = Table(title=f"{module} ({torch.get_num_threads()} threads)", title_justify="left")
     for column in ("row", "who", "median", "times ours", "target", "verdict", "notes"):
@@ -215,7 +241,10 @@ def run_rows(module: str, rows: list[Race | Measure], console: Console) -> bool:
             table.add_row(row.name if index == 0 else "", *_cells(line))
         table.add_section()
     console.print(table)
-    _write(module, results)
+    if summary is not None:
+        console.print(summary(results))
+    if not is_quick():
+        _write(module, results)
     return sound
 
 
@@ -234,9 +263,10 @@ def _run_race(race: Race) -> list[dict[str, Any]]:
     times: dict[str, list[float]] = {
         name: [firsts[name]] if c.repeats == 0 else [] for name, c in agreeing.items()
     }
-    for turn in range(race.repeats):
+    rounds = min(race.repeats, 3) if is_quick() else race.repeats
+    for turn in range(rounds):
         for name, contender in agreeing.items():
-            if turn < (race.repeats if contender.repeats is None else contender.repeats):
+            if turn < (rounds if contender.repeats is None else contender.repeats):
                 gc.collect()
                 start = time.perf_counter()
                 contender.run(states[name])
@@ -265,9 +295,12 @@ def _run_race(race: Race) -> list[dict[str, Any]]:
 
 
 def _run_measure(measure: Measure) -> list[dict[str, Any]]:
-    return [
-        {"who": limit.name, **asdict(limit), "verdict": limit.verdict} for limit in measure.run()
-    ]
+    return [limit_line(limit) for limit in measure.run()]
+
+
+def limit_line(limit: Limit) -> dict[str, Any]:
+    """Return what is written of a limit."""
+    return {"who": limit.name, **asdict(limit), "verdict": limit.verdict}
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:
@@ -277,8 +310,8 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
     if "value" in line:
         bounds = [f"≥ {line['low']:.3g}"] if line["low"] is not None else []
         bounds += [f"≤ {line['high']:.3g}"] if line["high"] is not None else []
-        shown = f"{line['value']:.4g} {line['unit']}".strip()
-        return [line["who"], shown, "", ", ".join(bounds), line["verdict"], ""]
+        value = "" if line["value"] is None else f"{line['value']:.4g} {line['unit']}".strip()
+        return [line["who"], value, "", ", ".join(bounds), line["verdict"], line["note"]]
     median = f"{line['median']:.4g} s" if "median" in line else ""
     ratio = f"{line['ratio']:.2f}" if "ratio" in line else ""
     target = f"≥ {line['target']:g}" if line.get("target") is not None else ""

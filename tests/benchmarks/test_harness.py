@@ -117,3 +117,27 @@ def test_running_one_row_keeps_the_others_in_the_file(harness):
 def test_peak_memory_counts_what_was_freed_again(harness):
     rise = harness.peak_memory(np.ones, 20_000_000)
     assert rise == pytest.approx(160e6, rel=0.1)
+
+
+def test_a_number_that_could_not_be_measured_misses_its_limit(harness):
+    limit = harness.Limit("time", None, high=1.0, note="fails: no such kernel")
+    sound, rows, text = run(harness, [harness.Measure("row", lambda: [limit])])
+    assert sound
+    assert rows[0]["lines"][0]["verdict"] == "missed"
+    assert "fails: no such kernel" in text
+
+
+def test_a_limit_whose_answer_is_wrong_makes_the_run_unsound(harness):
+    limit = harness.Limit("time", 0.5, high=1.0, agrees=False)
+    sound, rows, _ = run(harness, [harness.Measure("row", lambda: [limit])])
+    assert not sound
+    assert rows[0]["lines"][0]["verdict"] == "disagrees"
+
+
+def test_a_quick_look_takes_few_rounds_and_writes_nothing(harness, monkeypatch):
+    monkeypatch.setenv(harness.QUICK, "1")
+    calls = []
+    row = race(harness, {}, ours=harness.Contender(lambda work: calls.append(1) or 1.0), repeats=9)
+    assert harness.run_rows("example", [row], Console(file=io.StringIO()))
+    assert len(calls) == 1 + 3
+    assert not list(harness.RESULTS.iterdir())

@@ -1,0 +1,256 @@
+"""Products on the networks people have, in gradients, beside those of other libraries.
+
+The unit is one `torch.autograd.grad` of the mean loss of the same network on the same batch. A
+product of ours is timed at its default settings in its steady state; what it takes to build the
+operator and multiply once (in a process that has done so before) is told beside it. Every answer is compared first with a double backward
+in double precision; memory is the rise of resident memory in a process of its own, above the
+network and its data. On one thread (OMP_NUM_THREADS=1) times are those of the processor, which hold
+on a busy machine too. `python -m benchmarks --profile lstm` shows where the time of a row goes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import nn
+
+import hyperribbon as hr
+from benchmarks.harness import Limit, Measure, is_quick, peak_memory, relative_difference
+from benchmarks.models import NETWORKS, Subject
+from benchmarks.products import (
+    OURS,
+    WAYS,
+    Entry,
+    directions,
+    exact_products,
+    peak_of,
+    peak_of_pairs,
+    take_turns,
+)
+
+MB = 1e6
+PAIRS = 10
+
+
+@dataclass(frozen=True)
+class Network:
+    """A row: the network, the limits it is held to and the help peers need.
+
+    Attributes:
+        name: Its name in `NETWORKS`.
+        hessian: A Hessian product, in gradients, at most.
+        ggn: A Gauss-Newton product, in gradients, at most.
+        hessian_ahead: curvlinops' time over ours, at least.
+        ggn_ahead: The same for Gauss-Newton products.
+        help: What peers need that do not run as they are, a name in `HELPS`.
+        columns: Vectors multiplied at once; times are then those of one vector.
+        tolerance: How far answers may lie from the exact ones. Rounding moves an input of a
+            rectifier by a few ε, so a share of about (depth · ε) of them changes sides, which moves
+            a product by the root of that share: √(20 · 1.2e-7) = 1.5e-3 for 20 layers of
+            rectifiers, each with millions of inputs.
+    """
+
+    name: str
+    hessian: float = 2.3
+    ggn: float = 1.6
+    hessian_ahead: float = 1.5
+    ggn_ahead: float = 1.35
+    help: str = ""
+    columns: int | None = None
+    tolerance: float = 1e-4
+
+    @property
+    def row(self) -> str:
+        """The name of the row."""
+        return self.name if self.columns is None else f"{self.name}, {self.columns} vectors"
+
+
+LIST = [
+    Network("resnet20", tolerance=1.5e-3),
+    Network("nanogpt", help="plain attention"),
+    Network("vit", help="plain attention"),
+    Network("lstm", hessian=4.5, ggn=2.4, help="no oneDNN"),
+    Network("minilm", hessian=2.6, ggn=1.8, ggn_ahead=1.15, help="plain attention"),
+    Network("resemblyzer", hessian=4.5, ggn=2.4, help="no oneDNN"),
+    Network("gelu mlp"),
+    Network("mnist mlp"),
+    Network("nanogpt", help="plain attention", columns=16),
+    Network("gelu mlp", columns=16),
+]
+
+
+def measure(network: Network) -> list[Limit]:
+    """Return all numbers of one network."""
+    subject = NETWORKS[network.name]()
+    vectors = directions(subject, network.columns)
+    dtype = torch.float32 if is_quick() else torch.float64
+    exact = exact_products(subject, vectors, network.help, dtype)
+    entries = {
+        name: Entry.start(name, subject, vectors, network.help)
+        for name in WAYS
+        if network.columns is None or "eigenthings" not in name
+    }
+    apart = {
+        name: relative_difference(entry.answer, exact[name.split(",")[0]])
+        for name, entry in entries.items()
+        if name != "gradient" and entry.answer is not None
+    }
+    timed = {
+        name: entry
+        for name, entry in entries.items()
+        if entry.multiply is not None and apart.get(name, 0.0) <= network.tolerance
+    }
+    for name in OURS:  # the second product may still prepare something for those to come
+        if name in timed:
+            timed[name]()
+    seconds, least = (8, 3) if is_quick() else (40, 5)
+    times = take_turns(timed, seconds if network.columns is None else 2 * seconds, least)
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    for name in OURS:
+        if name in timed:
+            medians[f"{name}: built, first product"] = statistics.median(
+                Entry.start(name, subject, vectors, "").first for _ in range(1 if is_quick() else 3)
+            )
+    return _limits(network, entries, apart, medians, subject)
+
+
+def _limits(
+    network: Network,
+    entries: Mapping[str, Entry],
+    apart: Mapping[str, float],
+    medians: Mapping[str, float],
+    subject: Subject,
+) -> list[Limit]:
+    unit, share = medians["gradient"], network.columns or 1
+    highs = {"hessian": network.hessian, "ggn": network.ggn}
+    lows = {"hessian": network.hessian_ahead, "ggn": network.ggn_ahead}
+    limits = [
+        Limit("gradient", 1e3 * unit, unit="ms"),
+        Limit("gradient: peak memory", _peak(network, entries["gradient"]), unit="MB"),
+    ]
+    for name, entry in entries.items():
+        if name == "gradient":
+            continue
+        high = highs.get(name)
+        if entry.multiply is None:
+            limits.append(Limit(name, None, high=high, note=f"fails: {entry.error}"))
+            continue
+        matrix, *peer = name.split(", ")
+        agrees = apart[name] <= network.tolerance
+        value = medians[name] / unit / share if agrees else None
+        note = f"with {entry.help}; as it is it fails: {entry.error}" if entry.help else ""
+        note = note if agrees else f"its answer differs from the exact one by {apart[name]:.2g}"
+        right = agrees or bool(peer)  # a peer that is wrong is no failure of this run
+        limits.append(Limit(name, value, high=high, unit="gradients", note=note, agrees=right))
+        bound = None if peer else network.tolerance
+        limits.append(Limit(f"{name}: difference", apart[name], high=bound))
+        if peer and agrees and matrix in medians:
+            low = lows[matrix] if peer == ["curvlinops"] else None
+            limits.append(Limit(f"{name}: times ours", medians[name] / medians[matrix], low=low))
+        built = f"{name}: built, first product"
+        if built in medians:
+            note = f"{entry.first / unit / share:.1f} the first time in the process"
+            limits.append(Limit(built, medians[built] / unit / share, unit="gradients", note=note))
+        if name in OURS or not is_quick():
+            peak = _peak(network, entry)
+            limits.append(Limit(f"{name}: peak memory", peak, unit="MB"))
+            if name in OURS:
+                limits += _forecasts(name, subject, peak, network.columns)
+    return limits
+
+
+def _peak(network: Network, entry: Entry) -> float | None:
+    if is_quick() and entry.name == "gradient":
+        return None
+    return peak_memory(peak_of, network.name, entry.name, entry.help, network.columns) / MB
+
+
+def _forecasts(name: str, subject: Subject, peak: float | None, columns: int | None) -> list[Limit]:
+    """Return what the operator says a product takes over what it took, and what ten pairs would."""
+    operator = _operator(name, subject)
+    cost = operator.cost()
+    limits = []
+    if cost is not None and peak and columns is None:
+        limits.append(Limit(f"{name}: forecast over peak", cost.bytes / MB / peak))
+    if columns is None:
+        planned = hr.plan(operator, k=PAIRS).best.memory / MB
+        limits.append(Limit(f"{name}: plan of ten pairs", planned, unit="MB"))
+    return limits
+
+
+def _operator(name: str, subject: Subject) -> Any:
+    model, inputs, targets = subject
+    kind = {"hessian": hr.Hessian, "ggn": hr.GGN}[name]
+    return kind(model, nn.CrossEntropyLoss(), (inputs, targets))
+
+
+def ten_pairs() -> list[Limit]:
+    """Return the planned over the measured memory of ten eigenpairs."""
+    limits = []
+    for network in ("lstm", "vit"):
+        for name in OURS:
+            planned = hr.plan(_operator(name, NETWORKS[network]()), k=PAIRS).best.memory
+            measured = peak_memory(peak_of_pairs, network, name, PAIRS)
+            title = f"{network}, {name}"
+            limits.append(Limit(f"{title}: planned over measured", planned / measured))
+            limits.append(Limit(f"{title}: measured", measured / MB, unit="MB"))
+    return limits
+
+
+def summary(results: list[dict[str, Any]]) -> Table:
+    """Return one line a network: times in gradients, ratios, memory, and the limits missed."""
+    table = Table(title="in gradients (peak MB); ratios: their time over ours")
+    columns = {
+        "gradient": ("gradient",),
+        "hessian": ("hessian", "hessian: peak memory"),
+        "ggn": ("ggn", "ggn: peak memory"),
+        "first": ("hessian: built, first product", "ggn: built, first product"),
+        "curvlinops H": ("hessian, curvlinops", "hessian, curvlinops: peak memory"),
+        "ratio H": ("hessian, curvlinops: times ours",),
+        "curvlinops G": ("ggn, curvlinops", "ggn, curvlinops: peak memory"),
+        "ratio G": ("ggn, curvlinops: times ours",),
+        "eigenthings": (
+            "hessian, hessian-eigenthings",
+            "hessian, hessian-eigenthings: peak memory",
+        ),
+        "forecast/peak": ("hessian: forecast over peak", "ggn: forecast over peak"),
+    }
+    for title in ("network", *columns, "limits missed"):
+        table.add_column(title, overflow="fold")
+    for result in results:
+        lines = {line["who"]: line for line in result["lines"]}
+        if "gradient" in lines:
+            cells = [_cell([lines.get(name) for name in names]) for names in columns.values()]
+            bad = [
+                f"{who} {line['verdict']}" if line["verdict"] != "missed" else who
+                for who, line in lines.items()
+                if line["verdict"] in ("missed", "disagrees")
+            ]
+            table.add_row(result["row"], *cells, ", ".join(bad) or "none")
+    return table
+
+
+def _cell(lines: list[dict[str, Any] | None]) -> str:
+    shown = []
+    for line in lines:
+        if line is None or (line["value"] is None and not line["note"]):
+            continue
+        if line["value"] is None:
+            shown.append("fails" if line["note"].startswith("fails") else "wrong")
+            continue
+        text = f"{line['value']:.0f}" if line["unit"] == "MB" else f"{line['value']:.2f}"
+        bound = f" ≤{line['high']:g}" if line["high"] is not None else ""
+        bound += f" ≥{line['low']:g}" if line["low"] is not None else ""
+        helped = "*" if line["note"].startswith("with") else ""
+        shown.append(f"({text} MB)" if line["unit"] == "MB" else f"{text}{helped}{bound}")
+    return " ".join(shown)
+
+
+ROWS = [Measure(network.row, partial(measure, network)) for network in LIST]
+ROWS.append(Measure("ten pairs", ten_pairs))
