@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -35,8 +36,8 @@ def mlp(*extra: nn.Module) -> nn.Sequential:
 
 
 def reference(model: nn.Module, loss: Any, x: Any, y: Any) -> Reference:
-    """Return the derivatives of plain autograd."""
-    return Reference(Network(model, loss, x, y))
+    """Return the derivatives of plain autograd, on a copy of the model."""
+    return Reference(Network(deepcopy(model), loss, x, y))
 
 
 def check_hessian(

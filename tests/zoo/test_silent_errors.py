@@ -208,20 +208,6 @@ def test_mixed_samples_in_several_batches_are_refused():
                 operator @ torch.ones(operator.shape[0]).double()
 
 
-def test_samples_that_mix_only_far_apart_are_found():
-    """A few samples at the beginning do not show it: only those from the 30th on are mixed."""
-
-    class Late(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out = torch.tanh(super().forward(x))
-            return torch.cat([out[:30], out[30:] - out[30:].mean(0)]) if len(x) > 30 else out
-
-    model, (x, y) = Late(4, 3).double(), points(60)
-    check_hessian(model, nn.CrossEntropyLoss(), x, y)
-    with or_refused():
-        check_hessian(model, nn.CrossEntropyLoss(), x, y, memory=ONE)
-
-
 @pytest.mark.parametrize("memory", [None, ONE])
 def test_the_trace_of_mixed_samples_is_right_or_not_called_exact(memory):
     model, (x, y) = Centred().double(), points()

@@ -66,7 +66,9 @@ def still_trains(module: nn.Module, optimiser: torch.optim.SGD, step: Any) -> No
     """
     before = step(module)
     before.backward()
-    moved = [p for p in module.parameters() if p.grad is not None and bool(p.grad.ne(0).any())]
+    moved = [
+        p for p in module.parameters() if p.grad is not None and bool(p.grad.to_dense().ne(0).any())
+    ]
     assert moved, "no parameter of the model gets a gradient"
     squared = sum(float(p.grad.square().sum()) for p in moved)
     optimiser.step()
