@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from benchmarks.harness import (
     peak_memory,
     relative_difference,
 )
+from benchmarks.models import mlp
 from hyperribbon.core.data import load_data
 from hyperribbon.operators import GGN, NTK, Fisher, Hessian
 
@@ -35,13 +35,6 @@ class Work:
     targets: torch.Tensor
     vector: torch.Tensor
     block: torch.Tensor
-
-
-def mlp(sizes: tuple[int, ...] = (784, 256, 256, 256, 10)) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for before, after in itertools.pairwise(sizes):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def work(samples: int | None = None) -> Work:

@@ -12,7 +12,7 @@ from scipy.sparse import diags
 from torch import nn
 
 from benchmarks.harness import Contender, Limit, Measure, Race, peak_memory
-from benchmarks.operators import mlp
+from benchmarks.models import mlp
 from hyperribbon.core.data import load_data
 from hyperribbon.operators import GGN, Fisher, Hessian
 from hyperribbon.spectra import eigsh, plan, track
