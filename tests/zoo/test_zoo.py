@@ -38,12 +38,14 @@ def each(every: int = 1, light: bool = True) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", _marked(every, light))
 
 
-def each_cut(every: int, light: bool = True) -> pytest.MarkDecorator:
-    """Return the zoo with memory for everything, and one in so many with memory for one sample."""
-    whole = [pytest.param(*p.values, None, marks=p.marks) for p in _marked(1, light)]
-    cut = [pytest.param(*p.values, SMALL, marks=p.marks) for p in _marked(every, light)]
-    names = [f"{name}-{kind}" for kind in ("whole", "cut") for name in ENTRIES]
-    return pytest.mark.parametrize(("name", "memory"), whole + cut, ids=names)
+def each_cut(whole: int, cut: int, light: bool = True) -> pytest.MarkDecorator:
+    """Return one in so many networks with memory for all data, and with memory for one sample."""
+    parameters = [
+        pytest.param(*p.values, memory, marks=p.marks, id=f"{p.values[0]}-{kind}")
+        for every, memory, kind in ((whole, None, "whole"), (cut, SMALL, "cut"))
+        for p in _marked(every, light)
+    ]
+    return pytest.mark.parametrize(("name", "memory"), parameters)
 
 
 def _marked(every: int, light: bool) -> list[Any]:
@@ -115,7 +117,7 @@ def test_the_reference_is_right(name):
         assert distance(reference.curved_by_differences, exact) < tolerance(entry, True)
 
 
-@each_cut(1, light=False)
+@each_cut(1, 2, light=False)
 def test_hessian_and_gradient(name, memory):
     reference, (block, expected, error) = reference_of(name), hessian_reference(name)
     exact = tolerance(ENTRIES[name], False)
@@ -128,7 +130,7 @@ def test_hessian_and_gradient(name, memory):
         assert distance(operator @ block[:, 1], expected[:, 1]) < error
 
 
-@each_cut(5, light=False)
+@each_cut(1, 5, light=False)
 def test_gauss_newton_products(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.ggn(reference.block)
@@ -138,7 +140,7 @@ def test_gauss_newton_products(name, memory):
         assert distance(operator @ reference.block[:, 1], expected[:, 1]) < error
 
 
-@each_cut(5)
+@each_cut(1, 5)
 def test_gauss_newton_trace_and_diagonal(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.ggn_diagonal()
@@ -160,7 +162,7 @@ def test_gauss_newton_spectrum(name):
         assert distance(ours, expected) < max(1e-7, tolerance(ENTRIES[name], False))
 
 
-@each()
+@each(every=2)
 def test_fisher_of_logits(name):
     reference = reference_of(name)
     if type(reference.network.loss) is not nn.CrossEntropyLoss:
@@ -171,7 +173,7 @@ def test_fisher_of_logits(name):
         assert distance(operator @ reference.block, expected) < tolerance(ENTRIES[name], False)
 
 
-@each_cut(5)
+@each_cut(2, 7)
 def test_gradient_covariance(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     rows = reference.sample_gradients()
@@ -183,7 +185,7 @@ def test_gradient_covariance(name, memory):
         assert operator.trace() == pytest.approx(float(rows.square().sum()) / len(rows), rel=error)
 
 
-@each_cut(5)
+@each_cut(2, 7)
 def test_jacobian_and_kernel(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.jacobian

@@ -32,6 +32,7 @@ class FactoredOperator(RiskOperator):
 
     _gram_sizes: list[int | None] | None = None
     _is_exact: bool | None = None
+    _fewer_rows: int | None = None  # rows of R_n where it has fewer than outputs
 
     @abstractmethod
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
@@ -68,6 +69,8 @@ class FactoredOperator(RiskOperator):
             rows = self._rows(chunk)
         except ArgumentError:
             return False
+        if len(rows) < self._rows_each(chunk.point.outputs):
+            self._fewer_rows = len(rows)
         return self._is_root(chunk, rows)
 
     def _is_root(self, chunk: Chunk, rows: torch.Tensor) -> bool:
@@ -76,10 +79,10 @@ class FactoredOperator(RiskOperator):
         generator = torch.Generator("cpu").manual_seed(0)
         drawn = torch.randn(outputs.shape, generator=generator, dtype=torch.float64, device="cpu")
         u = drawn.to(outputs).unsqueeze(0)
-        flat = rows.reshape(*rows.shape[:2], -1)
-        along = torch.einsum("jni,ni->jn", flat, u.reshape(len(outputs), -1))
+        flat = rows.reshape(*rows.shape[:2], -1).double()
+        along = torch.einsum("jni,ni->jn", flat, u.reshape(len(outputs), -1).double())
         found = torch.einsum("jn,jni->ni", along, flat)
-        expected = self._middle(chunk, u).reshape(len(outputs), -1)
+        expected = self._middle(chunk, u).reshape(len(outputs), -1).double()
         limit = tolerance(outputs.dtype) * flat.shape[-1] ** 0.5
         return float((found - expected).norm()) <= limit * float(expected.norm()) + 1e-30
 
@@ -112,13 +115,16 @@ class FactoredOperator(RiskOperator):
 
     def _lift_own(self, block: torch.Tensor, start: int) -> torch.Tensor:
         """Return the unscaled lift of this rank's rows, which begin at `start`."""
+        if block.shape[1] == 0:
+            return block.new_zeros(self.shape[0], 0)
         step = self.risk.columns_at_once()
         sums = [GradientSums() for _ in range(0, block.shape[1], step)]
         for chunk in self.risk.chunks():
-            rows = self._rows(chunk)
+            rows = self._rows(chunk).to(block.dtype)
             stop = start + chunk.count * len(rows)
             weights = block[start:stop].reshape(chunk.count, len(rows), -1)
             seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
+            seeds = seeds.to(chunk.point.outputs.dtype)
             for some, total in zip(seeds.split(step), sums, strict=True):
                 chunk.point.pull(some, total, self.space.names)
             start = stop
@@ -151,5 +157,6 @@ class FactoredOperator(RiskOperator):
         if not self.has_exact_trace:
             return None
         return sum(
-            chunk.count * self._rows_each(chunk.point.outputs) for chunk in self.risk.chunks()
+            chunk.count * (self._fewer_rows or self._rows_each(chunk.point.outputs))
+            for chunk in self.risk.chunks()
         )

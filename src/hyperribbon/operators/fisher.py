@@ -6,105 +6,118 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
-from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk.likelihoods import Categorical, Gaussian, Likelihood
+from hyperribbon.operators.risk.likelihoods import (
+    Bernoulli,
+    Categorical,
+    FromDistribution,
+    Gaussian,
+    Laplace,
+    Likelihood,
+    Poisson,
+    StudentT,
+)
+from hyperribbon.operators.risk_operator import MISSING, risk_of
 
 __all__ = ["Fisher"]
+
+_KINDS: dict[str, Callable[..., Likelihood]] = {
+    "categorical": Categorical,
+    "gaussian": Gaussian,
+    "bernoulli": Bernoulli,
+    "poisson": Poisson,
+    "laplace": Laplace,
+    "student": StudentT,
+}
 
 
 class Fisher(FactoredOperator):
     """The Fisher information F = (1/N) Σ_n E_y[∇log p(y|x_n, θ) ∇log p(y|x_n, θ)ᵀ].
 
     With estimator "exact" the expectation over the model's own y is taken in closed form:
-    F = (1/N) Σ_n J_nᵀ (diag p − ppᵀ) J_n for a categorical and (1/N) Σ_n J_nᵀ Σ⁻¹ J_n for a
-    Gaussian likelihood. "mc" draws y from the model, "empirical" takes the data's own y.
+    F = (1/N) Σ_n J_nᵀ I(f_n) J_n with the information I of the likelihood in the outputs,
+
+        categorical   diag p − ppᵀ of p = softmax f, over the second axis of outputs (n, C, …)
+        gaussian      Σ⁻¹, or SΣ⁻¹S with the Jacobian S of the softmax
+        bernoulli     σ(f)σ(−f), coins of probability σ(f), one an output
+        poisson       e^f, counts of rate e^f
+        laplace       1/b², Laplace noise of scale b around f
+        student       (ν + 1)/((ν + 3)s²), Student's t noise of ν degrees of freedom and scale s
+
+    "mc" draws y from the model, "empirical" takes the data's own y.
 
     Args:
-        model: Any module; it is not changed, and its weights are copied.
+        model: Any module, which is not changed; or a `Risk`, which has data and options.
         data: Inputs, (inputs, targets), a Dataset or a DataLoader; only "empirical" uses targets.
-        likelihood: "categorical" (outputs are logits (n, C, …)) or "gaussian" (outputs are means).
-        estimator: "exact", "mc" or "empirical".
+        likelihood: One of the names above; a function from outputs to a torch distribution, such
+            as `lambda f: Normal(f[:, 0], softplus(f[:, 1]))`; or a `Likelihood`.
+        estimator: "exact", "mc" or "empirical". Of a function's distribution, "exact" is there
+            where its information is known (see `FromDistribution`).
         outputs: "model", or "softmax" for Gaussian noise on the softmax of the outputs.
         variance: Of the Gaussian: a number σ², a matrix Σ (C, C), or a function of the inputs
             that returns Σ(x) as (n,), (n, C) or (n, C, C).
+        scale: Of "laplace" and "student": a number, or one an output.
+        df: Degrees of freedom ν, for "student".
         samples: Draws a sample, for "mc".
         seed: Of the draws. A sample's draws depend on its place in the data (of all ranks, in
             their order), so neither batches nor processes change them.
-        params: Name pattern, list of names or predicate that chooses parameters.
-        mask: Entries of the parameters that are coordinates.
-        forward: forward(model, batch) -> outputs or (outputs, targets), for other batches.
-        memory: Bytes to stay below; by default 512 MiB.
-        process_group: Processes that share the samples, each giving its own: a torch.distributed
-            group, or True for all. Every rank then does the same with the operator.
+        options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
 
     Raises:
-        ArgumentError: A choice is unknown, Σ is not positive definite, or as for `Hessian`.
+        ArgumentError: A choice is unknown, Σ is not positive definite, there is no closed form for
+            "exact", or as for `Hessian`.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        data: Data,
+        model: Any,
+        data: Data = MISSING,
         *,
-        likelihood: str = "categorical",
+        likelihood: str | Likelihood | Callable[[torch.Tensor], Any] = "categorical",
         estimator: str = "exact",
         outputs: str = "model",
         variance: float | torch.Tensor | Callable[[Any], torch.Tensor] = 1.0,
+        scale: float | torch.Tensor = 1.0,
+        df: float | None = None,
         samples: int = 1,
         seed: int = 0,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        memory: float | None = None,
-        process_group: Any = None,
+        **options: Any,
     ) -> None:
-        check_choice("likelihood", likelihood, ("categorical", "gaussian"))
         self.estimator = check_choice("estimator", estimator, ("exact", "mc", "empirical"))
         check_choice("outputs", outputs, ("model", "softmax"))
         self.samples = check_positive_int("samples", samples)
         self.seed = seed
-        self.likelihood: Likelihood = (
-            Categorical() if likelihood == "categorical" else Gaussian(variance, outputs)
-        )
-        risk = Risk(
-            model,
-            None,
-            data,
-            params=params,
-            mask=mask,
-            forward=forward,
-            memory=memory,
-            process_group=process_group,
-        )
+        self.likelihood = _likelihood(likelihood, outputs, variance, scale, df)
+        if estimator == "empirical" and isinstance(data, list) and _ends_with_tensor(data):
+            data = tuple(data)  # one batch with its targets, not batches of inputs
+        loss = MISSING if isinstance(model, Risk) else None
+        risk = risk_of(model, loss, data, options)
         super().__init__(risk)
         self._offset = risk.offset
         with risk.processes.together("the check of the likelihood"):
-            first = next(iter(risk.chunks()), None)
-            if first is not None and estimator == "empirical" and first.targets is None:
+            probe = risk.probe()
+            if probe is not None and estimator == "empirical" and probe.targets is None:
                 raise ArgumentError(
                     "data", data, "estimator='empirical' needs targets", "Give (inputs, targets)."
                 )
-            if first is not None:
-                self._rows(first)
+            if probe is not None:
+                self._middle(probe, probe.point.outputs.unsqueeze(0))
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         if self.estimator == "exact":
             return self.likelihood.information(chunk.point.outputs, chunk.inputs, block)
         rows = self._rows(chunk)
-        along = torch.einsum("sni,kni->skn", rows.flatten(2), block.flatten(2))
+        flat = block.reshape(*block.shape[:2], -1)
+        along = torch.einsum("sni,kni->skn", rows.reshape(*rows.shape[:2], -1), flat)
         return torch.einsum("skn,sn...->kn...", along, rows)
 
     def _rows_each(self, outputs: torch.Tensor) -> int:
         if self.estimator == "exact":
-            return super()._rows_each(outputs)
+            return self.likelihood.rows(outputs)
         return self.samples if self.estimator == "mc" else 1
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:
@@ -119,3 +132,45 @@ class Fisher(FactoredOperator):
 
     def _scale(self) -> float:
         return 1.0 / self.risk.samples
+
+
+def _likelihood(
+    given: str | Likelihood | Callable[[torch.Tensor], Any],
+    outputs: str,
+    variance: float | torch.Tensor | Callable[[Any], torch.Tensor],
+    scale: float | torch.Tensor,
+    df: float | None,
+) -> Likelihood:
+    """Return the likelihood that is given by name, by a function, or itself."""
+    if outputs == "softmax" and given not in ("categorical", "gaussian"):
+        raise ArgumentError(
+            "outputs",
+            outputs,
+            "only Gaussian noise is known on the softmax of the outputs",
+            "Use likelihood='gaussian', or put the softmax into the likelihood's function.",
+        )
+    if isinstance(given, Likelihood):
+        return given
+    if not isinstance(given, str):
+        if not callable(given) or given in _KINDS.values():
+            raise ArgumentError(
+                "likelihood",
+                given,
+                "it is neither a name, nor a Likelihood, nor a function of the outputs",
+                "Give 'categorical', Laplace(0.5), or lambda f: Normal(f[:, 0], f[:, 1].exp()).",
+            )
+        return FromDistribution(given)
+    name = check_choice("likelihood", given, tuple(_KINDS))
+    if name == "student":
+        if df is None:
+            raise ArgumentError(
+                "df", df, "Student's t has degrees of freedom", "Give df=4, for example."
+            )
+        return StudentT(df, scale)
+    if name == "laplace":
+        return Laplace(scale)
+    return Gaussian(variance, outputs) if name == "gaussian" else _KINDS[name]()
+
+
+def _ends_with_tensor(data: list[Any]) -> bool:
+    return bool(data) and isinstance(data[-1], torch.Tensor)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
@@ -95,6 +96,8 @@ class GradientCovariance(FactoredOperator):
 
     def diagonal(self) -> torch.Tensor:
         """Return the variances of the gradient's entries."""
+        if not self.has_exact_trace:
+            return LinearOperator.diagonal(self)
         second = super().diagonal()
         if not self.centered:
             return second
@@ -102,6 +105,8 @@ class GradientCovariance(FactoredOperator):
 
     def trace(self) -> float:
         """Return the total variance of the gradient."""
+        if not self.has_exact_trace:
+            return LinearOperator.trace(self)
         second = super().trace()
         if not self.centered:
             return second

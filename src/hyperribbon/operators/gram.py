@@ -17,14 +17,27 @@ from hyperribbon.operators.derivatives.factors import Factor, Outer, add_layer_g
 from hyperribbon.operators.derivatives.linearisation import AutogradLinearisation
 from hyperribbon.operators.risk import Chunk, Risk
 
-__all__ = ["GramParts", "Rows", "Window", "gram_matrix", "squared_columns", "squared_norm"]
+__all__ = [
+    "GramParts",
+    "Rows",
+    "Window",
+    "gram_matrix",
+    "squared_columns",
+    "squared_norm",
+    "structured_everywhere",
+]
 
 Rows = Callable[[Chunk], torch.Tensor]
 
 
 def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
     """Return R J Jᵀ Rᵀ, ordered by sample, then by row."""
-    return GramParts(risk, rows, risk.structured()).matrix()
+    return GramParts(risk, rows, structured_everywhere(risk)).matrix()
+
+
+def structured_everywhere(risk: Risk) -> set[str]:
+    """Return the parameters whose per-sample gradients have factors on all samples of this rank."""
+    return set.intersection(*(risk.structured(chunk) for chunk in risk.chunks()))
 
 
 class GramParts:
@@ -109,9 +122,9 @@ def _all_factors(
 ) -> Iterator[tuple[Factor, torch.Tensor | None]]:
     """Yield the factors chunk by chunk; squares of written-out columns go to `written`."""
     selections = _selections(risk.space)
-    structured = risk.structured()
     for chunk in risk.chunks():
         seeds = rows(chunk)
+        structured = risk.structured(chunk)
         for some in seeds.split(risk.columns_at_once()):
             for factor in chunk.point.factors(some, structured):
                 yield factor, selections[factor.name]
@@ -145,7 +158,8 @@ class Window:
         selections = _selections(self.risk.space)
         flat = []
         for name in self.names:
-            gradients = found[name].flatten(2).flatten(0, 1)
+            own = found[name]
+            gradients = own.reshape(own.shape[0] * own.shape[1], -1)
             selection = selections[name]
             flat.append(gradients if selection is None else gradients[:, selection])
         return torch.cat(flat, dim=1)

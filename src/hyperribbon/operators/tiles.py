@@ -11,7 +11,7 @@ import torch
 
 from hyperribbon.core.processes import Processes
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer, written
-from hyperribbon.operators.gram import GramParts, Rows, Window, gram_matrix
+from hyperribbon.operators.gram import GramParts, Rows, Window, gram_matrix, structured_everywhere
 from hyperribbon.operators.risk import Risk
 
 __all__ = ["tiled_gram_matrix"]
@@ -117,7 +117,7 @@ def _structured_everywhere(risk: Risk) -> set[str]:
     """Return the parameters that have factors on every rank that has samples."""
     with risk.processes.together("an evaluation of the model"):
         first = next(iter(risk.chunks()), None)
-        own = None if first is None else risk.structured()
+        own = None if first is None else structured_everywhere(risk)
     found = [names for names in risk.processes.gather(own) if names is not None]
     return set.intersection(*found)
 

@@ -37,13 +37,20 @@ class Choices:
         """Whether a way has not dropped out."""
         return (question, way) not in self._excluded
 
-    def run(self, question: Any, ways: Mapping[str, Callable[[], T]]) -> T:
-        """Return the result of the fastest way; the first time all are run and timed.
+    def run(
+        self,
+        question: Any,
+        ways: Mapping[str, Callable[[], T]],
+        agree: Callable[[T, T], bool] = lambda first, second: True,
+    ) -> T:
+        """Return the result of the fastest way; the first time all are run, compared and timed.
 
         Args:
             question: What is asked for; one answer is remembered for each.
-            ways: Functions that return equal results. What they prepare for later calls should be
-                prepared before, so that it is not timed.
+            ways: Functions that return equal results, the most trusted one first. What they prepare
+                for later calls should be prepared before, so that it is not timed.
+            agree: Whether two results are equal up to rounding; ways that differ from the first one
+                drop out.
 
         Raises:
             Exception: Every way failed; the last one's error.
@@ -59,7 +66,8 @@ class Choices:
             start = perf_counter()
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("error")  # of rules that are missing and slow stand-ins
+                    warnings.simplefilter("ignore")
+                    warnings.filterwarnings("error", message=".*performance drop.*")
                     answers[name] = way()
             except ArgumentError:
                 raise
@@ -69,6 +77,9 @@ class Choices:
                 continue
             _wait()
             times[name] = perf_counter() - start
+            if not agree(next(iter(answers.values())), answers[name]):
+                del times[name], answers[name]
+                self.exclude(question, name)
         if not times:
             raise failure or RuntimeError(f"no way is left to {question}")
         best = min(times, key=lambda name: times[name])

@@ -31,6 +31,10 @@ class Factor(ABC):
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield (range of flat entries, gradients (n·m, entries)) piece by piece."""
 
+    @abstractmethod
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return Σ_n w_n G[n], (m, entries), for a weight a sample."""
+
     def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
         """Add G Gᵀ, over the selected entries, to a matrix (n·m, n·m)."""
         for window, block in self.blocks():
@@ -56,6 +60,10 @@ class Explicit(Factor):
         self.name, self.gradients = name, gradients.flatten(2)
         self.samples, self.rows = gradients.shape[:2]
 
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return Σ_n w_n G[n], (m, entries)."""
+        return torch.tensordot(weights, self.gradients, 1)
+
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield everything at once."""
         flat = self.gradients.flatten(0, 1)
@@ -77,6 +85,11 @@ class Outer(Factor):
     ) -> None:
         self.name, self.left, self.right, self.bias = name, left, right, bias
         self.samples, self.rows = left.shape[:2]
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return Σ_n w_n G[n], (m, entries)."""
+        left = (self.left * weights.reshape(-1, 1, 1, 1)).transpose(1, 2).flatten(0, 1)
+        return torch.einsum("ajo,ai->joi", left, self.right.flatten(0, 1)).flatten(1)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield the gradients of some left entries at a time."""

@@ -94,7 +94,7 @@ def _linear(args: tuple, kwargs: dict) -> dict[int, Maker]:
     inputs = call["input"].detach()
     if inputs.ndim < 2:
         return {}
-    right = inputs.reshape(len(inputs), -1, inputs.shape[-1])
+    right = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs.unsqueeze(1)
 
     def weight(name: str, back: torch.Tensor) -> Factor:
         return Outer(
@@ -145,8 +145,8 @@ def _embedding(args: tuple, kwargs: dict) -> dict[int, Maker]:
     def weight(name: str, back: torch.Tensor) -> Factor:
         flat = back.reshape(*back.shape[:2], -1, size[1])
         rows = indices.reshape(len(indices), 1, -1, 1)
-        if padding is not None and padding >= 0:
-            flat = flat * (rows != padding)
+        if padding is not None:
+            flat = flat * (rows != padding % size[0])
         gradients = flat.new_zeros(*back.shape[:2], *size)
         gradients.scatter_add_(2, rows.expand(flat.shape), flat)
         return Explicit(name, gradients)

@@ -16,6 +16,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from hyperribbon.core.checks import ArgumentError
+
 __all__ = ["twice_differentiable"]
 
 
@@ -65,6 +67,51 @@ def _weight_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.T
     return v * (call["g"] / length)
 
 
+def _embedding(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Rows of a table, with gradients that are dense.
+
+    Rows for padding have no derivative in reverse mode; here they have none in forward mode either.
+    """
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
+    call = {**dict(zip((*names, "sparse"), args, strict=False)), **kwargs, "sparse": False}
+    if call.get("scale_grad_by_freq"):
+        raise ArgumentError(
+            "model",
+            "scale_grad_by_freq=True",
+            "an embedding scales its gradients by the batch, so they are not those of the loss",
+            "Evaluate it with scale_grad_by_freq=False; its outputs are the same.",
+        )
+    rows, padding = func(**call), call.get("padding_idx")
+    if padding is None or (padding == -1 and func is torch.embedding):
+        return rows
+    skipped = (call["input"] == padding % len(call["weight"])).unsqueeze(-1)
+    return torch.where(skipped, rows.detach(), rows)
+
+
+def _embedding_bag(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Sums and means of rows of a table; the kernel has no second derivative."""
+    names = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode")
+    names += ("sparse", "per_sample_weights", "include_last_offset", "padding_idx")
+    call = {"mode": "mean", **dict(zip(names, args, strict=False)), **kwargs}
+    special = call.get("max_norm") is not None or call.get("scale_grad_by_freq")
+    if call["input"].ndim != 2 or special or call["mode"] not in ("sum", "mean"):
+        return func(*args, **kwargs)
+    indices, weight, padding = call["input"], call["weight"], call.get("padding_idx")
+    counted = torch.ones_like(indices, dtype=weight.dtype)
+    if padding is not None:
+        counted = (indices != padding % len(weight)).to(weight.dtype)
+    factors = call.get("per_sample_weights")
+    factors = counted if factors is None else counted * factors
+    total = (torch.nn.functional.embedding(indices, weight) * factors.unsqueeze(2)).sum(1)
+    return total if call["mode"] == "sum" else total / counted.sum(1, keepdim=True).clamp(min=1)
+
+
+def _hardsigmoid(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """min(max(x + 3, 0), 6)/6; the kernel has no second derivative."""
+    inputs = args[0] if args else kwargs["input"]
+    return torch.nn.functional.hardtanh(inputs + 3, 0.0, 6.0) / 6
+
+
 def _recurrent(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Recurrent layers from matrix products; oneDNN's kernel has no second derivative."""
     before = torch._C._get_mkldnn_enabled()
@@ -78,6 +125,9 @@ def _recurrent(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
 _REWRITES: dict[str, Callable[[Callable, tuple, dict[str, Any]], Any]] = {
     "batch_norm": _batch_norm,
     "_weight_norm": _weight_norm,
+    "embedding": _embedding,
+    "embedding_bag": _embedding_bag,
+    "hardsigmoid": _hardsigmoid,
     "lstm": _recurrent,
     "gru": _recurrent,
     "rnn_tanh": _recurrent,

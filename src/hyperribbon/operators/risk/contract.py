@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,18 +17,18 @@ from hyperribbon.operators.derivatives.purity import preserved_random_state
 from hyperribbon.operators.risk.data import batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import Loss
+from hyperribbon.operators.risk.private import node_names
 
 __all__ = [
     "check_finite_loss",
     "check_one_batch",
     "check_same_weights",
+    "check_weights",
     "mixes_samples",
     "probe_loss",
     "probe_model",
     "tolerance",
 ]
-
-_SINGLES = 2  # samples that are evaluated one by one beside the others
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -46,9 +48,11 @@ def probe_model(model: nn.Module, function: ModelFunction, batch: Any) -> torch.
         ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
             writes to its weights, or it reaches the person's own ones.
     """
-    with preserved_random_state():
+    with preserved_random_state(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         outputs, again = (function(batch)[0] for _ in range(2))
         plain = function.plainly(batch)[0]
+    check_checkpoints(outputs, [str(warning.message) for warning in said])
     for other in (again, plain):
         if not _equal(outputs, other, tolerance(outputs.dtype) ** 0.5):
             raise _random_error(model)
@@ -81,6 +85,18 @@ def probe_model(model: nn.Module, function: ModelFunction, batch: Any) -> torch.
     return outputs
 
 
+def check_checkpoints(outputs: torch.Tensor, said: Sequence[str]) -> None:
+    """Raise when activations are checkpointed in the way that hides weights from autograd."""
+    hidden = any("None of the inputs have requires_grad=True" in message for message in said)
+    if hidden or "CheckpointFunctionBackward" in node_names(outputs):
+        raise ArgumentError(
+            "model",
+            "torch.utils.checkpoint(…, use_reentrant=True)",
+            "such checkpoints can be differentiated by backward() only, once",
+            "Use checkpoint(…, use_reentrant=False).",
+        )
+
+
 def mixes_samples(model: nn.Module, function: ModelFunction, batch: Any) -> bool:
     """Whether a sample's outputs depend on the others of its batch.
 
@@ -96,7 +112,7 @@ def mixes_samples(model: nn.Module, function: ModelFunction, batch: Any) -> bool
         return False
     with torch.no_grad():
         together = function(batch)[0]
-        for index in range(min(_SINGLES, count)):
+        for index in sorted({0, count // 2, count - 1}):
             try:
                 alone = function(cut(batch, index, index + 1))[0]
             except ArgumentError:
@@ -157,6 +173,25 @@ def probe_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module
             "Give the loss without the penalty: the Hessian of λ‖θ‖² is 2λ times the identity, "
             "which adds 2λ to every eigenvalue.",
         )
+
+
+def check_weights(model: nn.Module) -> None:
+    """Raise when a model has no weights yet, or complex ones."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ArgumentError(
+                "model",
+                name,
+                "this parameter has no values yet (a lazy module)",
+                "Call the model once on a batch, so that it gets them.",
+            )
+        if parameter.is_complex():
+            raise ArgumentError(
+                "model",
+                name,
+                f"this parameter is complex ({parameter.dtype})",
+                "Only real weights are supported: write it as torch.view_as_complex of a real one.",
+            )
 
 
 def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from hyperribbon.core.processes import Processes
 from hyperribbon.operators.derivatives.linearisation import Linearisation
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.risk.calling import Forward
-from hyperribbon.operators.risk.contract import check_finite_loss, check_same_weights
+from hyperribbon.operators.risk.contract import check_finite_loss, check_same_weights, check_weights
 from hyperribbon.operators.risk.data import Data, Source, batch_size
 from hyperribbon.operators.risk.engine import Engine
 from hyperribbon.operators.risk.function import ModelFunction
@@ -41,6 +41,7 @@ class Chunk:
         inputs: Their inputs (the whole batch when it is not a pair).
         targets: Their targets.
         amount: What they add to the divisor of a mean.
+        structured: Parameters whose per-sample gradients have factors; None before that is known.
     """
 
     start: int
@@ -48,6 +49,7 @@ class Chunk:
     inputs: Any
     targets: Any
     amount: float
+    structured: set[str] | None = None
 
     @property
     def count(self) -> int:
@@ -109,6 +111,7 @@ class Risk:
         with self.processes.together("the reading of the arguments"):
             model, params = as_model(model, params)
             model = unwrapped(model, self.processes)
+            check_weights(model)
             self.space = ParameterSpace.of_model(model, params, mask)
             self.loss: Loss | None = None if loss is None else recognise(loss)
             given = None if memory is None else check_positive("memory", memory)
@@ -223,14 +226,15 @@ class Risk:
         """Whether the model is a chain of linear and piecewise linear layers."""
         return self._engine.is_piecewise_linear
 
-    def structured(self) -> set[str]:
+    def structured(self, chunk: Chunk) -> set[str]:
         """Return the parameters whose per-sample gradients have factors that were found right."""
-        return self._engine.structured() & set(self.space.names)
+        if chunk.structured is None:
+            chunk.structured = self._engine.structured(chunk.point)
+        return chunk.structured & set(self.space.names)
 
     def probe(self) -> Chunk | None:
         """Return the derivatives on a few samples; None without any."""
-        batch = self.source.some(4)
-        return None if batch is None else self._chunk(0, batch)
+        return None if self._engine.probe is None else self._chunk(0, self._engine.probe)
 
     def evaluate(self, batch: Any) -> tuple[torch.Tensor, Any]:
         """Return outputs (n, …) and targets of a batch, without a graph."""
@@ -249,7 +253,7 @@ class Risk:
 
     def forward_flops(self) -> float:
         """Return the operations of one evaluation of the model on all the data of this rank."""
-        batch = self.source.some(1)
+        batch = self._engine.probe
         if self._given() == 0 or batch is None:
             return 0.0
         counter = FlopCounterMode(display=False)

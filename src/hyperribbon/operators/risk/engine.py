@@ -6,6 +6,7 @@ real samples once, and every kind of derivative before it is used for the first 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ from hyperribbon.operators.risk.shifting import shifted_gradients, shifted_outpu
 __all__ = ["Engine"]
 
 _PROBE = 4  # samples on which derivatives are tried out
-_LOOKED_AT = 16  # samples on which targets are looked at
+_LOOKED_AT = 64  # samples that are evaluated together and, some of them, alone
 _ROWS = 256  # samples evaluated together for their outputs
 _JUDGED = 2**28  # bytes of outputs on which a loss is judged
 
@@ -105,7 +106,6 @@ class Engine:
         self._function, self._loss = function, loss
         self._choices = Choices()
         self._footprints: dict[str, Footprint] = {}
-        self._structured: set[str] | None = None
         self.mixes = self.must_be_whole = self._is_chain = False
         self.is_piecewise_linear = True
         self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
@@ -113,8 +113,10 @@ class Engine:
         self._probe = None if several is None else cut(several, 0, _PROBE)
         if self._probe is None:
             return
+        if not self._runs_on_some(source):
+            self._probe = several = next(source.batches())
         probe_model(model, function, self._probe)
-        self.mixes = mixes_samples(model, function, self._probe)
+        self.mixes = self.mixes or mixes_samples(model, function, several)
         if self.mixes:
             check_one_batch(model, source.is_one_batch)
         if loss is not None:
@@ -129,14 +131,16 @@ class Engine:
             self._is_chain and isinstance(point, ChainLinearisation) and point.is_piecewise_linear
         )
 
-    def linearise(self, function: ModelFunction, batch: Any) -> tuple[Linearisation, Any, Any]:
+    def linearise(
+        self, function: ModelFunction, batch: Any, choices: Choices | None = None
+    ) -> tuple[Linearisation, Any, Any]:
         """Return the derivatives of a model on a batch, the batch's inputs and targets."""
         evaluation = BatchEvaluation(function, batch)
         point: Linearisation | None = None
         if self._is_chain:
             point = self._trace_chain(function, evaluation)
         if point is None:
-            point = AutogradLinearisation(evaluation, self._choices)
+            point = AutogradLinearisation(evaluation, choices or self._choices)
         inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
         return point, inputs, evaluation.targets
 
@@ -151,33 +155,56 @@ class Engine:
         if self._probe is None:
             self._footprints[kind] = Footprint()
             return
-        used: list[Any] = []
-        direction = self._direction()
+        whole = {name: tensor.unsqueeze(0) for name, tensor in self._direction().items()}
+        direction = self._connected(self._direction())
         block = {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
+        found: dict[str, torch.Tensor] = {}
+
+        counted = Choices()
+        counted.exclude("push", "forward")  # forward mode does not bear being watched
+        if kind == "push":
+            self._settle(whole)
 
         def product() -> Linearisation:
-            point, _, targets = self.linearise(self._function, self._probe)
+            point, _, targets = self.linearise(self._function, self._probe, counted)
             sums = GradientSums()
             if kind == "curve":
                 assert self._loss is not None
-                point.curve(self._loss, targets, block, sums)
-                used.append({name: rows[0] for name, rows in sums.named().items()})
+                point.curve(self._loss, targets, whole, GradientSums())
+                if block:
+                    point.curve(self._loss, targets, block, sums)
+                    found.update({name: rows[0] for name, rows in sums.named().items()})
             else:
-                pushed = point.push(block) if kind == "push" else point.outputs.unsqueeze(0)
-                point.pull(pushed, sums, list(self._function.leaves))
+                pushed = point.outputs.unsqueeze(0)
+                if kind == "push" and self._choices.chosen("push") != "forward":
+                    pushed = point.push(whole)
+                point.pull(pushed, sums, list(whole))
             return point
 
-        leaves = self._function.leaves.values()
-        sizes = [leaf.nbytes for leaf in leaves]
-        self._footprints[kind] = measured(product, batch_size(self._probe), sizes)
+        sizes = [leaf.nbytes for leaf in self._function.leaves.values()]
+        try:
+            footprint = measured(product, batch_size(self._probe), sizes)
+        except (RuntimeError, NotImplementedError) as error:
+            raise _underivable(error) from error
+        self._footprints[kind] = footprint
+        if not direction:
+            return
         if kind == "curve":
             assert self._loss is not None
             shifted, precision = shifted_gradients(self._function, self._loss, self._probe)
-            check_curvature(used[0], self._connected(direction), shifted, precision)
+            check_curvature(found, direction, shifted, precision)
         elif kind == "push":
             point, _, _ = self.linearise(self._function, self._probe)
             shifted, precision = shifted_outputs(self._function, self._probe)
-            check_slopes(point, self._connected(direction), shifted, precision)
+            check_slopes(point, direction, shifted, precision)
+
+    def _settle(self, block: Block) -> None:
+        """Try the ways to J v, so that the fastest is known."""
+        point, _, _ = self.linearise(self._function, self._probe)
+        try:
+            point.push(block)
+        except (RuntimeError, NotImplementedError) as error:
+            raise _underivable(error) from error
 
     def footprint(self) -> Footprint:
         """Return what all kinds of derivatives that are in use take together."""
@@ -186,19 +213,14 @@ class Engine:
             total = total.plus(footprint)
         return total
 
-    def structured(self) -> set[str]:
+    def structured(self, point: Linearisation) -> set[str]:
         """Return the parameters whose factors give the gradients of single samples."""
-        if self._structured is None:
-            if self.mixes or self._probe is None:
-                self._structured = set()
-            else:
-                point, _, _ = self.linearise(self._function, self._probe)
-                self._structured = right_factors(point, point.structured())
-                if self._is_chain and self._structured != point.structured():
-                    self._is_chain = self.is_piecewise_linear = False
-                    self._structured = None
-                    return self.structured()
-        return self._structured
+        return set() if self.mixes else right_factors(point, point.structured())
+
+    @property
+    def probe(self) -> Any:
+        """The samples on which derivatives are tried out; None without any."""
+        return self._probe
 
     def findings(self) -> tuple[Any, ...]:
         """Return what the ranks must agree on."""
@@ -216,7 +238,11 @@ class Engine:
         return some_direction(self._function.leaves)
 
     def _connected(self, direction: Block) -> dict[str, torch.Tensor]:
-        """Return a direction without the parameters that no gradient reaches (no_grad, detach)."""
+        """Return a direction without the weights that no gradient reaches.
+
+        By no_grad() or detach(), or because they are padding: the derivatives are those that
+        training sees.
+        """
         outputs = self._function(self._probe)[0]
         if not outputs.requires_grad:
             return {}
@@ -224,8 +250,11 @@ class Engine:
         slopes = torch.autograd.grad(
             outputs, list(leaves.values()), torch.ones_like(outputs), allow_unused=True
         )
-        reached = {name for name, s in zip(leaves, slopes, strict=True) if s is not None}
-        return {name: tensor for name, tensor in direction.items() if name in reached}
+        return {
+            name: direction[name] * (slope != 0)
+            for name, slope in zip(leaves, slopes, strict=True)
+            if slope is not None
+        }
 
     def _trace_chain(
         self, function: ModelFunction, evaluation: BatchEvaluation
@@ -236,7 +265,26 @@ class Engine:
         """Whether a chain has the derivatives that autograd finds, also by weights it ignores."""
         evaluation = BatchEvaluation(self._function, self._probe)
         plain = AutogradLinearisation(evaluation, Choices())
-        return same_derivatives(chain, plain, self._direction(), self._loss, evaluation.targets)
+        try:
+            return same_derivatives(chain, plain, self._direction(), self._loss, evaluation.targets)
+        except RuntimeError:
+            return False
+
+    def _runs_on_some(self, source: Source) -> bool:
+        """Whether the model can be evaluated on some of the samples.
+
+        A model that needs all of them at once (a graph whose nodes are the samples) mixes them.
+        """
+        try:
+            with torch.no_grad():
+                self._function.plainly(self._probe)
+        except ArgumentError:
+            raise
+        except Exception:
+            if not source.is_one_batch:
+                raise
+            self.mixes = True
+        return not self.mixes
 
     def _judge(self, loss: Loss, source: Source) -> None:
         """Let a loss that is known as a function only find out on real data whether it adds up.
@@ -247,7 +295,9 @@ class Engine:
         if not isinstance(loss, CallableLoss):
             return
         outputs, targets = self._real_outputs(source)
-        kind = loss.judge(outputs, targets, torch_generator(0, "judge"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of cuts into single samples
+            kind = loss.judge(outputs, targets, torch_generator(0, "judge"))
         if kind == "whole" and not source.is_one_batch:
             raise ArgumentError(
                 "loss",
@@ -271,3 +321,12 @@ class Engine:
                     pieces = [self._function.plainly(source.some(_ROWS))]
                 break
         return max(joined(pieces), key=lambda piece: len(piece[0]))
+
+
+def _underivable(error: Exception) -> ArgumentError:
+    return ArgumentError(
+        "model",
+        str(error).splitlines()[0][:200],
+        "an operation in it has no derivative that this needs",
+        "Replace that operation by others, or leave the parameters before it out with params=.",
+    )

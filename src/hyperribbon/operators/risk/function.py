@@ -74,8 +74,8 @@ class ModelFunction:
         changed._autocast = self._autocast
         return changed
 
-    def in_precision(self, precision: torch.dtype) -> ModelFunction:
-        """Return the same function in another precision, without autocast."""
+    def in_precision(self, precision: torch.dtype | None) -> ModelFunction:
+        """Return the same function in another precision (None: its own), without autocast."""
         with torch.autocast(self._device, enabled=False):
             return ModelFunction(self.module, self._names, self._forward, precision=precision)
 
@@ -101,8 +101,9 @@ class ModelFunction:
         self._buffers.restore()
         with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._autocast():
             duals = {
-                name: forward_mode.make_dual(self.leaves[name].detach(), direction)
-                for name, direction in directions.items()
+                name: forward_mode.make_dual(leaf.detach(), directions[name].to(leaf.dtype))
+                for name, leaf in self.leaves.items()
+                if name in directions
             }
             called = functional_call(_Called(self.module, batch, self._forward), _inner(duals), ())
             tangent = forward_mode.unpack_dual(self._checked(called[0])).tangent

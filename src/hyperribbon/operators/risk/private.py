@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import ALONE, Processes
 
-__all__ = ["foreign_parameters", "private_copy", "unsharded", "unwrapped"]
+__all__ = ["foreign_parameters", "node_names", "private_copy", "unsharded", "unwrapped"]
 
 _HOOKS = (
     "_forward_pre_hooks",
@@ -90,19 +90,24 @@ def foreign_parameters(outputs: torch.Tensor, theirs: Mapping[int, str]) -> list
         outputs: A result that was computed by a private copy.
         theirs: Names by id of the person's tensors.
     """
+    leaves = (getattr(node, "variable", None) for node in _nodes(outputs))
+    return [theirs[id(leaf)] for leaf in leaves if leaf is not None and id(leaf) in theirs]
+
+
+def node_names(outputs: torch.Tensor) -> set[str]:
+    """Return the names of the operations in the graph of some outputs."""
+    return {node.name() for node in _nodes(outputs)}
+
+
+def _nodes(outputs: torch.Tensor) -> set[Any]:
     seen: set[Any] = set()
-    found: list[str] = []
     waiting = [outputs.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None and id(variable) in theirs:
-            found.append(theirs[id(variable)])
-        waiting += [following for following, _ in node.next_functions]
-    return found
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return seen
 
 
 class _Copying:

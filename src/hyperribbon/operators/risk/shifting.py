@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from hyperribbon.operators.derivatives.verification import Shifted
+from hyperribbon.operators.derivatives.verification import TOTAL, Shifted
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import Loss
 
@@ -41,11 +41,12 @@ def shifted_gradients(
             total = loss.total(*exact.plainly(samples))
         leaves = exact.leaves
         if not total.requires_grad:
-            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+            return {TOTAL: total} | {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
         found = torch.autograd.grad(
             total, list(leaves.values()), allow_unused=True, materialize_grads=True
         )
-        return dict(zip(leaves, found, strict=True))
+        dense = (slope.to_dense() if slope.is_sparse else slope for slope in found)
+        return {TOTAL: total.detach()} | dict(zip(leaves, dense, strict=True))
 
     return _in_best_precision(function, batch, gradients)
 
@@ -55,17 +56,13 @@ def _in_best_precision(
     batch: Any,
     evaluate: Callable[[ModelFunction, Any], Mapping[str, torch.Tensor]],
 ) -> tuple[Shifted, torch.dtype]:
-    own = next(iter(function.leaves.values())).dtype
-    for precision in (torch.float64, own):
-        exact, samples = function.in_precision(precision), _brought(batch, precision)
-        try:
-            evaluate(exact, samples)
-        except Exception:
-            if precision == own:
-                raise
-            continue
-        return _Shifting(exact, samples, evaluate), precision
-    raise AssertionError("a model runs in its own precision")
+    try:
+        exact, samples = function.in_precision(torch.float64), _brought(batch, torch.float64)
+        evaluate(exact, samples)
+        return _Shifting(exact, samples, evaluate), torch.float64
+    except Exception:  # some models and losses run in one precision only
+        own = next(iter(function.leaves.values())).dtype
+        return _Shifting(function.in_precision(None), batch, evaluate), own
 
 
 class _Shifting:

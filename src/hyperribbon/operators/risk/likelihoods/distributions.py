@@ -1,0 +1,215 @@
+"""Likelihoods that are given as functions from outputs to torch distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import distributions as td
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.generators import derive_seed
+from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
+from hyperribbon.operators.risk.losses.base import one_element_each, wide
+
+__all__ = ["FromDistribution"]
+
+_TOGETHER = 2**14  # samples and draws whose scores are computed together
+_Coordinates = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class FromDistribution(Likelihood):
+    """p(y | f) of a function f -> torch.distributions.Distribution.
+
+    For instance `lambda f: Normal(f[:, 0], softplus(f[:, 1]))`, of a model that predicts mean and
+    spread. The distribution's first batch axis counts samples; its other axes are independent
+    observations.
+
+    With parameters (or log-probabilities) θ(f) whose information is diagonal with entries w,
+    I(f) = (∂θ/∂f)ᵀ diag(w) (∂θ/∂f). Such w are known for Normal, LogNormal, Laplace, StudentT (with
+    a fixed ν), Poisson, Exponential and Geometric, and for every distribution on finitely many
+    values, where θ are their log-probabilities and w their probabilities. Others have the
+    estimators "mc" and "empirical" only, from gradients of log p. Draws are by the inverse
+    distribution function where torch has it, else sample after sample, which takes longer.
+
+    Args:
+        function: Takes outputs (n, …), in single or double precision.
+    """
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        self._function = function
+
+    def rows(self, outputs: torch.Tensor) -> int:
+        """Return the number of a sample's θ."""
+        with torch.enable_grad():
+            _, coordinates = self._coordinates(outputs[:1])
+        return sum(weight[0].numel() for _, weight in coordinates)
+
+    def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
+        """Return (∂θ/∂f)ᵀ (w∘(∂θ/∂f)u)."""
+        with torch.enable_grad():
+            leaf, coordinates = self._coordinates(outputs)
+            result = torch.zeros_like(wide(block))
+            for theta, weight in coordinates:
+                back = torch.zeros_like(theta, requires_grad=True)
+                pulled = _grad(theta, leaf, back, create_graph=True)
+                for u, total in zip(wide(block), result, strict=True):
+                    along = _grad(pulled, back, u)
+                    total += _grad(theta, leaf, weight * along)
+        return result.to(block.dtype)
+
+    def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
+        """Return √w_j ∂θ_j/∂f, one row a θ."""
+        with torch.enable_grad():
+            leaf, coordinates = self._coordinates(outputs)
+            rows = [
+                _grad(theta, leaf, row)
+                for theta, weight in coordinates
+                for row in one_element_each(weight.sqrt())
+            ]
+        return torch.stack(rows).to(outputs.dtype)
+
+    def score(self, outputs: torch.Tensor, inputs: Any, targets: Any) -> torch.Tensor:
+        """Return −∂log p(y|f)/∂f."""
+        with torch.enable_grad():
+            leaf = wide(outputs.detach()).requires_grad_()
+            try:
+                chance = self._at(leaf).log_prob(targets)
+            except (ValueError, RuntimeError) as error:
+                raise ArgumentError(
+                    "targets",
+                    targets,
+                    f"the likelihood's distribution does not take them: {error}",
+                    "Give values that it can have, one a sample.",
+                ) from None
+            if chance.shape[:1] != outputs.shape[:1]:
+                raise ArgumentError(
+                    "targets",
+                    targets,
+                    f"log p has shape {tuple(chance.shape)} for {len(outputs)} samples",
+                    "Give targets of the shape that the distribution draws.",
+                )
+            return -_grad(chance.sum(), leaf, None).to(outputs.dtype)
+
+    def draw_scores(
+        self, outputs: torch.Tensor, inputs: Any, samples: int, seed: tuple[int, int]
+    ) -> torch.Tensor:
+        """Return −∂log p(y|f)/∂f of drawn y."""
+        with torch.no_grad():
+            drawn = self._drawn(wide(outputs), samples, seed)
+        scores = []
+        for targets in drawn.split(max(1, _TOGETHER // len(outputs))):
+            every = outputs.expand(len(targets), *outputs.shape)
+            found = self.score(every.flatten(0, 1), inputs, targets.flatten(0, 1))
+            scores.append(found.reshape(every.shape))
+        return torch.cat(scores)
+
+    def _drawn(self, outputs: torch.Tensor, samples: int, seed: tuple[int, int]) -> torch.Tensor:
+        """Return targets (samples, n, …), each from random numbers of its place in the data."""
+        inner = _inside(self._at(outputs))
+        uniform = draw(torch.rand, seed, samples, inner.batch_shape).to(outputs)
+        tiny = torch.finfo(outputs.dtype).eps / 4
+        uniform = uniform.clamp(tiny, 1 - torch.finfo(outputs.dtype).eps / 2)
+        try:
+            return inner.icdf(uniform)
+        except NotImplementedError:
+            pass
+        if not inner.has_enumerate_support or inner.event_shape:
+            return self._drawn_singly(outputs, samples, seed)
+        values = inner.enumerate_support()
+        below = inner.log_prob(values).exp().double().cumsum(0).unsqueeze(1) < uniform
+        place = below.sum(0).clamp(max=len(values) - 1)
+        return values.expand(len(values), *inner.batch_shape).gather(0, place)
+
+    def _drawn_singly(
+        self, outputs: torch.Tensor, samples: int, seed: tuple[int, int]
+    ) -> torch.Tensor:
+        """Return targets drawn by the distribution itself, sample after sample."""
+        stream, start = seed
+        drawn = []
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            for place, output in enumerate(outputs.split(1)):
+                torch.manual_seed(derive_seed(stream, "fisher", start + place))
+                drawn.append(self._at(output).sample((samples,)))
+        return torch.cat(drawn, dim=1)
+
+    def _at(self, outputs: torch.Tensor) -> td.Distribution:
+        try:
+            distribution = self._function(outputs)
+        except ValueError as error:
+            raise ArgumentError(
+                "likelihood",
+                self._function,
+                f"its distribution does not take the outputs: {error}",
+                "Bring them to its parameters' range, as in Normal(f[:, 0], softplus(f[:, 1])).",
+            ) from None
+        shape = getattr(distribution, "batch_shape", None)
+        if not isinstance(distribution, td.Distribution) or not shape or shape[0] != len(outputs):
+            raise ArgumentError(
+                "likelihood",
+                distribution,
+                f"it is no distribution with one entry for each of {len(outputs)} samples",
+                "Return a torch.distributions.Distribution whose first batch axis counts samples.",
+            )
+        return distribution
+
+    def _coordinates(self, outputs: torch.Tensor) -> tuple[torch.Tensor, _Coordinates]:
+        """Return a leaf f, and θ(f) with their information w, (n, …) each.
+
+        Raises:
+            ArgumentError: They are not known for this distribution.
+        """
+        leaf = wide(outputs.detach()).requires_grad_()
+        inner = _inside(self._at(leaf))
+        known = [pair for pair in _information(inner) if pair[0].requires_grad]
+        if not known:
+            raise ArgumentError(
+                "estimator",
+                "exact",
+                f"the information of {type(inner).__name__} has no closed form here",
+                "Use estimator='mc', or 'empirical' with targets.",
+            )
+        return leaf, [(theta, weight.detach()) for theta, weight in known]
+
+
+def _inside(distribution: Any) -> td.Distribution:
+    """Return the distribution of single observations."""
+    while type(distribution) is td.Independent:
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _information(inner: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield parameters and the diagonal of their information; nothing where it is not known."""
+    kind = type(inner)
+    if kind in (td.Normal, td.LogNormal):
+        precision = inner.scale.square().reciprocal()
+        yield inner.loc, precision
+        yield inner.scale, 2 * precision
+    elif kind is td.Laplace:
+        precision = inner.scale.square().reciprocal()
+        yield inner.loc, precision
+        yield inner.scale, precision
+    elif kind is td.StudentT and not inner.df.requires_grad:
+        precision = 1 / ((inner.df + 3) * inner.scale.square())
+        yield inner.loc, (inner.df + 1) * precision
+        yield inner.scale, 2 * inner.df * precision
+    elif kind is td.Poisson:
+        yield inner.rate, 1 / inner.rate
+    elif kind is td.Exponential:
+        yield inner.rate, inner.rate.square().reciprocal()
+    elif kind is td.Geometric:
+        yield inner.probs, 1 / (inner.probs.square() * (1 - inner.probs))
+    elif inner.has_enumerate_support:
+        chances = inner.log_prob(inner.enumerate_support()).movedim(0, -1)
+        yield chances, chances.exp()
+
+
+def _grad(
+    output: torch.Tensor, leaf: torch.Tensor, along: torch.Tensor | None, create_graph: bool = False
+) -> torch.Tensor:
+    (found,) = torch.autograd.grad(
+        output, leaf, along, retain_graph=True, create_graph=create_graph, materialize_grads=True
+    )
+    return found
