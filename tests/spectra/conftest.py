@@ -18,6 +18,19 @@ class Counted:
         return self.matrix @ other
 
 
+class Diagonal:
+    """A diagonal operator of any size; with few values given, the others are zero."""
+
+    def __init__(self, values, size=None, dtype=torch.float32):
+        self.entries = torch.zeros(size or len(values), dtype=dtype)
+        self.entries[: len(values)] = torch.as_tensor(np.array(values, dtype=float)).to(dtype)
+        self.shape = (len(self.entries), len(self.entries))
+        self.dtype, self.device = dtype, torch.device("cpu")
+
+    def __matmul__(self, block):
+        return self.entries * block if block.ndim == 1 else self.entries[:, None] * block
+
+
 class Factored(Counted):
     """FᵀF with its Gram matrix FFᵀ."""
 
@@ -49,6 +62,11 @@ def matrix_of():
 @pytest.fixture
 def operator_of():
     return lambda *arguments, **options: Counted(with_spectrum(*arguments, **options))
+
+
+@pytest.fixture
+def diagonal_of():
+    return Diagonal
 
 
 @pytest.fixture

@@ -110,3 +110,23 @@ def test_an_eigenvalue_that_creeps_up_beside_what_is_tracked_is_not_missed(matri
     spectra = track([counted(A + h * direction @ direction.T) for h in heights], 3, tol=1e-3)
     expected = [10, float(torch.linalg.eigvalsh(A)[50]) + 8.5, 8]
     np.testing.assert_allclose(spectra[-1].eigenvalues, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_copies_are_tracked(diagonal_of, k):
+    """A chain sees one copy of an eigenvalue, whatever it starts from."""
+    values = np.array([10.0, 10, 5, 5, 5, 1])
+    path = [diagonal_of((1 + 0.01 * step) * values, 5_000) for step in range(4)]
+    for step, spectrum in enumerate(track(path, k, tol=1e-3)):
+        np.testing.assert_allclose(spectrum.eigenvalues, (1 + 0.01 * step) * values[:k], rtol=1e-3)
+
+
+def test_what_comes_from_nowhere_is_found_by_the_tenth_call_at_the_latest(diagonal_of):
+    """In a large space the new eigenvector has no part in what is tracked, and little in noise."""
+    before, after = (np.linspace(-0.3, 0.3, 50_000) for _ in range(2))
+    before[:3] = after[:3] = [10, 8, 7]
+    after[25_000] = 9
+    tracker = Tracker(3, tol=1e-2)
+    spectra = [tracker(diagonal_of(values)) for values in [before] * 7 + [after] * 4]
+    np.testing.assert_allclose(spectra[-1].eigenvalues, [10, 9, 8], rtol=1e-2)
+    assert max(spectrum.matvecs for spectrum in spectra[1:-1]) <= 5

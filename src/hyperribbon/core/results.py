@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import isfinite
 
 import torch
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_positive
 
 __all__ = ["Density", "Estimate", "Spectrum"]
+
+
+def _none() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -22,9 +27,12 @@ class Spectrum:
             residual of some true eigenvalue.
         matvecs: Products with A that were spent, counting a block of k columns as k.
         method: "lanczos", "gram" or "dense".
-        converged: (k,) booleans: the residual met the tolerance.
+        converged: (k,) booleans: the residual met the tolerance, and the pair was shown to be one
+            of those that were asked for.
         zeros: Further eigenvalues known to be exactly zero that are not listed (rank of a Gram
             factor below P).
+        bounds: (k,), how far the eigenvalue that was asked for may be from the one listed in its
+            place; infinite where that was not shown. None when it is not known.
     """
 
     eigenvalues: torch.Tensor
@@ -34,10 +42,21 @@ class Spectrum:
     method: str
     converged: torch.Tensor
     zeros: int = 0
+    bounds: torch.Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of listed eigenvalues."""
         return len(self.eigenvalues)
+
+    def scaled(self, factor: float) -> Spectrum:
+        """Return the spectrum of `factor` times the operator, for a positive factor."""
+        check_positive("factor", factor)
+        return replace(
+            self,
+            eigenvalues=factor * self.eigenvalues,
+            residuals=factor * self.residuals,
+            bounds=None if self.bounds is None else factor * self.bounds,
+        )
 
 
 @dataclass(frozen=True)
@@ -49,20 +68,39 @@ class Estimate:
         stderr: Its standard error; 0 when exact.
         exact: Whether it was computed without sampling.
         matvecs: Operator products spent.
+        method: What it was computed by: "exact", "hutchinson" (random probes only) or "hutch++"
+            (the leading directions exactly, probes for the rest).
+
+    Raises:
+        ArgumentError: An exact number with a standard error, or that is not finite.
     """
 
     value: float
     stderr: float
     exact: bool
     matvecs: int
+    method: str = ""
 
     def __post_init__(self) -> None:
         if self.exact and self.stderr != 0:
             raise ArgumentError("stderr", self.stderr, "an exact number has none", "Give 0.")
+        if self.exact and not isfinite(self.value):
+            raise ArgumentError(
+                "value",
+                self.value,
+                "an exact number is finite",
+                "Check that the loss, the weights and the data are finite.",
+            )
+        if self.exact and not self.method:
+            object.__setattr__(self, "method", "exact")
 
     def __float__(self) -> float:
         """Return the value."""
         return float(self.value)
+
+    def scaled(self, factor: float) -> Estimate:
+        """Return `factor` times the number."""
+        return replace(self, value=factor * self.value, stderr=abs(factor) * self.stderr)
 
 
 @dataclass(frozen=True)
@@ -74,8 +112,11 @@ class Density:
         values: (m,), density, integrating to one.
         low: (m,), lower edge of the band over probes (mean − 2 standard errors).
         high: (m,), upper edge of the band.
+        nodes: (n,), ascending nodes of the quadrature rules of all probes together.
+        weights: (n,), their weights, which sum to one: Σ weights · f(nodes) estimates tr f(A)/P.
         matvecs: Operator products spent.
         width: Standard deviation of the Gaussian kernel the density is smoothed with.
+        method: What it was computed by: "stochastic lanczos quadrature".
     """
 
     grid: torch.Tensor
@@ -84,3 +125,6 @@ class Density:
     high: torch.Tensor
     matvecs: int = 0
     width: float = 0.0
+    nodes: torch.Tensor = field(default_factory=_none)
+    weights: torch.Tensor = field(default_factory=_none)
+    method: str = ""

@@ -114,21 +114,22 @@ class Basis:
         """
         return self._clean(row, floor=10 * self._eps * self._norm(row))
 
-    def remainder(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def remainder(self, *, noise: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the direction (1, P) of what the last image has outside the basis, and its size.
 
         Nothing is left, (0, P) and size zero, when the image lies in the basis up to rounding.
+
+        Args:
+            noise: Whether to go on with what rounding leaves. A direction that is too weak to show
+                beside it grows along such a chain, while the noise does not.
         """
         last = slice(self.size - 1, self.size)
         image = self.images.read(last) if self._latest is None else self._latest[-1:]
         row = (image - self.vectors.combine(self._coefficients(self._T[:, last].T)))[0]
-        direction, length = self._clean(row, floor=self.rounding)
+        floor = self._eps * self.rounding if noise else self.rounding
+        direction, length = self._clean(row, floor=floor)
         size = torch.tensor(length, dtype=torch.float64)
         return direction.unsqueeze(0)[: int(length > 0)], size
-
-    def links(self, start: int) -> torch.Tensor:
-        """Return the couplings of each vector from `start` on to the next one."""
-        return self._T[start:, start:].diagonal(-1).abs()
 
     def _clean(self, row: torch.Tensor, floor: float) -> tuple[torch.Tensor, float]:
         """Orthogonalise against Q until a pass no longer shortens the vector.

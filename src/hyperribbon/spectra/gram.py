@@ -7,8 +7,9 @@ import torch
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
-from hyperribbon.spectra.lanczos import select
+from hyperribbon.spectra.convergence import tolerances
 from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.search import select
 
 __all__ = ["gram_spectrum"]
 
@@ -27,7 +28,7 @@ def gram_spectrum(
         products: The operator, which has `gram()`, `gram_size` and `lift(U)` = FᵀU.
         k: Pairs wanted.
         which: "LA", "SA", "LM" or "BE".
-        tol: Residual, relative to λ_max, below which a pair counts as converged.
+        tol: Relative accuracy below which a pair counts as converged, as for `tolerances`.
         eigenvectors: Whether to lift the eigenvectors.
         seed: Seed of the directions for zero eigenvalues.
     """
@@ -67,8 +68,9 @@ def gram_spectrum(
         residuals=residuals.to(products.dtype),
         matvecs=products.matvecs,
         method="gram",
-        converged=residuals <= tol * top,
+        converged=residuals <= tolerances(eigenvalues, top, tol, 20 * precision).to(residuals),
         zeros=zeros - (k - len(nonzero)),
+        bounds=torch.full_like(residuals, len(G) * precision * top).to(products.dtype),
     )
 
 

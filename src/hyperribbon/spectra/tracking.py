@@ -9,18 +9,20 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_positive_int
-from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.results import Spectrum
+from hyperribbon.spectra.convergence import tolerances
 from hyperribbon.spectra.eigensolvers import as_spectrum, eigsh, products_limit
-from hyperribbon.spectra.lanczos import Search
 from hyperribbon.spectra.planning import agreed_capacity
 from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.search import Search
 
 __all__ = ["Tracker", "track"]
 
 _SCOUT = (1e-4, 1e-2)  # bounds of the tolerance as the part of what may be wanted next in a start
 _NOISE = 0.3  # random part of a start, relative to that part
 _STATE = ("calls", "_values", "_vectors", "_guard", "_room")  # of a Tracker between its calls
+_LOOK = 10  # calls after which the next one starts cold
 _SLOW = 1.4  # drift, in units of what is tolerated, below which the last vectors are nearly right
 
 
@@ -32,8 +34,11 @@ class Tracker:
     within a few steps. When the first product of the chain shows that the operator has moved by
     about the tolerance, the last eigenvectors themselves take the chain's place, k products in
     one block; a chain follows again at the latest when the moves add up to half the gap across
-    which another eigenvalue would have to come. Every spectrum has its true residuals. With `make`,
-    it is a measurement for a Recorder, which stores its state with every record:
+    which another eigenvalue would have to come. Every spectrum has its true residuals, and these
+    decide which pairs are `converged`. That nothing has come from elsewhere and overtaken them is
+    looked for, but shown, as `eigsh` does, only by the first and then every tenth call, which
+    starts cold. With `make`, it is a measurement for a Recorder, which stores its state with every
+    record:
 
         curvature = hr.Tracker(5, lambda model: hr.Hessian(model, loss, data))
         hr.Recorder("run", measure=[hr.training.Measurement("curvature", curvature)])
@@ -83,9 +88,12 @@ class Tracker:
         """
         op = item if self.make is None else self.make(item)
         if self._vectors is None:
-            spectrum = eigsh(op, self.k, self.which, self.tol, "lanczos", seed=self.seed)
+            spectrum = self._look(op)
         else:
-            spectrum = self._follow(Products(op), self._vectors)
+            products = Products(op)
+            self._check(products, self._vectors)
+            is_due = self.calls % _LOOK == 0
+            spectrum = self._look(op) if is_due else self._follow(products, self._vectors)
         self.calls += 1
         self._values, self._vectors = spectrum.eigenvalues, spectrum.eigenvectors
         return spectrum
@@ -99,8 +107,13 @@ class Tracker:
         for name in _STATE:
             setattr(self, name, state[name])
 
-    def _follow(self, products: Products, vectors: torch.Tensor) -> Spectrum:
-        """Return the next operator's spectrum."""
+    def _look(self, op: Any) -> Spectrum:
+        """Return an operator's spectrum from a cold start."""
+        self._guard, self._room = None, 0.0
+        seed = derive_seed(self.seed, "look", self.calls) if self.calls else self.seed
+        return eigsh(op, self.k, self.which, self.tol, "lanczos", seed=seed)
+
+    def _check(self, products: Products, vectors: torch.Tensor) -> None:
         if len(vectors) != products.size:
             raise ArgumentError(
                 "operators",
@@ -108,6 +121,9 @@ class Tracker:
                 f"it is of size {products.size}, and the one before it of size {len(vectors)}",
                 "Track one parameter space.",
             )
+
+    def _follow(self, products: Products, vectors: torch.Tensor) -> Spectrum:
+        """Return the next operator's spectrum from the last one."""
         generator = torch_generator(self.seed, "track", self.calls)
 
         def draw() -> torch.Tensor:
@@ -120,9 +136,14 @@ class Tracker:
         if self._guard is not None:
             guard = self._guard.to(products.device, products.dtype)
             scout += products.part(guard).sum(0)
-        start = rows.sum(0, keepdim=True) + min(max(self.tol, _SCOUT[0]), _SCOUT[1]) * scout
-        search.begin_chain(start)
-        drift = self._drift(search, rows, start)
+        twins = self._twins()
+        if bool(twins.any()):
+            search.take_in(rows[twins])
+            search.rayleigh_ritz()
+        rest, values = rows[~twins], self._values.to(rows)[~twins]
+        start = rest.sum(0, keepdim=True) + min(max(self.tol, _SCOUT[0]), _SCOUT[1]) * scout
+        search.begin_chain(start, random=False)
+        drift = self._drift(search, rest, values, start)
         stays = drift <= min(self._room, _SLOW * self.tol * float(self._values.abs().max()))
         if stays:
             search.take_in(rows)
@@ -133,14 +154,22 @@ class Tracker:
             search.improve(draw)
             search.rayleigh_ritz()
         self._look_ahead(search, drift if stays else None)
-        return as_spectrum(products, search.pairs(), self.tol, True)
+        shown = torch.ones(self.k, dtype=torch.bool)
+        return as_spectrum(products, search.pairs(shown), self.tol, True)
 
-    def _drift(self, search: Search, rows: torch.Tensor, start: torch.Tensor) -> float:
-        """Return the part of a start's image that the last eigenpairs do not explain."""
+    def _twins(self) -> torch.Tensor:
+        """Return which (k,) of the last eigenvalues equal the one before: a chain sees one copy."""
+        values = self._values
+        near = tolerances(values, float(values.abs().max()), self.tol)
+        return torch.cat([torch.zeros(1), values.diff().abs() <= near[1:]]).bool()
+
+    def _drift(
+        self, search: Search, rows: torch.Tensor, values: torch.Tensor, start: torch.Tensor
+    ) -> float:
+        """Return the part of a start's image that the eigenpairs it is made of do not explain."""
         scale = search.basis.products.norms(start).to(rows)
-        values = self._values.to(rows).unsqueeze(0)
-        image = search.basis.images.read(slice(0, 1))
-        return float(search.basis.products.norms(image - values @ rows / scale))
+        image = search.basis.images.read(slice(search.basis.size - 1, search.basis.size))
+        return float(search.basis.products.norms(image - values.unsqueeze(0) @ rows / scale))
 
     def _look_ahead(self, search: Search, drift: float | None) -> None:
         """Keep what may be wanted next, and what is left of the gap to it.

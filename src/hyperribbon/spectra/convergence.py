@@ -1,0 +1,128 @@
+"""When an eigenpair is converged: its residual is small, and it is where it was asked for."""
+
+from __future__ import annotations
+
+from math import log, pi, sqrt
+
+import torch
+
+__all__ = ["Evidence", "copies", "directions", "tolerances"]
+
+DOUBT = 0.001
+"""Probability allowed for an eigenvalue that was asked for to stay unseen."""
+
+_SMALL = 0.1  # part of ‖A‖ below which eigenvalues are no longer wanted relative to themselves
+_SEEN = 0.5  # of a tolerance: eigenvalues that close to a wanted one are not told from it
+_INSIDE = 0.999  # points on an edge are outside
+
+
+def tolerances(
+    values: torch.Tensor, norm: float, tol: float, reachable: float = 0.0
+) -> torch.Tensor:
+    """Return the residuals (k,) at which pairs of given values (k,) are converged.
+
+        max(tol · max(|λ|, ‖A‖/10), min(tol, ε) · ‖A‖)
+
+    Args:
+        values: Eigenvalues λ.
+        norm: ‖A‖.
+        tol: Relative accuracy wanted.
+        reachable: ε, residual relative to ‖A‖ that rounding allows.
+    """
+    scale = values.abs().clamp(min=_SMALL * norm)
+    return (tol * scale).clamp(min=min(tol, reachable) * norm)
+
+
+def directions(values: torch.Tensor, which: str) -> torch.Tensor:
+    """Return for each of the wanted, ascending values the end it is wanted from, +1 or −1."""
+    if which == "LM":
+        return torch.where(values < 0, -1.0, 1.0).to(values)
+    low = {"LA": 0, "SA": len(values)}.get(which, len(values) // 2)
+    return torch.cat([-torch.ones(low), torch.ones(len(values) - low)]).to(values)
+
+
+def beyond(
+    points: torch.Tensor, values: torch.Tensor, slack: torch.Tensor, which: str
+) -> torch.Tensor:
+    """Return (k, n), whether points (n,) lie further out than values (k,) by at least a slack."""
+    if which == "LM":
+        return points.abs().unsqueeze(0) >= (values.abs() + slack).unsqueeze(1)
+    signs = directions(values, which)
+    return signs.unsqueeze(1) * points.unsqueeze(0) >= (signs * values + slack).unsqueeze(1)
+
+
+class Evidence:
+    """What the Krylov chain of a random vector proves of eigenvalues it has not seen.
+
+    After j products with couplings β and Ritz values θ the next vector of the chain of v is
+    q = p(A) v with p(x) = ∏ (x − θ_i)/β_i. It has unit length, so an eigenvector u of λ has
+
+        |uᵀv| = |uᵀq| / |p(λ)| ≤ 1/|p(λ)|,
+
+    and a random unit vector v has so small a part along a given u with a probability of at most
+    √(2P/π)/|p(λ)|. Where that is below `DOUBT`, eigenvalues are excluded. Since log|p| is concave
+    between Ritz values and monotone outside, an interval without Ritz values is excluded when its
+    edges are. (van Dorsselaer, Hochstenbach and van der Vorst, SIAM J. Matrix Anal. Appl. 22, 2000,
+    bound the largest eigenvalue so.)
+
+    A thick restart keeps some Ritz vectors and the next vector of the chain. The arrow-shaped
+    projection that follows has det(x − T) in the place of the kept factors, so p goes on: it has
+    the Ritz values that were dropped, the current ones, and all couplings.
+
+    Args:
+        size: P.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._needed = log(sqrt(2 * size / pi) / DOUBT)
+        self._dropped: list[torch.Tensor] = []
+        self._passed = 0.0  # sum of the logarithms of all couplings but the last
+        self.nodes = torch.empty(0, dtype=torch.float64)
+        self.coupling = torch.tensor(1.0, dtype=torch.float64)
+
+    def update(self, nodes: torch.Tensor, coupling: torch.Tensor) -> None:
+        """Take the current Ritz values of the chain and the length of what comes next."""
+        self.nodes, self.coupling = nodes, coupling
+
+    def extend(self) -> None:
+        """Note that the chain goes on along what comes next."""
+        self._passed += float(self.coupling.log())
+
+    def drop(self, nodes: torch.Tensor) -> None:
+        """Note that the Ritz vectors of these values are given up."""
+        self._dropped.append(nodes)
+
+    def excludes(self, points: torch.Tensor) -> torch.Tensor:
+        """Return whether there is an eigenvalue at none of the points (n,), with doubt for each."""
+        if float(self.coupling) == 0:
+            return torch.ones(len(points), dtype=torch.bool)
+        nodes = torch.cat([*self._dropped, self.nodes])
+        growth = (points.unsqueeze(1) - nodes.unsqueeze(0)).abs().log().sum(1)
+        return growth - self._passed - float(self.coupling.log()) >= self._needed
+
+    def shows(self, values: torch.Tensor, slack: torch.Tensor, which: str) -> torch.Tensor:
+        """Return for each wanted value (k,) whether nothing unseen lies further out by its slack.
+
+        Eigenvalues within half the slack of a wanted one count as copies of it, see `copies`.
+        """
+        near = _SEEN * slack
+        points = torch.cat([values + slack, values - slack, values + near, values - near])
+        if which == "LM":
+            outer = values.abs() + slack
+            points = torch.cat([points, outer, -outer])
+        gaps = (points.unsqueeze(1) - values.unsqueeze(0)).abs()
+        settled = self.excludes(points) | (gaps < _INSIDE * near).any(1)
+        return (settled | ~beyond(points, values, slack, which)).all(1)
+
+
+def copies(
+    values: torch.Tensor, slack: torch.Tensor, which: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where copies of wanted values (k,) begin, and whether (k, k) they would count.
+
+    A copy of the second value counts for the first one when it may lie further out by more than
+    the slack: if it had not been seen, the first value would be another than was asked for.
+    """
+    outwards = directions(values, which) * _SEEN * slack
+    count = beyond(values + outwards, values, slack, which) & (slack > 0)
+    return values - outwards, count
