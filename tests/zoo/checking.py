@@ -16,7 +16,7 @@ from zoo.untouched import untouched
 
 __all__ = ["FEW", "ONE", "check_ggn", "check_hessian", "mlp", "or_refused", "points", "reference"]
 
-ONE, FEW = 1e3, 5e4
+ONE, FEW = 1e3, 1.5e4
 """Bytes with which the networks here are done one sample, or a few samples, at a time."""
 
 

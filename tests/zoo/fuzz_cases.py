@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
-from zoo.fuzz_layers import Shape, activation, random_layer
+from zoo.fuzz_layers import WRONG_TWICE, Shape, activation, random_layer
 from zoo.fuzz_losses import random_goal
 from zoo.fuzz_modules import Function, Steps, Words
 from zoo.references import Reference
@@ -77,7 +77,7 @@ class Failure:
         plain = re.sub(r"[\d.]+", "#", self.detail)
         if self.kind == "touched":
             return ", ".join(sorted(set(re.findall(r"_\w+|optimiser|random state", plain))))
-        return "" if self.kind == "wrong" else plain[:70]
+        return "" if self.kind == "wrong" else plain.partition(": ")[2][:70]
 
 
 def random_case(seed: int) -> Case:
@@ -189,7 +189,7 @@ def _check_hessian(
 ) -> Iterator[Failure]:
     operator = hr.Hessian(network.model, network.loss, case.data(network), **options)
     yield from _compare("gradient", operator.gradient(), truth.gradient[kept], EXACT, 1.0)
-    found = _curvature(truth, case.stops)
+    found = _curvature(truth, case)
     if found is None:
         return
     block, expected, error = found
@@ -218,17 +218,19 @@ def _check_ggn(
     yield from _compare("GGN trace", trace, truth.ggn_diagonal()[kept].sum(), EXACT, scale)
 
 
-def _curvature(truth: Reference, stops: bool) -> tuple[torch.Tensor, torch.Tensor, float] | None:
-    """Return a block, H @ block and its error; None next to a kink, where nothing is true.
+def _curvature(truth: Reference, case: Case) -> tuple[torch.Tensor, torch.Tensor, float] | None:
+    """Return a block, H @ block and its error; None where that cannot be known, as at a kink.
 
     Double backward passes are the truth where differences agree with them. Where they do not,
     differences are, if those of two steps agree with each other.
 
     Args:
         truth: The reference.
-        stops: Whether gradients are stopped somewhere: then there are no differences to compare.
+        case: With stopped gradients there are no differences to compare with.
     """
-    if stops:
+    if case.stops:
+        if WRONG_TWICE in case.may_be_refused:
+            return None
         return truth.block, truth.hessian(truth.block), EXACT
     first = truth.hessian_by_differences(truth.moving)
     floor = 1e-9 * float(truth.block.norm()) * (1 + float(truth.gradient.norm()))

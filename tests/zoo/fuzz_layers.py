@@ -30,7 +30,11 @@ from zoo.fuzz_modules import (
     Twice,
 )
 
-__all__ = ["Layer", "Shape", "activation", "random_layer"]
+__all__ = ["WRONG_TWICE", "Layer", "Shape", "activation", "random_layer"]
+
+
+WRONG_TWICE = "torch differentiates it twice wrongly"
+"""Why weight norm may be refused: its second derivatives in torch are not right."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,9 @@ def _stopped(rng: Random, shape: Shape) -> Layer:
     width = shape.sizes[0]
     how = rng.choice(["detach", "no_grad"])
     module = Stopped(nn.Linear(width, width), nn.Linear(width, width), how)
-    return Layer(module, shape, stops=True)
+    return Layer(
+        module, shape, "a gradient is stopped, so that it is not the derivative", stops=True
+    )
 
 
 @_layer("vector")

@@ -39,6 +39,23 @@ def module_under_two_names() -> Network:
     return _classify(TwoNames())
 
 
+class Siblings(nn.Module):
+    """One layer under two names of one parent, both of them used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.again, self.head = self.first, nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.again(torch.sigmoid(self.first(x))))
+
+
+@network()
+def module_twice_in_one_parent() -> Network:
+    return _classify(Siblings())
+
+
 class TiedAutoencoder(nn.Module):
     """A decoder that is the transposed encoder, and a layer used twice."""
 
