@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zoo.attention
+import zoo.calling
 import zoo.convolutional
 import zoo.layers
 import zoo.recurrent

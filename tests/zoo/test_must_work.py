@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import hyperribbon as hr
+from zoo.calling import Keywords, OneNumber
 from zoo.references import Reference, distance
 from zoo.registry import Network
 from zoo.untouched import untouched
-from zoo.unusual import Keywords, OneNumber
 
 ROUNDINGS = 20
 """Relative error of products in a low precision, in units of its eps: the networks here have a

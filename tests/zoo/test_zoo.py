@@ -24,7 +24,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the networks' own, from tor
 SMALL = 1000.0
 """Bytes: less than what one sample takes, so that the data are cut into single samples."""
 
-HEAVY = {"compiled", "t5", "llama", "encoder_decoder", "lstm_two_layers_two_ways"}
+HEAVY = {
+    "compiled",
+    "encoder_decoder",
+    "gpt_tied",
+    "llama",
+    "lstm_two_layers_two_ways",
+    "packed_lstm_two_ways",
+    "resnet_train",
+    "t5",
+    "transformer_encoder_norm_first",
+}
 """Networks that take long to run; the ordinary tests measure their products only."""
 
 
@@ -117,7 +127,7 @@ def test_the_reference_is_right(name):
         assert distance(reference.curved_by_differences, exact) < tolerance(entry, True)
 
 
-@each_cut(1, 2, light=False)
+@each_cut(1, 3, light=False)
 def test_hessian_and_gradient(name, memory):
     reference, (block, expected, error) = reference_of(name), hessian_reference(name)
     exact = tolerance(ENTRIES[name], False)
@@ -130,7 +140,7 @@ def test_hessian_and_gradient(name, memory):
         assert distance(operator @ block[:, 1], expected[:, 1]) < error
 
 
-@each_cut(1, 5, light=False)
+@each_cut(1, 7, light=False)
 def test_gauss_newton_products(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.ggn(reference.block)
@@ -140,7 +150,7 @@ def test_gauss_newton_products(name, memory):
         assert distance(operator @ reference.block[:, 1], expected[:, 1]) < error
 
 
-@each_cut(1, 5)
+@each_cut(1, 9)
 def test_gauss_newton_trace_and_diagonal(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.ggn_diagonal()
@@ -173,7 +183,7 @@ def test_fisher_of_logits(name):
         assert distance(operator @ reference.block, expected) < tolerance(ENTRIES[name], False)
 
 
-@each_cut(2, 7)
+@each_cut(2, 9)
 def test_gradient_covariance(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     rows = reference.sample_gradients()
@@ -185,7 +195,7 @@ def test_gradient_covariance(name, memory):
         assert operator.trace() == pytest.approx(float(rows.square().sum()) / len(rows), rel=error)
 
 
-@each_cut(2, 7)
+@each_cut(2, 9)
 def test_jacobian_and_kernel(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.jacobian
@@ -196,7 +206,7 @@ def test_jacobian_and_kernel(name, memory):
         assert distance(hr.NTK(risk()).to_dense(), expected @ expected.T) < error
 
 
-@each(every=3)
+@each(every=4)
 def test_some_parameters_only(name):
     """Also builds an operator without a risk of its own."""
     reference, network = reference_of(name), ENTRIES[name].build()
@@ -212,7 +222,7 @@ def test_some_parameters_only(name):
         assert distance(operator @ block[kept], expected) < tolerance(ENTRIES[name], False)
 
 
-@each(every=3)
+@each(every=4)
 def test_the_model_still_trains(name):
     network = ENTRIES[name].build()
     trained = [p for p in network.model.parameters() if p.requires_grad]

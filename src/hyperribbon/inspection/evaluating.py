@@ -30,7 +30,7 @@ def outputs_at(
         for _, batch in risk.source.chunks(_ROWS):
             if not subject.processes.is_parallel:
                 subject.clock.check()
-            yield risk.evaluate(risk.weights(), batch)
+            yield risk.evaluate(batch)
 
 
 def loss_at(subject: Subject, weights: torch.Tensor) -> float:

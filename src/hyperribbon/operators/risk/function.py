@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
@@ -101,14 +100,14 @@ class ModelFunction:
         self._buffers.restore()
         with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._autocast():
             duals = {
-                name: forward_mode.make_dual(leaf.detach(), directions[name].to(leaf.dtype))
+                id(leaf): forward_mode.make_dual(leaf.detach(), directions[name].to(leaf.dtype))
                 for name, leaf in self.leaves.items()
                 if name in directions
             }
-            called = functional_call(_Called(self.module, batch, self._forward), _inner(duals), ())
-            tangent = forward_mode.unpack_dual(self._checked(called[0])).tangent
-            outputs = self._checked(called[0])
-            return outputs.new_zeros(outputs.shape) if tangent is None else tangent.detach()
+            with _holding(self.module, duals):
+                outputs = self._checked(call(self.module, batch, self._forward)[0])
+            tangent = forward_mode.unpack_dual(outputs).tangent
+            return torch.zeros_like(outputs) if tangent is None else tangent.detach()
 
     def reaches_outside(self, outputs: torch.Tensor) -> list[str]:
         """Return the person's own parameters that outputs depend on, around the private copy."""
@@ -134,20 +133,26 @@ class ModelFunction:
         return outputs if outputs.dtype == wanted else outputs.to(wanted)
 
 
-class _Called(nn.Module):
-    """A module with the way it is called, for `functional_call`."""
+@contextmanager
+def _holding(module: nn.Module, others: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Let a private module hold other tensors for a while, given by the ids of its own.
 
-    def __init__(self, model: nn.Module, batch: Any, forward: Forward | None) -> None:
-        super().__init__()
-        self.model = model
-        self._batch, self._way = batch, forward
-
-    def forward(self) -> Any:
-        return call(self.model, self._batch, self._way)
-
-
-def _inner(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {f"model.{name}": tensor for name, tensor in named.items()}
+    Each place is changed once, also of modules that have several names (`torch.func` changes those
+    twice and gives back the wrong tensor).
+    """
+    places = [
+        (part._parameters, key, tensor)
+        for part in module.modules()
+        for key, tensor in part._parameters.items()
+        if tensor is not None and id(tensor) in others
+    ]
+    try:
+        for owner, key, tensor in places:
+            owner[key] = others[id(tensor)]  # type: ignore[assignment]
+        yield
+    finally:
+        for owner, key, tensor in places:
+            owner[key] = tensor
 
 
 class _Buffers:

@@ -187,7 +187,7 @@ def _number(value: Any) -> float:
         raise ArgumentError(
             "loss", value, "it does not return one number", "Use reduction='mean' or 'sum'."
         )
-    return float(value)
+    return float(value.detach())
 
 
 def _to(leaf: Any, dtype: torch.dtype) -> Any:
