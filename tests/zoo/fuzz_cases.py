@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
-from zoo.fuzz_layers import WRONG_TWICE, Shape, activation, random_layer
+from zoo.fuzz_activations import activation
+from zoo.fuzz_layers import WRONG_TWICE, Shape, random_layer
 from zoo.fuzz_losses import random_goal
 from zoo.fuzz_modules import Function, Steps, Words
 from zoo.references import Reference

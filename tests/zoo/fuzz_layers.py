@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from random import Random
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from zoo.fuzz_activations import activation
 from zoo.fuzz_modules import (
     Attention,
     Branches,
@@ -30,7 +30,7 @@ from zoo.fuzz_modules import (
     Twice,
 )
 
-__all__ = ["WRONG_TWICE", "Layer", "Shape", "activation", "random_layer"]
+__all__ = ["WRONG_TWICE", "Layer", "Shape", "random_layer"]
 
 
 WRONG_TWICE = "torch differentiates it twice wrongly"
@@ -81,41 +81,6 @@ def random_layer(rng: Random, shape: Shape) -> Layer:
         layer = rng.choice(_MAKERS[shape.kind])(rng, shape)
         if layer is not None:
             return layer
-
-
-_PLAIN: list[Callable[[], nn.Module]] = [
-    nn.ReLU,
-    lambda: nn.ReLU(inplace=True),
-    nn.Tanh,
-    nn.GELU,
-    lambda: nn.GELU(approximate="tanh"),
-    nn.SiLU,
-    nn.ELU,
-    nn.Softplus,
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.Hardtanh,
-    nn.ReLU6,
-    nn.Mish,
-    nn.Sigmoid,
-    nn.Softsign,
-    nn.Hardswish,
-    nn.LogSigmoid,
-    lambda: nn.Dropout(0.4),
-    lambda: Function(F.relu),
-    lambda: Function(torch.sin),
-    lambda: Function(lambda x: x * torch.sigmoid(1.7 * x)),
-    lambda: Function(lambda x: 0.3 * x**2 - x),
-    lambda: Function(lambda x: x.clamp(min=-0.5)),
-    lambda: Function(lambda x: torch.where(x > 0, x, 0.1 * x**2)),
-    lambda: Function(lambda x: torch.maximum(x, 0.2 * x)),
-    lambda: Function(lambda x: x.abs().sqrt().add(1).log()),
-]
-
-
-def activation(rng: Random) -> nn.Module:
-    """Return a random function of single numbers."""
-    return rng.choice(_PLAIN)()
 
 
 @_layer("vector", "signal", "image", "sequence")

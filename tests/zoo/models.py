@@ -10,13 +10,6 @@ import zoo.recurrent
 import zoo.unusual  # noqa: F401
 from zoo.registry import REGISTRY, Entry, Network
 
-__all__ = ["ENTRIES", "Entry", "Network", "with_cross_entropy"]
+__all__ = ["ENTRIES", "Entry", "Network"]
 
 ENTRIES: dict[str, Entry] = REGISTRY
-
-
-def with_cross_entropy() -> list[Entry]:
-    """Return the networks whose loss is torch's cross-entropy: those with a categorical Fisher."""
-    from torch import nn
-
-    return [entry for entry in ENTRIES.values() if type(entry.build().loss) is nn.CrossEntropyLoss]

@@ -158,6 +158,21 @@ def test_an_activation_that_can_be_differentiated_only_once():
         assert distance(hr.Jacobian(model, x) @ truth.block, truth.jacobian @ truth.block) < 1e-9
 
 
+def test_what_was_refused_stays_refused():
+    """On one risk, asked again, by the same and by other operators."""
+    model, (x, y) = OnceDifferentiable().double(), points()
+    truth = reference(model, nn.CrossEntropyLoss(), x, y)
+    expected = {
+        hr.Hessian: truth.hessian_by_differences(truth.block),
+        hr.GGN: truth.ggn(truth.block),
+        hr.Jacobian: truth.jacobian @ truth.block,
+    }
+    risk = hr.Risk(model, nn.CrossEntropyLoss(), (x, y))
+    for kind in (hr.Hessian, hr.Hessian, hr.GGN, hr.Jacobian, hr.GGN, hr.Jacobian):
+        with or_refused():
+            assert distance(kind(risk) @ truth.block, expected[kind]) < 1e-6
+
+
 def test_weight_norm():
     model, (x, y) = mlp(), points()
     nn.utils.parametrizations.weight_norm(model[0])

@@ -45,25 +45,23 @@ def each(every: int = 1, light: bool = True) -> pytest.MarkDecorator:
         every: Take one in so many for the ordinary tests.
         light: Leave heavy networks out of the ordinary tests.
     """
-    return pytest.mark.parametrize("name", _marked(every, light))
+    return pytest.mark.parametrize("name", _marked(every, light, 0))
 
 
-def each_cut(whole: int, cut: int, light: bool = True) -> pytest.MarkDecorator:
+def each_cut(whole: int, cut: int, light: bool = True, first: int = 0) -> pytest.MarkDecorator:
     """Return one in so many networks with memory for all data, and with memory for one sample."""
     parameters = [
         pytest.param(*p.values, memory, marks=p.marks, id=f"{p.values[0]}-{kind}")
         for every, memory, kind in ((whole, None, "whole"), (cut, SMALL, "cut"))
-        for p in _marked(every, light)
+        for p in _marked(every, light, first)
     ]
     return pytest.mark.parametrize(("name", "memory"), parameters)
 
 
-def _marked(every: int, light: bool) -> list[Any]:
+def _marked(every: int, light: bool, first: int) -> list[Any]:
+    ordinary = {name for name in list(ENTRIES)[first::every] if not (light and name in HEAVY)}
     return [
-        pytest.param(
-            name, marks=pytest.mark.slow if place % every or (light and name in HEAVY) else ()
-        )
-        for place, name in enumerate(ENTRIES)
+        pytest.param(name, marks=() if name in ordinary else pytest.mark.slow) for name in ENTRIES
     ]
 
 
@@ -150,7 +148,7 @@ def test_gauss_newton_products(name, memory):
         assert distance(operator @ reference.block[:, 1], expected[:, 1]) < error
 
 
-@each_cut(1, 9)
+@each_cut(2, 9, first=1)
 def test_gauss_newton_trace_and_diagonal(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.ggn_diagonal()
