@@ -362,7 +362,9 @@ def test_half_precision_is_summed_in_single_precision(dtype):
         for ours, theirs in pairs:
             assert ours.dtype == dtype
             torch.testing.assert_close(ours.double(), theirs, rtol=half, atol=1e-5)
-        rows = loss.root(outputs[:20], pick(targets, 20)).double().flatten(2)
+        rows = loss.root(outputs[:20], pick(targets, 20))
+        assert rows.dtype == dtype
+        rows = rows.double().flatten(2)
         theirs = exact.root(outputs[:20].double(), pick(targets, 20)).flatten(2)
         grams = [torch.einsum("mni,mnj->nij", r, r) for r in (rows, theirs)]
         torch.testing.assert_close(*grams, rtol=4 * half, atol=4 * half)
@@ -417,6 +419,7 @@ def test_one_odd_sample_among_many_is_seen():
     loss = CallableLoss(lambda f, y: F.cross_entropy(f, y))
     assert loss.judge(f, y, generator()) == "mean"
     assert loss.judge(f, rare, generator()) == "whole"
+    assert loss.judge(f.float(), rare, generator()) == "whole"
     weighted = CallableLoss(lambda f, y: F.nll_loss(f, y, weight=WEIGHT.to(f)))
     assert weighted.judge(f.float(), y, generator()) == "whole"
     stuck = CallableLoss(lambda f, y: F.cross_entropy(f, y, weight=WEIGHT.float()))

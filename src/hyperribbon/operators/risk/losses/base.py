@@ -29,6 +29,9 @@ class Loss(ABC):
     reduction: str = "mean"
     is_convex: bool = True
 
+    def __repr__(self) -> str:
+        return type(self).__name__
+
     @abstractmethod
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return Σ_n ℓ(f_n, y_n), differentiable in the outputs."""
@@ -75,7 +78,7 @@ class Loss(ABC):
         Raises:
             ArgumentError: The loss is not convex in the outputs.
         """
-        count, size = len(outputs), outputs[0].numel()
+        count, size, dtype = len(outputs), outputs[0].numel(), outputs.dtype
         outputs = wide(outputs)
         units = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
         units = units.reshape(size, 1, *outputs.shape[1:]).expand(size, *outputs.shape)
@@ -86,7 +89,7 @@ class Loss(ABC):
         if bool((values < -rounding * largest).any()):
             raise no_root(self)
         rows = (vectors * values.clamp(min=0).sqrt().unsqueeze(1)).permute(2, 0, 1)
-        return rows.reshape(size, *outputs.shape)
+        return rows.reshape(size, *outputs.shape).to(dtype)
 
     def reaches(
         self, outputs: torch.Tensor, targets: Any, parameters: Mapping[str, torch.Tensor]

@@ -37,6 +37,9 @@ class CallableLoss(Loss):
         self._takes_wide = True
         self.reduction = "undetermined"
 
+    def __repr__(self) -> str:
+        return repr(self._function)
+
     def judge(self, outputs: torch.Tensor, targets: Any, generator: torch.Generator) -> str:
         """Find out whether the function is the mean or the sum of its samples' losses.
 
@@ -84,7 +87,7 @@ class CallableLoss(Loss):
             self.reduction = "undetermined"
             raise ArgumentError(
                 "loss",
-                self._function,
+                self,
                 "it is neither the mean nor the sum of its samples' losses",
                 "Return the sum over samples (then batches add up), or use a torch.nn loss.",
             )
@@ -107,7 +110,7 @@ class CallableLoss(Loss):
         if self.reduction == "whole":
             raise ArgumentError(
                 "loss",
-                self._function,
+                self,
                 "it is no sum over samples, so its curvature has no root sample by sample",
                 "Use products (method='lanczos') instead of the Gram matrix.",
             )
