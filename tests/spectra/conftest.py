@@ -77,3 +77,18 @@ def factored():
 @pytest.fixture
 def counted():
     return Counted
+
+
+def peak_bytes(function):
+    """Return what a function returns, and the most bytes of tensors it held at a time."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        result = function()
+    events = profile.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    return result, int(np.cumsum([size for _, size in changes]).max())
+
+
+@pytest.fixture
+def peak_of():
+    return peak_bytes

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.results import Estimate
 from hyperribbon.spectra import diagonal, frobenius, trace
 
 N = 600
@@ -83,6 +84,44 @@ class TestExact:
         assert result.exact
         assert op.products == 0
         assert result.value == pytest.approx(float(torch.linalg.matrix_norm(op.matrix)))
+
+
+class TestMethod:
+    def test_few_probes_are_hutchinsons(self, operator_of):
+        result = trace(operator_of(SPECTRA["bulk"]), precision=0.1)
+        assert (result.method, result.matvecs) == ("hutchinson", 16)
+
+    @pytest.mark.parametrize("estimate", [trace, frobenius])
+    def test_with_leading_directions_it_is_hutch(self, operator_of, estimate):
+        assert estimate(operator_of(SPECTRA["outliers"]), precision=1e-3).method == "hutch++"
+
+    def test_exact(self, matrix_of, operator_of):
+        for op in (matrix_of([1.0, 2.0]), operator_of(np.arange(30.0))):
+            assert trace(op).method == frobenius(op).method == "exact"
+
+
+class TestFinite:
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_a_trace_of_its_own_that_is_no_number(self, counted, value):
+        op = counted(torch.eye(5))
+        op.has_exact_trace = True
+        op.trace = lambda: value
+        with pytest.raises(ArgumentError, match=f"it gives is {value}"):
+            trace(op)
+
+    @pytest.mark.parametrize("function", [trace, frobenius])
+    def test_a_matrix_with_nan(self, function):
+        with pytest.raises(ArgumentError, match="nan"):
+            function(torch.full((3, 3), float("nan")))
+
+    def test_an_exact_estimate_is_finite(self):
+        with pytest.raises(ArgumentError, match="finite"):
+            Estimate(float("nan"), 0.0, True, 0)
+        assert Estimate(1.0, 0.0, True, 0).method == "exact"
+
+    def test_a_scaled_estimate_keeps_its_method(self):
+        scaled = Estimate(2.0, 0.5, False, 7, "hutch++").scaled(-3.0)
+        assert scaled == Estimate(-6.0, 1.5, False, 7, "hutch++")
 
 
 @pytest.mark.parametrize("name", SPECTRA)

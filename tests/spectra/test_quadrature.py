@@ -105,3 +105,17 @@ def test_not_symmetric(counted):
     A = torch.triu(torch.ones(20, 20))
     with pytest.raises(ArgumentError, match="not symmetric"):
         density(counted(A))
+
+
+def test_nodes_and_weights_integrate_polynomials(operator_of):
+    """Each rule is exact for its own probe; on average over probes it gives tr f(A)/P."""
+    eigenvalues = np.linspace(-1, 2, 300)
+    result = density(operator_of(eigenvalues), probes=40, steps=10)
+    assert len(result.nodes) == len(result.weights) == 400
+    assert bool((result.nodes.diff() >= 0).all())
+    assert float(result.weights.sum()) == pytest.approx(1)
+    for power in (1, 2, 4):
+        mean = float((result.weights * result.nodes**power).sum())
+        spread = np.sqrt(2 * (eigenvalues ** (2 * power)).mean() / 300 / 40)
+        assert abs(mean - (eigenvalues**power).mean()) <= 4 * spread
+    assert result.method == "stochastic lanczos quadrature"

@@ -226,13 +226,21 @@ def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool
     rows = pairs.rows if eigenvectors == _SHARDED else products.whole(pairs.rows)
     return Spectrum(
         eigenvalues=values,
-        eigenvectors=rows.flip(0).T.contiguous() if eigenvectors else None,
+        eigenvectors=_as_columns(rows) if eigenvectors else None,
         residuals=pairs.residuals.flip(0).to(values),
         matvecs=products.matvecs,
         method="lanczos",
         converged=pairs.converged(tol).flip(0).to(products.device),
         bounds=pairs.bounds.flip(0).to(values),
     )
+
+
+def _as_columns(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows (k, P) as columns (P, k) in reverse order, with no further copy of them."""
+    columns = rows.new_empty(rows.shape[1], len(rows))
+    for position, row in enumerate(rows):
+        columns[:, len(rows) - 1 - position] = row
+    return columns
 
 
 def _capacity(products: Products, k: int, basis: int) -> int:

@@ -19,6 +19,7 @@ __all__ = [
     "HALF_TOLERANCE",
     "Plan",
     "Route",
+    "affordable_vectors",
     "agreed_capacity",
     "free_memory",
     "lanczos_capacity",
@@ -33,6 +34,7 @@ _EIGH = 40.0  # a dense eigenproblem of size n takes about as long as 40 n³ ope
 _EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any estimate of its time
 _STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
 _GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
+_SMALL = 1 << 16  # bytes of everything that does not grow with the operator
 _READS = 2  # times a step of Lanczos goes over the full basis: 4 times, half of it on average
 _BANDWIDTH = {"memory": 8e9, "half": 7e8, "disk": 3e8}  # bytes a second of such a reading
 
@@ -168,6 +170,33 @@ def lanczos_capacity(
     return min(products.size, max(k + 8, min(_wished(k), affordable)))
 
 
+def affordable_vectors(products: Products, memory: float | None, least: int) -> int:
+    """Return how many vectors of P numbers fit beside a product, on the rank with the least room.
+
+    Args:
+        products: The operator.
+        memory: Bytes that may be used; None for what the device has free.
+        least: Vectors that are needed.
+
+    Raises:
+        ArgumentError: There is no room for as many.
+    """
+    available = free_memory(products.device) if memory is None else int(memory)
+    vector, product = products.size * products.dtype.itemsize, _product_bytes(products) + _SMALL
+    count = -int(products.processes.largest(-((available - product) // vector)))
+    if count < least:
+        needed = product + least * vector
+        raise ArgumentError(
+            "op" if memory is None else "memory",
+            f"{products.size} × {products.size}" if memory is None else memory,
+            f"a product and {least} vectors take {_gigabytes(needed)}, and "
+            f"{_gigabytes(available)} may be used",
+            f"Give memory={needed:.3g} if there is as much, or restrict the operator with params= "
+            "or mask=.",
+        )
+    return count
+
+
 def agreed_capacity(products: Products, k: int) -> int:
     """Return the basis vectors to keep for the memory that is free, on the rank with the least."""
     capacity = lanczos_capacity(products, k, free_memory(products.device))
@@ -239,7 +268,7 @@ def _lanczos_with(storage: str, products: Products, k: int, available: int, rate
 
 def _in_flight(k: int) -> int:
     """Return the vectors in memory besides the basis and its images: results and work."""
-    return k + 6
+    return 2 * k + 6
 
 
 def _gram(

@@ -114,7 +114,7 @@ class Products:
     def norms(self, parts: torch.Tensor) -> torch.Tensor:
         """Return the norms (b,) of vectors, summed in float64."""
         squares = torch.zeros(len(parts), dtype=torch.float64, device=parts.device)
-        for piece in parts.split(_PIECE, dim=1):
+        for piece in parts.split(max(_PIECE // max(len(parts), 1), 1), dim=1):
             squares += torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64).square()
         return self.summed(squares.cpu()).sqrt()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from math import sqrt
 from typing import Any
 
@@ -11,9 +13,12 @@ from hyperribbon.core.checks import ArgumentError, check_positive, check_positiv
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Density
 from hyperribbon.spectra.basis import Basis
+from hyperribbon.spectra.planning import affordable_vectors
 from hyperribbon.spectra.products import Products
 
 __all__ = ["density"]
+
+_WORKING = 8  # vectors in memory at once besides the chain
 
 
 def density(
@@ -24,6 +29,7 @@ def density(
     width: float | None = None,
     points: int = 1024,
     seed: int = 0,
+    memory: float | None = None,
 ) -> Density:
     """Return the density of a symmetric operator's eigenvalues, (1/P) Σ δ(x − λᵢ), smoothed.
 
@@ -42,9 +48,12 @@ def density(
         width: σ; None for 1/200 of the range of Ritz values.
         points: Grid points.
         seed: Seed of the probes.
+        memory: Bytes that may be used; None for what the device has free. Where 2·steps vectors do
+            not fit, they are kept on disk, in TMPDIR, with the same numbers.
 
     Raises:
-        ArgumentError: The grid is too coarse for the width, or an argument does not fit.
+        ArgumentError: The grid is too coarse for the width, an argument does not fit, or the
+            memory is too small for a product.
 
     >>> import torch
     >>> result = density(torch.diag(torch.tensor([0.0, 0.0, 0.0, 1.0])), seed=1)
@@ -56,12 +65,15 @@ def density(
     check_positive_int("points", points)
     if check_positive_int("probes", probes) < 2:
         raise ArgumentError("probes", probes, "a band needs two or more", "Give probes=10.")
+    steps = min(steps, products.size)
+    memory = None if memory is None else check_positive("memory", memory)
+    storage = _storage(products, steps, memory)
     generator = torch_generator(seed, "density")
     rules = []
     for _ in range(probes):
         probe = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
         probe = products.part(probe).to(products.device)
-        rules.append(_quadrature(products, probe, min(steps, products.size)))
+        rules.append(_quadrature(products, probe, steps, storage))
     low = min(float(nodes[0]) for nodes, _ in rules)
     high = max(float(nodes[-1]) for nodes, _ in rules)
     span = max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-30)
@@ -78,6 +90,7 @@ def density(
     curves = torch.stack([_smooth(grid, nodes, weights, sigma) for nodes, weights in rules])
     curves = curves / torch.trapezoid(curves, grid, dim=1).unsqueeze(1)
     mean, error = curves.mean(0), curves.std(0) / sqrt(probes)
+    nodes, order = torch.cat([nodes for nodes, _ in rules]).sort()
     return Density(
         grid=grid,
         values=mean,
@@ -85,14 +98,34 @@ def density(
         high=mean + 2 * error,
         matvecs=products.matvecs,
         width=sigma,
+        nodes=nodes,
+        weights=torch.cat([weights for _, weights in rules])[order] / probes,
+        method="stochastic lanczos quadrature",
     )
 
 
+def _storage(products: Products, steps: int, memory: float | None) -> str:
+    """Return where the chain of a probe is kept, "memory" or "disk"; the same on all ranks."""
+    vectors = affordable_vectors(products, memory, _WORKING)
+    kept = 2 * steps * products.length * products.dtype.itemsize
+    if 2 * steps * products.length <= (vectors - _WORKING) * products.size:
+        return products.processes.choose("memory")
+    folder = tempfile.gettempdir()
+    if kept > shutil.disk_usage(folder).free:
+        raise ArgumentError(
+            "steps",
+            steps,
+            f"{kept / 1e9:.2f} GB of Lanczos vectors fit neither in memory nor in {folder}",
+            "Give fewer steps, set TMPDIR to a folder with more space, or restrict the operator.",
+        )
+    return products.processes.choose("disk")
+
+
 def _quadrature(
-    products: Products, probe: torch.Tensor, steps: int
+    products: Products, probe: torch.Tensor, steps: int, storage: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the nodes (ascending) and weights of the Gauss rule of one probe."""
-    basis = Basis(products, steps)
+    basis = Basis(products, steps, storage)
     basis.expand(probe)
     while basis.size < steps:
         direction, _ = basis.remainder()

@@ -50,9 +50,11 @@ class Rows(ABC):
         """Replace the first rows (m) by combinations of them, weights (kept, m)."""
 
     def pieces(self) -> Iterator[slice]:
-        """Yield the ranges of columns to work on."""
-        for start in range(0, self.length, _PIECE):
-            yield slice(start, min(start + _PIECE, self.length))
+        """Yield the ranges of columns to work on; a piece of all rows takes the room of one."""
+        chunks = self.length // max(self.capacity, 1) // _CHUNK
+        step = min(_PIECE, max(chunks, 1) * _CHUNK)
+        for start in range(0, self.length, step):
+            yield slice(start, min(start + step, self.length))
 
     def combine(self, weights: torch.Tensor) -> torch.Tensor:
         """Return weights @ the first rows, for weights (m,) or (j, m)."""

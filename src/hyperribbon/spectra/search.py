@@ -267,11 +267,11 @@ class Search:
         Args:
             shown: (k,), whether they have been shown to be those that were asked for.
         """
-        rows = self.basis.combine(self.coefficients[:, self.wanted])
         values, bounds = self.wanted_values, torch.where(shown, self.slack, inf)
-        if self.basis.is_exact:
-            residuals = self.residual_norms
-        else:
+        residuals = self.residual_norms
+        self._residuals = None  # frees their memory for the vectors
+        rows = self.basis.combine(self.coefficients[:, self.wanted])
+        if not self.basis.is_exact:
             values, residuals = _measured(self.basis.products, rows)
             order = values.argsort()
             values, residuals, bounds = values[order], residuals[order], bounds[order]

@@ -1,0 +1,89 @@
+"""Traces, densities and eigenpairs stay within the bytes they are given."""
+
+import numpy as np
+import pytest
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.spectra import density, eigsh, frobenius, trace
+
+SIZE = 60_000
+VECTOR = 4 * SIZE
+SMALL = 1 << 16
+OUTLIERS = np.concatenate([np.linspace(10, 30, 10), np.linspace(0, 0.05, SIZE - 10)])
+
+
+@pytest.fixture
+def op(diagonal_of):
+    return diagonal_of(OUTLIERS)
+
+
+@pytest.mark.parametrize("function", [trace, frobenius])
+@pytest.mark.parametrize("vectors", [5, 12, 50])
+def test_probes_and_sketch_stay_within_the_memory(op, peak_of, function, vectors):
+    memory = vectors * VECTOR + SMALL
+    found, held = peak_of(lambda: function(op, precision=1e-3, max_matvecs=80, memory=memory))
+    assert held <= memory
+    exact = OUTLIERS.sum() if function is trace else np.linalg.norm(OUTLIERS)
+    assert abs(found.value - exact) <= 5 * found.stderr + 1e-4 * exact
+    assert held >= 0.4 * memory
+
+
+def test_less_memory_means_fewer_directions_and_a_larger_error(op):
+    rich, poor = (
+        trace(op, precision=1e-3, max_matvecs=100, memory=v * VECTOR + SMALL) for v in (400, 5)
+    )
+    assert (rich.method, poor.method) == ("hutch++", "hutchinson")
+    assert rich.stderr < poor.stderr
+
+
+def test_probes_do_not_depend_on_the_blocks_they_are_multiplied_in(op):
+    found = [
+        trace(op, precision=1e-9, max_matvecs=20, memory=v * VECTOR + SMALL) for v in (5, 30, 900)
+    ]
+    for other in found[1:]:
+        assert other.value == pytest.approx(found[0].value, rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [4, 12])
+def test_a_density_keeps_its_chain_on_disk_when_memory_is_short(diagonal_of, peak_of, steps):
+    values = np.linspace(-1, 1, 200_000)
+    op, vector = diagonal_of(values), 800_000
+    rich = density(op, probes=2, steps=steps, memory=1e9)
+    memory = 9 * vector + SMALL
+    poor, held = peak_of(lambda: density(op, probes=2, steps=steps, memory=memory))
+    assert held <= memory
+    torch.testing.assert_close(poor.nodes, rich.nodes, rtol=0, atol=1e-6)
+    torch.testing.assert_close(poor.weights, rich.weights, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("storage", ["memory", "disk"])
+def test_eigenpairs_stay_within_the_memory(diagonal_of, peak_of, storage):
+    op, vector = diagonal_of(np.concatenate([[9, 8, 7, 6], np.linspace(0, 1, 99_996)])), 400_000
+    memory = 50 * vector if storage == "memory" else 20 * vector
+    options = {"method": "lanczos", "storage": storage, "memory": memory, "tol": 1e-2}
+    spectrum, held = peak_of(lambda: eigsh(op, 3, **options))
+    assert held <= memory
+    np.testing.assert_allclose(spectrum.eigenvalues, [9, 8, 7], rtol=1e-2)
+
+
+@pytest.mark.parametrize("function", [trace, frobenius, density])
+@pytest.mark.parametrize("memory", [0, -1, "much", float("nan")])
+def test_memory_is_a_positive_number(op, function, memory):
+    with pytest.raises(ArgumentError, match="memory"):
+        function(op, memory=memory)
+
+
+@pytest.mark.parametrize("function", [trace, frobenius, density])
+def test_too_little_memory_is_refused_and_the_message_says_how_much_it_takes(op, function):
+    with pytest.raises(ArgumentError, match="vectors take") as caught:
+        function(op, memory=VECTOR)
+    needed = float(str(caught.value).split("Give memory=")[1].split(" ")[0])
+    options = {"probes": 2, "steps": 3} if function is density else {"max_matvecs": 4}
+    function(op, memory=1.01 * needed, **options)
+
+
+def test_what_the_product_takes_counts(op):
+    op.cost = lambda: type("Cost", (), {"bytes": 10**9, "flops": 1.0})()
+    with pytest.raises(ArgumentError, match=r"1\.00 GB"):
+        trace(op, memory=9e8)
