@@ -67,8 +67,10 @@ def test_loss_that_is_not_a_number():
 
 def test_loss_turning_nan_in_a_later_batch():
     bad = torch.cat([X.repeat(5, 1), torch.full((1, 4), float("inf"))])
-    operator = Hessian(model(), nn.CrossEntropyLoss(), (bad, torch.zeros(31, dtype=torch.int64)))
     with pytest.raises(ArgumentError, match="not a finite number"):
+        operator = Hessian(
+            model(), nn.CrossEntropyLoss(), (bad, torch.zeros(31, dtype=torch.int64))
+        )
         operator @ torch.zeros(operator.shape[0])
 
 
@@ -145,7 +147,7 @@ def test_vectors_that_do_not_fit():
 
 def test_unknown_choices():
     for options in (
-        {"likelihood": "poisson"},
+        {"likelihood": "cauchy"},
         {"estimator": "type-1"},
         {"outputs": "logits"},
         {"likelihood": "gaussian", "variance": -1.0},

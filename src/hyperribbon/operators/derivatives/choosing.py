@@ -56,7 +56,7 @@ class Choices:
             Exception: Every way failed; the last one's error.
         """
         best = self._best.get(question)
-        if best in ways:
+        if best is not None and best in ways:
             return ways[best]()
         left = {name: way for name, way in ways.items() if self.allows(question, name)}
         times: dict[str, float] = {}
