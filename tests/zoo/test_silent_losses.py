@@ -58,7 +58,7 @@ UNEVEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("memory", [None, ONE, FEW])
+@pytest.mark.parametrize("memory", [None, FEW, pytest.param(ONE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", UNEVEN)
 def test_losses_of_uneven_samples(name, memory):
     """The first samples show nothing: all labels count there, and all have the same weight."""

@@ -115,8 +115,9 @@ def hessian_reference(name: str) -> tuple[torch.Tensor, torch.Tensor, float]:
     return reference.block, reference.curved, tolerance(entry, False)
 
 
-@each(light=False)
+@each(every=4)
 def test_the_reference_is_right(name):
+    """Tests nothing of hyperribbon, so the slow tests do it for all networks."""
     entry, reference = ENTRIES[name], reference_of(name)
     slope = reference.loss_derivatives[0]
     assert distance(reference.jacobian.T @ slope, reference.gradient) < tolerance(entry, False)
@@ -125,7 +126,7 @@ def test_the_reference_is_right(name):
         assert distance(reference.curved_by_differences, exact) < tolerance(entry, True)
 
 
-@each_cut(1, 3, light=False)
+@each_cut(1, 4, light=False)
 def test_hessian_and_gradient(name, memory):
     reference, (block, expected, error) = reference_of(name), hessian_reference(name)
     exact = tolerance(ENTRIES[name], False)
@@ -138,7 +139,7 @@ def test_hessian_and_gradient(name, memory):
         assert distance(operator @ block[:, 1], expected[:, 1]) < error
 
 
-@each_cut(1, 7, light=False)
+@each_cut(1, 7)
 def test_gauss_newton_products(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.ggn(reference.block)
