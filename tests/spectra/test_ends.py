@@ -121,7 +121,7 @@ def test_the_asked_end_is_found_from_fifty_starts(diagonal_of, name, size, which
 @pytest.mark.slow
 def test_a_million_coordinates_from_fifty_starts(diagonal_of):
     op = diagonal_of(FEW, 1_000_000)
-    for which, k, tol, seed in product(ENDS, (1, 5), (1e-2, 1e-3, 1e-4), range(50)):
+    for which, k, tol, seed in product(ENDS, (1, 5), (1e-2, 1e-4), range(50)):
         check(op, k, which, tol, seed)
 
 
