@@ -252,6 +252,32 @@ def test_margins_between_classes(power, weight, margin, reduction):
     check_derivatives(loss, outputs, targets, total)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_margins_between_sets_of_labels(reduction):
+    outputs = normal(N, C)
+    rows = [[0, -1, 1, 2], [2, 1, -1, 0], [-1, 0, 0, 0], [3, 0, 1, 2], [1, 1, -1, -1]]
+    targets = torch.tensor([*rows, [2, -1, -1, -1], [0, 3, 2, -1]])
+    loss = check_value(nn.MultiLabelMarginLoss(reduction=reduction), outputs, targets)
+
+    def total(f):
+        result = f.sum() * 0
+        for n, row in enumerate(targets.tolist()):
+            listed = row[: row.index(-1)] if -1 in row else row
+            for j in listed:
+                for c in set(range(C)) - set(listed):
+                    result = result + torch.relu(1 - f[n, j] + f[n, c]) / C
+        return result
+
+    check_derivatives(loss, outputs, targets, total)
+
+
+def test_what_torch_cannot_differentiate_twice_is_refused():
+    loss = CallableLoss(lambda f, y: F.multi_margin_loss(f, y, reduction="sum"))
+    assert loss.judge(normal(N, C), labels(N), generator()) == "sum"
+    with pytest.raises(ArgumentError, match=r"differentiated twice.*torch\.nn loss itself"):
+        loss.curvature(normal(N, C), labels(N), normal(1, N, C))
+
+
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("shape", [(N, C), (N, 1), (N,), (1, C)], ids=str)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -520,6 +546,8 @@ def test_what_a_loss_cannot_take_is_refused():
         (nn.GaussianNLLLoss(), f, (f, uniform(N, 3)), "do not fit"),
         (nn.NLLLoss(), f, torch.full((N,), C), "out of range"),
         (nn.NLLLoss(), f, f, "integer labels"),
+        (nn.MultiLabelMarginLoss(), f, labels(N), "rows of C labels"),
+        (nn.MultiLabelMarginLoss(), f, labels(N, C) + 1, "rows of C labels"),
         (nn.MultiMarginLoss(), normal(N, C, 2), labels(N, 2), r"outputs \(n, C\)"),
         (nn.MultiLabelSoftMarginLoss(), normal(N), signs(N), "no axis of labels"),
         (nn.CrossEntropyLoss(ignore_index=2), f, torch.softmax(f, 1), "index to ignore"),

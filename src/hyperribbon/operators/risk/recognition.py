@@ -33,6 +33,7 @@ _CLOSED: dict[type[nn.Module], Callable[[Any], Loss]] = {
     nn.NLLLoss: labels.LogLikelihood,
     nn.KLDivLoss: labels.Divergence,
     nn.MultiMarginLoss: labels.MultiMargin,
+    nn.MultiLabelMarginLoss: labels.MultiLabelMargin,
 }
 _FUNCTIONAL: dict[Any, type[nn.Module]] = {
     F.cross_entropy: nn.CrossEntropyLoss,
@@ -50,6 +51,7 @@ _FUNCTIONAL: dict[Any, type[nn.Module]] = {
     F.nll_loss: nn.NLLLoss,
     F.kl_div: nn.KLDivLoss,
     F.multi_margin_loss: nn.MultiMarginLoss,
+    F.multilabel_margin_loss: nn.MultiLabelMarginLoss,
 }
 _OF_MORE = (
     nn.CTCLoss,

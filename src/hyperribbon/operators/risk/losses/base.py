@@ -52,7 +52,11 @@ class Loss(ABC):
         return slope.to(outputs.dtype)
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return ∂²ℓ/∂f² u for a block u (k, n, …)."""
+        """Return ∂²ℓ/∂f² u for a block u (k, n, …).
+
+        Raises:
+            ArgumentError: An operation in the loss has no second derivative in torch.
+        """
         with torch.enable_grad():
             leaf = wide(outputs.detach()).requires_grad_()
             (slope,) = torch.autograd.grad(
@@ -60,10 +64,22 @@ class Loss(ABC):
             )
             if not slope.requires_grad:
                 return torch.zeros_like(block)
-            rows = [
-                torch.autograd.grad(slope, leaf, u, retain_graph=True, materialize_grads=True)[0]
-                for u in block.to(leaf.dtype)
-            ]
+            try:
+                rows = [
+                    torch.autograd.grad(slope, leaf, u, retain_graph=True, materialize_grads=True)[
+                        0
+                    ]
+                    for u in block.to(leaf.dtype)
+                ]
+            except RuntimeError as error:
+                if "is not implemented" not in str(error):
+                    raise
+                raise ArgumentError(
+                    "loss",
+                    self,
+                    f"an operation in it cannot be differentiated twice: {error}",
+                    "Write that operation with others, or give the torch.nn loss itself.",
+                ) from None
         return torch.stack(rows).to(block.dtype)
 
     def curving(self, outputs: torch.Tensor, targets: Any) -> Callable[..., torch.Tensor]:

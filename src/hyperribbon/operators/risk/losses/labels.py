@@ -12,7 +12,14 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.risk.losses.base import Loss, no_root, wide, zero_rows
 from hyperribbon.operators.risk.losses.elementwise import Elementwise
 
-__all__ = ["Divergence", "LogLikelihood", "MultiMargin", "check_labels", "label_amount"]
+__all__ = [
+    "Divergence",
+    "LogLikelihood",
+    "MultiLabelMargin",
+    "MultiMargin",
+    "check_labels",
+    "label_amount",
+]
 
 
 class LogLikelihood(Loss):
@@ -124,6 +131,59 @@ class MultiMargin(Loss):
     def _scale(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         ones = torch.ones_like(outputs[:, 0]) / outputs.shape[1]
         return ones if self._weight is None else ones * self._weight.to(outputs)[targets.long()]
+
+
+class MultiLabelMargin(Loss):
+    """(1/C) Σ_j Σ_c max(0, 1 − f_j + f_c) over labels j and other classes c of outputs (n, C).
+
+    The labels of a sample are the integers of its row of targets (n, C) before the first −1.
+    """
+
+    def __init__(self, module: nn.MultiLabelMarginLoss) -> None:
+        self.reduction = module.reduction
+
+    def check(self, outputs: torch.Tensor, targets: Any) -> None:
+        """Raise when targets are not rows of labels."""
+        fits = (
+            isinstance(targets, torch.Tensor)
+            and not targets.is_floating_point()
+            and targets.shape == outputs.shape
+            and outputs.ndim == 2
+        )
+        if not fits or bool(((targets < -1) | (targets >= outputs.shape[-1])).any()):
+            raise ArgumentError(
+                "targets",
+                targets,
+                f"MultiLabelMarginLoss takes outputs (n, C), here {tuple(outputs.shape)}, and rows "
+                "of C labels, filled up with −1",
+                "Check both.",
+            )
+
+    def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return the summed loss."""
+        outputs, targets = wide(outputs), targets.long()
+        listed = (targets >= 0).cumprod(1)
+        places = targets.clamp(min=0)
+        others = torch.zeros_like(outputs).scatter_add(1, places, listed.to(outputs.dtype)) == 0
+        total = outputs.new_zeros(())
+        for place, here in zip(places.split(1, 1), listed.split(1, 1), strict=True):
+            if not bool(here.any()):
+                break
+            excess = (1 - outputs.gather(1, place) + outputs).clamp(min=0)
+            total = total + (excess * (others & (here > 0))).sum()
+        return total / outputs.shape[1]
+
+    def amount(self, outputs: torch.Tensor, targets: Any) -> float:
+        """Return the number of samples."""
+        return float(len(outputs))
+
+    def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
+        """Return 0."""
+        return torch.zeros_like(block)
+
+    def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return rows of zeros."""
+        return zero_rows(outputs)
 
 
 def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | None) -> None:
