@@ -205,7 +205,15 @@ class Risk:
     def amount(self) -> float:
         """The divisor: one for a sum; samples, elements or total weight for a mean."""
         is_sum = self.loss is None or self.loss.reduction == "sum"
-        return 1.0 if is_sum else self._totals()[1]
+        amount = 1.0 if is_sum else self._totals()[1]
+        if amount == 0:
+            raise ArgumentError(
+                "data",
+                "no sample counts",
+                "every label is ignored or has weight zero, so the mean of the loss is 0/0",
+                "Give labels that count, or a loss with reduction='sum'.",
+            )
+        return amount
 
     @property
     def offset(self) -> int:

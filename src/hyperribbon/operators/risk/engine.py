@@ -31,7 +31,7 @@ from hyperribbon.operators.derivatives.verification import (
     same_derivatives,
     some_direction,
 )
-from hyperribbon.operators.risk.batches import bytes_of, joined
+from hyperribbon.operators.risk.batches import bytes_of, joined, split
 from hyperribbon.operators.risk.contract import (
     check_one_batch,
     mixes_samples,
@@ -141,8 +141,7 @@ class Engine:
             point = self._trace_chain(function, evaluation)
         if point is None:
             point = AutogradLinearisation(evaluation, choices or self._choices)
-        inputs = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
-        return point, inputs, evaluation.targets
+        return point, split(batch)[0], evaluation.targets
 
     def prepare(self, kind: str) -> None:
         """Check a kind of derivatives on the probe and measure what they take, once.
@@ -186,9 +185,18 @@ class Engine:
             footprint = measured(product, batch_size(self._probe), sizes)
         except (RuntimeError, NotImplementedError) as error:
             raise _underivable(error) from error
+        if direction:
+            self._verify(kind, direction, found)
         self._footprints[kind] = footprint
-        if not direction:
-            return
+
+    def _verify(self, kind: str, direction: Block, found: Block) -> None:
+        """Compare derivatives on the probe with finite differences.
+
+        Args:
+            kind: Of derivatives.
+            direction: v by name.
+            found: ∇²ℓ v by name, for the kind "curve".
+        """
         if kind == "curve":
             assert self._loss is not None
             shifted, precision = shifted_gradients(self._function, self._loss, self._probe)
