@@ -375,3 +375,18 @@ def test_chains_with_frozen_layers_zero_features_and_dead_units(
     jacobian = dense.jacobian().flatten(0, 1)
     close(NTK(model, inputs, params=names).to_dense(), jacobian @ jacobian.T)
     close(Jacobian(model, inputs, params=names).to_dense(), jacobian)
+
+
+def test_a_pruned_network_lies_in_its_kinks_and_is_accepted(reference, close):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    with torch.no_grad():
+        model[0].weight[:4], model[0].bias[:4] = 0.0, 0.0
+    inputs, targets = torch.randn(11, 5).double(), torch.randint(3, (11,))
+    loss = nn.CrossEntropyLoss()
+    dense = reference(model, inputs)
+    close(
+        Hessian(model, loss, (inputs, targets)).to_dense(),
+        dense.hessian(lambda f: loss(f, targets)),
+    )
+    close(GGN(model, loss, (inputs, targets)).to_dense(), dense.ggn(lambda f: loss(f, targets)))

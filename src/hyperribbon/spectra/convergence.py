@@ -65,6 +65,10 @@ class Evidence:
     edges are. (van Dorsselaer, Hochstenbach and van der Vorst, SIAM J. Matrix Anal. Appl. 22, 2000,
     bound the largest eigenvalue so.)
 
+    The Ritz vectors y_i, with residuals ρ_i q, share the unit length of u with q. Their parts are
+    uᵀy_i = ρ_i uᵀq/(λ − θ_i), so outside all Ritz values, where it is monotone too, p² may be
+    replaced by p² (1 + Σ ρ_i²/(λ − θ_i)²).
+
     A thick restart keeps some Ritz vectors and the next vector of the chain. The arrow-shaped
     projection that follows has det(x − T) in the place of the kept factors, so p goes on: it has
     the Ritz values that were dropped, the current ones, and all couplings.
@@ -79,10 +83,18 @@ class Evidence:
         self._passed = 0.0  # sum of the logarithms of all couplings but the last
         self.nodes = torch.empty(0, dtype=torch.float64)
         self.coupling = torch.tensor(1.0, dtype=torch.float64)
+        self._residuals = self.nodes
 
-    def update(self, nodes: torch.Tensor, coupling: torch.Tensor) -> None:
-        """Take the current Ritz values of the chain and the length of what comes next."""
+    def update(self, nodes: torch.Tensor, last: torch.Tensor, coupling: torch.Tensor) -> None:
+        """Take the state of the chain.
+
+        Args:
+            nodes: Its current Ritz values (m,).
+            last: Parts (m,) of the Ritz vectors along its last vector.
+            coupling: Length of what comes next.
+        """
         self.nodes, self.coupling = nodes, coupling
+        self._residuals = coupling * last
 
     def extend(self) -> None:
         """Note that the chain goes on along what comes next."""
@@ -96,9 +108,16 @@ class Evidence:
         """Return whether there is an eigenvalue at none of the points (n,), with doubt for each."""
         if float(self.coupling) == 0:
             return torch.ones(len(points), dtype=torch.bool)
+        return self.growth(points) >= self._needed
+
+    def growth(self, points: torch.Tensor) -> torch.Tensor:
+        """Return the logarithm (n,) of |p| at points, or of what may replace it."""
         nodes = torch.cat([*self._dropped, self.nodes])
         growth = (points.unsqueeze(1) - nodes.unsqueeze(0)).abs().log().sum(1)
-        return growth - self._passed - float(self.coupling.log()) >= self._needed
+        growth -= self._passed + float(self.coupling.log())
+        shares = (self._residuals / (points.unsqueeze(1) - self.nodes)).square().sum(1)
+        is_outside = (points < nodes.min()) | (points > nodes.max())
+        return torch.where(is_outside, growth + shares.log1p() / 2, growth)
 
     def shows(self, values: torch.Tensor, slack: torch.Tensor, which: str) -> torch.Tensor:
         """Return for each wanted value (k,) whether nothing unseen lies further out by its slack.

@@ -29,6 +29,8 @@ class Rows(ABC):
 
     eps: float
     """Relative rounding of what is stored."""
+    reads_views = False
+    """Whether reading copies nothing."""
 
     def __init__(
         self, capacity: int, length: int, dtype: torch.dtype, device: torch.device
@@ -50,9 +52,9 @@ class Rows(ABC):
         """Replace the first rows (m) by combinations of them, weights (kept, m)."""
 
     def pieces(self) -> Iterator[slice]:
-        """Yield the ranges of columns to work on; a piece of all rows takes the room of one."""
+        """Yield the ranges of columns to work on; a copy of one of all rows is as long as a row."""
         chunks = self.length // max(self.capacity, 1) // _CHUNK
-        step = min(_PIECE, max(chunks, 1) * _CHUNK)
+        step = _PIECE if self.reads_views else min(_PIECE, max(chunks, 1) * _CHUNK)
         for start in range(0, self.length, step):
             yield slice(start, min(start + step, self.length))
 
@@ -91,6 +93,8 @@ class Rows(ABC):
 
 class MemoryRows(Rows):
     """Rows as one tensor."""
+
+    reads_views = True
 
     def __init__(
         self, capacity: int, length: int, dtype: torch.dtype, device: torch.device

@@ -112,8 +112,10 @@ class Search:
         if self.chain is not None:
             self.tail, self.coupling = self.basis.remainder(noise=True)
             if self.evidence is not None:
-                nodes = self.basis.ritz(self.chain)[0] if self.chain else self.values
-                self.evidence.update(nodes, self.coupling)
+                nodes, turned = self.values, self.coefficients
+                if self.chain:
+                    nodes, turned = self.basis.ritz(self.chain)
+                self.evidence.update(nodes, turned[-1], self.coupling)
         self._residuals = None
 
     @property
