@@ -168,13 +168,14 @@ def examine(case: Case, given: Network | None = None) -> list[Failure]:
     kept = truth.coordinates(chosen)
     truth.block = truth.block[:, :2] * kept.unsqueeze(1)
     options = {"memory": case.memory, **({"params": chosen} if case.half else {})}
+    may_be_refused = case.may_be_refused or not _is_smooth(truth)
     failures: list[Failure] = []
     for where, check in (("Hessian", _check_hessian), ("GGN", _check_ggn)):
         try:
             with untouched(network.model, network.inputs, network.targets):
                 failures += check(case, truth, kept, network, options)
         except hr.ArgumentError as error:
-            if not case.may_be_refused:
+            if not may_be_refused:
                 failures.append(Failure("refused", where, str(error)))
         except AssertionError as error:
             failures.append(Failure("touched", where, str(error)))
@@ -244,6 +245,15 @@ def _curvature(truth: Reference, case: Case) -> tuple[torch.Tensor, torch.Tensor
     truth.step /= 10
     second = truth.hessian_by_differences(truth.moving)
     return (truth.moving, second, 10 * ROUGH) if _near(first, second, ROUGH, floor) else None
+
+
+def _is_smooth(truth: Reference) -> bool:
+    """Whether torch has finite first and second derivatives there, if it has any."""
+    try:
+        second = truth.hessian(truth.moving)
+    except (RuntimeError, NotImplementedError):
+        return True
+    return bool(second.isfinite().all() and truth.jacobian.isfinite().all())
 
 
 def _near(a: torch.Tensor, b: torch.Tensor, relative: float, absolute: float) -> bool:

@@ -102,46 +102,51 @@ class Writing(nn.Module):
         return self.body(x.mul_(2))
 
 
-def test_a_model_that_writes_into_its_inputs():
+@pytest.mark.parametrize("memory", [None, ONE])
+@pytest.mark.parametrize("form", ["pair", "list"])
+def test_a_model_that_writes_into_its_inputs(form, memory):
     model, (x, y) = Writing(), points()
     truth = reference(model.body, nn.CrossEntropyLoss(), 2 * x, y)
-    for memory in (None, ONE):
+    data = (x, y) if form == "pair" else [(x[:2], y[:2]), (x[2:], y[2:])]
+    for kind, expected in ((hr.Hessian, truth.curved), (hr.GGN, truth.ggn(truth.block))):
         with untouched(model, x, y), or_refused():
-            operator = hr.Hessian(model, nn.CrossEntropyLoss(), (x, y), memory=memory)
-            assert distance(operator @ truth.block, truth.curved) < 1e-9
+            operator = kind(model, nn.CrossEntropyLoss(), data, memory=memory)
+            assert distance(operator @ truth.block, expected) < 1e-9
 
 
 # Derivatives that torch has not, or has wrong
 
 
 class Patches(nn.Module):
-    """Images as sequences of pixels behind batch norm, as a vision transformer reads them.
+    """Images as sequences of pixels behind a norm, as a vision transformer reads them.
 
-    On a batch of one image torch's gradient of the norm's weights is wrong: the gradient that
-    arrives there is transposed in memory.
+    On a batch of one image torch's gradient of the norm's weights is wrong when the gradient that
+    arrives there is transposed in memory; instance norm always is such a batch to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
-        self.norm, self.head = nn.BatchNorm2d(2), nn.Linear(8, 3)
+        self.norm, self.head = norm, nn.Linear(8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(x).flatten(2).transpose(1, 2).flatten(1))
 
 
 @pytest.mark.parametrize("memory", [None, ONE])
-def test_batch_norm_of_a_single_image(memory):
-    model, y = Patches().double().eval(), torch.tensor([0, 1, 2])
-    x = torch.randn(3, 2, 2, 2).double()
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(2), nn.InstanceNorm2d(2, affine=True)], ids=str)
+def test_norms_of_a_single_image(norm, memory):
+    model, y = Patches(norm).double().eval(), torch.tensor([0, 1, 2])
+    x, loss = torch.randn(3, 2, 2, 2).double(), nn.CrossEntropyLoss()
     for check in (check_hessian, check_ggn):
         with or_refused():
-            check(model, nn.CrossEntropyLoss(), x, y, memory=memory)
-    truth = reference(model, nn.CrossEntropyLoss(), x, y)
+            check(model, loss, x, y, memory=memory)
+    truth = reference(model, loss, x, y)
     rows = truth.sample_gradients()
     with or_refused():
-        operator = hr.GradientCovariance(
-            model, nn.CrossEntropyLoss(), (x, y), centered=False, memory=memory
-        )
+        trace = hr.GGN(model, loss, (x, y), memory=memory).trace()
+        assert trace == pytest.approx(float(truth.ggn_diagonal().sum()), rel=1e-9)
+    with or_refused():
+        operator = hr.GradientCovariance(model, loss, (x, y), centered=False, memory=memory)
         expected = float(rows.square().sum()) / len(rows)
         assert operator.trace() == pytest.approx(expected, rel=1e-9)
 
