@@ -58,6 +58,23 @@ def _batch_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Te
     return torch.addcmul(shift.view(shape), inputs, scale.view(shape))
 
 
+def _instance_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Norm of every channel of a sample; the kernel's first derivative is wrong on some layouts."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats")
+    call = {**dict(zip((*names, "momentum", "eps"), args, strict=False)), **kwargs}
+    inputs = call["input"]
+    if not call.get("use_input_stats", True) or inputs.ndim < 3:
+        return func(*args, **kwargs)
+    axes = tuple(range(2, inputs.ndim))
+    centred = inputs - inputs.mean(axes, keepdim=True)
+    scale = (centred.square().mean(axes, keepdim=True) + call.get("eps", 1e-5)).rsqrt()
+    shape = (1, -1, *(1,) * len(axes))
+    normal = centred * scale
+    if call.get("weight") is not None:
+        normal = normal * call["weight"].view(shape)
+    return normal if call.get("bias") is None else normal + call["bias"].view(shape)
+
+
 def _weight_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     """v·g/‖v‖ over all axes but one; the fused kernel's second derivative is wrong."""
     call = {"dim": 0, **dict(zip(("v", "g", "dim"), args, strict=False)), **kwargs}
@@ -124,6 +141,7 @@ def _recurrent(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 _REWRITES: dict[str, Callable[[Callable, tuple, dict[str, Any]], Any]] = {
     "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
     "_weight_norm": _weight_norm,
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
