@@ -92,21 +92,22 @@ def test_the_last_row_as_padding_has_no_curvature():
 
 
 class Writing(nn.Module):
-    """A model that changes the tensor it is given."""
+    """A model that changes the tensor it is given: every time, or the first time only."""
 
-    def __init__(self) -> None:
+    def __init__(self, once: bool) -> None:
         super().__init__()
-        self.body = mlp()
+        self.body, self.once = mlp(), once
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x.mul_(2))
+        return self.body(x.relu_() if self.once else x.mul_(2))
 
 
 @pytest.mark.parametrize("memory", [None, ONE])
 @pytest.mark.parametrize("form", ["pair", "list"])
-def test_a_model_that_writes_into_its_inputs(form, memory):
-    model, (x, y) = Writing(), points()
-    truth = reference(model.body, nn.CrossEntropyLoss(), 2 * x, y)
+@pytest.mark.parametrize("once", [False, True])
+def test_a_model_that_writes_into_its_inputs(once, form, memory):
+    model, (x, y) = Writing(once), points()
+    truth = reference(model.body, nn.CrossEntropyLoss(), x.relu() if once else 2 * x, y)
     data = (x, y) if form == "pair" else [(x[:2], y[:2]), (x[2:], y[2:])]
     for kind, expected in ((hr.Hessian, truth.curved), (hr.GGN, truth.ggn(truth.block))):
         with untouched(model, x, y), or_refused():

@@ -126,7 +126,7 @@ def test_the_reference_is_right(name):
         assert distance(reference.curved_by_differences, exact) < tolerance(entry, True)
 
 
-@each_cut(1, 4, light=False)
+@each_cut(1, 5, light=False)
 def test_hessian_and_gradient(name, memory):
     reference, (block, expected, error) = reference_of(name), hessian_reference(name)
     exact = tolerance(ENTRIES[name], False)
@@ -171,7 +171,7 @@ def test_gauss_newton_spectrum(name):
         assert distance(ours, expected) < max(1e-7, tolerance(ENTRIES[name], False))
 
 
-@each(every=2)
+@each(every=4)
 def test_fisher_of_logits(name):
     reference = reference_of(name)
     if type(reference.network.loss) is not nn.CrossEntropyLoss:
@@ -182,7 +182,7 @@ def test_fisher_of_logits(name):
         assert distance(operator @ reference.block, expected) < tolerance(ENTRIES[name], False)
 
 
-@each_cut(2, 9)
+@each_cut(3, 11)
 def test_gradient_covariance(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     rows = reference.sample_gradients()
@@ -194,7 +194,7 @@ def test_gradient_covariance(name, memory):
         assert operator.trace() == pytest.approx(float(rows.square().sum()) / len(rows), rel=error)
 
 
-@each_cut(2, 9)
+@each_cut(3, 11)
 def test_jacobian_and_kernel(name, memory):
     reference, error = reference_of(name), tolerance(ENTRIES[name], False)
     expected = reference.jacobian
@@ -205,7 +205,7 @@ def test_jacobian_and_kernel(name, memory):
         assert distance(hr.NTK(risk()).to_dense(), expected @ expected.T) < error
 
 
-@each(every=4)
+@each(every=6)
 def test_some_parameters_only(name):
     """Also builds an operator without a risk of its own."""
     reference, network = reference_of(name), ENTRIES[name].build()
@@ -221,7 +221,7 @@ def test_some_parameters_only(name):
         assert distance(operator @ block[kept], expected) < tolerance(ENTRIES[name], False)
 
 
-@each(every=4)
+@each(every=6)
 def test_the_model_still_trains(name):
     network = ENTRIES[name].build()
     trained = [p for p in network.model.parameters() if p.requires_grad]
