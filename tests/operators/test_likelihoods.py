@@ -355,7 +355,9 @@ def test_what_has_no_closed_form_says_so():
     assert Fisher(network, inputs, likelihood=gamma, estimator="mc").trace() > 0
 
 
-def test_likelihoods_that_cannot_be_used():
+@pytest.mark.parametrize("validates", [True, False])
+def test_likelihoods_that_cannot_be_used(validates, monkeypatch):
+    monkeypatch.setattr(td.Distribution, "_validate_args", validates)  # torch.compile turns it off
     network, inputs = model_of(), normal(7, 4)
     wrong = [
         ({"likelihood": "weibull"}, "known choice"),

@@ -28,6 +28,7 @@ __all__ = [
     "Fields",
     "batch_size",
     "bytes_of",
+    "copied",
     "cut",
     "joined",
     "pick",
@@ -136,6 +137,12 @@ def batch_size(batch: Any) -> int:
 def cut(batch: Any, start: int, stop: int) -> Any:
     """Return samples start to stop of a batch."""
     return _map(lambda leaf: leaf[start:stop], batch)
+
+
+def copied(batch: Any) -> Any:
+    """Return a batch with tensors of its own."""
+    with torch.inference_mode(False):
+        return _map(torch.Tensor.clone, batch)
 
 
 def pick(batch: Any, chosen: torch.Tensor) -> Any:

@@ -11,6 +11,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
+from hyperribbon.operators.risk.batches import copied, tensors
 from hyperribbon.operators.risk.calling import Forward, call
 from hyperribbon.operators.risk.private import foreign_parameters, private_copy
 
@@ -48,7 +49,7 @@ class ModelFunction:
         own = self._theirs | {id(tensor): name for name, tensor in model.named_buffers()}
         self.state: dict[str, torch.Tensor] = {}
 
-        def copied(tensor: torch.Tensor) -> torch.Tensor:
+        def taken(tensor: torch.Tensor) -> torch.Tensor:
             name = own.get(id(tensor))
             value = given.get(name, tensor) if name is not None else tensor
             with torch.inference_mode(False):
@@ -61,16 +62,17 @@ class ModelFunction:
                 self.state[name] = copy
             return copy
 
-        self.module = private_copy(model, copied)
+        self.module = private_copy(model, taken)
         self.leaves = {name: self.state[name] for name in names}
         self._buffers = _Buffers(self.module)
+        self._writes: bool | None = None
         self._device = self.leaves[names[0]].device.type
         self._autocast = _ambient_autocast(self._device)
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> ModelFunction:
         """Return the same function at other weights, by name; the others stay."""
         changed = ModelFunction(self.module, self._names, self._forward, weights)
-        changed._autocast = self._autocast
+        changed._autocast, changed._writes = self._autocast, self._writes
         return changed
 
     def in_precision(self, precision: torch.dtype | None) -> ModelFunction:
@@ -86,7 +88,7 @@ class ModelFunction:
     def plainly(self, batch: Any) -> tuple[torch.Tensor, Any]:
         """Return the same with the kernels that the model asks for."""
         self._buffers.restore()
-        with self._autocast():
+        with self._autocast(), self._guarded(batch) as batch:
             outputs, targets = call(self.module, batch, self._forward)
         return self._checked(outputs), targets
 
@@ -104,7 +106,7 @@ class ModelFunction:
                 for name, leaf in self.leaves.items()
                 if name in directions
             }
-            with _holding(self.module, duals):
+            with _holding(self.module, duals), self._guarded(batch) as batch:
                 outputs = self._checked(call(self.module, batch, self._forward)[0])
             tangent = forward_mode.unpack_dual(outputs).tangent
             return torch.zeros_like(outputs) if tangent is None else tangent.detach()
@@ -116,6 +118,21 @@ class ModelFunction:
     def has_changed(self) -> list[str]:
         """Return the leaves that an evaluation has written to."""
         return [name for name, leaf in self.leaves.items() if leaf._version > 0]
+
+    @contextmanager
+    def _guarded(self, batch: Any) -> Iterator[Any]:
+        """Yield a batch that the model may write into: a copy, when the first call has done so."""
+        if self._writes is False:
+            yield batch
+            return
+        copy = copied(batch)
+        versions = [tensor._version for tensor in tensors(copy)]
+        yield copy
+        written = any(
+            tensor._version != version
+            for tensor, version in zip(tensors(copy), versions, strict=True)
+        )
+        self._writes = self._writes or written
 
     def _checked(self, outputs: Any) -> torch.Tensor:
         if not isinstance(outputs, torch.Tensor):

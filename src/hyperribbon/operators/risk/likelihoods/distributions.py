@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -75,7 +76,8 @@ class FromDistribution(Likelihood):
         with torch.enable_grad():
             leaf = wide(outputs.detach()).requires_grad_()
             try:
-                chance = self._at(leaf).log_prob(targets)
+                with _validated():
+                    chance = self._at(leaf).log_prob(targets)
             except (ValueError, RuntimeError) as error:
                 raise ArgumentError(
                     "targets",
@@ -136,7 +138,8 @@ class FromDistribution(Likelihood):
 
     def _at(self, outputs: torch.Tensor) -> td.Distribution:
         try:
-            distribution = self._function(outputs)
+            with _validated():
+                distribution = self._function(outputs)
         except ValueError as error:
             raise ArgumentError(
                 "likelihood",
@@ -213,3 +216,14 @@ def _grad(
         output, leaf, along, retain_graph=True, create_graph=create_graph, materialize_grads=True
     )
     return found
+
+
+@contextmanager
+def _validated() -> Iterator[None]:
+    """Let distributions check their arguments; torch.compile turns that off for a whole process."""
+    before = td.Distribution._validate_args
+    td.Distribution.set_default_validate_args(True)
+    try:
+        yield
+    finally:
+        td.Distribution.set_default_validate_args(before)
