@@ -169,9 +169,12 @@ def _mean(samples: torch.Tensor) -> tuple[float, float]:
 def _blocks(
     final: nn.Module | State, layers: Sequence[str] | Mapping[str, Sequence[str]] | None
 ) -> dict[str, list[str]]:
-    names = eligible_names(final, "all")
+    names = eligible_names(final, "all", frozen=True)
     if isinstance(layers, Mapping):
-        return {block: eligible_names(final, "all", chosen) for block, chosen in layers.items()}
+        return {
+            block: eligible_names(final, "all", chosen, frozen=True)
+            for block, chosen in layers.items()
+        }
     if layers is None:
         owners: dict[str, list[str]] = {}
         for name in names:

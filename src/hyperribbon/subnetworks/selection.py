@@ -75,6 +75,7 @@ def rank(
     scope: str = "global",
     include: str = "weights",
     params: ParameterFilter = None,
+    model: nn.Module | None = None,
     seed: int = 0,
 ) -> Ranking:
     """Rank the entries of a state.
@@ -90,6 +91,8 @@ def rank(
         include: "weights" for tensors of two or more dimensions, "all" for biases and
             normalisation parameters too.
         params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
+        model: The module that `final` is a state of. It says which entries are trained parameters;
+            without it buffers and frozen layers are told by their values, see `eligible_names`.
         seed: Seed of the criterion "random".
 
     Returns:
@@ -101,7 +104,7 @@ def rank(
     """
     check_choice("order", order, ("smallest", "largest"))
     check_choice("scope", scope, ("global", "layer"))
-    names = eligible_names(final, include, params)
+    names = eligible_names(final, include, params, model=model, initial=initial)
     scores = _scores(state_of("final", final), initial, names, criterion, seed)
     members: dict[str, list[str]] = {}
     for name in names:
@@ -125,6 +128,7 @@ def select(
     scope: str = "global",
     include: str = "weights",
     params: ParameterFilter = None,
+    model: nn.Module | None = None,
     seed: int = 0,
 ) -> Mask:
     """Return the mask of the selected entries.
@@ -144,6 +148,8 @@ def select(
         scope: "global" or "layer".
         include: "weights", or "all" for biases and normalisation parameters too.
         params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
+        model: The module that `final` is a state of. It says which entries are trained parameters;
+            without it buffers and frozen layers are told by their values, see `eligible_names`.
         seed: Seed of the criterion "random".
 
     Raises:
@@ -171,6 +177,7 @@ def select(
         scope=scope,
         include=include,
         params=params,
+        model=model,
         seed=seed,
     )
     return ranking.between(*between) if between is not None else ranking.select(fraction or 0.0)

@@ -92,29 +92,41 @@ def check_mask(mask: Mask, state: State) -> None:
 
 
 def eligible_names(
-    source: nn.Module | State, include: str = "weights", params: ParameterFilter = None
+    source: nn.Module | State,
+    include: str = "weights",
+    params: ParameterFilter = None,
+    *,
+    model: nn.Module | None = None,
+    initial: nn.Module | State | None = None,
+    frozen: bool = False,
 ) -> list[str]:
     """Return the names of the parameters that may be selected, in the state's order.
 
+    A module knows which of its tensors are trained. A state dict does not say it: there the
+    running statistics of normalisation layers, masks (tensors of zeros and ones, or with
+    infinities) and, where the start is given, tensors that are still exactly there are left out.
+
     Args:
-        source: A module (its parameters are known exactly) or a state dict (every floating-point
-            entry but the running statistics of normalisation layers). Tied parameters count once,
-            under their first name.
+        source: A module or a state dict. Tied parameters count once, under their first name.
         include: "weights" for tensors of two or more dimensions; "all" for biases and the scales
             of normalisation layers too.
         params: A name pattern such as "layers.0.*" or a predicate on (name, tensor), which choose
             among those; or a list of exact names, which may name anything.
+        model: The module that a state dict belongs to.
+        initial: The start of the training.
+        frozen: Whether parameters that are not trained count too.
 
     Raises:
         ArgumentError: Nothing is chosen, or a name does not exist.
     """
     check_choice("include", include, ("weights", "all"))
     state = state_of("final", source)
-    if isinstance(source, nn.Module):
-        owned = {name.removesuffix("_orig") for name, _ in source.named_parameters()}
-    else:
-        firsts = {group[0] for group in aliases_of(state).values()}
-        owned = {name for name in firsts if name.rpartition(".")[2] not in _STATISTICS}
+    module = source if isinstance(source, nn.Module) else model
+    owned = (
+        _trained_of_state(source, state, initial, frozen)
+        if module is None
+        else _trained_of_module(module, frozen)
+    )
     eligible = {
         name: tensor
         for name, tensor in state.items()
@@ -137,6 +149,50 @@ def eligible_names(
     if not chosen:
         raise ArgumentError("params", params, "it chooses no parameter", _names_of(state))
     return chosen
+
+
+def _trained_of_module(module: nn.Module, frozen: bool) -> set[str]:
+    """Return the parameters that require a gradient; all where none does, or frozen ones count."""
+    if not isinstance(module, nn.Module):
+        raise ArgumentError("model", module, "it is not a module", "Give the model of the state.")
+    parameters = dict(module.named_parameters())
+    trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
+    chosen = parameters if frozen else trained or parameters
+    return {name.removesuffix("_orig") for name in chosen}
+
+
+def _trained_of_state(
+    source: nn.Module | State, state: State, initial: nn.Module | State | None, frozen: bool
+) -> set[str]:
+    """Return what may be trained parameters of a state dict, as far as its tensors tell."""
+    named = source if isinstance(source, Mapping) else {}
+    kept = {name for name, tensor in named.items() if isinstance(tensor, nn.Parameter)}
+    firsts = {group[0] for group in aliases_of(state).values()}
+    owned = {
+        name
+        for name in firsts
+        if name.rpartition(".")[2] not in _STATISTICS
+        and (not kept or name in kept or f"{name}_orig" in kept)
+        and not _is_mask(state[name])
+    }
+    if frozen or initial is None:
+        return owned
+    start = state_of("initial", initial)
+    moved = {name for name in owned if name not in start or not _same(state[name], start[name])}
+    return moved or owned
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds zeros and ones, both, or infinities, as causal masks do."""
+    if tensor.ndim < 2 or not tensor.is_floating_point() or not tensor.numel():
+        return False
+    zeros, ones = tensor == 0, tensor == 1
+    either = bool((zeros | ones).all()) and bool(zeros.any()) and bool(ones.any())
+    return either or bool(tensor.isinf().any())
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.shape == second.shape and torch.equal(first, second.to(first))
 
 
 def layer_of(name: str) -> str:

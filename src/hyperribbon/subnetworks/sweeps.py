@@ -93,6 +93,7 @@ def sweep(
         scope=scope,
         include=include,
         params=params,
+        model=model,
         seed=seed,
     )
     masks = [

@@ -19,6 +19,7 @@ from hyperribbon.subnetworks.states import (
     State,
     aliases_of,
     check_same_architecture,
+    eligible_names,
     state_of,
 )
 from hyperribbon.subnetworks.torch_pruning import to_torch_prune
@@ -132,7 +133,7 @@ def find_ticket(
     pruned: Mask | None = None
     for level in range(1, levels + 1):
         share = 1.0 - (1.0 - fraction) ** level
-        pruned = _prune_further(trained, rewound, pruned, criterion, scope, include, share)
+        pruned = _prune_further(model, trained, rewound, pruned, criterion, scope, include, share)
         trained = _train(model, rewound, pruned, train)
         controls = {}
         for branch in branches:
@@ -140,8 +141,7 @@ def find_ticket(
             if branch == "random":
                 control = _train(model, rewound, _shuffled(pruned, stream), train)
             else:
-                source = start if initializer is None else initializer
-                drawn = {**start, **redraw(source, seed=stream, names=list(pruned))}
+                drawn = _redrawn(model, start, initializer, stream, list(pruned))
                 control = _train(model, drawn, pruned, train)
             controls[branch] = _value(metric, control)
         records.append(TicketLevel(1.0 - pruned.fraction, _value(metric, trained), controls))
@@ -168,7 +168,24 @@ def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
     return {name: copies[first[name]] for name in state}
 
 
+def _redrawn(
+    model: nn.Module,
+    start: State,
+    initializer: Initializer | None,
+    seed: int,
+    names: list[str],
+) -> dict[str, torch.Tensor]:
+    """Return the start with its trained parameters drawn anew; buffers and frozen layers stay."""
+    trained = eligible_names(model, "all")
+    source = {name: start[name] for name in trained} if initializer is None else initializer
+    fresh = redraw(source, seed=seed, names=names)
+    aliases = aliases_of(start)
+    drawn = {alias: fresh[name] for name in trained if name in fresh for alias in aliases[name]}
+    return {**start, **drawn}
+
+
 def _prune_further(
+    model: nn.Module,
     trained: State,
     rewound: State,
     pruned: Mask | None,
@@ -178,14 +195,16 @@ def _prune_further(
     share: float,
 ) -> Mask:
     """Return the mask of the removed share, which holds what was removed before."""
-    ranking = rank(trained, rewound, criterion=criterion, scope=scope, include=include)
+    ranking = rank(trained, rewound, criterion=criterion, scope=scope, include=include, model=model)
     if pruned is None:
         return ranking.select(share)
     gone_first = {
         name: torch.where(pruned[name], torch.full_like(score, -1.0), score)
         for name, score in ranking.scores.items()
     }
-    return rank(trained, criterion=gone_first, scope=scope, include=include).select(share)
+    return rank(trained, criterion=gone_first, scope=scope, include=include, model=model).select(
+        share
+    )
 
 
 def _shuffled(mask: Mask, seed: int) -> Mask:
