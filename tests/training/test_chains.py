@@ -202,3 +202,13 @@ def test_annealed_burn_in_is_shorter_and_reaches_the_same_state(task):
         assert stats.variance == pytest.approx(exact, abs=4 * stats.variance_error)
     with pytest.raises(ArgumentError, match="diverges"):
         simulate_one_layer(X, Y, **options, anneal=1000)
+
+
+def test_chains_that_overflow_their_squares_have_diverged():
+    """Weights of 1e25 are finite in single precision; their squares are not."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((3, 40)), rng.standard_normal(40)
+    lr = 1.9 / np.linalg.eigvalsh(X @ X.T / 40)[-1]
+    with pytest.raises(ArgumentError, match="diverged"):
+        simulate_one_layer(X, Y, lr=lr, batch_size=1, steps=5, chains=4, start=np.full(3, 1e20),
+                           burn_in=0, every=1)  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 __all__ = [
     "ArgumentError",
     "MissingExtraError",
+    "check_array",
     "check_choice",
     "check_finite",
     "check_fraction",
@@ -133,6 +134,44 @@ def check_finite(argument: str, value: Array) -> Array:
             "Remove or replace them first.",
         )
     return value
+
+
+def check_array(
+    argument: str,
+    value: Any,
+    *,
+    ndim: int | tuple[int, ...] | None = None,
+    empty: bool = False,
+    way_out: str = "",
+) -> np.ndarray:
+    """Return `value` as an array of finite doubles with a number of axes.
+
+    Args:
+        argument: Name to use in the message.
+        value: A number, a nested list, an array or a tensor.
+        ndim: The number of axes it must have, or those it may have; None for any.
+        empty: Whether it may hold nothing.
+        way_out: What to do instead, where more can be said than what it must be.
+    """
+    kinds = {0: "a number", 1: "a row of numbers (n,)", 2: "a matrix (n, m)"}
+    axes = (ndim,) if isinstance(ndim, int) else ndim
+    wanted = " or ".join(kinds.get(n, f"an array of {n} axes") for n in axes or ())
+    wanted = wanted or "an array of numbers"
+    remedy = way_out or f"Give {wanted}."
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        array = np.asarray(value)
+        if np.iscomplexobj(array) or array.dtype.kind not in "biuf":
+            raise TypeError
+        array = array.astype(float, copy=False)
+    except (TypeError, ValueError):
+        raise ArgumentError(argument, value, f"it is not {wanted} of real value", remedy) from None
+    if axes is not None and array.ndim not in axes:
+        raise ArgumentError(argument, array, f"it must be {wanted}", remedy)
+    if not empty and not array.size:
+        raise ArgumentError(argument, array, "it is empty", remedy)
+    return check_finite(argument, array)
 
 
 def _as_number(argument: str, value: Any) -> float:

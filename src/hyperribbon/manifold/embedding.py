@@ -12,10 +12,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive_int
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.manifold.landmarks import stress_of_all
+from hyperribbon.manifold.landmarks import share_of_stress, stress_of_all
 from hyperribbon.manifold.predictions import open_models
 from hyperribbon.manifold.stored_tiles import TileRule
-from hyperribbon.manifold.streaming import Centring, Streaming, cross_product, orient, stream_inpca
+from hyperribbon.manifold.streaming import (
+    Centring,
+    Streaming,
+    cross_product,
+    orient,
+    rounding_of,
+    stream_inpca,
+)
 
 __all__ = ["InPCA", "PCA", "explained_stress"]
 
@@ -35,9 +42,10 @@ class InPCA(TransformerMixin, BaseEstimator):
         n_components: Number of coordinates; None for all.
         metric: "bhattacharyya" for predictions (models, samples, classes), "precomputed" for a
             matrix of distances.
-        landmarks: How many models, or which ones, the space is built from; the others are
-            projected into it. A number is drawn by `seed`, one from each of as many stretches of
-            the models in their order, so that all parts of trajectories are there. None for all.
+        landmarks: How many models, or which ones (their indices, or a mask with one boolean a
+            model), the space is built from; the others are projected into it. A number is drawn
+            by `seed`, one from each of as many stretches of the models in their order, so that all
+            parts of trajectories are there. None for all.
         log: Whether predictions are log-probabilities.
         floor: Rule for tiny probabilities, see `bhattacharyya`.
         precision: Of the distances; "double" reproduces the fitted points in `transform` to 1e-8.
@@ -50,7 +58,8 @@ class InPCA(TransformerMixin, BaseEstimator):
         eigenvalues_: (n_components,), signed, descending in magnitude.
         time_like_: (n_components,), whether the direction's eigenvalue is negative.
         explained_stress_: (n_components,), share of the stress explained by the first 1, 2, …
-            directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²). With landmarks, an estimate of that of all
+            directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²); NaN where all models are the same to rounding,
+            so that there is nothing to explain. With landmarks, an estimate of that of all
             models: the landmarks' own, without its bias (by jackknife).
         stress_error_: (n_components,), bound on the error of this estimate; zeros when all models
             are landmarks.
@@ -123,8 +132,7 @@ class InPCA(TransformerMixin, BaseEstimator):
             * vectors
             * np.where(usable, np.sign(self.eigenvalues_) / np.where(usable, scale, 1.0), 0.0)
         )
-        squares = np.cumsum(self.eigenvalues_**2) / (self.spectrum_**2).sum()
-        self.explained_stress_ = 1 - np.sqrt(np.clip(1 - squares, 0, None))
+        self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())
         if len(chosen) == models.shape[0]:
             self.stress_error_ = np.zeros(count)
             self.embedding_ = self._centred(distances) @ self._project
@@ -193,11 +201,11 @@ class InPCA(TransformerMixin, BaseEstimator):
     def _choose(self, count: int) -> np.ndarray:
         if self.landmarks is None:
             return np.arange(count)
-        if np.ndim(self.landmarks) == 0:
-            wanted = check_positive_int("landmarks", int(self.landmarks), maximum=count)
+        if not isinstance(self.landmarks, np.ndarray) and np.ndim(self.landmarks) == 0:
+            wanted = check_positive_int("landmarks", self.landmarks, maximum=count)
             rng = numpy_generator(self.seed, "landmarks")
             return np.array([rng.choice(part) for part in np.array_split(np.arange(count), wanted)])
-        return np.asarray(self.landmarks, dtype=int)
+        return _landmark_indices(self.landmarks, count)
 
     def _landmark_distances(self, models: Any) -> np.ndarray:
         """Return the distances between the landmarks, and keep their predictions."""
@@ -210,6 +218,8 @@ class InPCA(TransformerMixin, BaseEstimator):
         else:
             self._models = _take(models, self.landmarks_)
             distances = self._rule().between(self._models).astype(float, copy=False)
+            if np.abs(distances).max() <= rounding_of(self._models, self._rule()):
+                distances = np.zeros_like(distances)
         return check_finite("X", distances)
 
     def _settings(self) -> Streaming:
@@ -258,7 +268,11 @@ class PCA(TransformerMixin, BaseEstimator):
         weights = _weights(sample_weight, len(points))
         weights = weights * (len(points) / weights.sum())
         self.mean_ = weights @ points / len(points)
-        scaled = np.sqrt(weights)[:, None] * (points - self.mean_)
+        centred = points - self.mean_
+        rounding = len(points) * np.finfo(float).eps * np.abs(points).max()
+        if np.abs(centred).max() <= rounding:
+            centred = np.zeros_like(centred)
+        scaled = np.sqrt(weights)[:, None] * centred
         _, singular, V = scipy.linalg.svd(scaled, full_matrices=False)
         count = len(singular) if self.n_components is None else self.n_components
         count = check_positive_int("n_components", count, maximum=len(singular))
@@ -266,9 +280,9 @@ class PCA(TransformerMixin, BaseEstimator):
         self.eigenvalues_ = self.spectrum_[:count]
         self.time_like_ = np.zeros(count, dtype=bool)
         self.components_ = orient(V[:count].T).T
-        squares = np.cumsum(self.eigenvalues_**2) / (self.spectrum_**2).sum()
-        self.explained_stress_ = 1 - np.sqrt(np.clip(1 - squares, 0, None))
-        self.explained_variance_ratio_ = self.eigenvalues_ / self.spectrum_.sum()
+        self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())
+        variance = self.spectrum_.sum()
+        self.explained_variance_ratio_ = self.eigenvalues_ / (variance or np.nan)
         self.n_features_in_ = points.shape[1]
         self.embedding_ = self.transform(points)
         return self
@@ -310,7 +324,23 @@ def explained_stress(
     norm = (W**2).sum()
     sizes = np.arange(1, X.shape[1] + 1)
     left = np.array([norm - 2 * along[:k].sum() + overlap[:k, :k].sum() for k in sizes])
-    return 1 - np.sqrt(np.clip(left, 0, None) / norm)
+    return 1 - np.sqrt(np.clip(left, 0, None) / (norm or np.nan))
+
+
+def _landmark_indices(given: Any, count: int) -> np.ndarray:
+    """Return the indices that a mask or a list of indices chooses."""
+    chosen = np.asarray(given)
+    if chosen.dtype == bool and chosen.shape == (count,):
+        chosen = np.flatnonzero(chosen)
+    whole = chosen.ndim == 1 and chosen.size and np.issubdtype(chosen.dtype, np.integer)
+    if not whole or chosen.min() < 0 or chosen.max() >= count or len(set(chosen)) < len(chosen):
+        raise ArgumentError(
+            "landmarks",
+            given,
+            f"it chooses none or not each once of {count} models",
+            f"Give a number, different indices from 0 to {count - 1}, or {count} booleans.",
+        )
+    return chosen
 
 
 def _as_array(X: Any) -> np.ndarray:

@@ -7,7 +7,7 @@ import scipy.linalg
 
 from hyperribbon.core.generators import numpy_generator
 
-__all__ = ["stress_of_all"]
+__all__ = ["share_of_stress", "stress_of_all"]
 
 _GROUPS = 16
 
@@ -57,6 +57,11 @@ def _stress(distances: np.ndarray, weights: np.ndarray, count: int) -> np.ndarra
     roots = np.sqrt(w)
     matrix = -roots[:, None] * (rows - w @ rows) * roots / 2
     values = scipy.linalg.eigvalsh((matrix + matrix.T) / 2)
-    squares = np.sort(values**2)[::-1]
-    share = np.cumsum(squares[:count]) / squares.sum()
+    leading = values[np.argsort(-np.abs(values))][:count]
+    return share_of_stress(leading, (values**2).sum())
+
+
+def share_of_stress(leading: np.ndarray, total: float) -> np.ndarray:
+    """Return 1 − √(1 − Σ_{i≤k} λᵢ²/total) for k = 1, 2, …; NaN where there is no stress at all."""
+    share = np.cumsum(leading**2) / (total or np.nan)
     return 1 - np.sqrt(np.clip(1 - share, 0, None))

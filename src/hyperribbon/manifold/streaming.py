@@ -14,6 +14,7 @@ import numpy as np
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.krylov import leading_pairs
+from hyperribbon.manifold.landmarks import share_of_stress
 from hyperribbon.manifold.predictions import Predictions, open_models
 from hyperribbon.manifold.stored_tiles import (
     Distances,
@@ -22,8 +23,16 @@ from hyperribbon.manifold.stored_tiles import (
     free_disk,
     rows_in_a_block,
 )
+from hyperribbon.manifold.tiles import PRECISIONS
 
-__all__ = ["Centring", "StreamedInPCA", "Streaming", "cross_product", "stream_inpca"]
+__all__ = [
+    "Centring",
+    "StreamedInPCA",
+    "Streaming",
+    "cross_product",
+    "rounding_of",
+    "stream_inpca",
+]
 
 MEMORY = 2**30
 """Bytes to stay below when memory= is not given."""
@@ -184,12 +193,15 @@ def stream_inpca(
         project = roots * vectors * signed
         # Rows of R^½ W R^½ vanish for models of weight zero: one more product places them.
         embedding = vectors * scale / roots if r.all() else centred.plain(project)
-    squares = np.cumsum(found.values**2) / centred.norm**2
+    values = found.values
+    if np.sqrt(distances.squares) / count <= rounding_of(models, rule):
+        values, embedding, project = 0 * values, 0 * embedding, 0 * project
+        centred.norm = 0.0
     return StreamedInPCA(
         embedding,
-        found.values,
+        values,
         found.residuals,
-        1 - np.sqrt(np.clip(1 - squares, 0, None)),
+        share_of_stress(values, centred.norm**2),
         centred.norm,
         found.passes,
         len(distances.pairs),
@@ -197,6 +209,22 @@ def stream_inpca(
         project,
         centred.centring,
     )
+
+
+def rounding_of(models: Any, rule: TileRule) -> float:
+    """Return what the distance of equal models may come to by rounding.
+
+    Probabilities of c classes sum to one within c roundings of their type, and affinities of equal
+    models are that sum, computed in the precision of the distances.
+
+    Args:
+        models: (models, samples, classes).
+        rule: How distances are taken.
+    """
+    kinds = [PRECISIONS[rule.precision].dtype]
+    if np.issubdtype(models.dtype, np.floating):
+        kinds.append(models.dtype)
+    return models.shape[-1] * float(max(np.finfo(kind).eps for kind in kinds))
 
 
 def cross_product(

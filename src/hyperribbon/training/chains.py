@@ -157,13 +157,13 @@ def simulate_one_layer(
     rates, N = task.rates, len(task.solution)
     slowest = 1 / (lr * rates[0])
     needed = math.ceil((FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
-    waited = needed if burn_in is None else burn_in
+    waited = needed if burn_in is None else int(check_positive("burn_in", burn_in, zero=True))
     hot = 0
     if anneal != 1:
         hot = math.ceil(waited / anneal)
         waited = hot + math.ceil(_AFTER_ANNEALING * slowest)
-    every = every or max(1, int(0.1 / (lr * rates[-1])))
-    every = min(every, steps)
+    spacing = max(1, int(0.1 / (lr * rates[-1])))
+    every = min(spacing if every is None else check_positive_int("every", every), steps)
 
     deviation = task.begin(chains)
     gradient = task.gradient(batch_size, chains, dynamics, sampling, substeps, seed)
@@ -191,6 +191,7 @@ def simulate_one_layer(
             if len(rows) * chains >= _BUFFERED_ROWS:
                 _take_in(weights, rows, lr)
         _take_in(weights, rows, lr)
+    _check_finite(squares, lr)
     return ChainStatistics(
         mean=weights.mean,
         covariance=weights.covariance(about_zero=True),
@@ -333,6 +334,7 @@ def _take_in(moments: RunningMoments, rows: list[np.ndarray], lr: float) -> None
     rows.clear()
     _check_finite(block, lr)
     moments.add(block)
+    _check_finite(moments.covariance(about_zero=True), lr)
 
 
 def _check_finite(block: np.ndarray, lr: float) -> None:

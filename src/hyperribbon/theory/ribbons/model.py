@@ -17,7 +17,13 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
-from hyperribbon.theory.ribbons.sums import mean_powers, noise_average, pair_sums, square_sums
+from hyperribbon.theory.ribbons.sums import (
+    covariances,
+    mean_powers,
+    noise_average,
+    pair_sums,
+    square_sums,
+)
 from hyperribbon.theory.ribbons.truncation import count_dimensions
 
 __all__ = ["Part", "Ribbon"]
@@ -167,12 +173,18 @@ class Ribbon:
     ) -> Ribbon:
         """Return the ribbon of a kernel machine with Gram matrix k(xᵢ, xⱼ); K is gram/n.
 
-        The initial functions are draws of the Gaussian process σw·GP(0, k).
+        The initial functions are draws of the Gaussian process σw·GP(0, k). Targets (n, C) of C
+        outputs go with a Gram matrix (n, n) that all outputs share, or with one of (nC, nC), whose
+        rows run over the outputs of the first sample, then of the second (as those of `NTK` do); n
+        is the number of samples in both cases.
         """
+        samples, outputs = len(y) if np.ndim(y) else 0, np.shape(y)[1] if np.ndim(y) == 2 else 1
+        if outputs > 1 and np.shape(gram) == (samples * outputs, samples * outputs):
+            gram, y = np.asarray(gram, dtype=float), np.asarray(y, dtype=float).ravel()
         gram, y = _matching("gram", gram, y)
         if gram.shape[0] != gram.shape[1] or not np.allclose(gram, gram.T, rtol=1e-8, atol=1e-12):
             raise ArgumentError("gram", gram, "a Gram matrix is symmetric", "Give k(xᵢ, xⱼ).")
-        eigenvalues, U = scipy.linalg.eigh(gram / len(gram))
+        eigenvalues, U = scipy.linalg.eigh(gram / samples)
         floor = len(gram) * np.finfo(float).eps * eigenvalues[-1]
         if eigenvalues[0] < -100 * floor:
             raise ArgumentError(
@@ -182,7 +194,7 @@ class Ribbon:
                 "Use a positive semi-definite kernel.",
             )
         order = np.flatnonzero(eigenvalues > floor)[::-1]
-        targets = U[:, order].T @ y / np.sqrt(len(gram))
+        targets = U[:, order].T @ y / np.sqrt(samples)
         return cls(eigenvalues[order], targets, sigma_w, alpha, steps, **variant)
 
     @cached_property
@@ -232,8 +244,10 @@ class Ribbon:
 
     @property
     def P(self) -> np.ndarray:
-        """Covariance of all points: (n, n)."""
-        return self.P1 - self.P2
+        """Covariance of all points: (n, n), without the cancellation of P₁ − P₂ at small αT."""
+        rates, _, targets = self._coordinates
+        pull = targets[:, None] * targets * covariances(rates, self.steps)
+        return pull + np.diag(self.P1_sigma)
 
     def spectrum(self, part: Part = "P") -> np.ndarray:
         """Return the eigenvalues of a part, descending: (n,)."""

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
+from hyperribbon.core.checks import ArgumentError, check_array, check_positive
 
 __all__ = ["Slope", "slope"]
+
+
+_ROW = "Give one row of eigenvalues; of a data matrix X, np.linalg.eigvalsh(X.T @ X / len(X))."
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,15 @@ def slope(
         last: One past the last index; None for all eigenvalues above `floor`.
         floor: Eigenvalues below floor·λ₁ are rounding errors of zero and never fitted.
 
+    Raises:
+        ArgumentError: A matrix is given instead of its eigenvalues, or too few are usable.
+
     >>> fit = slope(np.exp(-0.3 * np.arange(40)))
     >>> round(fit.value, 6), fit.first, fit.last
     (0.3, 0, 40)
     """
-    values = np.sort(check_finite("eigenvalues", np.asarray(eigenvalues, dtype=float)).ravel())[
-        ::-1
-    ]
+    given = check_array("eigenvalues", eigenvalues, ndim=1, way_out=_ROW)
+    values = np.sort(given)[::-1]
     check_positive("floor", floor, zero=True)
     usable = int((values > max(floor * values[0], 0)).sum()) if values.size else 0
     stop = usable if last is None else min(last, usable)

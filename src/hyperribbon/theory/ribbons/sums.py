@@ -10,8 +10,21 @@ Rates may carry leading batch axes, with one number of steps for each.
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import bernoulli, comb
 
-__all__ = ["complements", "mean_powers", "noise_average", "pair_sums", "pairs", "square_sums"]
+__all__ = [
+    "complements",
+    "covariances",
+    "mean_powers",
+    "noise_average",
+    "pair_sums",
+    "pairs",
+    "square_sums",
+]
+
+_SLOW = 0.5  # rates x with xT below this have moved little, and their powers t ↦ d^t a series
+_ORDER = 17  # terms of it: 0.7^17/17! is below rounding
+_SUMMED = 1000  # steps up to which moments of the times are summed
 
 
 def pair_sums(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
@@ -44,6 +57,39 @@ def mean_powers(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
     return _divide(np.where(flips, 2 - moved, moved), rates, T) / T
 
 
+def covariances(rates: np.ndarray, steps: int) -> np.ndarray:
+    r"""Return the covariance over t < T of d_i^t and d_j^t: (n, n) from rates (n,).
+
+    It is the difference of `pair_sums`/T and the product of `mean_powers`, which cancels where
+    rates are slow, xT ≪ 1. There, with uᵢ = 1 − dᵢ^t and aᵢ = log dᵢ,
+
+    $$\operatorname{cov}(u_i, u_j) = \sum_{p,q\ge1} \frac{a_i^p a_j^q}{p!\,q!}
+      \operatorname{cov}(t^p, t^q),\qquad
+      \sum_t u_i d_j^t = \frac{x_i v_j d_j - x_j v_i d_j^T}{x_j(x_i + x_j - x_ix_j)}$$
+
+    for two slow rates, and for a slow one (i) beside one that is not.
+    """
+    T = int(steps)
+    means = mean_powers(rates, T)
+    whole = pair_sums(rates, T) / T - np.outer(means, means)
+    slow = rates * T <= _SLOW
+    if T == 1 or not slow.any():
+        return whole
+    logs = T * np.log1p(-rates[slow])
+    powers = np.cumprod(logs[:, None] / np.arange(1, _ORDER + 1), axis=1)
+    moments = _time_moments(T)
+    first = moments[1 : _ORDER + 1]
+    order = np.add.outer(np.arange(1, _ORDER + 1), np.arange(1, _ORDER + 1))
+    whole[np.ix_(slow, slow)] = powers @ (moments[order] - np.outer(first, first)) @ powers.T
+    x, y = rates[slow][:, None], rates[~slow][None, :]
+    v = -np.expm1(T * np.log1p(-x))
+    left = (1 - y) ** T
+    together = (x * (1 - left) * (1 - y) - y * v * left) / (y * (x + y - x * y) * T)
+    mixed = -(together + (powers @ first)[:, None] * means[~slow])
+    whole[np.ix_(slow, ~slow)], whole[np.ix_(~slow, slow)] = mixed, mixed.T
+    return whole
+
+
 def noise_average(rates: np.ndarray, steps: int) -> np.ndarray:
     """Return (1/T) Σ_{t<T} Σ_{u<t} d^{2u}: the mean variance that unit kicks have built up.
 
@@ -64,6 +110,16 @@ def complements(rates: np.ndarray, power: np.ndarray | float) -> tuple[np.ndarra
     with np.errstate(divide="ignore"):
         moved = -np.expm1(power * np.log1p(-np.minimum(rates, 2 - rates)))
     return moved, (rates > 1) & (np.mod(power, 2) == 1)
+
+
+def _time_moments(steps: int) -> np.ndarray:
+    """Return (1/T) Σ_{t<T} (t/T)^k for k = 0 … 2·order, by Faulhaber's formula for many steps."""
+    orders = np.arange(2 * _ORDER + 1)
+    if steps <= _SUMMED:
+        return ((np.arange(steps) / steps)[:, None] ** orders).mean(axis=0)
+    terms = np.arange(2 * _ORDER + 1)
+    weights = comb(orders[:, None] + 1, terms) * bernoulli(2 * _ORDER) * float(steps) ** -terms
+    return np.tril(weights).sum(axis=1) / (orders + 1)
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray, limit: np.ndarray) -> np.ndarray:
