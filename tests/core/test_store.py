@@ -141,3 +141,21 @@ def test_processes_writing_the_same_file_leave_one_whole_version(tmp_path):
     assert all(writer.returncode == 0 for writer in writers)
     assert seen <= {0, 1}
     assert sorted(Path(tmp_path).iterdir()) == [path]
+
+
+def test_keys_with_slashes_stay_apart(tmp_path):
+    tree = {"a/b": np.zeros(2), "a": {"b": np.ones(2)}, "a~1b": np.full(2, 3.0), "~": np.ones(1)}
+    save_tree(tmp_path / "t", tree)
+    again = load_tree(tmp_path / "t")
+    assert again["a/b"].tolist() == [0, 0]
+    assert again["a"]["b"].tolist() == [1, 1]
+    assert again["a~1b"].tolist() == [3, 3]
+
+
+def test_a_changed_number_in_a_result_is_named(tmp_path):
+    save_tree(tmp_path / "t", {"x": np.zeros(100)})
+    content = bytearray((tmp_path / "t").read_bytes())
+    content[-3] ^= 1
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(ArgumentError, match="checksum is wrong"):
+        load_tree(tmp_path / "t")

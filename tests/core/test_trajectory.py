@@ -46,7 +46,8 @@ def test_a_metric_measured_now_and_then_is_nan_between(tmp_path):
 def test_what_a_killed_record_left_behind_does_not_count(tmp_path):
     trajectory = Trajectory.create(tmp_path)
     fill(trajectory, [0, 10])
-    (tmp_path / "records" / "000001.json").unlink()
+    block = tmp_path / "records" / "block-000000.bin"
+    block.write_bytes(block.read_bytes()[:-1])
     again = Trajectory.create(tmp_path)
     assert len(again) == 1
     fill(again, [15])

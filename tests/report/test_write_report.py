@@ -162,7 +162,8 @@ def test_trainings_are_shown_together_and_a_damaged_one_does_not_hide_the_others
         for step in range(5):
             predictions = np.full((4, 3), 1 / 3) + 0.01 * step * np.eye(4, 3)
             trajectory.append(step, metrics={"loss <i>": 1 / (step + 1)}, predictions=predictions)
-    (tmp_path / "broken" / "records" / "000002.json").write_text("{ cut")
+    block = tmp_path / "broken" / "records" / "block-000000.bin"
+    block.write_bytes(block.read_bytes().replace(b'"step": 2', b'"step": 3'))
     page = _Elements(write_report([tmp_path], tmp_path / "r.html").read_text())
     assert "3 recorded trainings" in page.text
     assert "damaged" in page.text

@@ -48,7 +48,7 @@ def test_eigenvectors_of_zero_are_orthonormal_and_annihilated(operator, k, which
 def test_eigenvalues_alone(operator):
     spectrum = eigsh(operator, 6, method="gram", eigenvectors=False)
     assert spectrum.eigenvectors is None
-    assert spectrum.matvecs == 0
+    assert spectrum.matvecs == 1  # that checks them all together
     full = eigsh(operator, 6, method="dense")
     torch.testing.assert_close(spectrum.eigenvalues, full.eigenvalues)
 

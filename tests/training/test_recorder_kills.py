@@ -99,48 +99,45 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_kill_around_every_single_rename(tmp_path, monkeypatch, after):
-    """Every file comes into being by a rename: stop before and after each one in turn."""
+def test_a_kill_around_every_rename_write_and_sync(tmp_path, monkeypatch, after):
+    """What is on disk changes by renames, writes and syncs: stop before and after each in turn."""
     x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
 
     def run(folder):
         recorder = Recorder(folder, every="1it", probe=x)
+        settings = {"epochs": 1, "lr": 0.1, "momentum": 0.9, "batch_size": 6}
         try:
-            train(
-                mlp((3, 2)),
-                nn.CrossEntropyLoss(),
-                (x, y),
-                epochs=1,
-                lr=0.1,
-                momentum=0.9,
-                batch_size=6,
-                recorder=recorder,
-            )
+            train(mlp((3, 2)), nn.CrossEntropyLoss(), (x, y), recorder=recorder, **settings)
         finally:
             recorder.release()
 
-    rename, count = os.replace, 0
-    target = None
+    count, target = 0, None
 
-    def failing(source, destination, **keywords):
-        nonlocal count
-        count += 1
-        if count == target and not after:
-            raise Killed
-        rename(source, destination, **keywords)
-        if count == target:
-            raise Killed
+    def failing(original):
+        def call(*arguments, **keywords):
+            nonlocal count
+            count += 1
+            if count == target and not after:
+                raise Killed
+            result = original(*arguments, **keywords)
+            if count == target:
+                raise Killed
+            return result
 
-    monkeypatch.setattr(os, "replace", failing)
+        return call
+
+    for name in ("replace", "fsync", "pwrite"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
     run(tmp_path / "whole")
     total = count
-    assert total > 12
-    folder = tmp_path / "killed"
+    assert total > 30
     for moment in range(1, total + 1):
+        folder = tmp_path / "killed" / str(moment)
         count, target = 0, moment
         with pytest.raises(Killed):
-            run(folder / str(moment))
+            run(folder)
         target = None
-        run(folder / str(moment))
-        assert_same(tmp_path / "whole", folder / str(moment))
+        run(folder)
+        assert_same(tmp_path / "whole", folder)
+        assert not list(folder.rglob("*.tmp"))

@@ -23,8 +23,9 @@ class Spectrum:
     Attributes:
         eigenvalues: (k,), descending.
         eigenvectors: (P, k), orthonormal columns, or None when they were not asked for.
-        residuals: (k,), the true norms ‖A v − λ v‖. Every eigenvalue of A lies within its
-            residual of some true eigenvalue.
+        residuals: (k,), ‖A v − λ v‖ of the values and vectors as they are listed, and `rounding`.
+            Within its residual of each listed value lies an eigenvalue of A, that is of the same
+            weights and data in exact arithmetic.
         matvecs: Products with A that were spent, counting a block of k columns as k.
         method: "lanczos", "gram" or "dense".
         converged: (k,) booleans: the residual met the tolerance, and the pair was shown to be one
@@ -33,6 +34,8 @@ class Spectrum:
             factor below P).
         bounds: (k,), how far the eigenvalue that was asked for may be from the one listed in its
             place; infinite where that was not shown. None when it is not known.
+        rounding: (k,), the part of the residuals that is not seen in the products themselves: what
+            one further product, in a higher precision where there is one, shows of their rounding.
     """
 
     eigenvalues: torch.Tensor
@@ -43,6 +46,7 @@ class Spectrum:
     converged: torch.Tensor
     zeros: int = 0
     bounds: torch.Tensor | None = None
+    rounding: torch.Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of listed eigenvalues."""
@@ -56,6 +60,7 @@ class Spectrum:
             eigenvalues=factor * self.eigenvalues,
             residuals=factor * self.residuals,
             bounds=None if self.bounds is None else factor * self.bounds,
+            rounding=None if self.rounding is None else factor * self.rounding,
         )
 
 

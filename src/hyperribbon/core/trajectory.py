@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +11,25 @@ import numpy as np
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.states import INDEX_SUFFIX, load_state, save_state
-from hyperribbon.core.store.atomic import ensure_folder, read_json, write_json
+from hyperribbon.core.states import load_state, save_state
+from hyperribbon.core.store.atomic import ensure_folder, file_digest, make_folder, stored_path
+from hyperribbon.core.store.blocks import BlockLog, damaged
+from hyperribbon.core.store.checkpoints import find_checkpoints
+from hyperribbon.core.store.format1 import FirstFormat
+from hyperribbon.core.store.records import (
+    HEADER,
+    Records,
+    begin_records,
+    clean,
+    exclusively,
+    migrate,
+    open_records,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Record", "Trajectory"]
-
-_FORMAT = {"format": "hyperribbon trajectory", "version": 1}
-_METRIC_CHUNK = 256
-_CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
-_MODEL_FILES = ("model.safetensors", f"model.safetensors{INDEX_SUFFIX}", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -50,19 +56,22 @@ class Record:
 class Trajectory:
     """Records of a run on disk, in order of their step.
 
-    Weights are safetensors files, predictions and metrics zarr arrays with one row a record. A
-    record counts only when its last file is in place, so a run killed at any moment leaves the
-    records before that moment and nothing half-written.
+    Weights are safetensors files; predictions and metrics lie in blocks of many records, each with
+    its index and checksums. A record counts only when all of it is on disk, so a run killed at any
+    moment leaves the records before that moment and nothing half-written. Damage is said, never
+    read over; `hyperribbon check FOLDER` finds and mends it. Trajectories of format 1 are read as
+    they are, and become format 2 with the first record that is added.
 
     Open with `Trajectory.open`, begin with `Trajectory.create`, or read a folder of checkpoints of
     any origin with `Trajectory.from_checkpoints`.
     """
 
-    def __init__(self, folder: Path, records: list[Record], *, writable: bool) -> None:
+    def __init__(self, folder: Path, records: list[Record], log: Records | None) -> None:
         self.folder = folder
         self._records = records
-        self._writable = writable
-        self._arrays: dict[str, Any] = {}
+        self._log = log
+        self._is_clean = False
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     @classmethod
     def create(cls, folder: str | Path, *, resume: bool = True) -> Trajectory:
@@ -73,8 +82,7 @@ class Trajectory:
             resume: Go on with an existing trajectory; False raises if there is one.
         """
         folder = ensure_folder("folder", Path(folder))
-        header = folder / "trajectory.json"
-        if header.exists():
+        if (folder / HEADER).exists():
             if not resume:
                 raise ArgumentError(
                     "folder",
@@ -83,37 +91,32 @@ class Trajectory:
                     "Choose another folder or pass resume=True.",
                 )
             return cls.open(folder)
-        for name in ("records", "weights"):
-            (folder / name).mkdir(exist_ok=True)
-        write_json(header, _FORMAT)
-        return cls(folder, [], writable=True)
+        return cls(folder, [], begin_records(folder))
 
     @classmethod
     def open(cls, folder: str | Path) -> Trajectory:
-        """Open an existing trajectory."""
+        """Open an existing trajectory.
+
+        Raises:
+            ArgumentError: There is none, a record is missing or damaged, a file names another
+                outside the folder, or a newer hyperribbon wrote it.
+        """
         folder = Path(folder)
-        if not (folder / "trajectory.json").is_file():
+        if not (folder / HEADER).is_file():
             raise ArgumentError(
                 "folder",
                 str(folder),
                 "it holds no trajectory",
                 "Give a Recorder's folder, or use Trajectory.from_checkpoints for checkpoints.",
             )
-        records = []
-        for index, path in enumerate(sorted((folder / "records").glob("*.json"))):
-            content = read_json(path)
-            weights = content["weights"]
-            records.append(
-                Record(
-                    index,
-                    content["step"],
-                    content["epoch"],
-                    None if weights is None else folder / weights,
-                    content["has_predictions"],
-                    tuple(content["metrics"]),
-                )
-            )
-        return cls(folder, records, writable=True)
+        log = open_records(folder)
+        records: list[Record] = []
+        for index in range(len(log)):
+            record = _as_record(folder, index, log.content(index))
+            if records and record.step <= records[-1].step:
+                raise damaged(folder, f"record {index} is of an earlier step than the one before")
+            records.append(record)
+        return cls(folder, records, log)
 
     @classmethod
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
@@ -124,28 +127,9 @@ class Trajectory:
         with the model in one file or in shards. The step is the number after "step" in a name, or
         else the last number in it; of two with the same step the later name counts.
         """
-        folder = Path(folder)
-        found: dict[int, Path] = {}
-        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            numbers = re.findall(r"step\D?(\d+)", path.name) or re.findall(r"\d+", path.stem)
-            if path.is_dir():
-                inside = [path / name for name in _MODEL_FILES if (path / name).is_file()]
-                path = inside[0] if inside else path
-            is_model = path.suffix in _CHECKPOINT_SUFFIXES or path.name.endswith(INDEX_SUFFIX)
-            if is_model and path.is_file() and numbers:
-                found[int(numbers[-1])] = path
-        if not found:
-            raise ArgumentError(
-                "folder",
-                str(folder),
-                "it holds no checkpoint whose name carries a step",
-                "Name the files like step-500.safetensors or step-500.pt.",
-            )
-        records = [
-            Record(i, step, None, path, False, ())
-            for i, (step, path) in enumerate(sorted(found.items()))
-        ]
-        return cls(folder, records, writable=False)
+        found = find_checkpoints(Path(folder))
+        records = [Record(i, step, None, found[step], False, ()) for i, step in enumerate(found)]
+        return cls(Path(folder), records, None)
 
     def __len__(self) -> int:
         """Return the number of complete records."""
@@ -187,13 +171,6 @@ class Trajectory:
             predictions: One array, the same shape every time.
             metrics: Numbers or small arrays by name; a name keeps its shape.
         """
-        if not self._writable:
-            raise ArgumentError(
-                "folder",
-                str(self.folder),
-                "it is a folder of checkpoints, open for reading",
-                "Begin a new one with Trajectory.create.",
-            )
         if self._records and step <= self._records[-1].step:
             raise ArgumentError(
                 "step",
@@ -201,42 +178,47 @@ class Trajectory:
                 f"the last record is of step {self._records[-1].step}",
                 "Steps must grow; use truncate to go back.",
             )
-        index = len(self._records)
-        name = f"{index:06d}"
-        weights_file = None
-        if weights is not None:
-            weights_file = f"weights/{name}.safetensors"
-            save_state(self.folder / weights_file, weights)
+        rows = {f"metrics/{name}": _as_row(value, float) for name, value in (metrics or {}).items()}
         if predictions is not None:
-            self._write_row("predictions", index, predictions, chunk=1)
-        for metric, value in (metrics or {}).items():
-            self._write_row(f"metrics/{metric}", index, value, chunk=_METRIC_CHUNK)
-        content = {
-            "step": int(step),
-            "epoch": None if epoch is None else float(epoch),
-            "weights": weights_file,
-            "has_predictions": predictions is not None,
-            "metrics": list(metrics or {}),
-        }
-        write_json(self.folder / "records" / f"{name}.json", content)
-        record = Record(
-            index,
-            content["step"],
-            content["epoch"],
-            None if weights_file is None else self.folder / weights_file,
-            content["has_predictions"],
-            tuple(content["metrics"]),
-        )
-        self._records.append(record)
+            rows["predictions"] = _as_row(predictions)
+        for name, row in rows.items():
+            self._check_shape(name, row)
+        with exclusively(self.folder):
+            log = self._writable_log()
+            file = digest = None
+            if weights is not None:
+                file = f"weights/{int(step):09d}.safetensors"
+                make_folder(self.folder / "weights")
+                save_state(self.folder / file, weights)
+                digest = file_digest(self.folder / file)
+            is_array = {name: name == "predictions" or row.ndim > 0 for name, row in rows.items()}
+            content = {
+                "step": int(step),
+                "epoch": None if epoch is None else float(epoch),
+                "weights": file,
+                "digest": digest,
+                "metrics": list(metrics or {}),
+                "numbers": {n: float(rows[f"metrics/{n}"]) for n in metrics or {}
+                            if not is_array[f"metrics/{n}"]},
+            }  # fmt: skip
+            log.append(content, {name: row for name, row in rows.items() if is_array[name]})
+            record = _as_record(self.folder, len(log) - 1, log.content(len(log) - 1))
+            self._records.append(record)
+        self._shapes |= {name: row.shape for name, row in rows.items()}
         return record
 
     def truncate(self, step: int) -> None:
         """Forget the records after a step, to go on from there."""
-        while self._records and self._records[-1].step > step:
-            record = self._records.pop()
-            (self.folder / "records" / f"{record.index:06d}.json").unlink()
-            if record.weights is not None:
-                record.weights.unlink()
+        count = sum(record.step <= step for record in self._records)
+        if count == len(self._records):
+            return
+        with exclusively(self.folder):
+            self._writable_log().truncate(count)
+            for record in self._records[count:]:
+                if record.weights is not None:
+                    record.weights.unlink(missing_ok=True)
+            del self._records[count:]
+        self._shapes = {}
 
     def weights(self, index: int) -> dict[str, torch.Tensor]:
         """Return the stored weights of a record."""
@@ -245,6 +227,9 @@ class Trajectory:
             raise ArgumentError(
                 "index", index, "this record has no weights", "Record with weights=True."
             )
+        digest = self._log.content(self._records[index].index).get("digest") if self._log else None
+        if digest is not None and path.is_file() and file_digest(path) != digest:
+            raise damaged(self.folder, f"{path.relative_to(self.folder)} has a wrong checksum")
         return load_state(path)
 
     def weight_vector(self, index: int) -> torch.Tensor:
@@ -263,21 +248,22 @@ class Trajectory:
                 f"records {missing[:5]} have no predictions",
                 "Give the Recorder a probe set.",
             )
-        array = self._array("predictions")
-        return array[rows[0]] if isinstance(index, int) else array.oindex[rows]
+        assert self._log is not None
+        values = self._log.rows(rows, "predictions")
+        return values[0] if isinstance(index, int) else values
 
     def metric(self, name: str) -> np.ndarray:
         """Return a metric over all records, (T,) or (T, ...); NaN where it was not measured."""
-        present = [name in record.metrics for record in self._records]
-        if not any(present):
+        present = [record.index for record in self._records if name in record.metrics]
+        if not present:
             known = sorted({metric for record in self._records for metric in record.metrics})
             raise ArgumentError(
                 "name", name, "no record has this metric", f"There are: {', '.join(known)}."
             )
-        stored = self._array(f"metrics/{name}")[: len(self)]
+        assert self._log is not None
+        stored = self._log.rows(present, f"metrics/{name}")
         values = np.full((len(self), *stored.shape[1:]), np.nan)
-        values[: len(stored)] = stored
-        values[~np.array(present)] = np.nan
+        values[present] = stored
         return values
 
     def metrics(self) -> pd.DataFrame:
@@ -292,39 +278,68 @@ class Trajectory:
                 columns[name] = values
         return pd.DataFrame(columns)
 
-    def _array(self, name: str) -> Any:
-        import zarr
-
-        if name not in self._arrays:
-            self._arrays[name] = zarr.open_array(str(self.folder / f"{name}.zarr"), mode="r+")
-        return self._arrays[name]
-
-    def _write_row(self, name: str, index: int, value: Any, chunk: int) -> None:
-        import zarr
-
-        is_metric = name != "predictions"
-        if isinstance(value, torch.Tensor):
-            value = value.detach().cpu().numpy()
-        row = np.asarray(value, dtype=np.float64 if is_metric else None)
-        path = self.folder / f"{name}.zarr"
-        if not (path / "zarr.json").exists():
-            path.parent.mkdir(exist_ok=True)
-            self._arrays[name] = zarr.create_array(
-                str(path),
-                shape=(index + 1, *row.shape),
-                chunks=(chunk, *(max(size, 1) for size in row.shape)),
-                dtype=row.dtype,
-                fill_value=np.nan if np.issubdtype(row.dtype, np.floating) else 0,
-            )
-        array = self._array(name)
-        if array.shape[1:] != row.shape:
+    def _writable_log(self) -> BlockLog:
+        """Return the records to change, of format 2 and free of what killed writers left."""
+        if self._log is None:
             raise ArgumentError(
-                name,
+                "folder",
+                str(self.folder),
+                "it is a folder of checkpoints, open for reading",
+                "Begin a new one with Trajectory.create.",
+            )
+        if self._is_clean and isinstance(self._log, BlockLog):
+            return self._log
+        if isinstance(now := open_records(self.folder), FirstFormat):
+            now = migrate(self.folder, now)
+        if [now.content(i)["step"] for i in range(len(now))] != self.steps.tolist():
+            raise ArgumentError(
+                "folder",
+                str(self.folder),
+                "another process has changed its records meanwhile",
+                "Open it again; one process at a time may write.",
+            )
+        clean(self.folder, now)
+        self._log, self._is_clean = now, True
+        return now
+
+    def _check_shape(self, name: str, row: np.ndarray) -> None:
+        if name not in self._shapes:
+            kept = name.removeprefix("metrics/")
+            for record in reversed(self._records):
+                if record.has_predictions if name == "predictions" else kept in record.metrics:
+                    assert self._log is not None
+                    self._shapes[name] = self._log.rows([record.index], name)[0].shape
+                    break
+        if self._shapes.get(name, row.shape) != row.shape:
+            raise ArgumentError(
+                name.removeprefix("metrics/"),
                 row,
-                f"earlier records have shape {array.shape[1:]}",
+                f"earlier records have shape {self._shapes[name]}",
                 "Keep the shape the same over a trajectory.",
             )
-        if array.shape[0] < index + 1:
-            # Grown in steps, so that the array's header is not rewritten for every record.
-            array.resize((max(index + 1, 2 * array.shape[0]), *row.shape))
-        array[index] = row
+
+
+def _as_row(value: Any, dtype: type | None = None) -> np.ndarray:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value, dtype=dtype)
+
+
+def _as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
+    """Return a stored record, if all that it says can be."""
+    try:
+        weights, epoch = content["weights"], content["epoch"]
+        record = Record(
+            index,
+            content["step"],
+            epoch,
+            None if weights is None else stored_path(folder, weights),
+            content["predictions"],
+            tuple(content["metrics"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise damaged(folder, f"record {index} cannot be read ({error!r})") from None
+    plain = type(record.step) is int and all(isinstance(name, str) for name in record.metrics)
+    if not plain or not isinstance(epoch, float | int | None):
+        raise damaged(folder, f"record {index} cannot be read")
+    return record

@@ -11,6 +11,7 @@ from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.matrices import (
     affordable_pairs,
     eigenpair,
+    how_traced,
     matrix_quantities,
     measure_matrix,
     pairs_table,
@@ -119,7 +120,7 @@ def trace_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         subject.hessian, precision=0.02, seed=notebook.seed, max_matvecs=max(products, 16)
     )
     quantity = from_estimate(
-        "hessian.trace", "Trace of the Hessian", whole, f"XTrace, {whole.matvecs} products"
+        "hessian.trace", "Trace of the Hessian", whole, how_traced(whole)
     )
     mean = whole.value / subject.dimension
     return Part(
@@ -141,7 +142,7 @@ def density_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     chart = Chart(
         "density", "Density of Hessian eigenvalues", "eigenvalue", "density",
         (Curve(grid, np.maximum(values, floor), low=low, high=high),), log_y=True, toggles=("y",),
-        caption=f"Stochastic Lanczos quadrature, {probes} probes of {steps} steps, smoothed with a "
+        caption=f"{found.method.capitalize()}, {probes} probes of {steps} steps, smoothed with a "
         f"width of {found.width:.2g}; the band is ± 2 standard errors.",
     )  # fmt: skip
     return Part(

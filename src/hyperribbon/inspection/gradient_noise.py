@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyperribbon.core.results import Spectrum
-from hyperribbon.inspection.matrices import measure_matrix, shortened
+from hyperribbon.inspection.matrices import how_traced, measure_matrix, shortened
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, exact, from_estimate
 from hyperribbon.inspection.subject import Subject
@@ -26,7 +26,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     notebook.spectra["noise"] = spectrum
     square = float(subject.gradient.double() @ subject.gradient.double())
     scale = whole.value / square if square > 0 else float("inf")
-    how = "one pass over the samples" if whole.exact else f"XTrace, {whole.matvecs} products"
+    how = how_traced(whole)
     quantities = [
         from_estimate("noise.trace", "Trace of the gradient covariance", whole, how),
         exact("noise.gradient", "Norm of the mean gradient", square**0.5, "one pass"),

@@ -55,15 +55,16 @@ def find_chain(model: nn.Module, data: Any) -> FoundChain:
         data: (inputs, targets), a Dataset or a DataLoader.
 
     Raises:
-        ArgumentError: The last layer is not linear, a layer is used twice, or a layer works on
-            sequences.
+        ArgumentError: The last layer is not linear, a layer is used twice, a layer works on
+            sequences, or the last layer's output is joined with something else.
     """
     first = next(model.parameters(), None)
     if first is None:
         raise ArgumentError("model", model, "it has no parameters", "Give a model with weights.")
     batches = Source(data, dtype=first.dtype, device=first.device, memory=_MEMORY).batches()
     opening = next(batches)
-    chain = _last_chain(_run(model, opening[0])[0])
+    calls, outputs = _run(model, opening[0])
+    chain = _connected(model, opening[0], _last_chain(calls), outputs)
     weights = [_double(layer.weight) for _, layer, *_ in chain]  # type: ignore[arg-type]
     sums = _Sums(chain[0][0], weights)
     for batch in itertools.chain([opening], batches):
@@ -186,6 +187,44 @@ def _last_chain(calls: _Calls) -> _Calls:
             "The theory is about chains of nn.Linear; give a model that ends in one.",
         )  # fmt: skip
     return chain
+
+
+def _connected(
+    model: nn.Module, inputs: torch.Tensor, chain: _Calls, outputs: torch.Tensor
+) -> _Calls:
+    """Return the end of a chain in which each layer is given what the one before it put out.
+
+    Where samples are exchanged in a layer's output, and in nothing else, what follows it alone has
+    them exchanged too; a map beside it or a connection around it has not.
+
+    Raises:
+        ArgumentError: The model's outputs do not follow from the last layer alone.
+    """
+    if len(outputs) < 2:
+        return chain
+    followers: list[str | None] = [name for name, *_ in chain[1:]]
+    kept: _Calls = []
+    for call, follower in zip(reversed(chain), [None, *reversed(followers)], strict=True):
+        layer = call[1]
+        handle = layer.register_forward_hook(lambda module, given, output: output.roll(1, 0))
+        try:
+            calls, exchanged = _run(model, inputs)
+        finally:
+            handle.remove()
+        before, after = outputs, exchanged
+        if follower is not None:
+            before = kept[0][2]
+            after = next(given for name, _, given, _ in calls if name == follower)
+        close = 1e3 * torch.finfo(before.dtype).eps * float(before.abs().max())
+        if before.shape != after.shape or float((after - before.roll(1, 0)).abs().max()) > close:
+            break
+        kept.insert(0, call)
+    if not kept:
+        raise ArgumentError(
+            "model", chain[-1][0], "its outputs do not follow from this last linear layer alone",
+            "The theory is about layers in series; give a model that ends in one of them.",
+        )  # fmt: skip
+    return kept
 
 
 def _double(tensor: torch.Tensor) -> np.ndarray:

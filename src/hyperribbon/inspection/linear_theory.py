@@ -169,10 +169,10 @@ def _departures(
         ),
         (
             "minimum reached",
-            max(0.0, loss - floor) / power,
-            "loss above the least one, over ‖Y‖²/2n",
+            (max(0.0, loss - floor) / power) ** 0.5,
+            "‖(W − W*)X‖ over ‖Y‖, W* the least-squares map",
         ),
-        ("interpolated labels", max(0.0, floor) / power, "least loss over ‖Y‖²/2n"),
+        ("interpolated labels", (max(0.0, floor) / power) ** 0.5, "‖W*X − Y‖ over ‖Y‖"),
     ]
 
 

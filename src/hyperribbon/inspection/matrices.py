@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import (
     Measured,
@@ -22,6 +22,7 @@ from hyperribbon.spectra import eigsh, trace
 __all__ = [
     "affordable_pairs",
     "eigenpair",
+    "how_traced",
     "matrix_quantities",
     "measure_matrix",
     "pairs_table",
@@ -56,6 +57,13 @@ def measure_matrix(operator: Any, k: int, notebook: Notebook, products: int) -> 
     return Measured(spectrum, whole, dimension)
 
 
+def how_traced(found: Estimate) -> str:
+    """Return how a trace was found, in words."""
+    if found.exact and found.matvecs == 0:
+        return "one pass over the samples"
+    return f"{found.method}, {found.matvecs} products"
+
+
 def matrix_quantities(key: str, name: str, found: Measured, how: str = "") -> list[Quantity]:
     """Return the numbers that describe a positive semidefinite matrix.
 
@@ -68,7 +76,7 @@ def matrix_quantities(key: str, name: str, found: Measured, how: str = "") -> li
     values, whole, shares = as_array(found.spectrum.eigenvalues), found.trace, found.shares
     low, high = _rank_bounds(values, whole.value, found.dimension)
     squares = float((values**2).sum())
-    method = "one pass over the samples" if whole.exact else f"XTrace, {whole.matvecs} products"
+    method = how_traced(whole)
     certainty = "exact trace, eigenvalues to their residuals"
     return [
         eigenpair(f"{key}.largest", f"Largest eigenvalue of the {name}", found.spectrum, 0, how),

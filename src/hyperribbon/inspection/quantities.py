@@ -74,7 +74,7 @@ class Measured:
             factor * s.eigenvalues, s.eigenvectors, factor * s.residuals, s.matvecs, s.method,
             s.converged, s.zeros,
         )  # fmt: skip
-        whole = Estimate(factor * t.value, factor * t.stderr, t.exact, t.matvecs)
+        whole = t.scaled(factor)
         return Measured(spectrum, whole, self.dimension)
 
 

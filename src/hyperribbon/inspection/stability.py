@@ -29,18 +29,17 @@ def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     rule = notebook.rule
     assert rule is not None
     hessian = subject.hessian
-    if not isinstance(rule.rates, Mapping) and "hessian" in notebook.spectra:
+    rate = None if isinstance(rule.rates, Mapping) else rule.rates
+    if rate is not None and "hessian" in notebook.spectra:
         spectrum = notebook.spectra["hessian"]
         top, residual = float(spectrum.eigenvalues[0]), float(spectrum.residuals[0])
-        value, error = rule.rates * top, rule.rates * residual
-        method = "η times the largest Hessian eigenvalue"
+        value, error = rate * (top + _decay_of_all(rule)), rate * residual
+        method = "η times the largest eigenvalue of the Hessian and the weight decay"
     else:
-        scaled = _Scaled(hessian, _root_rates(rule, subject.hessian.space))
+        scaled = _Scaled(hessian, *_coordinates(rule, hessian.space))
         spectrum = eigsh(scaled, 1, tol=1e-3, seed=notebook.seed, max_matvecs=max(products, 20))
         value, error = float(spectrum.eigenvalues[0]), float(spectrum.residuals[0])
-        method = f"largest eigenvalue of D½HD½, {spectrum.method}, {spectrum.matvecs} products"
-    if not isinstance(rule.rates, Mapping):
-        value += rule.rates * rule.weight_decay
+        method = f"largest eigenvalue of D½(H+W)D½, {spectrum.method}, {spectrum.matvecs} products"
     ratio = value / rule.limit
     quantities = [
         exact("stability.limit", "Stability limit of the step", rule.limit, rule.text),
@@ -49,13 +48,13 @@ def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         Quantity("stability.ratio", "Sharpness over stability limit", ratio, error / rule.limit,
                  method, "residual of the eigenpair; batch noise not included"),
     ]  # fmt: skip
-    if not isinstance(rule.rates, Mapping):
+    if rate is not None:
         quantities.insert(
             1,
             exact(
                 "stability.curvature",
                 "Largest stable curvature",
-                rule.limit / rule.rates,
+                rule.limit / rate - _decay_of_all(rule),
                 rule.text,
             ),
         )
@@ -75,27 +74,48 @@ def _read(ratio: float, rule: UpdateRule) -> str:
     return f"The step is stable here: the sharpness is {share}."
 
 
-def _root_rates(rule: UpdateRule, space: ParameterSpace) -> torch.Tensor | float:
+def _decay_of_all(rule: UpdateRule) -> float:
+    assert not isinstance(rule.weight_decay, Mapping)
+    return rule.weight_decay
+
+
+def _coordinates(
+    rule: UpdateRule, space: ParameterSpace
+) -> tuple[torch.Tensor | float, torch.Tensor | float]:
+    """Return √D and W, for all coordinates or for each."""
     if not isinstance(rule.rates, Mapping):
-        return rule.rates**0.5
+        return rule.rates**0.5, _decay_of_all(rule)
     missing = [name for name in space.names if name not in rule.rates]
     if missing:
         raise ArgumentError(
             "optimizer", missing[:3], "it does not update these parameters of the model",
             "Restrict the inspection with params= to what it trains.",
         )  # fmt: skip
-    return space.flatten(rule.rates).sqrt()
+    return _flat(rule.rates, space).sqrt(), _flat(rule.weight_decay, space)
+
+
+def _flat(values: Any, space: ParameterSpace) -> torch.Tensor:
+    """Return numbers by parameter name as coordinates (P,)."""
+    shapes = dict(zip(space.names, space.shapes, strict=True))
+    given = ((name, torch.as_tensor(values[name])) for name in space.names)
+    return space.flatten({name: value.detach().expand(shapes[name]) for name, value in given})
 
 
 class _Scaled:
-    """The operator D½ H D½."""
+    """The operator D½ (H + W) D½."""
 
-    def __init__(self, operator: Any, root: torch.Tensor | float) -> None:
-        self.operator, self.root = operator, root
+    def __init__(
+        self, operator: Any, root: torch.Tensor | float, decay: torch.Tensor | float
+    ) -> None:
+        self.operator, self.root, self.decay = operator, root, decay
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
 
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
-        root = self.root
-        if isinstance(root, torch.Tensor):
-            root = root.to(other) if other.ndim == 1 else root.to(other).unsqueeze(1)
-        return root * (self.operator @ (root * other))
+        root, decay = (
+            value.to(other).reshape(-1, *[1] * (other.ndim - 1))
+            if isinstance(value, torch.Tensor)
+            else value
+            for value in (self.root, self.decay)
+        )
+        scaled = root * other
+        return root * (self.operator @ scaled + decay * scaled)

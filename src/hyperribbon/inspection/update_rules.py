@@ -13,29 +13,49 @@ from hyperribbon.core.checks import ArgumentError, check_positive
 
 __all__ = ["UpdateRule", "update_rule"]
 
+PerParameter = Mapping[str, "torch.Tensor | float"]
+
 
 @dataclass(frozen=True)
 class UpdateRule:
     r"""A linear update θ ← θ − D·(momentum average of g), seen by the curvature H.
 
-    On a quadratic it is stable while the largest eigenvalue of D^{1/2} (H + w·1) D^{1/2} is below
-    `limit`, where w is the weight decay:
+    On a quadratic it is stable while the largest eigenvalue of D^{1/2} (H + W) D^{1/2} is below
+    `limit`, where W is the weight decay that is added to gradients:
 
     $$\text{limit} = \frac{2(1+\beta)}{1-\tau},\qquad
-      \text{limit}_\text{Nesterov} = \frac{2(1+\beta)}{1+2\beta}$$
+      \text{limit}_\text{Nesterov} = \frac{2(1+\beta)}{1+2\beta},\qquad
+      \text{limit}_\text{AdamW} = \frac{(2-\eta w)(1+\beta_1)}{1-\beta_1}$$
 
-    with momentum β and dampening τ; Adam is the case τ = β = β₁ with D = η/(√v̂ + ε).
+    with momentum β and dampening τ; Adam is the case τ = β = β₁ with D = η/(√v̂ + ε), and AdamW
+    shrinks the weights by its decay w beside that.
+
+    Parameter groups may differ in everything. An eigenvalue z of the update leaves the unit circle
+    only at z = −1: elsewhere on it the imaginary parts of what each group makes of z have one sign,
+    and H + W is symmetric. At −1 each group contributes its own limit, so the update is stable
+    while the largest eigenvalue of S^{1/2} (H + W) S^{1/2}, S = D/limit of the group, is below 1.
 
     Attributes:
         name: The optimiser.
-        rates: D: one number for all coordinates, or one a coordinate by parameter name.
-        limit: Largest stable eigenvalue.
-        weight_decay: w.
+        rates: D: one number for all coordinates, or numbers by parameter name; S where groups have
+            different limits.
+        limit: Largest stable eigenvalue; 1 where groups have different ones.
+        weight_decay: W, in the same form.
         text: The rule in words.
     """
 
     name: str
-    rates: float | Mapping[str, torch.Tensor]
+    rates: float | PerParameter
+    limit: float
+    weight_decay: float | PerParameter
+    text: str
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What one parameter group does: its numbers, and D by parameter name."""
+
+    rates: PerParameter
     limit: float
     weight_decay: float
     text: str
@@ -54,49 +74,50 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
     if not isinstance(optimizer, torch.optim.Optimizer):
         rate = check_positive("optimizer", optimizer)
         return UpdateRule("gradient descent", rate, 2.0, 0.0, f"gradient descent, η = {rate:g}")
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = [
-        (group, [p for p in group["params"] if id(p) in names]) for group in optimizer.param_groups
-    ]
-    groups = [(group, members) for group, members in groups if members]
-    if not groups:
+    kind = type(optimizer).__name__
+    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):
         raise ArgumentError(
-            "optimizer", type(optimizer).__name__, "it updates no parameter of this model",
-            "Give the optimiser that trained the model, or its learning rate.",
-        )  # fmt: skip
-    first = groups[0][0]
-    if isinstance(optimizer, torch.optim.SGD):
-        beta, dampening = first["momentum"], first["dampening"]
-        limit = 2 * (1 + beta) / (1 - dampening if beta else 1)
-        kind = "SGD"
-        if first["nesterov"]:
-            limit, kind = 2 * (1 + beta) / (1 + 2 * beta), "SGD with Nesterov momentum"
-        rates = {
-            names[id(p)]: torch.full_like(p.detach(), float(group["lr"]))
-            for group, members in groups
-            for p in members
-        }
-        text = f"{kind}, η = {float(first['lr']):g}, momentum {beta:g}"
-    elif isinstance(optimizer, torch.optim.Adam):
-        beta = first["betas"][0]
-        limit = 2 * (1 + beta) / (1 - beta)
-        rates = {
-            names[id(p)]: _adam_rates(optimizer, group, p)
-            for group, members in groups
-            for p in members
-        }
-        text = f"{type(optimizer).__name__}, η = {float(first['lr']):g}, β₁ = {beta:g}"
-    else:
-        raise ArgumentError(
-            "optimizer", type(optimizer).__name__, "its stability limit is not known",
+            "optimizer", kind, "its stability limit is not known",
             "Give SGD, Adam or AdamW, or a learning rate.",
         )  # fmt: skip
-    decay = 0.0 if isinstance(optimizer, torch.optim.AdamW) else float(first["weight_decay"])
-    different = {float(group["lr"]) for group, _ in groups}
-    is_uniform = isinstance(optimizer, torch.optim.SGD) and len(different) == 1
-    return UpdateRule(
-        type(optimizer).__name__, different.pop() if is_uniform else rates, limit, decay, text
-    )
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = []
+    for group in optimizer.param_groups:
+        members = {names[id(p)]: p for p in group["params"] if id(p) in names}
+        if group.get("maximize"):
+            raise ArgumentError(
+                "optimizer", kind, "it maximises its loss, which no curvature limits",
+                "Give the optimiser of a loss that is minimised.",
+            )  # fmt: skip
+        if members:
+            read = _read_sgd if isinstance(optimizer, torch.optim.SGD) else _read_adam
+            groups.append(read(optimizer, group, members))
+    if not groups:
+        raise ArgumentError(
+            "optimizer", kind, "it updates no parameter of this model",
+            "Give the optimiser that trained the model, or its learning rate.",
+        )  # fmt: skip
+    return _join(kind, groups, set(names.values()))
+
+
+def _read_sgd(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Tensor]) -> _Group:
+    beta, rate = float(group["momentum"]), float(group["lr"])
+    limit = 2 * (1 + beta) / (1 - float(group["dampening"]) if beta else 1)
+    nesterov = ""
+    if group["nesterov"]:
+        limit, nesterov = 2 * (1 + beta) / (1 + 2 * beta), "Nesterov "
+    text = f"η = {rate:g}, {nesterov}momentum {beta:g}"
+    return _Group(dict.fromkeys(members, rate), limit, float(group["weight_decay"]), text)
+
+
+def _read_adam(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Tensor]) -> _Group:
+    beta, rate = float(group["betas"][0]), float(group["lr"])
+    decay = float(group["weight_decay"])
+    decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
+    shrink = rate * decay if decoupled else 0.0
+    rates = {name: _adam_rates(optimizer, group, p) for name, p in members.items()}
+    limit = (2 - shrink) * (1 + beta) / (1 - beta)
+    return _Group(rates, limit, 0.0 if decoupled else decay, f"η = {rate:g}, β₁ = {beta:g}")
 
 
 def _adam_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) -> torch.Tensor:
@@ -106,5 +127,30 @@ def _adam_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) 
             "optimizer", type(optimizer).__name__, "it has taken no step: its scaling is unknown",
             "Give the optimiser after training.",
         )  # fmt: skip
+    second = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
     correction = 1 - group["betas"][1] ** float(state["step"])
-    return float(group["lr"]) / ((state["exp_avg_sq"] / correction).sqrt() + group["eps"])
+    return float(group["lr"]) / ((second / correction).sqrt() + group["eps"])
+
+
+def _join(kind: str, groups: list[_Group], names: set[str]) -> UpdateRule:
+    """Return one rule of all groups; one of numbers where every parameter is treated alike."""
+    limits = {group.limit for group in groups}
+    decays = {group.weight_decay for group in groups}
+    texts = list(
+        dict.fromkeys(
+            group.text + (f", decay {group.weight_decay:g}" if len(decays) > 1 else "")
+            for group in groups
+        )
+    )
+    text = f"{kind}, {texts[0]}" if len(texts) == 1 else f"{kind} with groups {'; '.join(texts)}"
+    limit = limits.pop() if len(limits) == 1 else 1.0
+    covered = {name for group in groups for name in group.rates}
+    values = [rate for group in groups for rate in group.rates.values()]
+    alike = all(isinstance(v, float) and v == values[0] for v in values)
+    if alike and limit == groups[0].limit and len(decays) == 1 and covered == names:
+        return UpdateRule(kind, float(values[0]), limit, decays.pop(), text)
+    rates = {
+        name: rate * (limit / group.limit) for group in groups for name, rate in group.rates.items()
+    }
+    decay = {name: group.weight_decay for group in groups for name in group.rates}
+    return UpdateRule(kind, rates, limit, decay, text)

@@ -135,6 +135,10 @@ class LinearOperator(ABC):
         """Return what a product takes, or None when it is not known."""
         return None
 
+    def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
+        """Return the same matrix with products in another precision; None where there is none."""
+        return None
+
     def __add__(self, other: LinearOperator) -> LinearOperator:
         """Return the sum of two operators."""
         return Sum((self, other)) if isinstance(other, LinearOperator) else NotImplemented
@@ -241,6 +245,12 @@ class Sum(LinearOperator):
             return None
         return Cost(sum(c.bytes for c in known), sum(c.flops for c in known))
 
+    def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
+        """Return the sum of the terms in another precision."""
+        terms = [term.in_precision(dtype) for term in self.terms]
+        known = [term for term in terms if term is not None]
+        return Sum(known) if len(known) == len(terms) else None
+
 
 class Scaled(LinearOperator):
     """The multiple s·A."""
@@ -269,6 +279,11 @@ class Scaled(LinearOperator):
     def cost(self) -> Cost | None:
         """Return the cost of the operator itself."""
         return self.operator.cost()
+
+    def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
+        """Return s times the operator in another precision."""
+        operator = self.operator.in_precision(dtype)
+        return None if operator is None else Scaled(operator, self.factor)
 
 
 def _checked(other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:

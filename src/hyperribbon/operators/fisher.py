@@ -21,7 +21,7 @@ from hyperribbon.operators.risk.likelihoods import (
     Poisson,
     StudentT,
 )
-from hyperribbon.operators.risk_operator import MISSING, risk_of
+from hyperribbon.operators.risk_operator import MISSING, RiskOperator, risk_of
 
 __all__ = ["Fisher"]
 
@@ -106,6 +106,10 @@ class Fisher(FactoredOperator):
                 )
             if probe is not None:
                 self._middle(probe, probe.point.outputs.unsqueeze(0))
+
+    def in_precision(self, dtype: torch.dtype) -> RiskOperator | None:
+        """Return the same matrix in another precision; labels that are drawn would be others."""
+        return None if self.estimator == "mc" else super().in_precision(dtype)
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         if self.estimator == "exact":

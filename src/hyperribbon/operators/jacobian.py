@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -123,6 +124,14 @@ class NTK(LinearOperator):
             terms[name] = object.__new__(NTK)
             terms[name]._set(jacobian)
         return terms
+
+    def in_precision(self, dtype: torch.dtype) -> NTK:
+        """Return the same kernel, of the same weights and inputs, in another precision."""
+        jacobian = copy.copy(self.jacobian)
+        jacobian.risk, jacobian.dtype = self.risk.in_precision(dtype), dtype
+        other = copy.copy(self)
+        other._set(jacobian)
+        return other
 
     @property
     def has_exact_trace(self) -> bool:

@@ -50,6 +50,12 @@ class RiskOperator(LinearOperator):
         """Return the same operator at other weights: named tensors, or coordinates (P,)."""
         return self._with(self.risk.at(weights))
 
+    def in_precision(self, dtype: torch.dtype) -> RiskOperator | None:
+        """Return the same matrix, of the same weights and data, with products in a precision."""
+        other = self._with(self.risk.in_precision(dtype))
+        other._workspaces = Workspaces(other.risk.memory)
+        return other
+
     def cost(self) -> Cost:
         """Return the memory and operations of one product."""
         return Cost(self.risk.working_bytes(self._kind), self._forwards * self.risk.forward_flops())

@@ -23,6 +23,7 @@ from hyperribbon.spectra.gram import gram_spectrum
 from hyperribbon.spectra.lanczos import lanczos
 from hyperribbon.spectra.planning import lanczos_route, plan
 from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.rounding import Audit, least_floor, precise_images, rounded_up
 from hyperribbon.spectra.search import Pairs, select
 
 __all__ = ["as_spectrum", "eigsh", "products_limit"]
@@ -162,16 +163,43 @@ def _dense(
     norm, reachable = float(values.abs().max()), _ROUNDING * len(matrix)
     rounding = torch.finfo(products.dtype).eps * sqrt(len(matrix))  # of the entries
     values, vectors = values[wanted], vectors[:, wanted]
-    residuals = torch.linalg.vector_norm(matrix @ vectors - vectors * values, dim=0)
+    before = torch.linalg.vector_norm(matrix @ vectors - vectors * values, dim=0)
+    listed = values.to(products.dtype)
+    vectors = vectors.to(products.dtype) if eigenvectors else vectors
+    residual = matrix @ vectors.double() - vectors.double() * listed.double()
+    floor, error = _matrix_errors(products, matrix, vectors, norm, seed)
+    residuals = torch.linalg.vector_norm(residual, dim=0) + floor
     return Spectrum(
-        eigenvalues=values.to(products.dtype),
-        eigenvectors=vectors.to(products.dtype) if eigenvectors else None,
-        residuals=residuals.to(products.dtype),
+        eigenvalues=listed,
+        eigenvectors=vectors if eigenvectors else None,
+        residuals=rounded_up(residuals, products.dtype),
         matvecs=products.matvecs,
         method="dense",
-        converged=residuals <= tolerances(values, norm, tol, reachable),
-        bounds=torch.full_like(residuals, (reachable + rounding) * norm).to(products.dtype),
+        converged=before <= tolerances(values, norm, tol, reachable),
+        bounds=rounded_up(residuals.clamp(min=(reachable + rounding) * norm) + error, listed.dtype),
+        rounding=rounded_up(torch.full_like(residuals, floor), products.dtype),
     )
+
+
+def _matrix_errors(
+    products: Products, matrix: torch.Tensor, vectors: torch.Tensor, norm: float, seed: int
+) -> tuple[float, float]:
+    """Return what rounding may hide from residuals of a matrix that was written out, and of ‖A‖.
+
+    A random vector ω has E‖Eω‖² = ‖E‖² (Frobenius) for the error E of the matrix, which moves no
+    eigenvalue by more than that.
+    """
+    floor = least_floor(products, norm)
+    floor += _ROUNDING * sqrt(len(matrix)) * norm  # of the product below
+    if products.is_explicit:
+        return floor, 0.0
+    audit = Audit(products, vectors.shape[1])
+    audit.add_vectors(vectors.T, vectors.new_zeros(vectors.shape[1]))
+    audit.add_image(matrix)
+    generator = torch_generator(seed, "errors of a matrix")
+    omega = torch.randn(1, len(matrix), generator=generator, dtype=matrix.dtype).to(matrix.device)
+    error = precise_images(products, omega) - omega @ matrix
+    return floor + audit.floor(0.0), 4 * float(torch.linalg.vector_norm(error))
 
 
 def _lanczos(
@@ -227,11 +255,12 @@ def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool
     return Spectrum(
         eigenvalues=values,
         eigenvectors=_as_columns(rows) if eigenvectors else None,
-        residuals=pairs.residuals.flip(0).to(values),
+        residuals=rounded_up(pairs.residuals.flip(0) + pairs.floor, values.dtype).to(values),
         matvecs=products.matvecs,
         method="lanczos",
         converged=pairs.converged(tol).flip(0).to(products.device),
-        bounds=pairs.bounds.flip(0).to(values),
+        bounds=rounded_up(pairs.bounds.flip(0) + pairs.floor, values.dtype).to(values),
+        rounding=torch.full_like(values, pairs.floor),
     )
 
 

@@ -9,6 +9,7 @@ from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.convergence import tolerances
 from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.rounding import Audit, rounded_up
 from hyperribbon.spectra.search import select
 
 __all__ = ["gram_spectrum"]
@@ -21,8 +22,8 @@ def gram_spectrum(
 
     The nonzero eigenvalues agree and v = Fᵀu/√λ; the other P − rank eigenvalues are exactly zero.
     Eigenvalues of G below r·ε·λ_max are rounding of zero and are counted as zeros. Eigenvectors of
-    zero are random directions orthogonal to all the others. Without eigenvectors no residual can be
-    formed; the backward error r·ε·λ_max of the dense solver stands in its place.
+    zero are random directions orthogonal to all the others. Without eigenvectors the lifts of
+    Σ gᵢuᵢ/√λᵢ and Σ gᵢ√λᵢuᵢ, with signs gᵢ, show how far A is from λᵢ on all of them together.
 
     Args:
         products: The operator, which has `gram()`, `gram_size` and `lift(U)` = FᵀU.
@@ -43,11 +44,9 @@ def gram_spectrum(
     G = check_finite("op.gram()", torch.as_tensor(op.gram())).double()
     G = (G + G.T) / 2
     precision = torch.finfo(products.dtype).eps
-    values, *rest = products.processes.from_first(
-        lambda: tuple(torch.linalg.eigh(G)) if eigenvectors else (torch.linalg.eigvalsh(G),),
-        "a dense eigenproblem",
+    values, U = products.processes.from_first(
+        lambda: tuple(torch.linalg.eigh(G)), "a dense eigenproblem"
     )
-    U = rest[0] if rest else None
     top = max(float(values[-1]), 0.0)
     rank = int((values > len(values) * precision * top).sum())
     zeros = products.size - rank
@@ -55,22 +54,35 @@ def gram_spectrum(
     wanted = select(listed, k, which).flip(0).to(listed.device)
     eigenvalues = listed[wanted]
     nonzero = wanted[wanted >= zeros] - zeros
-    if U is None:
-        vectors = None
-        residuals = torch.full_like(eigenvalues, len(G) * torch.finfo(torch.float64).eps * top)
-    else:
-        vectors = _lift(products, U[:, len(G) - rank :], nonzero, k - len(nonzero), seed)
+    lead = U[:, len(G) - rank :]
+    audit = Audit(products, k if eigenvectors else 1)
+    if eigenvectors:
+        vectors = _lift(products, lead, nonzero, k - len(nonzero), seed)
         image = products(vectors) - vectors * eigenvalues.to(vectors)
-        residuals = torch.linalg.vector_norm(image, dim=0)
+        residuals = torch.linalg.vector_norm(image.double(), dim=0)
+        audit.add_vectors(vectors.T, eigenvalues.to(vectors))
+        for place, row in enumerate(image.T):
+            audit.add_residual(place, row)
+    else:
+        vectors, residuals = None, torch.zeros_like(eigenvalues)
+        signs = 1 - 2 * (torch.arange(len(nonzero), device=lead.device) % 2)
+        roots = eigenvalues[eigenvalues > 0].sqrt()
+        pair = torch.stack([signs / roots, signs * roots], dim=1).to(lead)
+        lifted = op.lift((lead[:, nonzero] @ pair).to(products.dtype))
+        audit.add_vectors(lifted[:, :1].T, torch.zeros(1))
+        audit.add_residual(0, lifted[:, 1])
+    floor = audit.floor(top) + (0.0 if rank == len(G) else len(G) * precision * top)
+    bounds = residuals.clamp(min=len(G) * precision * top) + floor
     return Spectrum(
         eigenvalues=eigenvalues.to(products.dtype),
         eigenvectors=vectors,
-        residuals=residuals.to(products.dtype),
+        residuals=rounded_up(residuals + floor, products.dtype),
         matvecs=products.matvecs,
         method="gram",
         converged=residuals <= tolerances(eigenvalues, top, tol, 20 * precision).to(residuals),
         zeros=zeros - (k - len(nonzero)),
-        bounds=torch.full_like(residuals, len(G) * precision * top).to(products.dtype),
+        bounds=rounded_up(bounds, products.dtype),
+        rounding=rounded_up(torch.full_like(residuals, floor), products.dtype),
     )
 
 

@@ -39,6 +39,8 @@ class Products:
         processes: The ranks that call everything here together.
         rows: The rows of vectors that this rank keeps.
         length: Their number.
+        takes_arrays: Whether the operator multiplies numpy arrays.
+        is_parted: Whether each rank keeps its own rows of vectors.
 
     Raises:
         ArgumentError: It has no shape or no product, is not square, or is complex.
@@ -61,15 +63,15 @@ class Products:
         self.size = int(shape[0])
         self.matvecs = 0
         given = getattr(op, "dtype", None)
-        self._numpy = not isinstance(op, torch.Tensor) and not isinstance(given, torch.dtype)
+        self.takes_arrays = not isinstance(op, torch.Tensor) and not isinstance(given, torch.dtype)
         self._input_dtype = _float_dtype(given)
         self.dtype = torch.promote_types(self._input_dtype, torch.float32)
         device = getattr(op, "device", "cpu")
-        self.device = torch.device("cpu") if self._numpy else torch.device(device)
+        self.device = torch.device("cpu") if self.takes_arrays else torch.device(device)
         processes = getattr(op, "processes", ALONE)
         self.processes = processes if isinstance(processes, Processes) else ALONE
-        self._is_parted = self.processes.is_parallel and hasattr(op, "multiply_rows")
-        self.rows = self.processes.rows(self.size) if self._is_parted else slice(0, self.size)
+        self.is_parted = self.processes.is_parallel and hasattr(op, "multiply_rows")
+        self.rows = self.processes.rows(self.size) if self.is_parted else slice(0, self.size)
         self.length = self.rows.stop - self.rows.start
 
     @property
@@ -91,7 +93,7 @@ class Products:
 
     def images(self, parts: torch.Tensor) -> torch.Tensor:
         """Return parts (b, ·) of A v, from those of the vectors v, as rows."""
-        if not self._is_parted:
+        if not self.is_parted:
             return self(parts[0]).unsqueeze(0) if len(parts) == 1 else self(parts.T).T
         self.matvecs += len(parts)
         block = parts.T.to(self._input_dtype)
@@ -103,13 +105,13 @@ class Products:
 
     def whole(self, parts: torch.Tensor) -> torch.Tensor:
         """Return whole vectors (b, P) from the ranks' parts."""
-        if not self._is_parted:
+        if not self.is_parted:
             return parts
         return self.processes.gather_rows(parts.T.contiguous(), self.size).T
 
     def summed(self, inner: torch.Tensor) -> torch.Tensor:
         """Return inner products of whole vectors, from those of the parts."""
-        return self.processes.sum(inner) if self._is_parted else inner
+        return self.processes.sum(inner) if self.is_parted else inner
 
     def norms(self, parts: torch.Tensor) -> torch.Tensor:
         """Return the norms (b,) of vectors, summed in float64."""
@@ -167,7 +169,7 @@ class Products:
         return matrix
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        if self._numpy:
+        if self.takes_arrays:
             return torch.from_numpy(np.array(self.op @ block.numpy()))
         return (self.op if not self.is_explicit else self.op.to(self._input_dtype)) @ block
 

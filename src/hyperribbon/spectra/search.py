@@ -11,6 +11,7 @@ import torch
 from hyperribbon.spectra.basis import Basis
 from hyperribbon.spectra.convergence import Evidence, copies, directions, tolerances
 from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.rounding import Audit
 
 __all__ = ["Pairs", "Search", "select"]
 
@@ -30,6 +31,7 @@ class Pairs:
             where that has not been shown.
         norm: Largest magnitude of a Ritz value, an estimate of ‖A‖ from below.
         reachable: Residual, relative to the norm, that rounding allows.
+        floor: What rounding may hide from each residual, see `Audit`.
     """
 
     values: torch.Tensor
@@ -38,6 +40,7 @@ class Pairs:
     bounds: torch.Tensor
     norm: float
     reachable: float
+    floor: float
 
     def converged(self, tol: float) -> torch.Tensor:
         """Return which (k,) are known, with residuals below the `tolerances`."""
@@ -270,15 +273,21 @@ class Search:
             shown: (k,), whether they have been shown to be those that were asked for.
         """
         values, bounds = self.wanted_values, torch.where(shown, self.slack, inf)
-        residuals = self.residual_norms
+        residuals, audit = self.residual_norms, Audit(self.basis.products, len(values))
+        if self.basis.is_exact:
+            for place, row in enumerate(self.residuals):
+                audit.add_residual(place, row)
         self._residuals = None  # frees their memory for the vectors
         rows = self.basis.combine(self.coefficients[:, self.wanted])
         if not self.basis.is_exact:
-            values, residuals = _measured(self.basis.products, rows)
+            values, residuals = _measured(self.basis.products, rows, audit)
+        audit.add_vectors(rows, values)
+        if not self.basis.is_exact:
             order = values.argsort()
             values, residuals, bounds = values[order], residuals[order], bounds[order]
             rows = rows if bool((order.diff() == 1).all()) else rows[order.to(rows.device)]
-        return Pairs(values, rows, residuals, bounds, self.norm, self.reachable)
+        floor = audit.floor(self.norm)
+        return Pairs(values, rows, residuals, bounds, self.norm, self.reachable, floor)
 
     def _along_tail(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return the size of the residuals' parts along the chain's tail."""
@@ -308,17 +317,20 @@ class Search:
         self.basis.compress(torch.block_diag(old, coefficients[:, outer]))
 
 
-def _measured(products: Products, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _measured(
+    products: Products, rows: torch.Tensor, audit: Audit
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale rows to unit length; return their Rayleigh quotients and true residuals.
 
     That takes one more product a row.
     """
     values, residuals = [], []
-    for row in rows:
+    for place, row in enumerate(rows):
         row /= float(products.norms(row.unsqueeze(0)))
         image = products.images(row.unsqueeze(0))[0]
         values.append(float(products.summed(row @ image)))
         image.sub_(row, alpha=values[-1])
         residuals.append(float(products.norms(image.unsqueeze(0))))
+        audit.add_residual(place, image)
     pairs = torch.tensor([values, residuals], dtype=torch.float64)
     return pairs[0], pairs[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -12,23 +13,66 @@ from typing import Any
 
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["ensure_folder", "read_json", "writing", "write_bytes", "write_json", "write_text"]
+try:
+    import fcntl
+except ImportError:  # not on this system: leftovers of killed processes stay
+    fcntl = None
+
+__all__ = [
+    "clear_leftovers",
+    "digest_of",
+    "ensure_folder",
+    "file_digest",
+    "make_folder",
+    "read_json",
+    "stored_path",
+    "sync",
+    "writing",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder that replaces `path` when the block succeeds."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    """Yield a temporary path in the same folder that replaces `path` when the block succeeds.
+
+    When the block has ended the file and its name are on disk. A process that dies inside leaves
+    the temporary file behind for `clear_leftovers`.
+    """
+    handle, temporary = _open_temporary(path)
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         temporary.chmod(0o644)
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def clear_leftovers(folder: Path) -> list[Path]:
+    """Remove the temporary files that dead processes left in a folder; return them.
+
+    A living writer holds a lock on its temporary file, so nothing is taken from under it.
+    """
+    removed = []
+    for path in folder.glob(".*.tmp"):
+        if path.is_symlink() or not path.is_file():
+            continue
+        try:
+            handle = os.open(path, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            if _lock(handle, wait=False):
+                path.unlink(missing_ok=True)
+                removed.append(path)
+        finally:
+            os.close(handle)
+    return removed
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -52,10 +96,20 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def make_folder(folder: Path) -> Path:
+    """Create a folder and its parents; when this returns their names are on disk."""
+    if not folder.is_dir():
+        if folder.parent != folder:
+            make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+    return folder
+
+
 def ensure_folder(argument: str, folder: Path) -> Path:
     """Create a folder, or say why it cannot be written to."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -68,9 +122,59 @@ def ensure_folder(argument: str, folder: Path) -> Path:
     return folder
 
 
-def _sync(path: Path) -> None:
+def stored_path(folder: Path, name: object) -> Path:
+    """Return folder/name for a name that was read from a file of the folder.
+
+    Raises:
+        ArgumentError: The name leads outside the folder, by itself or through a link.
+    """
+    path = folder / str(name)
+    named_inside = isinstance(name, str) and not {"", ".", ".."} & set(name.split("/"))
+    if not named_inside or not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise ArgumentError(
+            "folder",
+            str(folder),
+            f"one of its files names {str(name)!r}, which lies outside it",
+            "Do not trust this folder; nothing was read or changed there.",
+        )
+    return path
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """Return the checksum that stored files carry: BLAKE2b, 16 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the checksum of a file, read piece by piece."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _open_temporary(path: Path) -> tuple[int, Path]:
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        _lock(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # cleared away between its creation and its lock: take another
+
+
+def _lock(handle: int, *, wait: bool) -> bool:
+    """Lock an open file; return False if another process holds it or there are no locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ _ARRAY = "__array__"
 def save_tree(path: Path, tree: Any) -> None:
     """Write a tree of dicts, lists, plain values, arrays and tensors atomically.
 
-    Tuples come back as lists, tensors as numpy arrays, dataclasses as dicts.
+    Tuples come back as lists, tensors as numpy arrays, dataclasses as dicts. The file carries a
+    checksum of its content.
     """
     arrays: dict[str, np.ndarray] = {}
-    structure = _take_apart(tree, arrays, "")
-    write_bytes(path, save_tensors(arrays, metadata={"tree": json.dumps(structure)}))
+    structure = json.dumps(_take_apart(tree, arrays, ""))
+    metadata = {"tree": structure, "digest": _digest(structure, arrays)}
+    write_bytes(path, save_tensors(arrays, metadata=metadata))
 
 
 def load_tree(path: Path) -> Any:
@@ -38,8 +41,11 @@ def load_tree(path: Path) -> Any:
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            structure = json.loads(file.metadata()["tree"])
-            return _put_together(structure, file.get_tensor)
+            metadata = file.metadata()
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        if metadata.get("digest", "") not in ("", _digest(metadata["tree"], arrays)):
+            raise ValueError("its checksum is wrong")
+        return _put_together(json.loads(metadata["tree"]), arrays)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
             "path",
@@ -66,7 +72,10 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
                 raise ArgumentError(
                     "key", key, "keys of a stored tree are strings", "Use str keys."
                 )
-        return {key: _take_apart(value, arrays, f"{path}/{key}") for key, value in node.items()}
+        return {
+            key: _take_apart(value, arrays, f"{path}/{_escaped(key)}")
+            for key, value in node.items()
+        }
     if isinstance(node, list | tuple):
         return [_take_apart(value, arrays, f"{path}/{i}") for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
@@ -76,11 +85,25 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     )
 
 
-def _put_together(node: Any, get_array) -> Any:
+def _escaped(key: str) -> str:
+    """Return a key as one part of a path, so that "a/b" and b within a stay apart."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _put_together(node: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(node, dict):
         if _ARRAY in node:
-            return get_array(node[_ARRAY])
-        return {key: _put_together(value, get_array) for key, value in node.items()}
+            return arrays[node[_ARRAY]]
+        return {key: _put_together(value, arrays) for key, value in node.items()}
     if isinstance(node, list):
-        return [_put_together(value, get_array) for value in node]
+        return [_put_together(value, arrays) for value in node]
     return node
+
+
+def _digest(structure: str, arrays: dict[str, np.ndarray]) -> str:
+    """Return a checksum of a taken-apart tree."""
+    total = hashlib.blake2b(structure.encode(), digest_size=8)
+    for key in sorted(arrays):
+        total.update(f"{key} {arrays[key].dtype.str} {arrays[key].shape}".encode())
+        total.update(np.ascontiguousarray(arrays[key]).tobytes())
+    return total.hexdigest()

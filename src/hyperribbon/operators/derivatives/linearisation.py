@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.autograd.graph import GradientEdge
+from torch.overrides import TorchFunctionMode
 
 from hyperribbon.operators.derivatives.choosing import Choices
+from hyperribbon.operators.derivatives.convolutions import asked_for
 from hyperribbon.operators.derivatives.factors import Factor, summed
 from hyperribbon.operators.derivatives.recording import Recorder
+from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 from hyperribbon.operators.derivatives.sums import GradientSums
 
 if TYPE_CHECKING:
@@ -28,8 +31,8 @@ class Evaluation(Protocol):
     leaves: Mapping[str, torch.Tensor]
     count: int
 
-    def outputs(self, samples: slice) -> torch.Tensor:
-        """Return the outputs (n, …) of some samples, with a graph."""
+    def outputs(self, samples: slice, watcher: TorchFunctionMode | None = None) -> torch.Tensor:
+        """Return the outputs (n, …) of some samples, with a graph; a watcher sees the calls."""
         ...
 
     def pushed(self, directions: Block) -> torch.Tensor:
@@ -83,8 +86,7 @@ class AutogradLinearisation:
     def __init__(self, batch: Evaluation, choices: Choices) -> None:
         self._batch, self._choices, self._leaves = batch, choices, batch.leaves
         recorder = Recorder(self._leaves)
-        with recorder:
-            self._graph = batch.outputs(slice(0, batch.count))
+        self._graph = batch.outputs(slice(0, batch.count), recorder)
         self.outputs = self._graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
         self._transposed: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
@@ -238,7 +240,7 @@ def pull_back(
     shapes = [tensor.shape for tensor in inputs] if shapes is None else shapes
 
     def backward(rowed: list[torch.Tensor], batched: bool, lead: tuple[int, ...]) -> list:
-        with torch.inference_mode(False):
+        with twice_differentiable(), torch.no_grad(), asked_for(inputs):
             pulled = torch.autograd.grad(
                 outputs,
                 inputs,
@@ -278,7 +280,7 @@ def _differentiated(
     cotangent: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
     """Return the derivatives in the leaves that can be differentiated again."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with twice_differentiable():
         slopes = torch.autograd.grad(
             output, list(leaves.values()), cotangent, create_graph=True, allow_unused=True
         )

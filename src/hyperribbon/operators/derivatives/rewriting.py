@@ -17,13 +17,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.derivatives.convolutions import rewritten_convolution
 
 __all__ = ["twice_differentiable"]
 
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Evaluate models with operations that have second derivatives, also inside `no_grad()`."""
+    """Evaluate models with operations that have second derivatives, also inside `no_grad()`.
+
+    Backward passes run inside it too, where attention in checkpointed parts is evaluated again.
+    """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -36,7 +40,14 @@ class _Rewriting(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         rewrite = _REWRITES.get(getattr(func, "__name__", ""))
-        return func(*args, **kwargs) if rewrite is None else rewrite(func, args, kwargs)
+        if rewrite is None or _is_checkpointed():
+            return func(*args, **kwargs)
+        return rewrite(func, args, kwargs)
+
+
+def _is_checkpointed() -> bool:
+    """Whether operations are evaluated again in backward passes, where nothing is rewritten."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _batch_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -139,7 +150,11 @@ def _recurrent(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         torch._C._set_mkldnn_enabled(before)
 
 
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+_CONVOLUTIONS += ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+
 _REWRITES: dict[str, Callable[[Callable, tuple, dict[str, Any]], Any]] = {
+    **dict.fromkeys(_CONVOLUTIONS, rewritten_convolution),
     "batch_norm": _batch_norm,
     "instance_norm": _instance_norm,
     "_weight_norm": _weight_norm,

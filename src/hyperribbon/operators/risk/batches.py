@@ -27,6 +27,7 @@ from hyperribbon.core.checks import ArgumentError
 __all__ = [
     "Fields",
     "batch_size",
+    "brought",
     "bytes_of",
     "copied",
     "cut",
@@ -93,6 +94,16 @@ def plain(batch: Any) -> Any:
 def tensors(batch: Any) -> list[torch.Tensor]:
     """Return the tensors of a batch."""
     return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
+def brought(batch: Any, precision: torch.dtype) -> Any:
+    """Return a batch with its floating-point tensors in another precision."""
+
+    def convert(leaf: Any) -> Any:
+        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.to(precision) if floating else leaf
+
+    return tree_map(convert, batch)
 
 
 def bytes_of(batch: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from hyperribbon.core.generators import torch_generator
 from hyperribbon.operators.derivatives.purity import preserved_random_state
 from hyperribbon.operators.risk.batches import (
     batch_size,
+    brought,
     bytes_of,
     cut,
     joined,
@@ -94,6 +96,7 @@ class Source:
     ) -> None:
         self._dtype, self._device, self._may_be_empty = dtype, device, may_be_empty
         self._has_targets = has_targets
+        self._later: torch.dtype | None = None  # what chunks are brought to after their rounding
         self._reader: Iterable[Any] | None = None
         self._prints: list[int] = []
         self._is_read = False
@@ -127,8 +130,15 @@ class Source:
         for batch in self.batches():
             count = batch_size(batch)
             for start in range(0, count, size):
-                yield position + start, cut(batch, start, min(start + size, count))
+                some = cut(batch, start, min(start + size, count))
+                yield position + start, some if self._later is None else brought(some, self._later)
             position += count
+
+    def in_precision(self, dtype: torch.dtype) -> Source:
+        """Return the same data with chunks in another precision, as they are rounded now."""
+        other = copy.copy(self)
+        other._later = dtype
+        return other
 
     def some(self, count: int, seed: int = 0) -> Any:
         """Return a batch of real samples spread over all the data, in their order.

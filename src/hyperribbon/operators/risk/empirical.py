@@ -30,6 +30,8 @@ from hyperribbon.operators.risk.recognition import recognise
 
 __all__ = ["Chunk", "Risk"]
 
+_BESIDE = 8  # part of the memory for the same risk in a higher precision, beside it
+
 
 @dataclass
 class Chunk:
@@ -162,6 +164,15 @@ class Risk:
         other = copy.copy(self)
         other.function = self.function.at(changed)
         other._forget()
+        return other
+
+    def in_precision(self, dtype: torch.dtype) -> Risk:
+        """Return the same risk at the same weights and data, evaluated in another precision."""
+        other = copy.copy(self)
+        other.function = self.function.in_precision(dtype)
+        other.source = self.source.in_precision(dtype)
+        other.dtype, other.memory = dtype, self.memory / _BESIDE
+        other._kept = _Kept()
         return other
 
     def on(self, space: ParameterSpace) -> Risk:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
@@ -67,11 +68,11 @@ class BatchEvaluation:
             outputs, self.targets = self._function.plainly(self._batch)
         return outputs
 
-    def outputs(self, samples: slice) -> torch.Tensor:
-        """Return the outputs (n, …) of some samples, with a graph."""
+    def outputs(self, samples: slice, watcher: TorchFunctionMode | None = None) -> torch.Tensor:
+        """Return the outputs (n, …) of some samples, with a graph; a watcher sees the calls."""
         whole = (samples.start, samples.stop) == (0, self.count)
         batch = self._batch if whole else cut(self._batch, samples.start, samples.stop)
-        outputs, targets = self._function(batch)
+        outputs, targets = self._function(batch, watcher)
         if whole:
             self.targets = targets
         return outputs
@@ -251,7 +252,8 @@ class Engine:
         By no_grad() or detach(), or because they are padding: the derivatives are those that
         training sees.
         """
-        outputs = self._function(self._probe)[0]
+        with torch.inference_mode(False), torch.enable_grad():
+            outputs = self._function.plainly(self._probe)[0]
         if not outputs.requires_grad:
             return {}
         leaves = self._function.leaves

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
@@ -80,9 +81,11 @@ class ModelFunction:
         with torch.autocast(self._device, enabled=False):
             return ModelFunction(self.module, self._names, self._forward, precision=precision)
 
-    def __call__(self, batch: Any) -> tuple[torch.Tensor, Any]:
+    def __call__(
+        self, batch: Any, watcher: TorchFunctionMode | None = None
+    ) -> tuple[torch.Tensor, Any]:
         """Return outputs (n, …) and targets of a batch, differentiable by the leaves."""
-        with twice_differentiable():
+        with twice_differentiable(), watcher or nullcontext():
             return self.plainly(batch)
 
     def plainly(self, batch: Any) -> tuple[torch.Tensor, Any]:

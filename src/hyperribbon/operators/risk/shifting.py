@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from hyperribbon.operators.derivatives.verification import TOTAL, Shifted
+from hyperribbon.operators.risk.batches import brought
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import Loss
 
@@ -57,7 +57,7 @@ def _in_best_precision(
     evaluate: Callable[[ModelFunction, Any], Mapping[str, torch.Tensor]],
 ) -> tuple[Shifted, torch.dtype]:
     try:
-        exact, samples = function.in_precision(torch.float64), _brought(batch, torch.float64)
+        exact, samples = function.in_precision(torch.float64), brought(batch, torch.float64)
         evaluate(exact, samples)
         return _Shifting(exact, samples, evaluate), torch.float64
     except Exception:  # some models and losses run in one precision only
@@ -86,11 +86,3 @@ class _Shifting:
                 leaf = self._function.leaves[name]
                 leaf.copy_(self._here[name] + step * tensor.to(leaf))
         return self._evaluate(self._function, self._batch)
-
-
-def _brought(batch: Any, precision: torch.dtype) -> Any:
-    def convert(leaf: Any) -> Any:
-        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(precision) if floating else leaf
-
-    return tree_map(convert, batch)

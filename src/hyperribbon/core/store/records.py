@@ -1,0 +1,186 @@
+"""The files of a trajectory: its header and version, its records, what is left from before.
+
+trajectory.json           format, version, and the folder of the records
+records/block-000000.bin  records with their predictions and metrics; see `blocks`
+weights/000000500.safetensors   weights by step
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store.atomic import (
+    clear_leftovers,
+    file_digest,
+    make_folder,
+    read_json,
+    stored_path,
+    write_json,
+)
+from hyperribbon.core.store.blocks import BlockLog, block_files, damaged, write_log
+from hyperribbon.core.store.format1 import FirstFormat, leftovers_of_format1
+
+__all__ = [
+    "HEADER",
+    "Records",
+    "begin_records",
+    "clean",
+    "exclusively",
+    "is_record_folder",
+    "migrate",
+    "open_records",
+    "read_header",
+    "replace_records",
+]
+
+HEADER = "trajectory.json"
+_NAME, _VERSION = "hyperribbon trajectory", 2
+_RECORD_FOLDER = re.compile(r"records(-\d+)?")
+_WEIGHTS_FILE = re.compile(r"\d+\.safetensors")
+
+Records = FirstFormat | BlockLog
+"""Records of either format: `len`, `content(index)`, `rows(indices, name)`."""
+
+
+def begin_records(folder: Path) -> BlockLog:
+    """Write the header of a trajectory that has no records yet."""
+    if block_files(folder / "records"):
+        raise damaged(folder, f"{HEADER} is missing")
+    for name in ("records", "weights"):
+        make_folder(folder / name)
+    _write_header(folder, "records")
+    return BlockLog(folder / "records")
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Return the header of a trajectory.
+
+    Raises:
+        ArgumentError: It is damaged, of another kind, or of a newer hyperribbon.
+    """
+    try:
+        header = read_json(folder / HEADER)
+        kind, version = header["format"], header["version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged(folder, f"{HEADER} cannot be read ({error!r})") from None
+    if kind != _NAME or type(version) is not int or version < 1:
+        raise damaged(folder, f"{HEADER} says format {kind!r}, version {version!r}")
+    if version > _VERSION:
+        raise ArgumentError(
+            "folder",
+            str(folder),
+            f"a newer hyperribbon wrote it: trajectory format {version}, and this one knows "
+            f"formats 1 to {_VERSION}",
+            "Install a newer hyperribbon: pip install --upgrade hyperribbon.",
+        )
+    if version == _VERSION and not is_record_folder(header.get("records")):
+        raise damaged(folder, f"{HEADER} names {header.get('records')!r} as folder of the records")
+    return header
+
+
+def open_records(folder: Path) -> Records:
+    """Return the records of a trajectory of any format.
+
+    Raises:
+        ArgumentError: The header or a record is damaged, or the format is newer than this code.
+    """
+    header = read_header(folder)
+    if header["version"] == 1:
+        return FirstFormat(folder)
+    return BlockLog(stored_path(folder, header["records"]))
+
+
+@contextmanager
+def exclusively(folder: Path) -> Iterator[None]:
+    """Hold a trajectory's files for one change."""
+    with FileLock(folder / ".change.lock", mode=0o644):
+        yield
+
+
+def migrate(folder: Path, old: FirstFormat) -> BlockLog:
+    """Write the records of a trajectory of format 1 as format 2; no moment leaves it unreadable."""
+    return replace_records(folder, (_as_blocks(folder, old, i) for i in range(len(old))))
+
+
+def replace_records(
+    folder: Path, records: Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]
+) -> BlockLog:
+    """Write all records anew beside the old ones; the header then points to the new ones."""
+    taken = {path.name for path in folder.glob("records*")}
+    name = next(n for i in range(2, len(taken) + 3) if (n := f"records-{i}") not in taken)
+    make_folder(folder / name)
+    write_log(folder / name, records)
+    _write_header(folder, name, migrated=bool(leftovers_of_format1(folder)))
+    return BlockLog(folder / name)
+
+
+def clean(folder: Path, log: BlockLog) -> None:
+    """Remove what killed writers left: temporary files, files of records that never came to be."""
+    for place in (folder, log.folder, folder / "weights", folder / "state"):
+        if not place.is_symlink():
+            clear_leftovers(place)
+    if read_header(folder).get("migrated"):
+        for path in leftovers_of_format1(folder):
+            _remove(path)
+    for path in folder.glob("records*"):
+        if path != log.folder and is_record_folder(path.name):
+            _remove(path)
+    named = {log.content(index).get("weights") for index in range(len(log))}
+    weights = folder / "weights"
+    if not weights.is_symlink():
+        for path in weights.glob("*.safetensors"):
+            if _WEIGHTS_FILE.fullmatch(path.name) and f"weights/{path.name}" not in named:
+                path.unlink()
+
+
+def is_record_folder(name: object) -> bool:
+    """Return whether a name is that of a folder of records."""
+    return isinstance(name, str) and _RECORD_FOLDER.fullmatch(name) is not None
+
+
+def _write_header(folder: Path, records: str, *, migrated: bool = False) -> None:
+    header = {"format": _NAME, "version": _VERSION, "records": records}
+    write_json(folder / HEADER, {**header, "migrated": True} if migrated else header)
+
+
+def _as_blocks(
+    folder: Path, old: FirstFormat, index: int
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    content = old.content(index)
+    numbers: dict[str, float] = {}
+    arrays: dict[str, np.ndarray] = {}
+    if content["predictions"]:
+        arrays["predictions"] = old.rows([index], "predictions")[0]
+    for name in content["metrics"]:
+        value = old.rows([index], f"metrics/{name}")[0]
+        if np.ndim(value) == 0:
+            numbers[name] = float(value)
+        else:
+            arrays[f"metrics/{name}"] = value
+    weights, digest = content["weights"], None
+    if weights is not None and (path := stored_path(folder, weights)).is_file():
+        digest = file_digest(path)
+    return {
+        "step": content["step"],
+        "epoch": content["epoch"],
+        "weights": weights,
+        "digest": digest,
+        "metrics": content["metrics"],
+        "numbers": numbers,
+    }, arrays
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

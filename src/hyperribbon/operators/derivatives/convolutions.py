@@ -1,0 +1,156 @@
+"""Convolutions whose second derivatives cost no more than they must.
+
+y = W * x is linear in the kernel W and in the input x, so with the adjoints W* and x* its
+derivatives are convolutions again:
+
+    first:   g ↦ (W* g, x* g)                            in x and in W
+    second:  (v, V) ↦ W * v + V * x,  V* g,  v* g        in g, in x and in W
+
+torch's own second derivative computes all three whatever is asked for, the last one by a
+convolution of channels with channels that no kernel is made for. Here each is computed when it is
+asked for, by the kernels of the first derivative.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["asked_for", "rewritten_convolution"]
+
+_ASKED = threading.local()
+
+
+@contextmanager
+def asked_for(inputs: Sequence[Any]) -> Iterator[None]:
+    """Say by which leaves a backward pass differentiates, so that others are left out."""
+    before = getattr(_ASKED, "leaves", None)
+    _ASKED.leaves = {id(tensor) for tensor in inputs}  # edges of a graph are no leaves
+    try:
+        yield
+    finally:
+        _ASKED.leaves = before
+
+
+def rewritten_convolution(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return what torch's convolutions return, in every dimension, transposed or not."""
+    is_transposed = "transpose" in func.__name__
+    names = ("stride", "padding", "output_padding", "groups", "dilation")
+    if not is_transposed:
+        names = ("stride", "padding", "dilation", "groups")
+    call = {"bias": None, "stride": 1, "padding": 0, "output_padding": 0, "groups": 1}
+    call |= {"dilation": 1, **dict(zip(("input", "weight", "bias", *names), args, strict=False))}
+    call |= kwargs
+    inputs, weight, bias = call["input"], call["weight"], call["bias"]
+    axes = weight.ndim - 2
+    reach = [call["dilation"]] * axes if isinstance(call["dilation"], int) else call["dilation"]
+    margins = [(size - 1) * d for size, d in zip(weight.shape[2:], reach, strict=False)]
+    if call["padding"] == "same" and not any(margin % 2 for margin in margins):
+        call["padding"] = [margin // 2 for margin in margins]
+    elif call["padding"] == "valid":
+        call["padding"] = 0
+    if (
+        isinstance(call["padding"], str)
+        or inputs.ndim != weight.ndim
+        or inputs.dtype != weight.dtype
+        or not torch.is_grad_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or torch.is_autocast_enabled(inputs.device.type)
+    ):
+        return func(*args, **kwargs)
+    sizes = {
+        key: [value] * axes if isinstance(value, int) else list(value) * (axes // len(value))
+        for key, value in call.items()
+        if key in ("stride", "padding", "dilation", "output_padding")
+    }
+    settings = (
+        sizes["stride"],
+        sizes["padding"],
+        sizes["dilation"],
+        is_transposed,
+        sizes["output_padding"],
+        call["groups"],
+    )
+    result = _Convolution.apply(inputs, weight, settings)
+    if bias is not None:
+        result = result + bias.view(-1, *(1,) * axes)
+    return result
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, settings: tuple) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.settings = settings
+        return torch.convolution(x, weight, None, *settings)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        needed = _needed(ctx)
+        if torch.is_grad_enabled():
+            slopes = _Pulled.apply(g, x, weight, ctx.settings, needed)
+        else:
+            slopes = _pulled(g, x, weight, ctx.settings, needed)
+        return *slopes, None
+
+
+class _Pulled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        g: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        settings: tuple,
+        needed: list[bool],
+    ) -> Any:
+        ctx.save_for_backward(g, x, weight)
+        ctx.settings = settings
+        ctx.set_materialize_grads(False)
+        return _pulled(g, x, weight, settings, needed)
+
+    @staticmethod
+    def backward(ctx: Any, v: torch.Tensor | None, kernel: torch.Tensor | None) -> Any:
+        g, x, weight = ctx.saved_tensors
+        of_g, of_x, of_weight = _needed(ctx)
+        along = in_x = in_weight = None
+        if of_g and v is not None:
+            along = torch.convolution(v, weight, None, *ctx.settings)
+        if of_g and kernel is not None:
+            moved = torch.convolution(x, kernel, None, *ctx.settings)
+            along = moved if along is None else along + moved
+        if of_x and kernel is not None:
+            in_x = _pulled(g, x, kernel, ctx.settings, [True, False])[0]
+        if of_weight and v is not None:
+            in_weight = _pulled(g, v, weight, ctx.settings, [False, True])[1]
+        return along, in_x, in_weight, None, None
+
+
+def _pulled(
+    g: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, settings: tuple, needed: list[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return W* g and x* g, each where it is needed."""
+    found = torch.ops.aten.convolution_backward(
+        g, x, weight, None, *settings, (needed[0], needed[1], False)
+    )
+    return found[0], found[1]
+
+
+def _needed(ctx: Any) -> list[bool]:
+    """Return by which inputs of a function the present backward pass differentiates."""
+    leaves = getattr(_ASKED, "leaves", None)
+    needed = []
+    for (node, _), may_be in zip(ctx.next_functions, ctx.needs_input_grad, strict=False):
+        if node is not None and may_be:
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                may_be = leaves is None or id(leaf) in leaves
+            else:
+                may_be = torch._C._will_engine_execute_node(node)
+        needed.append(bool(node is not None and may_be))
+    return needed

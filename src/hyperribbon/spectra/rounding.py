@@ -1,0 +1,124 @@
+"""What rounding hides from a residual, measured by one more product in a higher precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.spectra.products import Products
+
+__all__ = ["Audit", "least_floor", "precise_images", "rounded_up"]
+
+_SAFETY = 4.0  # signs may let errors cancel in part
+_LEAST = 4.0  # units of rounding of ‖A‖ that are allowed for in any case
+
+
+class Audit:
+    """One product that checks the claims A vᵢ ≈ λᵢvᵢ + rᵢ of all pairs together.
+
+    With random signs gᵢ, the sum z = Σ gᵢvᵢ of the vectors as they are returned has
+
+        A z − Σ gᵢ(λᵢvᵢ + rᵢ) = Σ gᵢeᵢ,    E‖Σ gᵢeᵢ‖² = Σ‖eᵢ‖²,
+
+    with the errors eᵢ of the claims: rounding of products, of what is kept, of combinations and of
+    the vectors themselves. The product is taken in float64 where the operator can (see
+    `precise_images`), so that errors which an operator in float32 repeats in all its products show.
+
+    Args:
+        products: The operator.
+        count: Number of pairs k.
+    """
+
+    def __init__(self, products: Products, count: int) -> None:
+        self._products = products
+        bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"))
+        self._signs = (2 * bits - 1).tolist()
+        shape, place = (1, products.length), products.device
+        self._vector = torch.zeros(shape, dtype=wide(products.device), device=place)
+        self._claim = torch.zeros_like(self._vector)
+
+    def add_vectors(self, rows: torch.Tensor, values: torch.Tensor) -> None:
+        """Take the vectors (k, ·) as they are returned, with the claim λv of their values (k,)."""
+        for place, row in enumerate(rows):
+            self._vector[0].add_(row, alpha=self._signs[place])
+            self._claim[0].add_(row, alpha=self._signs[place] * float(values[place]))
+
+    def add_residual(self, place: int, row: torch.Tensor) -> None:
+        """Take the residual that was computed for one of them."""
+        self._claim[0].add_(row, alpha=self._signs[place])
+
+    def add_image(self, matrix: torch.Tensor) -> None:
+        """Take the image that a symmetric matrix gives the sum of the vectors."""
+        self._claim += self._vector @ matrix
+
+    def floor(self, norm: float) -> float:
+        """Return what rounding may hide from each of the residuals.
+
+        Args:
+            norm: ‖A‖.
+        """
+        image = precise_images(self._products, self._vector)
+        error = float(self._products.norms(image - self._claim))
+        return _SAFETY * error + least_floor(self._products, norm)
+
+
+def least_floor(products: Products, norm: float) -> float:
+    """Return the rounding of values and of unit lengths, which no product shows."""
+    return _LEAST * torch.finfo(products.dtype).eps * norm
+
+
+def rounded_up(bounds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return bounds in a lower precision, none of them smaller."""
+    return (bounds * (1 + 2 * torch.finfo(dtype).eps)).to(dtype)
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """Return the highest precision of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def precise_images(products: Products, parts: torch.Tensor) -> torch.Tensor:
+    """Return parts (b, ·) of A v, from those of v as rows, in the highest precision there is.
+
+    That is float64 for matrices, for numpy operators that take float64 vectors, and for operators
+    whose `in_precision(torch.float64)` returns them in it. Others multiply in their own.
+    """
+    exact = _in_float64(products)
+    if exact is not None:
+        try:
+            image = _images(products, exact, parts)
+        except Exception:  # some models and losses run in one precision only
+            pass
+        else:
+            if bool(torch.isfinite(image).all()):
+                products.matvecs += len(parts)
+                return image
+    return products.images(parts.to(products.dtype)).to(parts.dtype)
+
+
+def _in_float64(products: Products) -> Any:
+    op = products.op
+    if products.dtype == torch.float64 or wide(products.device) != torch.float64:
+        return None
+    if products.is_explicit:
+        return torch.as_tensor(op).to(products.device, torch.float64)
+    if hasattr(op, "in_precision"):
+        try:
+            return op.in_precision(torch.float64)
+        except Exception:  # such as tensors that cannot be converted
+            return None
+    return op if products.takes_arrays else None
+
+
+def _images(products: Products, exact: Any, parts: torch.Tensor) -> torch.Tensor:
+    if products.is_parted:
+        return exact.multiply_rows(parts.T).detach().T
+    if not products.takes_arrays or products.is_explicit:
+        return (exact @ parts.T).detach().T
+    image = np.asarray(exact @ np.ascontiguousarray(parts.T.numpy()))
+    if image.dtype != np.float64:
+        raise TypeError("the operator multiplies in its own precision only")
+    return torch.from_numpy(image).T
