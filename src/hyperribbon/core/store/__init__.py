@@ -1,7 +1,9 @@
 """Runs on disk: whole files or none, resumable, safe for several processes."""
 
 from hyperribbon.core.store.atomic import (
+    clear_leftovers,
     ensure_folder,
+    make_folder,
     read_json,
     write_bytes,
     write_json,
@@ -14,10 +16,12 @@ from hyperribbon.core.store.trees import load_tree, save_tree
 __all__ = [
     "RunFolder",
     "Store",
+    "clear_leftovers",
     "config_hash",
     "describe_environment",
     "ensure_folder",
     "load_tree",
+    "make_folder",
     "read_json",
     "save_tree",
     "write_bytes",
