@@ -226,3 +226,11 @@ def test_regression_has_no_accuracy_but_everything_else(quiet):
     extended = torch.cat([inputs, torch.ones(100, 1)], 1).double().numpy()
     largest = np.linalg.eigvalsh(extended.T @ extended / 100)[-1]
     assert found["hessian.largest"].value == pytest.approx(largest, rel=1e-4)
+
+
+def test_methods_are_named_by_what_ran(found, trained):
+    model, loss, data, _ = trained
+    ran = hr.trace(hr.Hessian(model, loss, data), precision=0.02, max_matvecs=120)
+    assert found["hessian.trace"].method.startswith(ran.method)
+    texts = [quantity.method for part in found.parts.values() for quantity in part.quantities]
+    assert not any("XTrace" in text for text in texts)

@@ -1,4 +1,4 @@
-"""compare_with_theory: only layers in series are a chain, and only broken assumptions are blamed."""
+"""compare_with_theory: only layers in series are a chain; only broken assumptions are blamed."""
 
 import numpy as np
 import pytest

@@ -119,9 +119,7 @@ def trace_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     whole = trace(
         subject.hessian, precision=0.02, seed=notebook.seed, max_matvecs=max(products, 16)
     )
-    quantity = from_estimate(
-        "hessian.trace", "Trace of the Hessian", whole, how_traced(whole)
-    )
+    quantity = from_estimate("hessian.trace", "Trace of the Hessian", whole, how_traced(whole))
     mean = whole.value / subject.dimension
     return Part(
         "trace", "Trace of the Hessian", "Curvature",

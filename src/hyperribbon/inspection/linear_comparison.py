@@ -118,9 +118,7 @@ class TheoryComparison:
         broken = [assumption for assumption in made if not assumption.holds]
         return max(broken, key=lambda assumption: abs(assumption.effects[quantity]), default=None)
 
-    def agrees(
-        self, quantity: Quantity = "sharpness", prediction: Prediction = "weights"
-    ) -> bool:
+    def agrees(self, quantity: Quantity = "sharpness", prediction: Prediction = "weights") -> bool:
         """Return whether prediction and model agree.
 
         They do when they differ by less than 0.1%, or by less than three standard errors of the

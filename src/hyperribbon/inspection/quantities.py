@@ -69,13 +69,7 @@ class Measured:
 
     def scaled(self, factor: float) -> Measured:
         """Return the same for `factor` times the matrix."""
-        s, t = self.spectrum, self.trace
-        spectrum = Spectrum(
-            factor * s.eigenvalues, s.eigenvectors, factor * s.residuals, s.matvecs, s.method,
-            s.converged, s.zeros,
-        )  # fmt: skip
-        whole = t.scaled(factor)
-        return Measured(spectrum, whole, self.dimension)
+        return Measured(self.spectrum.scaled(factor), self.trace.scaled(factor), self.dimension)
 
 
 @dataclass(frozen=True)

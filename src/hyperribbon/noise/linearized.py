@@ -17,6 +17,8 @@ from hyperribbon.theory import fluctuations as theory
 
 __all__ = ["LinearizedNetwork", "linearize"]
 
+_ROUNDINGS = 8  # of an entry of a Jacobian, a product over layers
+
 
 @dataclass(frozen=True)
 class LinearizedNetwork:
@@ -82,7 +84,9 @@ def linearize(
 ) -> LinearizedNetwork:
     """Linearise a network at its present weights, for the one-layer theory.
 
-    Implements Eqs. (A1)–(A3) of [fluctuations], for any number of outputs.
+    Implements Eqs. (A1)–(A3) of [fluctuations], for any number of outputs. Directions in which the
+    outputs of a model in single precision change by rounding alone count as unchanged: solved for,
+    they would carry the weights away.
 
     Args:
         model: Any module; it is not changed. Best at a minimum of the loss.
@@ -103,9 +107,22 @@ def linearize(
             "targets", targets, f"outputs have shape {tuple(outputs.shape)}", "Give one each."
         )
     count = outputs[0].numel()
+    design = J.to_dense()
     return LinearizedNetwork(
-        J.to_dense().double().cpu().numpy().T,
+        _without_rounding(design.double().cpu().numpy().T, torch.finfo(design.dtype).eps),
         (targets - outputs).double().reshape(-1).cpu().numpy(),
         count,
         0.5 if loss == "half_squares" else 1 / count,
     )
+
+
+def _without_rounding(design: np.ndarray, eps: float) -> np.ndarray:
+    """Return the design without singular values that the rounding of its entries explains.
+
+    Entries that are wrong by a few eps of themselves make a matrix of norm a few eps·‖Φ‖_F.
+    """
+    if eps <= np.finfo(float).eps:
+        return design
+    left, singular, right = np.linalg.svd(design, full_matrices=False)
+    kept = singular > _ROUNDINGS * eps * np.linalg.norm(singular)
+    return (left[:, kept] * singular[kept]) @ right[kept]
