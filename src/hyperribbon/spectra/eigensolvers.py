@@ -167,7 +167,10 @@ def _dense(
     listed = values.to(products.dtype)
     vectors = vectors.to(products.dtype) if eigenvectors else vectors
     residual = matrix @ vectors.double() - vectors.double() * listed.double()
-    floor, error = _matrix_errors(products, matrix, vectors, norm, seed)
+    audit = Audit(products, k)
+    audit.add_vectors(products.part(vectors.T), listed)
+    audit.add_residuals(products.part(residual.T))
+    floor, error = _matrix_errors(products, matrix, audit, norm, seed)
     residuals = torch.linalg.vector_norm(residual, dim=0) + floor
     return Spectrum(
         eigenvalues=listed,
@@ -182,7 +185,7 @@ def _dense(
 
 
 def _matrix_errors(
-    products: Products, matrix: torch.Tensor, vectors: torch.Tensor, norm: float, seed: int
+    products: Products, matrix: torch.Tensor, audit: Audit, norm: float, seed: int
 ) -> tuple[float, float]:
     """Return what rounding may hide from residuals of a matrix that was written out, and of ‖A‖.
 
@@ -190,16 +193,13 @@ def _matrix_errors(
     eigenvalue by more than that.
     """
     floor = least_floor(products, norm)
-    floor += _ROUNDING * sqrt(len(matrix)) * norm  # of the product below
+    floor += _ROUNDING * sqrt(len(matrix)) * norm  # of the product with the matrix
     if products.is_explicit:
         return floor, 0.0
-    audit = Audit(products, vectors.shape[1])
-    audit.add_vectors(vectors.T, vectors.new_zeros(vectors.shape[1]))
-    audit.add_image(matrix)
     generator = torch_generator(seed, "errors of a matrix")
     omega = torch.randn(1, len(matrix), generator=generator, dtype=matrix.dtype).to(matrix.device)
-    error = precise_images(products, omega) - omega @ matrix
-    return floor + audit.floor(0.0), 4 * float(torch.linalg.vector_norm(error))
+    error = precise_images(products, products.part(omega)) - products.part(omega @ matrix)
+    return floor + audit.floor(0.0), 4 * float(products.norms(error))
 
 
 def _lanczos(

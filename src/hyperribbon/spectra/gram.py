@@ -60,17 +60,17 @@ def gram_spectrum(
         vectors = _lift(products, lead, nonzero, k - len(nonzero), seed)
         image = products(vectors) - vectors * eigenvalues.to(vectors)
         residuals = torch.linalg.vector_norm(image.double(), dim=0)
-        audit.add_vectors(vectors.T, eigenvalues.to(vectors))
-        for place, row in enumerate(image.T):
-            audit.add_residual(place, row)
+        audit.add_vectors(products.part(vectors.T), eigenvalues.to(vectors))
+        audit.add_residuals(products.part(image.T))
     else:
         vectors, residuals = None, torch.zeros_like(eigenvalues)
         signs = 1 - 2 * (torch.arange(len(nonzero), device=lead.device) % 2)
         roots = eigenvalues[eigenvalues > 0].sqrt()
         pair = torch.stack([signs / roots, signs * roots], dim=1).to(lead)
         lifted = op.lift((lead[:, nonzero] @ pair).to(products.dtype))
-        audit.add_vectors(lifted[:, :1].T, torch.zeros(1))
-        audit.add_residual(0, lifted[:, 1])
+        total, image = products.part(lifted.T).split(1)
+        audit.add_vectors(total, torch.zeros(1))
+        audit.add_residuals(image)
     floor = audit.floor(top) + (0.0 if rank == len(G) else len(G) * precision * top)
     bounds = residuals.clamp(min=len(G) * precision * top) + floor
     return Spectrum(

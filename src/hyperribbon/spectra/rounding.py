@@ -46,13 +46,10 @@ class Audit:
             self._vector[0].add_(row, alpha=self._signs[place])
             self._claim[0].add_(row, alpha=self._signs[place] * float(values[place]))
 
-    def add_residual(self, place: int, row: torch.Tensor) -> None:
-        """Take the residual that was computed for one of them."""
-        self._claim[0].add_(row, alpha=self._signs[place])
-
-    def add_image(self, matrix: torch.Tensor) -> None:
-        """Take the image that a symmetric matrix gives the sum of the vectors."""
-        self._claim += self._vector @ matrix
+    def add_residuals(self, rows: torch.Tensor, first: int = 0) -> None:
+        """Take the residuals (·, ·) that were computed for them, from the `first` one on."""
+        for sign, row in zip(self._signs[first:], rows, strict=False):
+            self._claim[0].add_(row, alpha=sign)
 
     def floor(self, norm: float) -> float:
         """Return what rounding may hide from each of the residuals.

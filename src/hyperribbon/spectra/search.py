@@ -275,8 +275,7 @@ class Search:
         values, bounds = self.wanted_values, torch.where(shown, self.slack, inf)
         residuals, audit = self.residual_norms, Audit(self.basis.products, len(values))
         if self.basis.is_exact:
-            for place, row in enumerate(self.residuals):
-                audit.add_residual(place, row)
+            audit.add_residuals(self.residuals)
         self._residuals = None  # frees their memory for the vectors
         rows = self.basis.combine(self.coefficients[:, self.wanted])
         if not self.basis.is_exact:
@@ -331,6 +330,6 @@ def _measured(
         values.append(float(products.summed(row @ image)))
         image.sub_(row, alpha=values[-1])
         residuals.append(float(products.norms(image.unsqueeze(0))))
-        audit.add_residual(place, image)
+        audit.add_residuals(image.unsqueeze(0), place)
     pairs = torch.tensor([values, residuals], dtype=torch.float64)
     return pairs[0], pairs[1]
