@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hyperribbon import __version__
+from hyperribbon.cli.check import check
 from hyperribbon.cli.demo import demo
 from hyperribbon.cli.explore import explore
 from hyperribbon.cli.inspect import inspect_model
@@ -37,6 +38,7 @@ app.command("reproduce")(reproduce)
 app.command("report")(report)
 app.command("explore")(explore)
 app.command("plan")(plan_model)
+app.command("check")(check)
 
 
 def _show_version(value: bool) -> None:

@@ -53,12 +53,16 @@ def writing(path: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def clear_leftovers(folder: Path) -> list[Path]:
+def clear_leftovers(folder: Path, *, remove: bool = True) -> list[Path]:
     """Remove the temporary files that dead processes left in a folder; return them.
 
     A living writer holds a lock on its temporary file, so nothing is taken from under it.
+
+    Args:
+        folder: Where to look; folders within are not entered.
+        remove: False only finds them.
     """
-    removed = []
+    found = []
     for path in folder.glob(".*.tmp"):
         if path.is_symlink() or not path.is_file():
             continue
@@ -68,11 +72,12 @@ def clear_leftovers(folder: Path) -> list[Path]:
             continue
         try:
             if _lock(handle, wait=False):
-                path.unlink(missing_ok=True)
-                removed.append(path)
+                found.append(path)
+                if remove:
+                    path.unlink(missing_ok=True)
         finally:
             os.close(handle)
-    return removed
+    return found
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -32,6 +32,7 @@ from hyperribbon.core.store.format1 import FirstFormat, leftovers_of_format1
 __all__ = [
     "HEADER",
     "Records",
+    "as_blocks",
     "begin_records",
     "clean",
     "exclusively",
@@ -108,7 +109,7 @@ def exclusively(folder: Path) -> Iterator[None]:
 
 def migrate(folder: Path, old: FirstFormat) -> BlockLog:
     """Write the records of a trajectory of format 1 as format 2; no moment leaves it unreadable."""
-    return replace_records(folder, (_as_blocks(folder, old, i) for i in range(len(old))))
+    return replace_records(folder, (as_blocks(folder, old, i) for i in range(len(old))))
 
 
 def replace_records(
@@ -152,9 +153,10 @@ def _write_header(folder: Path, records: str, *, migrated: bool = False) -> None
     write_json(folder / HEADER, {**header, "migrated": True} if migrated else header)
 
 
-def _as_blocks(
+def as_blocks(
     folder: Path, old: FirstFormat, index: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return a record of format 1 as format 2 has it: content and arrays."""
     content = old.content(index)
     numbers: dict[str, float] = {}
     arrays: dict[str, np.ndarray] = {}

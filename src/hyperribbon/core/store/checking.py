@@ -1,0 +1,133 @@
+"""Folders of runs checked: trajectories, results and claims, with what killed writers left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store.atomic import clear_leftovers, read_json
+from hyperribbon.core.store.mending import Finding, examine, mend, set_aside
+from hyperribbon.core.store.records import HEADER
+from hyperribbon.core.store.trees import load_tree
+
+__all__ = ["Checked", "check_folder"]
+
+_JSON_FILES = ("run.json", "claims.json", "inspection.json")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `check_folder` read and found.
+
+    Attributes:
+        trajectories: Trajectories read.
+        records: Whole records in them.
+        files: Results and descriptions of runs read.
+        findings: What is not as it should be.
+    """
+
+    trajectories: int
+    records: int
+    files: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is damaged, or all damage has been mended."""
+        return all(f.mended or f.kind != "damage" for f in self.findings)
+
+
+def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
+    """Read every byte of the runs in a folder, and say what cannot be trusted.
+
+    Args:
+        folder: A trajectory, a run, a sweep, or a folder of these at any depth.
+        repair: Keep what is whole and set the rest aside: of a trajectory, the whole records; a
+            damaged result gets the ending .damaged, and is computed anew when it is next needed.
+            Files that killed processes left are removed.
+
+    Raises:
+        ArgumentError: There is no such folder, or it holds nothing of ours.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ArgumentError("folder", str(folder), "there is no such folder", "Check the path.")
+    trajectories = records = files = 0
+    findings: list[Finding] = []
+    for place, names in _folders(folder):
+        if HEADER in names or _lost_its_header(place):
+            trajectories += 1
+            try:
+                found = examine(place)
+                records += len(found.whole)
+                findings += mend(found) if repair else found.findings
+            except ArgumentError as error:
+                findings.append(Finding(place, error.reason))
+            continue
+        for name in names:
+            path = place / name
+            what = _damage(path)
+            files += what is not None
+            if what:
+                findings.append(Finding(path, what, "damage", _replace(path) if repair else ""))
+        for path in clear_leftovers(place, remove=repair):
+            done = "removed" if repair else ""
+            findings.append(Finding(path, "a killed process left it", "leftover", done))
+    if not trajectories and not files and not findings:
+        raise ArgumentError(
+            "folder",
+            str(folder),
+            "it holds no trajectory, run or sweep",
+            "Give the folder of a Recorder, or the --out folder of reproduce or sweep.",
+        )
+    return Checked(trajectories, records, files, tuple(findings))
+
+
+def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield folders and the names of their files; the inside of a trajectory is not entered."""
+    for place, inside, names in os.walk(top):
+        inside.sort()
+        if HEADER in names or _lost_its_header(Path(place)):
+            inside.clear()
+        yield Path(place), sorted(names)
+
+
+def _lost_its_header(place: Path) -> bool:
+    return any(place.glob("records*/block-*.bin"))
+
+
+def _damage(path: Path) -> str | None:
+    """Return what is the matter with a file, "" when it is whole, None when it is not ours."""
+    if path.name in _JSON_FILES:
+        try:
+            read_json(path)
+        except (OSError, ValueError) as error:
+            return f"it cannot be read ({error})"
+        return ""
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            if "tree" not in (file.metadata() or {}):
+                return None
+        load_tree(path)
+    except SafetensorError as error:
+        return f"it is not whole ({error})"
+    except (OSError, ArgumentError) as error:
+        return getattr(error, "reason", str(error))
+    return ""
+
+
+def _replace(path: Path) -> str:
+    """Set a damaged file aside, if it can be made again; return what was done."""
+    if path.name == "inspection.json":
+        return ""
+    set_aside(path)
+    if path.name == "result.safetensors":  # claims make a run complete: it shall run again
+        set_aside(path.with_name("claims.json"))
+    return "set aside; it is made anew when it is next needed"

@@ -1,0 +1,248 @@
+"""A trajectory examined record by record; what is whole can be kept, what is not is set aside."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store.atomic import clear_leftovers, file_digest, make_folder, stored_path
+from hyperribbon.core.store.blocks import (
+    BlockLog,
+    Damage,
+    Frame,
+    block_files,
+    first_index,
+    scan_block,
+)
+from hyperribbon.core.store.format1 import FirstFormat
+from hyperribbon.core.store.records import (
+    HEADER,
+    as_blocks,
+    clean,
+    exclusively,
+    is_record_folder,
+    read_header,
+    replace_records,
+)
+
+__all__ = ["Examined", "Finding", "examine", "mend", "set_aside"]
+
+Row = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        place: The file or folder.
+        what: What is the matter.
+        kind: "damage" (something that was stored cannot be trusted), "leftover" (of a killed
+            writer; harmless) or "note".
+        mended: What was done about it; empty when nothing was.
+    """
+
+    place: Path
+    what: str
+    kind: str = "damage"
+    mended: str = ""
+
+
+@dataclass
+class Examined:
+    """What an examination of a trajectory found.
+
+    Attributes:
+        folder: The trajectory.
+        whole: Its whole records: content, and where the arrays come from.
+        findings: What is not as it should be.
+        tail: Where the remains of an unfinished record begin, if there are any.
+    """
+
+    folder: Path
+    whole: list[tuple[dict[str, Any], Frame | FirstFormat]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    tail: Damage | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything that was stored is damaged."""
+        return any(finding.kind == "damage" for finding in self.findings)
+
+    def _add(self, place: Path, what: str, kind: str = "damage") -> None:
+        self.findings.append(Finding(place, what, kind))
+
+
+def examine(folder: Path) -> Examined:
+    """Read every byte of a trajectory; change nothing.
+
+    Raises:
+        ArgumentError: A newer hyperribbon wrote it, or a name leads outside the folder.
+    """
+    found = Examined(folder)
+    records = _records_folder(found)
+    if records is None:
+        _examine_format1(found)
+    else:
+        _examine_blocks(found, records)
+    found.whole = [(_examine_weights(found, content), source) for content, source in found.whole]
+    for path in sorted((folder / "state").glob("*.pt")):
+        if not _is_whole_zip(path):
+            found._add(path, "the state to go on from is damaged")
+    steps = [content["step"] for content, _ in found.whole]
+    if (folder / "state").is_dir() and steps:
+        state = folder / "state" / f"step-{steps[-1]}.pt"
+        if not state.is_file():
+            found._add(state, "there is no state to go on from; the records can be read", "note")
+    for place in (folder, records or folder / "records", folder / "weights", folder / "state"):
+        for path in clear_leftovers(place, remove=False):
+            found._add(path, "a killed process left it", "leftover")
+    return found
+
+
+def mend(found: Examined) -> list[Finding]:
+    """Keep what is whole as a trajectory of format 2; set damaged files aside.
+
+    Records keep their steps and are counted anew. Damaged files get the ending .damaged and the
+    old records go to a folder damaged-1; none is deleted.
+
+    Raises:
+        ArgumentError: A recorder is writing there.
+    """
+    folder = found.folder
+    recorder = FileLock(folder / ".lock")
+    try:
+        recorder.acquire(timeout=0)
+    except Timeout:
+        raise ArgumentError(
+            "folder", str(folder), "a recorder is writing there", "Repair it when that has ended."
+        ) from None
+    try:
+        with exclusively(folder):
+            if found.is_damaged:
+                old = [path for path in folder.glob("records*") if is_record_folder(path.name)]
+                log = replace_records(folder, (_row(entry) for entry in found.whole))
+                for path in {f.place for f in found.findings if f.kind == "damage"}:
+                    set_aside(path)
+                _keep_old(folder, [*old, folder / "metrics", folder / "predictions.zarr"])
+                (folder / "complete").unlink(missing_ok=True)  # whoever filled it shall do so again
+                clean(folder, log)
+            elif read_header(folder)["version"] > 1:
+                if found.tail is not None:
+                    with open(found.tail.block, "r+b") as file:
+                        file.truncate(found.tail.start)
+                clean(folder, BlockLog(stored_path(folder, read_header(folder)["records"])))
+    finally:
+        recorder.release()
+    done = {"damage": "set aside; the rest is kept", "leftover": "removed", "note": ""}
+    return [Finding(f.place, f.what, f.kind, done[f.kind]) for f in found.findings]
+
+
+def set_aside(path: Path) -> None:
+    """Give a file the ending .damaged, so that nothing reads it any more."""
+    if path.is_file() and path.name != HEADER and path.suffix != ".bin":
+        path.rename(path.with_name(path.name + ".damaged"))
+
+
+def _keep_old(folder: Path, paths: list[Path]) -> None:
+    number = 1 + len(list(folder.glob("damaged-*")))
+    place = make_folder(folder / f"damaged-{number}")
+    for path in paths:
+        if path.exists():
+            path.rename(place / path.name)
+
+
+def _records_folder(found: Examined) -> Path | None:
+    """Return the folder of the blocks, or None for format 1."""
+    folder = found.folder
+    try:
+        header = read_header(folder)
+        return None if header["version"] == 1 else stored_path(folder, header["records"])
+    except ArgumentError as error:
+        if "newer hyperribbon" in error.reason:
+            raise
+        found._add(folder / HEADER, error.reason.removeprefix("it is damaged: "))
+    candidates = [path for path in folder.glob("records*") if is_record_folder(path.name)]
+    filled = [path for path in candidates if block_files(path)]
+    return max(filled, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _examine_blocks(found: Examined, records: Path) -> None:
+    files = block_files(records)
+    items = [(block, item) for block in files for item in scan_block(block)]
+    expected = 0
+    for number, (block, item) in enumerate(items):
+        ends_here = number == len(items) - 1 and block == files[-1]
+        if isinstance(item, Damage) or not item.is_whole():
+            if ends_here:
+                found.tail = Damage(block, item.start, item.end)
+                found._add(block, "the remains of a record that was never finished", "leftover")
+            else:
+                found._add(block, f"record {expected} is damaged")
+            expected += 1
+            continue
+        index = item.content["index"]
+        if index > expected:
+            found._add(block, f"{index - expected} records before record {index} are missing")
+        if not _is_record(item.content, found.whole[-1][0] if found.whole else None):
+            found._add(block, f"record {index} is no record of this trajectory")
+        else:
+            found.whole.append((item.content, item))
+        expected = index + 1
+    if files and first_index(files[0]) > 0 and not found.findings:
+        found._add(records, "the first block is missing")
+
+
+def _examine_format1(found: Examined) -> None:
+    old = FirstFormat(found.folder, strict=False)
+    for what in old.lost:
+        found._add(found.folder / "records", what)
+    for index in range(len(old)):
+        try:
+            as_blocks(found.folder, old, index)
+        except ArgumentError as error:
+            what = error.reason.removeprefix("it is damaged: ")
+            found._add(found.folder / "records", f"record {index}: {what}")
+        else:
+            found.whole.append((old.content(index) | {"at": index}, old))
+
+
+def _examine_weights(found: Examined, content: dict[str, Any]) -> dict[str, Any]:
+    if content["weights"] is None:
+        return content
+    path = stored_path(found.folder, content["weights"])
+    if not path.is_file():
+        found._add(path, f"the weights of step {content['step']} are missing")
+    elif content.get("digest") not in (None, file_digest(path)):
+        found._add(path, f"the weights of step {content['step']} are damaged")
+    else:
+        return content
+    return content | {"weights": None, "digest": None}
+
+
+def _row(entry: tuple[dict[str, Any], Frame | FirstFormat]) -> Row:
+    content, source = entry
+    if isinstance(source, FirstFormat):
+        new, arrays = as_blocks(source.folder, source, content["at"])
+        return new | {"weights": content["weights"]}, arrays
+    plain = {k: v for k, v in content.items() if k not in ("index", "predictions")}
+    return plain, {name: source.read(name) for name in source.arrays}
+
+
+def _is_record(content: dict[str, Any], earlier: dict[str, Any] | None) -> bool:
+    is_one = type(content.get("step")) is int and {"epoch", "weights", "metrics"} <= content.keys()
+    return is_one and (earlier is None or earlier["step"] < content["step"])
+
+
+def _is_whole_zip(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (OSError, zipfile.BadZipFile):
+        return False

@@ -1,0 +1,206 @@
+"""`check_folder`: what it finds, what it mends, and that nothing whole is lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from hyperribbon.cli.app import app
+from hyperribbon.core import ArgumentError
+from hyperribbon.core.store import Store, blocks, save_tree
+from hyperribbon.core.store.checking import check_folder
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.training import Recorder
+
+FORMAT1 = Path(__file__).parent / "data" / "trajectory-1"
+
+
+def fill(folder, steps):
+    trajectory = Trajectory.create(folder)
+    for step in steps:
+        trajectory.append(
+            step,
+            weights={"w": torch.full((2,), float(step))},
+            predictions=np.full((3, 2), step, dtype=np.float32),
+            metrics={"loss": 1.0 * step, "top": np.arange(3.0) + step},
+        )
+    return trajectory
+
+
+def assert_holds(folder, steps):
+    trajectory = Trajectory.open(folder)
+    assert trajectory.steps.tolist() == list(steps)
+    assert trajectory.metric("loss").tolist() == list(steps)
+    assert trajectory.metric("top")[:, 0].tolist() == list(steps)
+    assert trajectory.predictions()[:, 0, 0].tolist() == list(steps)
+
+
+def change(path, place, bit=1):
+    content = bytearray(path.read_bytes())
+    content[place] ^= bit
+    path.write_bytes(content)
+
+
+def test_a_whole_trajectory_is_left_as_it_is(tmp_path):
+    fill(tmp_path, range(4))
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    checked = check_folder(tmp_path)
+    assert (checked.trajectories, checked.records, checked.findings) == (1, 4, ())
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert check_folder(tmp_path, repair=True).is_whole
+    assert_holds(tmp_path, range(4))
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("part", ["line", "array"])
+def test_a_damaged_record_is_dropped_and_the_others_are_kept(tmp_path, lost, part, monkeypatch):
+    monkeypatch.setattr(blocks, "_MOST_RECORDS", 3)
+    fill(tmp_path, range(5))
+    block = tmp_path / "records" / "block-000000.bin"
+    start = block.read_bytes().index(b'{"index": %d' % lost)
+    line = block.read_bytes().index(b"\n", start)
+    change(block, start + 14 if part == "line" else line + 5)
+    checked = check_folder(tmp_path)
+    assert [f.kind for f in checked.findings] == ["damage"] and not checked.is_whole
+    assert "record" in checked.findings[0].what
+    assert check_folder(tmp_path, repair=True).is_whole
+    rest = [step for step in range(5) if step != lost]
+    assert_holds(tmp_path, rest)
+    assert check_folder(tmp_path).findings == ()
+    fill(tmp_path, [9])
+    assert_holds(tmp_path, [*rest, 9])
+    assert list(tmp_path.glob("damaged-1/records/block-000000.bin")), "nothing is deleted"
+
+
+def test_a_missing_block_costs_its_records_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_MOST_RECORDS", 2)
+    fill(tmp_path, range(6))
+    (tmp_path / "records" / "block-000002.bin").unlink()
+    assert "2 records before record 4 are missing" in check_folder(tmp_path).findings[0].what
+    check_folder(tmp_path, repair=True)
+    assert_holds(tmp_path, [0, 1, 4, 5])
+
+
+def test_damaged_weights_are_set_aside_and_the_record_stays(tmp_path):
+    trajectory = fill(tmp_path, range(3))
+    change(trajectory[1].weights, -1)
+    trajectory[2].weights.unlink()
+    checked = check_folder(tmp_path)
+    assert [f.what for f in checked.findings] == [
+        "the weights of step 1 are damaged",
+        "the weights of step 2 are missing",
+    ]
+    assert check_folder(tmp_path, repair=True).is_whole
+    assert_holds(tmp_path, range(3))
+    assert [record.weights is None for record in Trajectory.open(tmp_path)] == [False, True, True]
+    assert (tmp_path / "weights" / "000000001.safetensors.damaged").is_file()
+
+
+@pytest.mark.parametrize("content", [None, "{ cut", "[]"])
+def test_a_header_is_written_again(tmp_path, content):
+    fill(tmp_path, range(3))
+    header = tmp_path / "trajectory.json"
+    header.unlink() if content is None else header.write_text(content)
+    assert not check_folder(tmp_path).is_whole
+    assert check_folder(tmp_path, repair=True).is_whole
+    assert_holds(tmp_path, range(3))
+
+
+def test_the_remains_of_an_unfinished_record_are_no_damage(tmp_path):
+    fill(tmp_path, range(3))
+    block = tmp_path / "records" / "block-000000.bin"
+    whole = block.read_bytes()
+    block.write_bytes(whole + b'{"index": 3, "st')
+    (finding,) = check_folder(tmp_path).findings
+    assert finding.kind == "leftover" and check_folder(tmp_path).is_whole
+    check_folder(tmp_path, repair=True)
+    assert block.read_bytes() == whole
+
+
+def test_format_1_is_checked_and_repaired_into_format_2(tmp_path):
+    shutil.copytree(FORMAT1, tmp_path / "run")
+    assert check_folder(tmp_path / "run").findings == ()
+    assert check_folder(tmp_path / "run", repair=True).findings == ()
+    (tmp_path / "run" / "records" / "000001.json").unlink()
+    (tmp_path / "run" / "records" / "000003.json").write_text("{ cut")
+    assert [f.what for f in check_folder(tmp_path).findings] == [
+        "record 1 is missing",
+        "records/000003.json is damaged",
+    ]
+    assert check_folder(tmp_path, repair=True).is_whole
+    again = Trajectory.open(tmp_path / "run")
+    assert again.steps.tolist() == [0, 2, 4]
+    whole = Trajectory.open(FORMAT1)
+    np.testing.assert_array_equal(again.metric("top"), whole.metric("top")[[0, 2, 4]])
+    np.testing.assert_array_equal(again.predictions(), whole.predictions()[[0, 2, 4]])
+    assert torch.equal(again.weights(1)["weight"], whole.weights(2)["weight"])
+
+
+def test_a_newer_format_is_said_and_left_alone(tmp_path):
+    fill(tmp_path, range(2))
+    header = {"format": "hyperribbon trajectory", "version": 3}
+    (tmp_path / "trajectory.json").write_text(json.dumps(header))
+    for repair in (False, True):
+        checked = check_folder(tmp_path, repair=repair)
+        assert not checked.is_whole and "newer hyperribbon" in checked.findings[0].what
+    assert json.loads((tmp_path / "trajectory.json").read_text()) == header
+
+
+def test_a_running_recorder_is_not_disturbed(tmp_path):
+    model = nn.Linear(2, 2)
+    with Recorder(tmp_path, every="1it") as recorder:
+        recorder.attach(model)
+        recorder.step(0.5)
+        assert check_folder(tmp_path).findings == ()
+        checked = check_folder(tmp_path, repair=True)
+        assert "a recorder is writing there" in checked.findings[0].what
+    assert Trajectory.open(tmp_path).steps.tolist() == [0, 1]
+
+
+def test_a_damaged_state_is_said(tmp_path):
+    with Recorder(tmp_path, every="1it") as recorder:
+        recorder.attach(nn.Linear(2, 2))
+        recorder.step(0.5)
+    (state,) = (tmp_path / "state").glob("step-*.pt")
+    change(state, state.read_bytes().index(b"PK", 10) - 40)
+    assert "the state to go on from is damaged" in {f.what for f in check_folder(tmp_path).findings}
+    assert check_folder(tmp_path, repair=True).is_whole
+    assert [f.kind for f in check_folder(tmp_path).findings] == ["note"]
+
+
+def test_damaged_results_are_set_aside_and_made_again(tmp_path):
+    run = Store(tmp_path).run("ribbons/x", {"a": 1}, 0)
+    run.save_result({"x": np.arange(30.0)})
+    run.save_claims([])
+    save_tree(run.parts / "part.safetensors", {"x": np.arange(30.0)})
+    assert check_folder(tmp_path).findings == () and check_folder(tmp_path).files == 4
+    for path in (run.path / "result.safetensors", run.parts / "part.safetensors"):
+        change(path, -2)
+    assert [f.what for f in check_folder(tmp_path).findings] == [
+        "it is not a whole result file (its checksum is wrong)"
+    ] * 2
+    assert check_folder(tmp_path, repair=True).is_whole
+    assert not run.is_complete and not run.has_result and not list(run.parts.glob("*.safetensors"))
+
+
+def test_the_command_says_what_it_found_by_its_exit_status(tmp_path):
+    trajectory = fill(tmp_path / "run", range(3))
+    runner = CliRunner()
+    whole = runner.invoke(app, ["check", str(tmp_path)])
+    assert whole.exit_code == 0 and "3 whole records" in whole.stdout
+    change(trajectory[1].weights, -1)
+    broken = runner.invoke(app, ["check", str(tmp_path)])
+    assert broken.exit_code == 1 and "damage is left" in broken.stdout
+    assert "000000001" in broken.stdout
+    assert runner.invoke(app, ["check", str(tmp_path), "--repair"]).exit_code == 0
+    assert runner.invoke(app, ["check", str(tmp_path)]).exit_code == 0
+    with pytest.raises(ArgumentError, match="no such folder"):
+        check_folder(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArgumentError, match="holds no trajectory"):
+        check_folder(tmp_path / "empty")
