@@ -22,14 +22,15 @@ def test_standard_errors_are_calibrated(operator_of, name, estimate, exact):
     """Over 30 seeds the error in standard errors has mean 0 and standard deviation 1.
 
     With 30 draws the sample mean is off by 0.18 and the standard deviation by 0.13 (more for a
-    skewed sample), so the bounds are four of these.
+    skewed sample), so the bounds are four of these. The precision is aimed at with a fifth to
+    spare, by a pilot that knows the deviation to a quarter: nine in ten reach it.
     """
     op, expected = operator_of(SPECTRA[name]), exact(SPECTRA[name])
     results = [estimate(op, precision=0.02, seed=s, max_matvecs=200) for s in range(30)]
     scores = np.array([(r.value - expected) / r.stderr for r in results])
     assert abs(scores.mean()) < 0.8
     assert 0.5 < scores.std() < 1.7
-    assert all(r.stderr <= 0.02 * abs(r.value) or r.matvecs >= 199 for r in results)
+    assert np.mean([r.stderr <= 0.02 * abs(r.value) or r.matvecs >= 199 for r in results]) > 0.7
     assert not any(r.exact for r in results)
 
 
@@ -64,11 +65,11 @@ class TestExact:
     def test_structure(self, counted):
         op = counted(torch.eye(5))
         op.has_exact_trace = True
-        op.trace = lambda: 7.0
+        op.trace = lambda: 5.0 + 1e-5
         op.diagonal = lambda: torch.arange(5.0)
-        assert trace(op).value == 7.0
+        assert trace(op).value == 5.0 + 1e-5
         assert diagonal(op).exact
-        assert op.products == 0
+        assert op.products == 4  # that confirm it
 
     def test_small_operator_is_written_out(self, operator_of):
         op = operator_of(np.arange(30.0))
@@ -82,14 +83,14 @@ class TestExact:
         op = factored(torch.randn(4, 900, generator=generator, dtype=torch.float64))
         result = frobenius(op)
         assert result.exact
-        assert op.products == 0
+        assert op.products == 4  # that confirm it
         assert result.value == pytest.approx(float(torch.linalg.matrix_norm(op.matrix)))
 
 
 class TestMethod:
     def test_few_probes_are_hutchinsons(self, operator_of):
         result = trace(operator_of(SPECTRA["bulk"]), precision=0.1)
-        assert (result.method, result.matvecs) == ("hutchinson", 16)
+        assert (result.method, result.matvecs) == ("hutchinson", 12 + 20)
 
     @pytest.mark.parametrize("estimate", [trace, frobenius])
     def test_with_leading_directions_it_is_hutch(self, operator_of, estimate):
@@ -122,6 +123,88 @@ class TestFinite:
     def test_a_scaled_estimate_keeps_its_method(self):
         scaled = Estimate(2.0, 0.5, False, 7, "hutch++").scaled(-3.0)
         assert scaled == Estimate(-6.0, 1.5, False, 7, "hutch++")
+
+
+class TestConfirmation:
+    """A number that an operator gives by itself is exact only where its products agree."""
+
+    def claiming(self, counted, matrix, value, **more):
+        op = counted(matrix)
+        op.has_exact_trace, op.trace = True, lambda: value
+        for name, attribute in more.items():
+            setattr(op, name, attribute)
+        return op
+
+    @pytest.mark.parametrize("wrong", [0.0, -0.4, 3e4])
+    def test_a_trace_that_products_contradict_is_estimated(self, matrix_of, counted, wrong):
+        matrix = matrix_of(np.linspace(1, 2, 500))
+        found = trace(self.claiming(counted, matrix, wrong), precision=0.05)
+        assert not found.exact
+        assert found.value == pytest.approx(750, rel=0.1)
+
+    @pytest.mark.parametrize("wrong", [0.0, -0.4, 1e-4])
+    def test_that_of_a_positive_operator_is_no_smaller_than_its_norm(self, factored, wrong):
+        """Of rank two the trace is within the probes' deviation of zero, and still refused."""
+        op = factored(torch.randn(2, 500, generator=torch.Generator().manual_seed(0)).double())
+        op.has_exact_trace, op.trace = True, lambda: wrong
+        assert not trace(op).exact or trace(op).value > 500
+
+    def test_a_difference_lost_to_rounding_is_taken_in_float64(self, counted, factored):
+        """As the trace of a covariance in float32 whose mean is far larger."""
+        factor = torch.randn(3, 800, generator=torch.Generator().manual_seed(1)).double()
+        exact = self.claiming(counted, factor.T @ factor, float(factor.square().sum()))
+        op = factored(factor.float())
+        op.has_exact_trace, op.trace, op.in_precision = True, lambda: -0.4, lambda _: exact
+        found = trace(op)
+        assert found.exact
+        assert found.value == pytest.approx(float(factor.square().sum()))
+
+    def test_a_norm_that_products_contradict_is_estimated(self, factored):
+        op = factored(torch.randn(4, 900, generator=torch.Generator().manual_seed(0)).double())
+        op.gram = lambda: torch.zeros(4, 4)
+        found = frobenius(op, precision=0.05)
+        assert not found.exact
+        assert found.value == pytest.approx(float(torch.linalg.matrix_norm(op.matrix)), rel=0.3)
+
+
+COVERED = SPECTRA | {
+    "power": 1 / np.arange(1, N + 1),
+    "one": np.concatenate([[50.0], np.linspace(0, 1, N - 1)]),
+    "wishart": (1 + np.sqrt(0.5) * np.cos(np.pi * (np.arange(N) + 0.5) / N)) ** 2,
+    "indefinite": np.linspace(-0.5, 2, N),
+    "low rank": np.concatenate([np.geomspace(10, 0.01, 60), np.zeros(N - 60)]),
+}
+
+
+def coverage(diagonal_of, estimate, exact, name, runs, options):
+    """Return the share of 95% intervals that hold the truth. Probes have no preferred axes."""
+    op, truth = diagonal_of(COVERED[name], dtype=torch.float64), exact(COVERED[name])
+    found = [estimate(op, seed=seed, **options).interval() for seed in range(runs)]
+    return float(np.mean([low <= truth <= high for low, high in found]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": 0.02, "max_matvecs": 200}, {"precision": 0.05}, {"precision": 0.005}],
+)
+@pytest.mark.parametrize(
+    ("estimate", "exact"), [(trace, np.sum), (frobenius, np.linalg.norm)], ids=["trace", "norm"]
+)
+def test_intervals_cover_ninety_five_percent(diagonal_of, estimate, exact, options):
+    """2,000 runs over eight spectra: 0.95 ± 0.005. Of 250 runs of one, 0.95 ± 0.014."""
+    shares = {n: coverage(diagonal_of, estimate, exact, n, 250, options) for n in COVERED}
+    print(options, {name: round(share, 3) for name, share in shares.items()})
+    assert 0.93 <= np.mean(list(shares.values())) <= 0.97
+    assert min(shares.values()) >= 0.90
+
+
+@pytest.mark.parametrize("name", ["one", "outliers"])
+def test_intervals_cover_what_is_skewed(diagonal_of, name):
+    """Where few directions carry the rest: 60 runs at 0.95 miss fewer than 8 but once in 100."""
+    for estimate, exact in ((trace, np.sum), (frobenius, np.linalg.norm)):
+        options = {"precision": 0.05, "max_matvecs": 400}
+        assert coverage(diagonal_of, estimate, exact, name, 60, options) >= 1 - 8 / 60
 
 
 @pytest.mark.parametrize("name", SPECTRA)

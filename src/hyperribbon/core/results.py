@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 
 import torch
+from scipy.special import stdtrit
 
-from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive
 
 __all__ = ["Density", "Estimate", "Spectrum"]
 
@@ -75,6 +76,7 @@ class Estimate:
         matvecs: Operator products spent.
         method: What it was computed by: "exact", "hutchinson" (random probes only) or "hutch++"
             (the leading directions exactly, probes for the rest).
+        freedom: Degrees of freedom of the standard error; infinite where it is known well.
 
     Raises:
         ArgumentError: An exact number with a standard error, or that is not finite.
@@ -85,6 +87,7 @@ class Estimate:
     exact: bool
     matvecs: int
     method: str = ""
+    freedom: float = inf
 
     def __post_init__(self) -> None:
         if self.exact and self.stderr != 0:
@@ -102,6 +105,19 @@ class Estimate:
     def __float__(self) -> float:
         """Return the value."""
         return float(self.value)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the interval value ± t·stderr, t the quantile of Student's distribution.
+
+        Args:
+            confidence: Part of such intervals that hold the true number.
+
+        >>> Estimate(10.0, 1.0, False, 5, freedom=4).interval(0.95)
+        (7.22..., 12.77...)
+        """
+        tail = (1 + check_fraction("confidence", confidence)) / 2
+        reach = float(stdtrit(min(self.freedom, 1e9), tail)) * self.stderr if self.stderr else 0.0
+        return self.value - reach, self.value + reach
 
     def scaled(self, factor: float) -> Estimate:
         """Return `factor` times the number."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, inf, isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.checks import check_positive, check_positive_int
 from hyperribbon.core.results import Estimate
+from hyperribbon.spectra.confirmation import Moments, confirmed_trace, exactly
 from hyperribbon.spectra.planning import affordable_vectors
+from hyperribbon.spectra.probing import SQUARES, TRACE, estimate
 from hyperribbon.spectra.products import Products
-from hyperribbon.spectra.sketch import LEAST_VECTORS, Sketch, row_products
+from hyperribbon.spectra.sketch import LEAST_VECTORS, Sketch
 
 __all__ = ["DiagonalEstimate", "diagonal", "frobenius", "trace"]
 
-_FIRST_PROBES = 16
 _COLUMNS = 64  # of the identity that are multiplied at once
 _GRAM_LIMIT = 4096  # largest Gram matrix that is formed for a Frobenius norm
 
@@ -49,19 +49,20 @@ def trace(
 ) -> Estimate:
     """Return the trace of a symmetric operator.
 
-    Exact for matrices, for operators that say `has_exact_trace`, and for those with no more than
-    `max_matvecs` coordinates. Otherwise Hutch++ (Meyer, Musco, Musco and Woodruff, 2021) with an
-    adaptive split: Q is an orthonormal basis of the leading directions, found from the images of
-    earlier probes, and
+    Exact for matrices, for operators that say `has_exact_trace` where four products confirm it, and
+    for those with no more than `max_matvecs` coordinates. Otherwise Hutch++ (Meyer, Musco, Musco
+    and Woodruff, 2021) with an adaptive split: Q is an orthonormal basis of the leading directions,
+    found from the images of earlier probes, and
 
         tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q).
 
-    Probes are drawn until the standard error is below `precision` times the value. With few of them
-    Q stays empty, and that is Hutchinson's estimator; `method` says which it was.
+    A pilot tells how many probes bring the standard error below `precision` times the value; so
+    many are drawn, and `interval()` has the coverage it says. With few of them Q stays empty, and
+    that is Hutchinson's estimator; `method` says which it was.
 
     Args:
         op: Any object with `.shape` and `@`.
-        precision: Relative standard error to reach.
+        precision: Relative standard error to aim at.
         seed: Seed of the probes.
         max_matvecs: Products that may be spent; the standard error tells what they reached.
         memory: Bytes that may be used; None for what the device has free. With less, fewer probes
@@ -80,20 +81,16 @@ def trace(
     max_matvecs = check_positive_int("max_matvecs", max_matvecs)
     memory = None if memory is None else check_positive("memory", memory)
     if products.is_explicit:
-        return _exact(op, float(torch.as_tensor(op).diagonal().double().sum()), 0)
-    if getattr(op, "has_exact_trace", False):
-        return _exact(op, float(op.trace()), 0)
+        return exactly(products, float(torch.as_tensor(op).diagonal().double().sum()))
     vectors = affordable_vectors(products, memory, LEAST_VECTORS)
+    if getattr(op, "has_exact_trace", False):
+        found = confirmed_trace(products, Sketch(products, seed, "check", vectors))
+        if found is not None:
+            return found
     if products.size <= max_matvecs:
         columns = int(min(_COLUMNS, max(vectors // 3, 1)))
-        return _exact(op, float(_diagonal_by_columns(products, columns).sum()), products.matvecs)
-    return _adaptive(
-        Sketch(products, seed, "trace", vectors),
-        Sketch.inner,
-        row_products,
-        precision,
-        max_matvecs,
-    )
+        return exactly(products, float(_diagonal_by_columns(products, columns).sum()))
+    return estimate(Sketch(products, seed, "trace", vectors), TRACE, precision, max_matvecs)
 
 
 def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
@@ -148,11 +145,11 @@ def frobenius(
 
         ‖A‖² = ‖AQ‖² + E‖Aω‖²,
 
-    with probes ω ⟂ Q as for `trace`, until the standard error is below `precision` times the value.
+    with as many probes ω ⟂ Q as for `trace`.
 
     Args:
         op: Any object with `.shape` and `@`.
-        precision: Relative standard error to reach.
+        precision: Relative standard error to aim at.
         seed: Seed of the probes.
         max_matvecs: Products that may be spent.
         memory: As for `trace`.
@@ -165,80 +162,18 @@ def frobenius(
     max_matvecs = check_positive_int("max_matvecs", max_matvecs)
     memory = None if memory is None else check_positive("memory", memory)
     if products.is_explicit:
-        return _exact(op, float(torch.linalg.matrix_norm(torch.as_tensor(op).double())), 0)
-    if (getattr(op, "gram_size", None) or _GRAM_LIMIT + 1) <= _GRAM_LIMIT:
-        return _exact(op, float(torch.linalg.matrix_norm(op.gram().double())), 0)
+        return exactly(products, float(torch.linalg.matrix_norm(torch.as_tensor(op).double())))
     vectors = affordable_vectors(products, memory, LEAST_VECTORS)
+    if (getattr(op, "gram_size", None) or _GRAM_LIMIT + 1) <= _GRAM_LIMIT:
+        norm = float(torch.linalg.matrix_norm(op.gram().double()))
+        if not isfinite(norm) or Moments(Sketch(products, seed, "check", vectors)).allow_norm(norm):
+            return exactly(products, norm)
     if products.size <= max_matvecs:
-        norm = float(torch.linalg.matrix_norm(products.dense()))
-        return _exact(op, norm, products.matvecs)
-    square = _adaptive(
-        Sketch(products, seed, "frobenius", vectors),
-        Sketch.squares,
-        lambda omega, image: row_products(image, image),
-        2 * precision,
-        max_matvecs,
-    )
+        return exactly(products, float(torch.linalg.matrix_norm(products.dense())))
+    sketch = Sketch(products, seed, "frobenius", vectors)
+    square = estimate(sketch, SQUARES, 2 * precision, max_matvecs)
     value = sqrt(square.value)
     return replace(square, value=value, stderr=square.stderr / (2 * value) if value else 0.0)
-
-
-def _exact(op: Any, value: float, matvecs: int) -> Estimate:
-    """Return an exact number, which must be one."""
-    if not isfinite(value):
-        raise ArgumentError(
-            "op",
-            type(op).__name__,
-            f"the number it gives is {value}",
-            "Check that the loss, the weights and the data are finite.",
-        )
-    return Estimate(value, 0.0, True, matvecs, "exact")
-
-
-def _adaptive(
-    sketch: Sketch,
-    known: Callable[[Sketch], float],
-    sample: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    precision: float,
-    max_matvecs: int,
-) -> Estimate:
-    """Return known(Q, AQ) + E[sample(ω, Aω)] over ω orthogonal to Q.
-
-    Each round either draws more probes, when few more are needed, or turns the images of those it
-    has into directions of Q, which leaves less to probe. The probes that count are always drawn
-    after Q, so they are independent of it and of each other.
-    """
-    products, count = sketch.products, _FIRST_PROBES
-    while True:
-        samples = torch.empty(0, dtype=torch.float64)
-        images, base = [], known(sketch)
-        while True:
-            count = max(min(count, max_matvecs - products.matvecs), 2)
-            for width in _widths(count, sketch.block):
-                omega = sketch.probes(width)
-                image = sketch.multiply(omega)
-                samples = torch.cat([samples, sample(omega, image).cpu()])
-                if sum(map(len, images)) < sketch.room:
-                    images.append(image)
-                del omega, image
-            value = base + float(samples.mean())
-            stderr = float(samples.std()) / sqrt(len(samples))
-            if stderr <= precision * abs(value) or products.matvecs >= max_matvecs - 1:
-                method = "hutch++" if sketch.rank else "hutchinson"
-                return Estimate(value, stderr, False, products.matvecs, method)
-            needed = len(samples) * (stderr / (precision * value)) ** 2 if value else inf
-            count = int(min(ceil(min(needed, 1e9)) - len(samples), max_matvecs))
-            kept = min(sum(map(len, images)), sketch.room)
-            spent = products.matvecs + kept + len(samples)
-            if kept and count > 2 * len(samples) and spent < max_matvecs:
-                break
-        sketch.absorb(images)
-        count = max(len(samples), _FIRST_PROBES)
-
-
-def _widths(count: int, block: int) -> list[int]:
-    """Return the widths of the blocks in which `count` probes are multiplied."""
-    return [min(block, count - start) for start in range(0, count, block)]
 
 
 def _diagonal_by_columns(products: Products, columns: int = _COLUMNS) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
-__all__ = ["Audit", "least_floor", "precise_images", "rounded_up"]
+__all__ = ["Audit", "in_float64", "least_floor", "precise_images", "rounded_up"]
 
 _SAFETY = 4.0  # signs may let errors cancel in part
 _LEAST = 4.0  # units of rounding of ‖A‖ that are allowed for in any case
@@ -83,7 +83,7 @@ def precise_images(products: Products, parts: torch.Tensor) -> torch.Tensor:
     That is float64 for matrices, for numpy operators that take float64 vectors, and for operators
     whose `in_precision(torch.float64)` returns them in it. Others multiply in their own.
     """
-    exact = _in_float64(products)
+    exact = in_float64(products)
     if exact is not None:
         try:
             image = _images(products, exact, parts)
@@ -96,7 +96,8 @@ def precise_images(products: Products, parts: torch.Tensor) -> torch.Tensor:
     return products.images(parts.to(products.dtype)).to(parts.dtype)
 
 
-def _in_float64(products: Products) -> Any:
+def in_float64(products: Products) -> Any:
+    """Return what multiplies as the operator does, in float64; None where there is nothing."""
     op = products.op
     if products.dtype == torch.float64 or wide(products.device) != torch.float64:
         return None

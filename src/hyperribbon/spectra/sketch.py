@@ -9,7 +9,7 @@ import torch
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
-__all__ = ["LEAST_VECTORS", "Sketch", "row_products"]
+__all__ = ["LEAST_VECTORS", "Sketch", "row_products", "widths"]
 
 LEAST_VECTORS = 5
 """Vectors of P numbers with which a sketch can work: a probe, its image, and their making."""
@@ -118,3 +118,8 @@ def row_products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         piece = slice(start, start + _PIECE)
         total += (a[:, piece] * b[:, piece]).sum(1, dtype=torch.float64)
     return total
+
+
+def widths(count: int, block: int) -> list[int]:
+    """Return the widths of the blocks in which `count` probes are multiplied."""
+    return [min(block, count - start) for start in range(0, count, block)]
