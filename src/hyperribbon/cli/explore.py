@@ -20,6 +20,9 @@ def explore(
         str, typer.Option(help="Address to listen on; 0.0.0.0 shares it with your network.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8050,
+    name: Annotated[
+        list[str] | None, typer.Option(help="A further name that this machine is reached by.")
+    ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
     """Open a page to play with the theory and look through stored runs.
@@ -32,14 +35,19 @@ def explore(
         if (error.name or "").split(".")[0] != "dash":
             raise
         raise MissingExtraError("dash", "explore", "The explorer") from None
-    server = serve(store, host=host, port=port)
-    address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{server.server_port}"
+    server = serve(store, host=host, port=port, names=name or ())
     console = Console()
-    console.print(f"The explorer is at {address}  (Ctrl-C ends it)", markup=False)
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        console.print(f"It listens on {host}: others on the network can open it.", markup=False)
+    console.print(
+        f"The explorer is at {server.address}  (Ctrl-C ends it)", markup=False, soft_wrap=True
+    )
+    if server.token is not None:
+        console.print(
+            f"It listens on {host}: others on the network can open it and read the runs. Only who "
+            "opens the whole address above, with its token, can start measurements.",
+            markup=False,
+        )
     if browser:
-        webbrowser.open(address)
+        webbrowser.open(server.address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, State, html
 from hyperribbon.explorer import fluctuations, linear_networks, ribbons
 from hyperribbon.explorer.callbacks import connect_page, connect_uploads
 from hyperribbon.explorer.controls import read_link
+from hyperribbon.explorer.guarding import Guard
 from hyperribbon.explorer.jobs import Jobs
 from hyperribbon.explorer.layout import page_layout, shell
 from hyperribbon.explorer.runs import RunsPage
@@ -36,12 +37,14 @@ function(clicks) {
 """
 
 
-def create_app(store: str | Path = "runs") -> Dash:
+def create_app(store: str | Path = "runs", guard: Guard | None = None) -> Dash:
     """Return the explorer over a store of runs.
 
     Args:
         store: Folder of stored runs; it may be empty or absent.
+        guard: Who may ask; by default only this machine.
     """
+    guard = Guard() if guard is None else guard
     app = Dash(
         __name__,
         title="hyperribbon",
@@ -56,8 +59,8 @@ def create_app(store: str | Path = "runs") -> Dash:
     app.layout = lambda: shell(menu, uuid.uuid4().hex)
     jobs = Jobs()
     for page in _PAGES:
-        connect_page(app, page, jobs)
-    connect_uploads(app, ribbons.PAGE, "c")
+        connect_page(app, page, jobs, guard)
+    connect_uploads(app, ribbons.PAGE, "c", guard)
     runs.connect(app)
     by_key = {page.key: page for page in _PAGES}
 
@@ -71,4 +74,5 @@ def create_app(store: str | Path = "runs") -> Dash:
         return html.P(f"There is no page {path!r}.", className="message")
 
     app.clientside_callback(_TOGGLE_THEME, Output("theme", "children"), Input("theme", "n_clicks"))
+    guard.protect(app)
     return app

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, no_update
+from flask import request
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
 from hyperribbon.explorer.controls import Slider, Values, write_link
+from hyperribbon.explorer.guarding import Guard
 from hyperribbon.explorer.jobs import Jobs
 from hyperribbon.explorer.layout import reading_rows
 from hyperribbon.explorer.pages import Page
@@ -16,6 +19,8 @@ from hyperribbon.explorer.uploads import dataset_slope, matrix_slope, read_matri
 __all__ = ["REPLACE_LINK", "connect_page", "connect_uploads"]
 
 _REDRAWS = 10
+_VISITOR = re.compile("[0-9a-f]{32}")
+_NO_TOKEN = "Open the whole address that the terminal shows, with its token, to start this."
 REPLACE_LINK = """
 function(link) {
     if (link !== undefined && link !== null) {
@@ -32,7 +37,7 @@ function(clicks) {
 """
 
 
-def connect_page(app: Dash, page: Page, jobs: Jobs) -> None:
+def connect_page(app: Dash, page: Page, jobs: Jobs, guard: Guard) -> None:
     """Register the callbacks of a theory page."""
     key, controls = page.key, page.controls
     moved = [Input(f"{key}-{control.name}", "value") for control in controls]
@@ -80,10 +85,10 @@ def connect_page(app: Dash, page: Page, jobs: Jobs) -> None:
         if picture.sets is not None:
             _connect_click(app, page, picture)
     if page.action is not None:
-        _connect_action(app, page, jobs, held, values_of)
+        _connect_action(app, page, jobs, guard, held, values_of)
 
 
-def connect_uploads(app: Dash, page: Page, control: str) -> None:
+def connect_uploads(app: Dash, page: Page, control: str, guard: Guard) -> None:
     """Let a data set or an uploaded matrix set a control by its slope."""
     slider = next(c for c in page.controls if isinstance(c, Slider) and c.name == control)
 
@@ -99,6 +104,8 @@ def connect_uploads(app: Dash, page: Page, control: str) -> None:
         uploaded = ctx.triggered_id == f"{page.key}-upload"
         if not (contents if uploaded else dataset):
             return no_update, ""
+        if uploaded and not guard.may_start():
+            return no_update, _NO_TOKEN
         try:
             found = (
                 matrix_slope(read_matrix(contents or "", filename or ""))
@@ -150,7 +157,9 @@ def _connect_click(app: Dash, page: Page, picture: Any) -> None:
         ]
 
 
-def _connect_action(app: Dash, page: Page, jobs: Jobs, held: Any, values_of: Any) -> None:
+def _connect_action(
+    app: Dash, page: Page, jobs: Jobs, guard: Guard, held: Any, values_of: Any
+) -> None:
     key, action = page.key, page.action
     assert action is not None
     outputs = [
@@ -174,11 +183,16 @@ def _connect_action(app: Dash, page: Page, jobs: Jobs, held: Any, values_of: Any
     )
     def _drive(start: int, stop: int, ticks: int, *arguments: Any) -> Any:
         *positions, visitor, overlay = _flat(arguments)
+        if not isinstance(visitor, str) or not _VISITOR.fullmatch(visitor):
+            return True, False, True, "0", "Open the page again.", no_update
         owner = f"{visitor}/{key}"
         if ctx.triggered_id == f"{key}-start":
+            if not guard.may_start():
+                return True, False, True, "0", _NO_TOKEN, no_update
             values = values_of(tuple(positions))
+            user = request.remote_addr or ""
             try:
-                jobs.start(owner, lambda report: action.run(values, report), values)
+                jobs.start(owner, lambda report: action.run(values, report), values, user=user)
             except ArgumentError as error:
                 return True, False, True, "0", str(error), no_update
             return False, True, False, "0", "Running…", no_update

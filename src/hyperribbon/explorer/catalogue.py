@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from hyperribbon.core.store import read_json
 from hyperribbon.core.trajectory import Trajectory
 
 __all__ = ["Entry", "find_entries"]
+
+
+_MOST_BYTES = 64_000_000
+_UNREADABLE = (ArgumentError, ArithmeticError, AttributeError, LookupError, OSError, TypeError,
+               ValueError, RecursionError)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,29 +38,60 @@ class Entry:
     kind: str
     folder: Path
 
-    @property
+    @cached_property
+    def damage(self) -> str:
+        """Why the run cannot be shown, or nothing."""
+        try:
+            _ = self.info, self.claims, self.reading, self.code()
+        except _UNREADABLE as error:
+            return str(error) or repr(error)
+        return ""
+
+    @cached_property
     def info(self) -> dict[str, Any]:
         """Title, configuration and environment."""
-        path = self.folder / "run.json"
-        return read_json(path) if path.is_file() else {"title": self.name, "config": {}}
+        found = self._read("run.json", dict, {"title": self.name, "config": {}})
+        return {**found, "title": str(found.get("title", self.name))}
 
-    @property
+    @cached_property
     def claims(self) -> list[dict[str, Any]]:
         """Judged claims of an experiment."""
-        path = self.folder / "claims.json"
-        return read_json(path) if path.is_file() else []
+        return [_claim(claim) for claim in self._read("claims.json", list, [])]
 
-    @property
+    @cached_property
     def reading(self) -> list[str]:
         """An inspection in plain sentences."""
-        path = self.folder / "inspection.json"
-        return read_json(path)["reading"] if path.is_file() else []
+        found = self._read("inspection.json", dict, {"reading": []})
+        return [str(sentence) for sentence in found["reading"]]
+
+    def _read(self, name: str, kind: type, absent: Any) -> Any:
+        """Return a JSON file of the run."""
+        path = self._inside(self.folder / name)
+        if not path.is_file():
+            return absent
+        found = read_json(path)
+        if not isinstance(found, kind):
+            raise ArgumentError(
+                name, type(found).__name__, f"it must be a JSON {kind.__name__}", "Write it again."
+            )
+        return found
+
+    def _inside(self, path: Path) -> Path:
+        """Return a path that lies in the run's folder, is no link out of it, and is not huge."""
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise ArgumentError("run", path.name, "it leads out of the run's folder", "Remove it.")
+        if path.is_file() and path.stat().st_size > _MOST_BYTES:
+            raise ArgumentError(
+                "run", path.name, f"it has {path.stat().st_size / 1e6:.0f} MB", "Remove it."
+            )
+        return path
 
     def figures(self) -> dict[str, go.Figure]:
         """Return interactive figures by title, or by name where they have none."""
-        path = self.folder / "inspection.json"
-        parts = read_json(path)["parts"] if path.is_file() else []
-        titles = {chart["name"]: chart["title"] for part in parts for chart in part["charts"]}
+        parts = self._read("inspection.json", dict, {"parts": []})["parts"]
+        titles = {
+            str(chart["name"]): str(chart["title"]) for part in parts for chart in part["charts"]
+        }
         paths = {
             p.name.removesuffix(".plotly.json"): p
             for p in sorted((self.folder / "figures").glob("*.plotly.json"))
@@ -65,7 +102,7 @@ class Entry:
         ]
         return {
             titles.get(name, name): go.Figure(
-                _decoded(json.loads(paths[name].read_text())), skip_invalid=True
+                _decoded(json.loads(self._inside(paths[name]).read_text())), skip_invalid=True
             )
             for name in order
         }
@@ -74,10 +111,11 @@ class Entry:
         """Return printed figures as data URIs, of which there is no interactive version."""
         folder = self.folder / "figures"
         interactive = {p.name.removesuffix(".plotly.json") for p in folder.glob("*.plotly.json")}
+        pictures = [p for p in sorted(folder.glob("*.png")) if p.stem not in interactive]
         return {
-            path.stem: "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-            for path in sorted(folder.glob("*.png"))
-            if path.stem not in interactive
+            path.stem: "data:image/png;base64,"
+            + base64.b64encode(self._inside(path).read_bytes()).decode()
+            for path in pictures
         }
 
     def code(self) -> str:
@@ -87,15 +125,16 @@ class Entry:
             seed = info.get("environment", {}).get("seed", 0)
             return (
                 "from hyperribbon.experiments import run_experiment\n\n"
-                f'run_experiment("{info["id"]}", preset="{info["preset"]}", seed={seed}, '
-                'out="runs")\n'
+                f"run_experiment({str(info['id'])!r}, preset={str(info['preset'])!r}, "
+                f"seed={int(seed)}, out='runs')\n"
             )
         if self.kind == "inspection":
             config = info["config"]
             return (
                 "import hyperribbon as hr\n\n"
-                f"found = hr.inspect(model, loss, data, k={config.get('k', 50)}, "
-                f"budget={config.get('seconds', 60.0):g}, seed={config.get('seed', 0)})\n"
+                f"found = hr.inspect(model, loss, data, k={int(config.get('k', 50))}, "
+                f"budget={float(config.get('seconds', 60.0)):g}, "
+                f"seed={int(config.get('seed', 0))})\n"
                 "found.summary()\n"
             )
         return (
@@ -107,16 +146,11 @@ class Entry:
 
     def trajectory(self) -> Trajectory | None:
         """Return the trajectory, of a recorded run."""
-        if self.kind != "trajectory":
-            return None
-        try:
-            return Trajectory.open(self.folder)
-        except ArgumentError:
-            return None
+        return Trajectory.open(self.folder) if self.kind == "trajectory" else None
 
     def curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return pruning curves of an inspection: fraction and accuracy by name."""
-        path = self.folder / "figures" / "fractions.plotly.json"
+        path = self._inside(self.folder / "figures" / "fractions.plotly.json")
         if not path.is_file():
             return {}
         traces = _decoded(json.loads(path.read_text()))["data"]
@@ -125,6 +159,13 @@ class Entry:
             for trace in traces
             if trace.get("name") and len(trace.get("x", ())) > 1
         }
+
+
+def _claim(given: Any) -> dict[str, Any]:
+    """Return a claim as texts, and what was measured as a number or nothing."""
+    measured = given["measured"]
+    texts = {name: str(given[name]) for name in ("verdict", "place", "statement", "why")}
+    return {**texts, "measured": None if measured is None else float(measured)}
 
 
 def _decoded(tree: Any) -> Any:

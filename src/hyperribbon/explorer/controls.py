@@ -49,11 +49,17 @@ class Slider:
         return round(math.log10(value), 6) if self.log else value
 
     def value(self, position: float) -> float | int:
-        """Return the value at a position of the line."""
-        number = 10**position if self.log else position
-        if self.whole:
-            return round(number)
-        return float(f"{number:.4g}")
+        """Return the value at a position of the line, whatever a browser calls one."""
+        try:
+            place = float(position)
+        except (TypeError, ValueError, OverflowError):
+            return self.default
+        if not math.isfinite(place):
+            return self.default
+        place = min(max(place, self.position(self.low)), self.position(self.high))
+        number = 10**place if self.log else place
+        number = min(max(number, self.low), self.high)
+        return round(number) if self.whole else float(f"{number:.4g}")
 
     def parse(self, text: str) -> float | int:
         """Return the value a link states, brought inside the limits; the default if it is none."""
@@ -129,7 +135,7 @@ class Choice:
 
     def value(self, position: str) -> str:
         """Return the word."""
-        return position if position in self.choices else self.default
+        return position if isinstance(position, str) and position in self.choices else self.default
 
     def parse(self, text: str) -> str:
         """Return the word a link states, or the default."""

@@ -1,9 +1,11 @@
-"""Measurements that run in the background: one a person, with progress and a way to stop."""
+"""Measurements that run in the background: in turn, with progress and a way to stop."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +14,10 @@ from hyperribbon.core.checks import ArgumentError
 
 __all__ = ["Job", "Jobs"]
 
+Work = Callable[[Callable[[float, Any], bool]], Any]
+
 _KEPT_SECONDS = 600.0
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -33,54 +38,61 @@ class Job:
     message: str = ""
     settings: Any = None
     touched: float = field(default_factory=time.monotonic)
+    started: float | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
 
 
 class Jobs:
     """The measurements of all visitors.
 
+    Each visitor has one; those that find no room wait. Users take turns, so that one who asks for
+    many waits for himself. A measurement that takes too long is told to stop, and its room is given
+    to others whether it listens or not.
+
     Args:
         at_once: How many may run at the same time.
+        waiting: How many of one user may wait.
+        seconds: How long one may run.
     """
 
-    def __init__(self, at_once: int = 2) -> None:
-        self._at_once = at_once
+    def __init__(self, at_once: int = 2, waiting: int = 64, seconds: float = 120.0) -> None:
+        self._at_once, self._waiting, self._seconds = at_once, waiting, seconds
         self._jobs: dict[str, Job] = {}
+        self._running: list[Job] = []
+        self._queues: OrderedDict[str, deque[tuple[Job, Work]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(
-        self,
-        visitor: str,
-        work: Callable[[Callable[[float, Any], bool]], Any],
-        settings: Any = None,
-    ) -> Job:
-        """Start a measurement, stopping an earlier one of the same visitor.
+    def start(self, visitor: str, work: Work, settings: Any = None, *, user: str = "") -> Job:
+        """Start a measurement or let it wait, stopping an earlier one of the same visitor.
 
         Args:
             visitor: Who asks.
             work: Called with a function to report to, which returns False when it should stop.
             settings: What the measurement belongs to.
+            user: Whose turn it takes: visitors of one address share theirs.
 
         Raises:
-            ArgumentError: Too many are running.
+            ArgumentError: Too many of this user's are waiting.
         """
         with self._lock:
             self._forget_old()
             earlier = self._jobs.pop(visitor, None)
             if earlier is not None:
                 earlier.stopping.set()
-            running = sum(not job.finished for job in self._jobs.values())
-            if running >= self._at_once:
+            queue = self._queues.setdefault(user, deque())
+            if len(queue) >= self._waiting:
                 raise ArgumentError(
-                    "measurements", running, "as many as allowed are running", "Try again soon."
+                    "measurements", len(queue), "as many as allowed are waiting", "Try again soon."
                 )
-            job = self._jobs[visitor] = Job(settings=settings)
-        threading.Thread(target=_run, args=(job, work), daemon=True).start()
+            job = self._jobs[visitor] = Job(settings=settings, message="Waiting for its turn…")
+            queue.append((job, work))
+            self._go_on()
         return job
 
     def get(self, visitor: str) -> Job | None:
         """Return the visitor's measurement, if there is one."""
         with self._lock:
+            self._go_on()
             job = self._jobs.get(visitor)
             if job is not None:
                 job.touched = time.monotonic()
@@ -92,24 +104,55 @@ class Jobs:
         if job is not None:
             job.stopping.set()
 
+    def _go_on(self) -> None:
+        """Start what there is room for, one of each user in turn."""
+        now = time.monotonic()
+        busy = []
+        for job in self._running:
+            if not job.finished and now - (job.started or now) > self._seconds:
+                job.stopping.set()
+                job.message = f"Stopped after {self._seconds:g} s."
+            elif not job.finished:
+                busy.append(job)
+        self._running = busy
+        while self._queues and len(self._running) < self._at_once:
+            user, queue = self._queues.popitem(last=False)
+            while queue:
+                job, work = queue.popleft()
+                if job.stopping.is_set():
+                    job.message, job.finished = "Stopped before it began.", True
+                    continue
+                job.started, job.message = now, ""
+                self._running.append(job)
+                threading.Thread(target=self._run, args=(job, work), daemon=True).start()
+                break
+            if queue:
+                self._queues[user] = queue
+
+    def _run(self, job: Job, work: Work) -> None:
+        def report(progress: float, result: Any) -> bool:
+            job.progress, job.result = progress, result
+            if time.monotonic() - (job.started or 0.0) > self._seconds:
+                job.stopping.set()
+            return not job.stopping.is_set()
+
+        try:
+            job.result = work(report)
+            if job.stopping.is_set():
+                job.message = f"Stopped at {job.progress:.0%}; what was found is shown."
+        except ArgumentError as error:
+            job.message = str(error)
+        except Exception:
+            _LOG.warning("a measurement failed", exc_info=True)
+            job.message = "It failed; the terminal that serves this page says why."
+        finally:
+            job.finished = True
+            with self._lock:
+                self._go_on()
+
     def _forget_old(self) -> None:
         now = time.monotonic()
         for visitor, job in list(self._jobs.items()):
             if now - job.touched > _KEPT_SECONDS:
                 job.stopping.set()
                 del self._jobs[visitor]
-
-
-def _run(job: Job, work: Callable[[Callable[[float, Any], bool]], Any]) -> None:
-    def report(progress: float, result: Any) -> bool:
-        job.progress, job.result = progress, result
-        return not job.stopping.is_set()
-
-    try:
-        job.result = work(report)
-    except ArgumentError as error:
-        job.message = str(error)
-    else:
-        if job.stopping.is_set():
-            job.message = f"Stopped at {job.progress:.0%}; what was found is shown."
-    job.finished = True

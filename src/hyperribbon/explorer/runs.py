@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from hyperribbon.explorer.recordings import (
 
 __all__ = ["RunsPage"]
 
+_VERDICTS = ("holds", "fails", "undecided")
 _DEFAULTS: dict[str, Any] = {"color": "step", "fraction": 0.8}
 _EXPORT = """
 function(clicks) {
@@ -55,7 +57,7 @@ class RunsPage:
         """Return the page with the runs that a link names opened."""
         stated = dict(parse_qsl((search or "").lstrip("?")))
         options = [
-            {"label": f"{entry.kind}: {name}", "value": name}
+            {"label": f"{'damaged' if entry.damage else entry.kind}: {name}", "value": name}
             for name, entry in find_entries(self._store).items()
         ]
         known = {option["value"] for option in options}
@@ -110,7 +112,7 @@ class RunsPage:
             stated = dict(parse_qsl((search or "").lstrip("?")))
             chosen = {"run": first, "with": second}
             return [
-                _show_entry(entries[name], side, stated)
+                _show_or_explain(entries[name], side, stated)
                 for side, name in chosen.items()
                 if name in entries
             ]
@@ -166,15 +168,29 @@ class RunsPage:
             if entry is None:
                 return no_update
             return [
-                html.Div([html.Dt(curve), html.Dd(f"{np.interp(fraction, x, y):.3f}")])
+                html.Div([html.Dt(curve), html.Dd(f"{np.interp(_number(fraction), x, y):.3f}")])
                 for curve, (x, y) in entry.curves().items()
             ]
+
+
+def _show_or_explain(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
+    """Return a run, or why it cannot be shown: one that is damaged must not hide the others."""
+    try:
+        if not entry.damage:
+            return _show_entry(entry, side, stated)
+        reason = entry.damage
+    except Exception as error:  # files of a run may be wrong in any way
+        reason = str(error) or repr(error)
+    message = f"This run is damaged and cannot be shown: {reason}"
+    return html.Article(
+        [html.H2(entry.name), html.P(message, className="message")], **aria(entry.name)
+    )
 
 
 def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
     info = entry.info
     blocks: list[Any] = [
-        html.H2(info.get("title", entry.name)),
+        html.H2(info["title"]),
         html.P(f"{entry.kind} {entry.name}", className="quiet-text"),
         dcc.Store(id={"type": "name", "side": side}, data=entry.name),
     ]
@@ -271,11 +287,12 @@ def _link_name(kind: str, side: str) -> str:
     return kind if side == "run" else f"{kind}2"
 
 
-def _number(text: str | None) -> float:
+def _number(text: Any) -> float:
     try:
-        return min(max(float(text or ""), 0.0), 1.0)
-    except ValueError:
+        number = float(text)
+    except (TypeError, ValueError):
         return _DEFAULTS["fraction"]
+    return min(max(number, 0.0), 1.0) if math.isfinite(number) else _DEFAULTS["fraction"]
 
 
 def _claims_table(claims: list[dict[str, Any]]) -> html.Div:
@@ -283,7 +300,10 @@ def _claims_table(claims: list[dict[str, Any]]) -> html.Div:
     rows = [
         html.Tr(
             [
-                html.Td(claim["verdict"], className=claim["verdict"]),
+                html.Td(
+                    claim["verdict"],
+                    className=claim["verdict"] if claim["verdict"] in _VERDICTS else "",
+                ),
                 html.Td(claim["place"]),
                 html.Td(claim["statement"]),
                 html.Td("—" if claim["measured"] is None else f"{claim['measured']:.4g}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import load_data
 from hyperribbon.theory.ribbons import slope
 
-__all__ = ["MAX_BYTES", "matrix_slope", "read_matrix", "upload_panel"]
+__all__ = ["MAX_BYTES", "MAX_ENTRIES", "matrix_slope", "read_matrix", "upload_panel"]
 
 MAX_BYTES = 20_000_000
+MAX_ENTRIES = 2_500_000
 _DATASETS = {"mnist5k": "MNIST, 5,000 digits", "digits": "8×8 digits"}
 
 
@@ -67,14 +69,14 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
         )
     try:
         if name.endswith(".npy"):
-            matrix = np.load(io.BytesIO(content), allow_pickle=False)
+            matrix = _read_npy(content)
         elif name.endswith((".csv", ".txt")):
             matrix = np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
         else:
             raise ArgumentError("file", name, "its format is unknown", "Give a .npy or .csv file.")
     except ArgumentError:
         raise
-    except (ValueError, UnicodeDecodeError, EOFError, OSError) as error:
+    except (ValueError, UnicodeDecodeError, EOFError, OSError, MemoryError) as error:
         raise ArgumentError(
             "file", name, f"it is not a matrix of numbers ({str(error)[:100]})", "Check the file."
         ) from None
@@ -85,6 +87,13 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
             f"its shape is {matrix.shape}",
             "Give a matrix of at least 3 samples × 3 features.",
         )
+    if matrix.size > MAX_ENTRIES:
+        raise ArgumentError(
+            "file",
+            name,
+            f"it has {matrix.size:,} entries, and {MAX_ENTRIES:,} are allowed",
+            "Upload fewer samples.",
+        )
     if not np.issubdtype(matrix.dtype, np.number) or np.iscomplexobj(matrix):
         raise ArgumentError("file", name, f"it holds {matrix.dtype}", "Give real numbers.")
     if not np.isfinite(matrix).all():
@@ -94,8 +103,21 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
     return matrix.astype(np.float64)
 
 
+def _read_npy(content: bytes) -> np.ndarray:
+    """Return the array of a .npy file, if it is as long as its head says."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0
+    shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+        raise ValueError("its head does not fit its content")
+    return np.load(io.BytesIO(content), allow_pickle=False)
+
+
 def matrix_slope(matrix: np.ndarray) -> dict[str, Any]:
     """Return the slope c of a data matrix, its uncertainty and the range fitted."""
+    if not (matrix != matrix[0]).any():
+        raise ArgumentError("file", matrix, "all its samples are the same", "Give others.")
     singular = np.linalg.svd(matrix - matrix.mean(axis=0), compute_uv=False)
     eigenvalues = singular**2 / len(matrix)
     found = slope(eigenvalues[eigenvalues > 1e-12 * eigenvalues[0]])

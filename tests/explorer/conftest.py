@@ -1,0 +1,69 @@
+"""The explorer without a browser: what its pages ask, and what others might."""
+
+import json
+
+import pytest
+
+from hyperribbon.explorer.app import create_app
+
+
+class Client:
+    """Asks callbacks of the explorer as a page does, or as a page never would."""
+
+    def __init__(self, app, base="http://127.0.0.1:8050"):
+        self.app, self.base = app, base
+        self.flask = app.server.test_client()
+
+    def key(self, output):
+        (found,) = [k for k in self.app.callback_map if output in k]
+        return found
+
+    def body(self, output, changed, values):
+        """Return the request of the callback that has an output, with values by component id."""
+        key = self.key(output)
+        entry = self.app.callback_map[key]
+
+        def given(parts):
+            return [
+                {**part, "value": values.get(f"{part['id']}.{part['property']}")} for part in parts
+            ]
+
+        outputs = [
+            dict(zip(("id", "property"), part.rsplit(".", 1), strict=True))
+            for part in key.strip(".").split("...")
+        ]
+        return {
+            "output": key,
+            "outputs": outputs if key.startswith("..") else outputs[0],
+            "inputs": given(entry["inputs"]),
+            "state": given(entry["state"]),
+            "changedPropIds": [changed],
+        }
+
+    def ask(self, output, changed="", values=None, **headers):
+        return self.post(self.body(output, changed, values or {}), **headers)
+
+    def post(self, body, **headers):
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.flask.post(
+            "/_dash-update-component",
+            data=body if isinstance(body, str | bytes) else json.dumps(body),
+            content_type="application/json",
+            base_url=self.base,
+            headers=named,
+        )
+
+    def get(self, path, **headers):
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.flask.get(path, base_url=self.base, headers=named)
+
+
+@pytest.fixture
+def client(tmp_path):
+    return Client(create_app(tmp_path))
+
+
+@pytest.fixture
+def client_of():
+    """Return the client of a store, and of a guard where one is given."""
+    return lambda store, guard=None, **options: Client(create_app(store, guard), **options)
