@@ -71,7 +71,9 @@ def test_two_runs_divide_what_they_share_instead_of_waiting(context, tmp_path):
 
     others_done = threading.Event()
     items = [{"x": x} for x in (0, 1, 2)]
-    second = Context(4, tmp_path / "parts", tmp_path / "shared")
+    context, second = (
+        Context(seed, tmp_path / "parts", tmp_path / "shared", version="1") for seed in (3, 4)
+    )
     first_run = threading.Thread(target=context.shared_map, args=(slow, items), name="one")
     first_run.start()
     assert begun.wait(20)
@@ -86,13 +88,14 @@ def test_two_runs_divide_what_they_share_instead_of_waiting(context, tmp_path):
     assert [one["x"] for one in found] == [0, 1, 2]
 
 
-def test_a_shared_folder_is_filled_once(context):
+def test_a_shared_folder_is_filled_once(context, tmp_path):
     calls = []
 
     def fill(folder, item):
         calls.append(item["x"])
         (folder / "file").write_text("x")
 
+    context = Context(3, tmp_path / "parts", tmp_path / "shared", version="1")
     folder = context.shared_folder(fill, {"x": 1})
     assert context.shared_folder(fill, {"x": 1}) == folder
     assert (folder / "file").read_text() == "x"
@@ -171,7 +174,7 @@ def test_side_by_side_the_longest_experiments_begin_first():
     begun = []
 
     class Recording:
-        def run(self, function, jobs):
+        def run(self, function, jobs, lost=None):
             begun.extend(job[0] for job in jobs)
             return iter(())
 

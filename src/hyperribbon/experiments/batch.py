@@ -79,7 +79,7 @@ def run_experiments(
     handle = watcher.start("experiments", len(ids))
     try:
         jobs = [(id, options, inner) for id in sorted(ids, key=_rank)]
-        for outcome in workers.run(_attempt_on_worker, jobs):
+        for outcome in workers.run(_attempt_on_worker, jobs, _lost):
             watcher.advance(handle)
             yield outcome
     finally:
@@ -100,6 +100,10 @@ def _attempt(id: str, options: dict[str, Any]) -> Outcome:
     except Exception:
         broken = traceback.format_exc()
     return Outcome(id, run, mistake, broken, time.monotonic() - started)
+
+
+def _lost(job: tuple[Any, ...]) -> Outcome:
+    return Outcome(job[0], None, None, "Its process died: was it killed for its memory?", 0.0)
 
 
 def _attempt_on_worker(id: str, options: dict[str, Any], inner: str) -> Outcome:

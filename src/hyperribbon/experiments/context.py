@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,18 @@ import torch
 from filelock import FileLock, Timeout
 
 from hyperribbon.core.generators import numpy_generator, torch_generator
-from hyperribbon.core.store import config_hash, load_tree, save_tree
+from hyperribbon.core.store import (
+    clear_leftovers,
+    config_hash,
+    load_tree,
+    make_folder,
+    save_tree,
+    write_text,
+)
+from hyperribbon.experiments.fingerprint import fingerprint
 from hyperribbon.experiments.workers import SerialWorkers, Workers
 
-__all__ = ["Context", "Progress", "SilentProgress"]
+__all__ = ["Context", "Progress", "SilentProgress", "computation_names"]
 
 Item = Mapping[str, Any]
 
@@ -60,6 +67,8 @@ class Context:
         shared: Folder for computations shared between runs.
         progress: Told how far the work is.
         workers: Where items run; one after the other in this process by default.
+        version: State of the functions, named by whoever wrote them; their `fingerprint` by
+            default, so that a changed function is computed anew.
     """
 
     def __init__(
@@ -69,12 +78,14 @@ class Context:
         shared: Path,
         progress: Progress | None = None,
         workers: Workers | None = None,
+        version: str | None = None,
     ) -> None:
         self.seed = seed
         self._parts = parts
         self._shared = shared
         self._progress = progress or SilentProgress()
         self._workers = workers or SerialWorkers()
+        self._version = version
 
     def rng(self, *keys: str | int | float) -> np.random.Generator:
         """Return the numpy generator of a named stream."""
@@ -108,7 +119,8 @@ class Context:
             items: Dicts of plain values.
             label: What the progress display calls it.
         """
-        files = [self._parts / f"{_key(function, item)}.safetensors" for item in items]
+        names = computation_names(function, items, self._version)
+        files = [self._parts / f"{name}.safetensors" for name in names]
         self._fill(_compute_to_file, function, items, files, files, label)
         return [load_tree(file) for file in files]
 
@@ -120,7 +132,8 @@ class Context:
         self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
     ) -> list[Any]:
         """Return [function(item) for item in items], each computed once for all runs."""
-        files = [self._shared / f"{_key(function, item)}.safetensors" for item in items]
+        names = computation_names(function, items, self._version)
+        files = [self._shared / f"{name}.safetensors" for name in names]
         self._fill(_compute_once, function, items, files, files, label)
         return [load_tree(file) for file in files]
 
@@ -141,7 +154,8 @@ class Context:
         label: str | None = None,
     ) -> list[Path]:
         """Return a folder for each item, filled once for all runs; see `shared_folder`."""
-        folders = [self._shared / _key(function, item) for item in items]
+        names = computation_names(function, items, self._version)
+        folders = [self._shared / name for name in names]
         markers = [folder / "complete" for folder in folders]
         self._fill(_fill_once, function, items, folders, markers, label)
         return folders
@@ -160,6 +174,8 @@ class Context:
         What another run of the store is computing at this moment is left for the end, so that two
         runs that need the same pieces divide them instead of waiting for each other.
         """
+        for folder in {place.parent for place in places}:
+            clear_leftovers(folder)
         jobs = list(zip(items, places, markers, strict=True))
         reported = 0
         with self.progress(label or function.__name__.strip("_"), len(jobs)) as advance:
@@ -178,11 +194,25 @@ class Context:
         self._parts.mkdir(exist_ok=True)
 
 
-def _key(function: Callable[..., Any], item: Item) -> str:
-    """Name a computation by its function, the function's source and its item."""
-    name = f"{function.__module__}.{function.__qualname__}"
-    source = inspect.getsource(function)
-    return f"{function.__name__.strip('_')}-{config_hash(name, source, dict(item))}"
+def computation_names(
+    function: Callable[..., Any], items: Sequence[Item], version: str | None = None
+) -> list[str]:
+    """Name computations by their function, what it depends on, and the item.
+
+    Args:
+        function: The function.
+        items: What it is called with.
+        version: What the function's state is called; its `fingerprint` by default.
+
+    Raises:
+        ArgumentError: It cannot be told what the function depends on, or an item is not plain.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    module = getattr(function, "__module__", "")
+    state = f"version {version}" if version is not None else fingerprint(function)
+    path = f"{module}.{getattr(function, '__qualname__', name)}"
+    label = name.strip("_<>") or "function"
+    return [f"{label}-{config_hash(path, state, dict(item))}" for item in items]
 
 
 def _compute_to_file(
@@ -208,9 +238,9 @@ def _fill_once(
     """Fill a shared folder unless it is full; return False if another run is at it."""
     with _turn(folder, patient) as mine:
         if mine and not (folder / "complete").exists():
-            folder.mkdir(exist_ok=True)
+            make_folder(folder)
             function(folder, item)
-            (folder / "complete").touch()
+            write_text(folder / "complete", "")
         return mine
 
 

@@ -18,6 +18,7 @@ import hyperribbon.experiments as package
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.claims import Claim
 from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.fingerprint import fingerprint
 
 __all__ = ["PAPERS", "Experiment", "all_experiments", "find_experiment"]
 
@@ -68,8 +69,14 @@ class Experiment:
 
     @property
     def code(self) -> str:
-        """Digest of the module's source: a changed experiment is another run."""
-        return hashlib.blake2b(inspect.getsource(self.module).encode(), digest_size=4).hexdigest()
+        """Digest of the module, of what it calls within the experiments, and of versions.
+
+        A changed experiment is another run.
+        """
+        functions = (self.compute, self.plot, self.claims, self.interactive)
+        parts = [fingerprint(function) for function in functions if function is not None]
+        text = inspect.getsource(self.module) + "".join(parts)
+        return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
     def config(self, preset: str, *, with_data: bool = False) -> Any:
         """Return the configuration of a preset.

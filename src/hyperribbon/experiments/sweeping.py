@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.store import ensure_folder
-from hyperribbon.experiments.context import Context, Progress
+from hyperribbon.core.store import (
+    clear_leftovers,
+    ensure_folder,
+    load_tree,
+    read_json,
+    save_tree,
+    write_json,
+)
+from hyperribbon.experiments.context import Progress, SilentProgress, computation_names
 from hyperribbon.experiments.workers import choose_workers
 
-__all__ = ["sweep"]
+__all__ = ["SweepWarning", "sweep"]
 
 Point = Mapping[str, Any]
+
+_DEATH = (
+    "The process that computed this point died. Was it killed for its memory, or is the script "
+    'without `if __name__ == "__main__":`? The next call runs it again.'
+)
+
+
+class SweepWarning(UserWarning):
+    """Some points of a sweep failed; the others are there."""
 
 
 def sweep(
@@ -25,12 +43,16 @@ def sweep(
     jobs: int = 1,
     dask: Any = None,
     progress: Progress | None = None,
+    version: str | None = None,
+    retry: bool = False,
 ) -> list[dict[str, Any]]:
     """Evaluate a function on every point of a grid, and keep each result when it is done.
 
-    A sweep that was stopped goes on where it was; a changed function is computed anew. Points run
-    in `jobs` processes with the cores divided between them, or on a Dask cluster, where a lost
-    worker's points run again.
+    A sweep that was stopped goes on where it was. A function is computed anew when its code has
+    changed, or a function, class or module of yours that it uses, a default, a closure, a global
+    that it reads, or the version of hyperribbon, torch, numpy, scipy or scikit-learn. Points run in
+    `jobs` processes with the cores divided between them, or on a Dask cluster, where a lost
+    worker's points run again. A point that fails does not stop the others.
 
     Args:
         function: A function of a module, from one point (a dict of plain values) to a tree of
@@ -41,20 +63,44 @@ def sweep(
         jobs: Processes on this machine.
         dask: Address of a Dask scheduler, or a `distributed.Client`.
         progress: Told how far the work is.
+        version: Your name for the state of the function, instead of what its code says: results
+            are kept until you change it.
+        retry: Run points again that failed in an earlier call; otherwise they keep their error.
 
     Returns:
-        For each point, in order: {"point": …, "result": …}.
+        For each point, in order: {"point": …, "result": …, "error": None}; of one that failed the
+        result is None and the error is the traceback as text.
 
     Raises:
-        ArgumentError: The grid is empty, jobs is not a positive number, or both jobs and dask are
-            given.
+        ArgumentError: The grid is empty, jobs is not a positive number, both jobs and dask are
+            given, or it cannot be told what the function depends on (give a version then).
     """
     points = _points(grid)
     workers = choose_workers(jobs, dask)
     folder = ensure_folder("out", Path(out).resolve())
-    context = Context(0, folder, folder, progress, workers)
-    results = context.map(function, points)
-    return [{"point": p, "result": r} for p, r in zip(points, results, strict=True)]
+    clear_leftovers(folder)
+    files = [folder / f"{n}.safetensors" for n in computation_names(function, points, version)]
+    if retry:
+        for file in set(files):
+            _error_file(file).unlink(missing_ok=True)
+    waiting = {
+        file: (function, point, file)
+        for file, point in zip(files, points, strict=True)
+        if not file.exists() and not _error_file(file).exists()
+    }
+    watcher = progress or SilentProgress()
+    handle = watcher.start(getattr(function, "__name__", "sweep").strip("_"), len(set(files)))
+    watcher.advance(handle, len(set(files)) - len(waiting))
+    died: dict[Path, str] = {}
+    try:
+        for dead in workers.run(_attempt, list(waiting.values()), lambda job: job[2]):
+            watcher.advance(handle)
+            died |= {} if dead is None else {dead: _DEATH}
+    finally:
+        watcher.finish(handle)
+    entries = [_entry(point, file, died) for point, file in zip(points, files, strict=True)]
+    _say_failures(entries)
+    return entries
 
 
 def _points(grid: Mapping[str, Sequence[Any]] | Sequence[Point]) -> list[dict[str, Any]]:
@@ -67,3 +113,46 @@ def _points(grid: Mapping[str, Sequence[Any]] | Sequence[Point]) -> list[dict[st
     if not points or not points[0]:
         raise ArgumentError("grid", grid, "it has no points", "Give at least one value a name.")
     return points
+
+
+def _attempt(function: Callable[[Point], Any], point: Point, file: Path) -> None:
+    """Keep what the function returns, or the error it ends with."""
+    try:
+        result = function(point)
+    except Exception as error:
+        own = error.__traceback__.tb_next if error.__traceback__ else None
+        _keep_error(file, "".join(traceback.format_exception(type(error), error, own)))
+        return
+    try:
+        save_tree(file, result)
+    except ArgumentError as error:  # it returned something that is no tree; a full disk is raised
+        _keep_error(file, f"{type(error).__name__}: {error}\n")
+
+
+def _keep_error(file: Path, text: str) -> None:
+    write_json(_error_file(file), {"error": text})
+
+
+def _error_file(file: Path) -> Path:
+    return file.with_suffix(".error.json")
+
+
+def _entry(point: dict[str, Any], file: Path, died: Mapping[Path, str]) -> dict[str, Any]:
+    if file.exists():
+        return {"point": point, "result": load_tree(file), "error": None}
+    if file in died:
+        return {"point": point, "result": None, "error": died[file]}
+    return {"point": point, "result": None, "error": read_json(_error_file(file))["error"]}
+
+
+def _say_failures(entries: list[dict[str, Any]]) -> None:
+    failed = [entry for entry in entries if entry["error"] is not None]
+    if failed:
+        last_line = failed[0]["error"].strip().splitlines()[-1]
+        warnings.warn(
+            f"{len(failed)} of {len(entries)} points failed, the first ({failed[0]['point']}) with "
+            f'"{last_line}". Their entries have an "error" and no result; '
+            "sweep(..., retry=True) runs them again.",
+            SweepWarning,
+            stacklevel=3,
+        )

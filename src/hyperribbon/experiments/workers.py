@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
 import torch
@@ -17,19 +18,33 @@ __all__ = ["DaskWorkers", "ProcessWorkers", "SerialWorkers", "Workers", "choose_
 
 _CONNECTION_SECONDS = 10
 
+Job = tuple[Any, ...]
+Lost = Callable[[Job], Any]
+
 
 class Workers(Protocol):
     """Runs function(*job) for every job."""
 
-    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield what each job returned, in any order."""
+    def run(
+        self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
+    ) -> Iterator[Any]:
+        """Yield what each job returned, in any order.
+
+        Args:
+            function: What to run; an exception in it ends all.
+            jobs: Its arguments.
+            lost: Called with a job whose process died, repeatedly, while it ran; what it returns
+                is yielded instead. Without it the death ends all.
+        """
         ...
 
 
 class SerialWorkers:
     """One job after the other, in this process."""
 
-    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def run(
+        self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
+    ) -> Iterator[Any]:
         """Yield what each job returned, in order."""
         for job in jobs:
             yield function(*job)
@@ -45,25 +60,65 @@ class ProcessWorkers:
     def __init__(self, processes: int) -> None:
         self.processes = check_positive_int("jobs", processes)
 
-    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield what each job returned, in the order they finish."""
-        waiting = list(jobs)
+    def run(
+        self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
+    ) -> Iterator[Any]:
+        """Yield what each job returned, in the order they finish.
+
+        When a process dies (killed for its memory, say), the jobs that were running then run again
+        one by one, so that the one which is to blame is known and the others are not lost.
+        """
+        waiting = list(jobs)[::-1]
         if len(waiting) < 2:
             yield from SerialWorkers().run(function, waiting)
             return
-        with ProcessPoolExecutor(
-            min(self.processes, len(waiting)),
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_limit_threads,
-            initargs=(max(1, (os.cpu_count() or 1) // self.processes),),
-        ) as pool:
-            futures = [pool.submit(function, *job) for job in waiting]
+        while waiting:
+            running: dict[Future[Any], Job] = {}
             try:
-                for future in as_completed(futures):
-                    yield future.result()
+                yield from self._share(function, waiting, running)
+            except BrokenProcessPool:
+                for job in running.values():
+                    yield self._alone(function, job, lost)
+
+    def _share(
+        self, function: Callable[..., Any], waiting: list[Job], running: dict[Future[Any], Job]
+    ) -> Iterator[Any]:
+        """Run what is waiting; `running` is what a dying process could take along."""
+        with self._pool(min(self.processes, len(waiting))) as pool:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self.processes:
+                        job = waiting.pop()
+                        try:
+                            running[pool.submit(function, *job)] = job
+                        except BrokenProcessPool:
+                            waiting.append(job)
+                            raise
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        result = future.result()
+                        del running[future]
+                        yield result
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def _alone(self, function: Callable[..., Any], job: Job, lost: Lost | None) -> Any:
+        with self._pool(1) as pool:
+            try:
+                return pool.submit(function, *job).result()
+            except BrokenProcessPool:
+                if lost is None:
+                    raise
+                return lost(job)
+
+    def _pool(self, processes: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            processes,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_limit_threads,
+            initargs=(max(1, (os.cpu_count() or 1) // self.processes),),
+        )
 
 
 class DaskWorkers:
@@ -98,16 +153,25 @@ class DaskWorkers:
                 "Start one with `dask scheduler` and give its address, tcp://HOST:8786.",
             ) from None
 
-    def run(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def run(
+        self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
+    ) -> Iterator[Any]:
         """Yield what each job returned, in the order they finish."""
+        from distributed import KilledWorker
         from distributed import as_completed as dask_as_completed
 
-        futures = [self._client.submit(_on_worker, function, job, pure=False) for job in jobs]
+        futures = {self._client.submit(_on_worker, function, job, pure=False): job for job in jobs}
         try:
-            for future in dask_as_completed(futures):
-                yield future.result()
+            for future in dask_as_completed(list(futures)):
+                try:
+                    result = future.result()
+                except KilledWorker:
+                    if lost is None:
+                        raise
+                    result = lost(futures[future])
+                yield result
         finally:
-            self._client.cancel(futures)
+            self._client.cancel(list(futures))
 
 
 def choose_workers(jobs: int = 1, dask: Any = None) -> Workers:
@@ -123,7 +187,7 @@ def choose_workers(jobs: int = 1, dask: Any = None) -> Workers:
     return SerialWorkers() if jobs == 1 else ProcessWorkers(jobs)
 
 
-def _on_worker(function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+def _on_worker(function: Callable[..., Any], job: Job) -> Any:
     from distributed import get_worker
 
     _limit_threads(get_worker().state.nthreads)

@@ -13,7 +13,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import clear_leftovers, read_json
 from hyperribbon.core.store.mending import Finding, examine, mend, set_aside
 from hyperribbon.core.store.records import HEADER
-from hyperribbon.core.store.trees import load_tree
+from hyperribbon.core.store.trees import TREE_KEYS, load_tree
 
 __all__ = ["Checked", "check_folder"]
 
@@ -113,7 +113,7 @@ def _damage(path: Path) -> str | None:
         return None
     try:
         with safe_open(path, framework="numpy") as file:
-            if "tree" not in (file.metadata() or {}):
+            if not set(TREE_KEYS) & set(file.metadata() or {}):
                 return None
         load_tree(path)
     except SafetensorError as error:

@@ -15,12 +15,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.claims import Claim
-from hyperribbon.core.store.atomic import ensure_folder, read_json, write_json
+from hyperribbon.core.store.atomic import (
+    clear_leftovers,
+    ensure_folder,
+    make_folder,
+    read_json,
+    write_json,
+)
 from hyperribbon.core.store.trees import load_tree, save_tree
 
 __all__ = ["RunFolder", "Store", "config_hash", "describe_environment"]
@@ -117,6 +124,8 @@ class RunFolder:
                 "Wait for it, or choose another --out folder.",
             ) from None
         try:
+            for folder in (self.path, self.parts, self.figures):
+                clear_leftovers(folder)
             yield
         finally:
             lock.release()
@@ -145,7 +154,7 @@ class Store:
         run = RunFolder(self.folder / f"{id.replace('/', '_')}-{digest}")
         if not (run.path / "run.json").is_file():
             for folder in (run.path, run.parts, run.figures):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
             write_json(
                 run.path / "run.json",
                 {
@@ -178,6 +187,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, np.generic):
+        return _plain(value.item())
     raise ArgumentError(
         "config", value, "a configuration holds plain values only", "Use numbers, strings, tuples."
     )

@@ -16,9 +16,11 @@ from safetensors.numpy import save as save_tensors
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import write_bytes
 
-__all__ = ["load_tree", "save_tree"]
+__all__ = ["TREE_KEYS", "load_tree", "save_tree"]
 
 _ARRAY = "__array__"
+TREE_KEYS = ("checked tree", "tree")
+"""Entries of a file's header that hold a tree: with a checksum, and as it was without."""
 
 
 def save_tree(path: Path, tree: Any) -> None:
@@ -29,8 +31,9 @@ def save_tree(path: Path, tree: Any) -> None:
     """
     arrays: dict[str, np.ndarray] = {}
     structure = json.dumps(_take_apart(tree, arrays, ""))
-    metadata = {"tree": structure, "digest": _digest(structure, arrays)}
-    write_bytes(path, save_tensors(arrays, metadata=metadata))
+    # One entry alone: several would be written in an order of chance.
+    header = json.dumps({"tree": structure, "digest": _digest(structure, arrays)})
+    write_bytes(path, save_tensors(arrays, metadata={TREE_KEYS[0]: header}))
 
 
 def load_tree(path: Path) -> Any:
@@ -43,9 +46,12 @@ def load_tree(path: Path) -> Any:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata()
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        if metadata.get("digest", "") not in ("", _digest(metadata["tree"], arrays)):
+        if TREE_KEYS[0] not in metadata:  # written before there were checksums
+            return _put_together(json.loads(metadata[TREE_KEYS[1]]), arrays)
+        header = json.loads(metadata[TREE_KEYS[0]])
+        if header["digest"] != _digest(header["tree"], arrays):
             raise ValueError("its checksum is wrong")
-        return _put_together(json.loads(metadata["tree"]), arrays)
+        return _put_together(json.loads(header["tree"]), arrays)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
             "path",
