@@ -1,3 +1,5 @@
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -178,3 +180,35 @@ def test_a_damaged_inspection_is_named(tmp_path: Path):
     (tmp_path / "run" / "inspection.json").write_text("{}")
     page = _Elements(write_report([tmp_path / "run"], tmp_path / "r.html").read_text())
     assert "damaged" in page.text
+
+
+def test_a_report_runs_its_own_scripts_only(store: Store, tmp_path: Path):
+    run = next(iter((tmp_path / "runs").glob("*/figures")))
+    (run / "figure.plotly.json").write_text('{"data": [], "layout": {}}')
+    html = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    (allowed,) = re.findall("script-src ([^;]*)", policy)
+    assert "unsafe" not in allowed and "default-src 'none'" in policy and "http" not in policy
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", html, re.S)
+    run_or_added = [text for head, text in scripts if "application/json" not in head]
+    assert len(run_or_added) == 2
+    for text in run_or_added:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in allowed
+
+
+@pytest.mark.parametrize("chart", ["", "{", "[]", '{"data": 3, "layout": {}}', '{"data": []}'])
+def test_charts_that_are_none_leave_their_image(store: Store, tmp_path: Path, chart: str):
+    run = next(iter((tmp_path / "runs").glob("*/figures")))
+    (run / "figure.plotly.json").write_text(chart)
+    html = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
+    assert 'chart-data">' not in html
+    assert "data:image/svg+xml" in html
+
+
+def test_links_out_of_a_run_are_not_reported(store: Store, tmp_path: Path):
+    (tmp_path / "secret").write_bytes(PNG + b"secret")
+    run = next(iter((tmp_path / "runs").glob("*/figures")))
+    (run / "other.png").symlink_to(tmp_path / "secret")
+    html = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
+    assert base64.b64encode(PNG + b"secret").decode() not in html

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from io import BytesIO
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def stored_pictures(folder: Path) -> list[Picture]:
         folder: The run's figures.
     """
     names: dict[str, dict[str, Path]] = {}
+    home = folder.resolve()
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not path.resolve().is_relative_to(home):
+            continue  # a link to a file that the run does not hold
         for ending in (".plotly.json", ".svg", ".png"):
             if path.name.endswith(ending) and not path.name.startswith("."):
                 names.setdefault(path.name.removesuffix(ending), {})[ending] = path
@@ -42,8 +46,7 @@ def stored_pictures(folder: Path) -> list[Picture]:
     for name, files in names.items():
         chart = files.get(".plotly.json")
         title = "" if name == "figure" else name.replace("_", " ").replace("-", " ")
-        text = None if chart is None else chart.read_text()
-        pictures.append(Picture(name, title, _static(files), text))
+        pictures.append(Picture(name, title, _static(files), _chart(chart)))
     return pictures
 
 
@@ -55,6 +58,18 @@ def drawn_picture(chart: Chart) -> Picture:
     interactive = str(draw_interactive(chart).to_json())
     image = data_uri("svg", buffer.getvalue())
     return Picture(chart.name, chart.title, image, interactive, chart.caption, chart.toggles)
+
+
+def _chart(path: Path | None) -> str | None:
+    """Return a stored plotly figure as JSON; None where it is not one."""
+    if path is None:
+        return None
+    try:
+        content = json.loads(path.read_text())
+        is_figure = isinstance(content["data"], list) and isinstance(content["layout"], dict)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return json.dumps(content) if is_figure else None
 
 
 def _static(files: dict[str, Path]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -79,12 +81,15 @@ def render(page: Page) -> str:
     )
     environment.filters["script_json"] = _script_json
     templates = files("hyperribbon.report") / "templates"
+    js = Markup((templates / "report.js").read_text())
+    plotly = _plotly() if any(tab.has_charts for tab in page.tabs) else Markup("")
     return environment.get_template("report.html.j2").render(
         page=page,
         version=__version__,
         css=Markup((templates / "report.css").read_text()),
-        js=Markup((templates / "report.js").read_text()),
-        plotly=_plotly() if any(tab.has_charts for tab in page.tabs) else "",
+        js=js,
+        plotly=plotly,
+        scripts=Markup(" ".join(_hash(script) for script in (js, plotly) if script)),
     )
 
 
@@ -104,6 +109,11 @@ def _folders(path: Path) -> list[Path]:
 def _script_json(text: str) -> Markup:
     """Return JSON text that cannot end the script element it stands in."""
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+
+
+def _hash(script: str) -> str:
+    """Return the name by which the page's policy allows a script: no other runs."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def _plotly() -> Markup:
