@@ -54,14 +54,76 @@ def test_close_to_the_exact_density(operator_of, name):
     assert np.abs(result.values.numpy() - exact).mean() < 0.05 * exact.mean()
 
 
-def test_the_band_covers_the_exact_density(operator_of):
-    """Two standard errors cover 95 percent; ten probes (Student's t) and correlation: 80."""
-    eigenvalues = SPECTRA["semicircle"]
-    result = density(operator_of(eigenvalues), probes=10, steps=80, width=0.15)
+def covered(result, eigenvalues):
+    """Return the share of points at which the exact density lies in the band."""
     exact = smoothed(eigenvalues, result)
-    middle = exact > 0.01 * exact.max()
-    covered = (result.low.numpy() <= exact) & (exact <= result.high.numpy())
-    assert covered[middle].mean() > 0.8
+    return float(((result.low.numpy() <= exact) & (exact <= result.high.numpy())).mean())
+
+
+def modes_needed(result):
+    """Return the fewest maxima that a curve within the band can have."""
+    count, rising, bound = 1, True, 0.0
+    for low, high in zip(result.low.tolist(), result.high.tolist(), strict=True):
+        bound = max(bound, low) if rising else min(bound, high)
+        if rising and high < bound:
+            rising, bound = False, high
+        elif not rising and low > bound:
+            rising, bound, count = True, low, count + 1
+    return count
+
+
+def maxima(result):
+    """Return how many local maxima above a thousandth of the largest are drawn."""
+    v = result.values.numpy()
+    inner = (v[1:-1] > v[:-2]) & (v[1:-1] >= v[2:]) & (v[1:-1] > 1e-3 * v.max())
+    return int(inner.sum())
+
+
+WIDE = SPECTRA | {
+    "wishart": (1 + np.sqrt(0.5) * np.cos(np.pi * (np.arange(800) + 0.5) / 800)) ** 2,
+    "decay": np.exp(-np.arange(600) / 40),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"probes": 4, "steps": 25}, {"width": 0.05, "steps": 20}])
+@pytest.mark.parametrize("name", ["semicircle", "outliers"])
+def test_the_band_covers_the_exact_density(diagonal_of, name, options):
+    """At 95% of points on average; those of one result go together, so 80% of one of them."""
+    eigenvalues = WIDE[name]
+    result = density(diagonal_of(eigenvalues, dtype=torch.float64), **options)
+    assert covered(result, eigenvalues) > 0.8
+    if "width" not in options:
+        assert float(torch.trapezoid(result.high - result.low, result.grid)) < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"probes": 4, "steps": 30}, {"width": 0.05}])
+@pytest.mark.parametrize("name", WIDE)
+def test_bands_cover_the_exact_density_at_ninety_percent(diagonal_of, name, options):
+    eigenvalues = WIDE[name]
+    op = diagonal_of(eigenvalues, dtype=torch.float64)
+    shares = [covered(density(op, seed=seed, **options), eigenvalues) for seed in range(12)]
+    print(name, options, round(float(np.mean(shares)), 3))
+    assert np.mean(shares) >= 0.9
+
+
+def test_one_bulk_is_drawn_with_one_peak():
+    """The eigenvalues of a Wishart matrix; a kernel narrower than the nodes draws about 34."""
+    factor = torch.randn(1000, 2000, generator=torch.Generator().manual_seed(0)).double()
+    matrix = factor @ factor.T / 2000
+    result = density(matrix)
+    assert modes_needed(result) == 1
+    assert maxima(result) <= 3
+    narrow = density(matrix, width=(float(result.nodes[-1]) - float(result.nodes[0])) / 200)
+    assert maxima(narrow) > 10
+    assert modes_needed(narrow) == 1  # the band knows
+
+
+def test_separate_clusters_stay_apart(diagonal_of):
+    """Three nodes are exact there, so the kernel may be as narrow as it gets."""
+    result = density(diagonal_of(SPECTRA["clusters"], dtype=torch.float64))
+    assert modes_needed(result) == maxima(result) == 3
+    assert result.width == pytest.approx(3 / 300, rel=1e-6)
 
 
 def test_moments_are_those_of_the_probes(operator_of):

@@ -131,7 +131,8 @@ class Density:
     Attributes:
         grid: (m,), eigenvalue axis.
         values: (m,), density, integrating to one.
-        low: (m,), lower edge of the band over probes (mean − 2 standard errors).
+        low: (m,), lower edge of the band, which holds the errors of probes and of quadrature and is
+            meant to hold the exact density under the same kernel at 95% of points.
         high: (m,), upper edge of the band.
         nodes: (n,), ascending nodes of the quadrature rules of all probes together.
         weights: (n,), their weights, which sum to one: Σ weights · f(nodes) estimates tr f(A)/P.
