@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,63 +8,6 @@ from torch import nn
 
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training import Recorder, mlp, train
-
-RUN = """
-import os, random, signal, sys, time
-import torch
-from torch import nn
-from hyperribbon.training import Measurement, Recorder, mlp, train
-
-torch.set_num_threads(1)
-
-class Drift:
-    weight = None
-
-    def __call__(self, model):
-        before, self.weight = self.weight, model[0].layer1.weight.detach().clone()
-        return 0.0 if before is None else (self.weight - before).norm().item()
-
-    def state_dict(self):
-        return {"weight": self.weight}
-
-    def load_state_dict(self, state):
-        self.weight = state["weight"]
-
-def run(folder):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 6, generator=generator)
-    y = (x[:, 0] > 0).long()
-    model = nn.Sequential(mlp((6, 8)), nn.Dropout(0.3), mlp((8, 2)))
-    measure = [Measurement("drift", Drift())]
-    recorder = Recorder(folder, every="3it", probe=x, measure=measure)
-    train(model, nn.CrossEntropyLoss(), (x, y), epochs=30, lr=0.05, momentum=0.9, batch_size=16,
-          recorder=recorder, test=(x, y))
-    recorder.close()
-
-def fork(folder):
-    pid = os.fork()
-    if pid == 0:
-        run(folder)
-        os._exit(0)
-    return pid
-
-torch.optim.SGD(nn.Linear(1, 1).parameters())  # imports what the children need, once
-whole, killed = sys.argv[1:3]
-begin = time.perf_counter()
-os.waitpid(fork(whole), 0)
-duration = time.perf_counter() - begin
-rng, kills, number = random.Random(7), 0, 0
-while kills < 20:
-    pid = fork(f"{killed}/{number}")
-    time.sleep(rng.uniform(0.0, duration / 6))
-    os.kill(pid, signal.SIGKILL)
-    if os.WIFSIGNALED(os.waitpid(pid, 0)[1]):
-        kills += 1
-    else:  # it had come to its end: begin another run
-        number += 1
-print("killed", kills)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(fork(f"{killed}/{number}"), 0)[1]))
-"""
 
 
 def assert_same(one: Path, two: Path) -> Trajectory:
@@ -79,19 +20,6 @@ def assert_same(one: Path, two: Path) -> Trajectory:
     np.testing.assert_array_equal(first.predictions(), second.predictions())
     np.testing.assert_array_equal(first.metrics().to_numpy(), second.metrics().to_numpy())
     return first
-
-
-def test_killed_twenty_times_at_random_moments(tmp_path):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-c", RUN, str(tmp_path / "whole"), str(tmp_path / "killed")]
-    done = subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "killed 20" in done.stdout
-    for folder in (tmp_path / "killed").iterdir():
-        trajectory = assert_same(tmp_path / "whole", folder)
-        assert trajectory.steps[-1] == 120 and len(trajectory) == 41
 
 
 class Killed(Exception):

@@ -15,7 +15,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
-from hyperribbon.core.store import ensure_folder
+from hyperribbon.core.store import ensure_folder, make_folder
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training.cadence import Budget, Cadence, Overhead
 from hyperribbon.training.contents import Contents
@@ -160,7 +160,7 @@ class Recorder:
         self._loggers = [make_logger(t, self.folder, step or 0) for t in self._targets]
         if fresh:
             if self._resumable:
-                self._initial_path.parent.mkdir(exist_ok=True)
+                make_folder(self._initial_path.parent)
                 save_parts(self._initial_path, {"model": model})
             self._position = (step or 0, None if step else 0.0)
             self._write(strict=True)
