@@ -432,6 +432,20 @@ def test_a_state_that_is_damaged_or_carries_code_is_refused(tmp_path):
     assert len(Trajectory.open(tmp_path / "a").weights(1)) == 2
 
 
+def test_a_state_of_another_model_or_kind_is_refused(tmp_path):
+    with Recorder(tmp_path / "a", every="1it") as recorder:
+        recorder.attach(mlp((4, 2)))
+        recorder.step()
+    with pytest.raises(ArgumentError, match=r"does not fit it.*size mismatch"):
+        Recorder(tmp_path / "a").attach(mlp((5, 2)))
+    for name in ("step-1.pt", "initial.pt"):
+        torch.save({"w": torch.ones(2)}, tmp_path / "a" / "state" / name)
+    with pytest.raises(ArgumentError, match="holds no state of a run"):
+        Recorder(tmp_path / "a").attach(mlp((4, 2)))
+    with pytest.raises(ArgumentError, match="holds no state of a run"):
+        Recorder(tmp_path / "a").initial_state()
+
+
 def test_arguments_are_checked(tmp_path):
     for every in ("often", "0ep", "1.5it", 3):
         with pytest.raises(ArgumentError, match="every="):

@@ -22,7 +22,7 @@ from hyperribbon.training.contents import Contents
 from hyperribbon.training.evaluation import Probe
 from hyperribbon.training.loggers import LogTarget, ScalarLogger, make_logger
 from hyperribbon.training.measurements import Measurement, check_name
-from hyperribbon.training.resuming import Stateful, load_parts, save_parts
+from hyperribbon.training.resuming import Stateful, load_parts, read_parts, save_parts
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -253,7 +253,7 @@ class Recorder:
 
     def initial_state(self) -> dict[str, torch.Tensor]:
         """Return the model's state dict at the beginning of the run."""
-        return torch.load(self._initial_path, weights_only=True)["parts"]["model"]
+        return read_parts(self._initial_path)["parts"]["model"]
 
     def lightning_callback(self) -> Callback:
         """Return a Lightning callback that records with this recorder."""

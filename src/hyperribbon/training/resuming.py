@@ -13,7 +13,7 @@ from hyperribbon.core.states import refusal
 from hyperribbon.core.store import writing
 from hyperribbon.training.measurements import random_state, set_random_state
 
-__all__ = ["Stateful", "load_parts", "save_parts"]
+__all__ = ["Stateful", "load_parts", "read_parts", "save_parts"]
 
 
 @runtime_checkable
@@ -56,7 +56,7 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
     """Put back the state of every part and of the random generators; return the notes.
 
     Raises:
-        ArgumentError: There is no such state, it is damaged or would run code, or it has other
+        ArgumentError: There is no such state, it is damaged or would run code, or it is of other
             parts.
     """
     if not path.is_file():
@@ -66,16 +66,7 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
             "its last record has no state to go on from",
             "Choose another folder, or resume by other means and call attach(step=...).",
         )
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
-        raise ArgumentError(
-            "folder",
-            str(path),
-            "the state to go on from is damaged, or loading it would run code that it carries "
-            f"({refusal(error)})",
-            "Begin again in another folder; the records in this one can still be read.",
-        ) from None
+    content = read_parts(path)
     if content["parts"].keys() != parts.keys():
         raise ArgumentError(
             "parts",
@@ -84,6 +75,35 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
             "Attach the same model, optimiser and other parts as before.",
         )
     for name, part in parts.items():
-        part.load_state_dict(content["parts"][name])
+        try:
+            part.load_state_dict(content["parts"][name])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                "parts",
+                name,
+                f"the stored state does not fit it ({' '.join(str(error).split())[:200]})",
+                "Attach the same model, optimiser and other parts as before.",
+            ) from None
     set_random_state(content["random"])
     return content["notes"]
+
+
+def read_parts(path: Path) -> dict[str, Any]:
+    """Return what `save_parts` wrote: parts, random states and notes.
+
+    Raises:
+        ArgumentError: It is damaged, of another kind, or loading it would run code.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict) or not {"parts", "random", "notes"} <= content.keys():
+            raise ValueError("it holds no state of a run")
+        return content
+    except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
+        raise ArgumentError(
+            "folder",
+            str(path),
+            "the state to go on from is damaged, or loading it would run code that it carries "
+            f"({refusal(error)})",
+            "Begin again in another folder; the records in this one can still be read.",
+        ) from None
