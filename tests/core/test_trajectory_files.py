@@ -1,5 +1,6 @@
 """The files of a trajectory: damage is said, nothing outside the folder is touched."""
 
+import contextlib
 import json
 import os
 import re
@@ -85,6 +86,67 @@ def test_a_linked_folder_of_weights_is_not_cleaned(tmp_path):
     (folder / "weights").symlink_to(tmp_path / "models")
     trajectory.append(1)
     assert (tmp_path / "models" / "123.safetensors").read_text() == "dear"
+
+
+@pytest.mark.parametrize("name", ["records", "metrics", "weights", "state"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_links_to_folders_elsewhere_are_not_written_through(tmp_path, name, version):
+    """Somebody else's run, made part of a folder by a link, stays as it is."""
+    theirs, folder = tmp_path / "theirs", tmp_path / "run"
+    shutil.copytree(FORMAT1, folder)
+    shutil.copytree(FORMAT1, theirs)
+    if version == 2:
+        for place in (folder, theirs):
+            drive(place, 5)
+        name = "records-2" if name == "records" else name
+    before = {path: path.read_bytes() for path in theirs.rglob("*") if path.is_file()}
+    if (folder / name).exists():
+        shutil.rmtree(folder / name)
+    (folder / name).symlink_to(theirs / name)
+    for action in (
+        lambda: drive(folder, 9),
+        lambda: Trajectory.open(folder).append(50, weights={"w": torch.ones(2)}),
+        lambda: Trajectory.open(folder).truncate(0),
+    ):
+        with contextlib.suppress(ArgumentError):
+            action()
+    assert before == {path: path.read_bytes() for path in theirs.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": 2**70},
+        {"step": "1"},
+        {"step": True},
+        {"step": 0},
+        {"index": 7},
+        {"epoch": []},
+        {"metrics": "loss"},
+        {"metrics": [3]},
+        {"metrics": ["loss", "speed"]},
+        {"numbers": []},
+        {"numbers": {"loss": "1"}},
+        {"arrays": {}},
+        {"arrays": {"predictions": ["|O", [3, 2], "x"]}},
+        {"arrays": {"predictions": ["<f4", [3.0, 2], "x"]}},
+        {"arrays": {"predictions": ["<f4", [-3, -2], "x"]}},
+        {"arrays": {"predictions": ["<f4", [2**62, 2**62], "x"]}},
+        {"arrays": {"predictions": ["<f4,<f8", [3], "x"]}},
+        {"arrays": [1]},
+    ],
+)
+def test_a_hostile_record_with_right_checksums_is_refused(tmp_path, change):
+    fill(tmp_path, [0, 1])
+    rewrite(tmp_path, lambda content: content | change)
+    try:
+        trajectory = Trajectory.open(tmp_path)
+        for name in ("loss", "top", "speed"):
+            trajectory.metric(name)
+        trajectory.predictions()
+    except ArgumentError:
+        return
+    assert_whole(trajectory, [0])
 
 
 def test_stored_names():

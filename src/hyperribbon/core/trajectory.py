@@ -188,9 +188,10 @@ class Trajectory:
             file = digest = None
             if weights is not None:
                 file = f"weights/{int(step):09d}.safetensors"
-                make_folder(self.folder / "weights")
-                save_state(self.folder / file, weights)
-                digest = file_digest(self.folder / file)
+                path = stored_path(self.folder, file)
+                make_folder(path.parent)
+                save_state(path, weights)
+                digest = file_digest(path)
             is_array = {name: name == "predictions" or row.ndim > 0 for name, row in rows.items()}
             content = {
                 "step": int(step),
@@ -339,7 +340,10 @@ def _as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
         )
     except (KeyError, TypeError) as error:
         raise damaged(folder, f"record {index} cannot be read ({error!r})") from None
-    plain = type(record.step) is int and all(isinstance(name, str) for name in record.metrics)
-    if not plain or not isinstance(epoch, float | int | None):
+    is_step = type(record.step) is int and abs(record.step) < 2**63
+    are_names = isinstance(content["metrics"], list) and all(
+        isinstance(name, str) for name in record.metrics
+    )
+    if not is_step or not are_names or not isinstance(epoch, float | int | None):
         raise damaged(folder, f"record {index} cannot be read")
     return record

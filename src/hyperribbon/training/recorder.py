@@ -15,7 +15,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
-from hyperribbon.core.store import ensure_folder, make_folder
+from hyperribbon.core.store import ensure_folder, make_folder, stored_path
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training.cadence import Budget, Cadence, Overhead
 from hyperribbon.training.contents import Contents
@@ -141,6 +141,7 @@ class Recorder:
         self._model = model
         self._parts = {"model": model, **({"optimizer": optimizer} if optimizer else {}), **parts}
         self._resumable = step is None
+        stored_path(self.folder, "state/initial.pt")  # old states are removed there, not elsewhere
         if step == 0 and len(self.trajectory):
             raise ArgumentError(
                 "folder",

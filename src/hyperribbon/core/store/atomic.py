@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ __all__ = [
     "write_json",
     "write_text",
 ]
+
+
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
 
 
 @contextmanager
@@ -64,7 +68,7 @@ def clear_leftovers(folder: Path, *, remove: bool = True) -> list[Path]:
     """
     found = []
     for path in folder.glob(".*.tmp"):
-        if path.is_symlink() or not path.is_file():
+        if path.is_symlink() or not path.is_file() or not _TEMPORARY.fullmatch(path.name):
             continue
         try:
             handle = os.open(path, os.O_RDWR)

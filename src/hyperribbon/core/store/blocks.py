@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ _MOST_BYTES = 32 * 2**20
 _LONGEST_LINE = 64 * 2**20
 _BEGINNING = b'{"index": '
 _KINDS = "biufc"
+_KIND = re.compile(rf"[<>|][{_KINDS}]\d+")
 
 
 @dataclass(frozen=True)
@@ -323,14 +325,16 @@ def _parse(block: Path, start: int, line: bytes, size: int) -> Frame | None:
         content = json.loads(text)
         arrays, place = {}, start + len(line)
         for name, (kind, shape, checksum) in content.pop("arrays").items():
-            dtype = np.dtype(str(kind))
-            if dtype.kind not in _KINDS or min(shape, default=0) < 0:
+            is_shape = all(type(length) is int and length >= 0 for length in shape)
+            if not is_shape or not _KIND.fullmatch(kind):
                 return None
+            dtype = np.dtype(kind)
             arrays[name] = (dtype, tuple(shape), checksum, place)
             place += _size(dtype, shape)
         content["predictions"] = "predictions" in arrays
-        is_record = type(content["index"]) is int
-    except (ValueError, TypeError, KeyError, AttributeError):
+        numbers = content.get("numbers", {}).values()
+        is_record = type(content["index"]) is int and all(type(n) is float for n in numbers)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     if not is_record or place + 1 > size:
         return None

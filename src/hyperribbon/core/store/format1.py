@@ -79,8 +79,10 @@ class FirstFormat:
 
 def leftovers_of_format1(folder: Path) -> list[Path]:
     """Return the files and folders that only format 1 has."""
-    found = [*(folder / "records").glob("[0-9]*.json"), *(folder / "metrics").glob("*.zarr")]
-    found += [folder / "predictions.zarr"]
+    found = [folder / "predictions.zarr"]
+    for name, pattern in (("records", "[0-9]*.json"), ("metrics", "*.zarr")):
+        if not (folder / name).is_symlink():
+            found += (folder / name).glob(pattern)
     return [path for path in found if path.exists() and not path.is_symlink()]
 
 

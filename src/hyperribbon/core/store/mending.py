@@ -28,6 +28,7 @@ from hyperribbon.core.store.records import (
     exclusively,
     is_record_folder,
     read_header,
+    records_folder,
     replace_records,
 )
 
@@ -137,7 +138,7 @@ def mend(found: Examined) -> list[Finding]:
                 if found.tail is not None:
                     with open(found.tail.block, "r+b") as file:
                         file.truncate(found.tail.start)
-                clean(folder, BlockLog(stored_path(folder, read_header(folder)["records"])))
+                clean(folder, BlockLog(records_folder(folder, read_header(folder))))
     finally:
         recorder.release()
     done = {"damage": "set aside; the rest is kept", "leftover": "removed", "note": ""}
@@ -163,9 +164,9 @@ def _records_folder(found: Examined) -> Path | None:
     folder = found.folder
     try:
         header = read_header(folder)
-        return None if header["version"] == 1 else stored_path(folder, header["records"])
+        return None if header["version"] == 1 else records_folder(folder, header)
     except ArgumentError as error:
-        if "newer hyperribbon" in error.reason:
+        if "newer hyperribbon" in error.reason or "outside" in error.reason:
             raise
         found._add(folder / HEADER, error.reason.removeprefix("it is damaged: "))
     candidates = [path for path in folder.glob("records*") if is_record_folder(path.name)]

@@ -40,6 +40,7 @@ __all__ = [
     "migrate",
     "open_records",
     "read_header",
+    "records_folder",
     "replace_records",
 ]
 
@@ -57,7 +58,7 @@ def begin_records(folder: Path) -> BlockLog:
     if block_files(folder / "records"):
         raise damaged(folder, f"{HEADER} is missing")
     for name in ("records", "weights"):
-        make_folder(folder / name)
+        make_folder(stored_path(folder, f"{name}/file").parent)
     _write_header(folder, "records")
     return BlockLog(folder / "records")
 
@@ -97,7 +98,16 @@ def open_records(folder: Path) -> Records:
     header = read_header(folder)
     if header["version"] == 1:
         return FirstFormat(folder)
-    return BlockLog(stored_path(folder, header["records"]))
+    return BlockLog(records_folder(folder, header))
+
+
+def records_folder(folder: Path, header: dict[str, Any]) -> Path:
+    """Return the folder of the records.
+
+    Raises:
+        ArgumentError: It is a link to a place outside the trajectory.
+    """
+    return stored_path(folder, f"{header['records']}/block").parent
 
 
 @contextmanager
