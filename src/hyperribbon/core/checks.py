@@ -18,6 +18,7 @@ __all__ = [
     "check_fraction",
     "check_positive",
     "check_positive_int",
+    "check_real",
 ]
 
 Array = TypeVar("Array", np.ndarray, torch.Tensor)
@@ -82,10 +83,18 @@ def _short(value: Any, limit: int = 80) -> str:
 
 def check_choice(argument: str, value: str, choices: Collection[str]) -> str:
     """Return `value` if it is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(repr(c) for c in choices)
         raise ArgumentError(argument, value, "it is not a known choice", f"Use one of {listed}.")
     return value
+
+
+def check_real(argument: str, value: float) -> float:
+    """Return `value` as a float if it is a finite number."""
+    number = _as_number(argument, value)
+    if not np.isfinite(number):
+        raise ArgumentError(argument, value, "it is not finite", "Give a finite number.")
+    return number
 
 
 def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
@@ -176,6 +185,8 @@ def check_array(
 
 def _as_number(argument: str, value: Any) -> float:
     try:
+        if np.ndim(value):
+            raise TypeError
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ArgumentError(argument, value, "it is not a number", "Give a number.") from None

@@ -7,9 +7,12 @@ from itertools import accumulate
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, instance, matrices, numbers, row
 from hyperribbon.core.checks import ArgumentError, check_finite
 
 __all__ = ["chain_products", "check_chain", "check_widths", "sample_balanced_weights"]
+
+_generator = instance(np.random.Generator, "Give np.random.default_rng(seed).")
 
 
 def check_chain(weights: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -49,6 +52,7 @@ def check_widths(widths: Sequence[int]) -> list[int]:
     return [int(width) for width in values]
 
 
+@checked(weights=matrices)
 def chain_products(weights: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     r"""Return the products before and after each layer.
 
@@ -63,6 +67,7 @@ def chain_products(weights: Sequence[np.ndarray]) -> tuple[list[np.ndarray], lis
     return [first, *before], [*reversed(after), last]
 
 
+@checked(widths=row, singular_values=numbers, generator=_generator)
 def sample_balanced_weights(
     widths: Sequence[int],
     singular_values: float | Sequence[float] | np.ndarray,

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.checks import ArgumentError, check_array
 from hyperribbon.core.linear_chain import check_chain
 
 __all__ = ["Moments", "ReducedChain", "check_labels", "check_moments", "reduce_chain"]
@@ -82,14 +82,12 @@ def check_labels(X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         ArgumentError: Not matrices, different numbers of samples, none, or NaN.
     """
-    X, Y = (np.asarray(matrix, dtype=np.float64) for matrix in (X, Y))
-    if X.ndim != 2 or 0 in X.shape:
-        raise ArgumentError("X", X, "it must be a matrix (d0, n)", "Put each sample in a column.")
-    if Y.ndim != 2 or Y.shape[1] != X.shape[1]:
-        raise ArgumentError(
-            "Y", Y, f"it must be a matrix (dL, {X.shape[1]})", "Put each sample in a column."
-        )
-    return check_finite("X", X), check_finite("Y", Y)
+    way_out = "Put each sample in a column."
+    X = check_array("X", X, ndim=2, way_out=way_out)
+    Y = check_array("Y", Y, ndim=2, way_out=way_out)
+    if Y.shape[1] != X.shape[1]:
+        raise ArgumentError("Y", Y, f"it must be a matrix (dL, {X.shape[1]})", way_out)
+    return X, Y
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ class Mask(Mapping[str, torch.Tensor]):
     """
 
     def __init__(self, entries: Mapping[str, torch.Tensor]) -> None:
+        if not isinstance(entries, Mapping):
+            raise ArgumentError(
+                "entries", entries, "it is no dict", "Give boolean tensors by parameter name."
+            )
         for name, entry in entries.items():
             if not isinstance(entry, torch.Tensor) or entry.dtype != torch.bool:
                 raise ArgumentError(

@@ -9,7 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_array,
+    check_choice,
+    check_positive,
+    check_positive_int,
+)
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.tiles import PRECISIONS, sum_logs
 
@@ -135,7 +141,11 @@ def bhattacharyya(
 
 
 def _models(name: str, given: Any) -> np.ndarray:
-    array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu().numpy()
+    array = given if isinstance(given, np.ndarray) else check_array(name, given, empty=True)
+    if array.dtype.kind not in "biuf":
+        raise ArgumentError(name, array, "it holds no real numbers", "Give probabilities.")
     if array.ndim != 3 or 0 in array.shape:
         raise ArgumentError(
             name, array, "models are rows of predictions", "Give (models, samples, classes)."

@@ -6,11 +6,17 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
-import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive_int
+from hyperribbon.core.boundary import checked, matrix, row, square
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_array,
+    check_choice,
+    check_finite,
+    check_positive_int,
+)
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.landmarks import share_of_stress, stress_of_all
 from hyperribbon.manifold.predictions import open_models
@@ -106,6 +112,12 @@ class InPCA(TransformerMixin, BaseEstimator):
         """
         check_choice("metric", self.metric, ("bhattacharyya", "precomputed"))
         models = open_models(X)
+        wanted = 2 if self.metric == "precomputed" else 3
+        if len(models.shape) != wanted or 0 in models.shape:
+            shape = "(models, models)" if wanted == 2 else "(models, samples, classes)"
+            raise ArgumentError(
+                "X", models, f"it must be an array {shape} that is not empty", f"Give {shape}."
+            )
         chosen = self._choose(models.shape[0])
         weights = _weights(sample_weight, models.shape[0])[chosen]
         weights = weights * (len(chosen) / weights.sum())
@@ -299,6 +311,7 @@ class PCA(TransformerMixin, BaseEstimator):
         return (_flat(X) - self.mean_) @ self.components_.T
 
 
+@checked(distances=square, embedding=matrix, time_like=row)
 def explained_stress(
     distances: np.ndarray, embedding: np.ndarray, time_like: np.ndarray
 ) -> np.ndarray:
@@ -314,7 +327,6 @@ def explained_stress(
         embedding: (m, k), their coordinates.
         time_like: (k,), which coordinates count negatively.
     """
-    check_finite("distances", np.asarray(distances, dtype=float))
     rows = distances - distances.mean(axis=1, keepdims=True)
     W = -(rows - rows.mean(axis=0)) / 2
     X = embedding - embedding.mean(axis=0)
@@ -322,18 +334,25 @@ def explained_stress(
     along = J * np.einsum("ik,ij,jk->k", X, W, X, optimize=True)
     overlap = J[:, None] * J * (X.T @ X) ** 2
     norm = (W**2).sum()
+    if norm == 0:
+        raise ArgumentError(
+            "distances", distances, "all points are the same", "Give some that differ."
+        )
     sizes = np.arange(1, X.shape[1] + 1)
     left = np.array([norm - 2 * along[:k].sum() + overlap[:k, :k].sum() for k in sizes])
-    return 1 - np.sqrt(np.clip(left, 0, None) / (norm or np.nan))
+    return 1 - np.sqrt(np.clip(left, 0, None) / norm)
 
 
 def _landmark_indices(given: Any, count: int) -> np.ndarray:
     """Return the indices that a mask or a list of indices chooses."""
-    chosen = np.asarray(given)
-    if chosen.dtype == bool and chosen.shape == (count,):
-        chosen = np.flatnonzero(chosen)
-    whole = chosen.ndim == 1 and chosen.size and np.issubdtype(chosen.dtype, np.integer)
-    if not whole or chosen.min() < 0 or chosen.max() >= count or len(set(chosen)) < len(chosen):
+    found = check_array("landmarks", given)
+    chosen = found.astype(int)
+    if np.asarray(given).dtype == bool and found.shape == (count,):
+        chosen = np.flatnonzero(found)
+    elif found.ndim != 1 or (chosen != found).any() or np.asarray(given).dtype == bool:
+        chosen = np.zeros(0, dtype=int)
+    inside = ((chosen >= 0) & (chosen < count)).all()
+    if not chosen.size or not inside or len(set(chosen)) < len(chosen):
         raise ArgumentError(
             "landmarks",
             given,
@@ -341,10 +360,6 @@ def _landmark_indices(given: Any, count: int) -> np.ndarray:
             f"Give a number, different indices from 0 to {count - 1}, or {count} booleans.",
         )
     return chosen
-
-
-def _as_array(X: Any) -> np.ndarray:
-    return X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
 
 
 def _take(models: Any, chosen: np.ndarray) -> np.ndarray:
@@ -357,7 +372,7 @@ def _take(models: Any, chosen: np.ndarray) -> np.ndarray:
 
 
 def _flat(X: Any) -> np.ndarray:
-    array = check_finite("X", _as_array(X).astype(float))
+    array = check_array("X", X)
     if array.ndim < 2:
         raise ArgumentError("X", array, "models are rows", "Give (models, ...).")
     return array.reshape(len(array), -1)
@@ -366,7 +381,7 @@ def _flat(X: Any) -> np.ndarray:
 def _weights(given: np.ndarray | None, count: int) -> np.ndarray:
     if given is None:
         return np.ones(count)
-    weights = check_finite("sample_weight", np.asarray(given, dtype=float))
+    weights = check_array("sample_weight", given)
     if weights.shape != (count,) or (weights < 0).any() or not weights.any():
         raise ArgumentError(
             "sample_weight", weights, f"there are {count} models", "Give one weight ≥ 0 for each."

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_array
 from hyperribbon.core.trajectory import Trajectory
 
 __all__ = ["Predictions", "open_models"]
@@ -32,8 +32,22 @@ def open_models(X: Any) -> Any:
 
         if not Path(X).exists():
             raise ArgumentError("X", str(X), "there is no such file", "Give a zarr array's path.")
-        return zarr.open_array(str(X), mode="r")
-    return X if hasattr(X, "shape") else np.asarray(X)
+        try:
+            return zarr.open_array(str(X), mode="r")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                "X", str(X), f"it is no zarr array ({error})", "Give a zarr array's path."
+            ) from None
+    if hasattr(X, "shape") and not isinstance(X, np.ndarray | np.generic):
+        return X
+    return check_array("X", X) if not isinstance(X, np.ndarray) else _numeric(X)
+
+
+def _numeric(X: np.ndarray) -> np.ndarray:
+    """Return an array as it is, if it holds real numbers."""
+    if X.dtype.kind not in "biuf":
+        raise ArgumentError("X", X, "it holds no real numbers", "Give numbers.")
+    return X
 
 
 class _Recorded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed
+from hyperribbon.core.boundary import function
 from hyperribbon.core.checks import check_positive, check_positive_int
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
@@ -101,7 +102,8 @@ def layer_criticality(
         ArgumentError: A layer does not exist, or the states do not belong together.
     """
     check_positive("tolerance", tolerance)
-    check_positive_int("draws", draws)
+    check_positive_int("draws", draws, maximum=10**6)
+    function("metric", metric)
     if initial is None:
         raise ArgumentError(
             "initial",
@@ -181,7 +183,7 @@ def _blocks(
             owners.setdefault(layer_of(name), []).append(name)
         return owners
     blocks = {}
-    for layer in layers:
+    for layer in layers if isinstance(layers, Iterable) else [layers]:
         below = [name for name in names if name == layer or name.startswith(f"{layer}.")]
         if not below:
             owners_listed = ", ".join(dict.fromkeys(layer_of(name) for name in names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.checks import check_choice, check_positive_int
 from hyperribbon.subnetworks.kernels import vectorisable_attention
-from hyperribbon.subnetworks.states import State, state_of
+from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
 
 __all__ = ["Metric", "evaluate", "metric_of"]
 
@@ -51,7 +51,10 @@ def evaluate(
         ArgumentError: A state does not fit the model, or the model cannot be vectorised.
     """
     score = _measure(measure)
-    inputs, targets = data
+    inputs, targets = check_data(data)
+    check_module("model", model)
+    if isinstance(states, Mapping) or not isinstance(states, Iterable):
+        raise ArgumentError("states", states, "it is not a list of states", "Give a list.")
     plain = [state_of("states", state) for state in states]
     if not plain:
         raise ArgumentError("states", states, "there is nothing to evaluate", "Give states.")
@@ -59,7 +62,7 @@ def evaluate(
     plain = _tensors_of(network, plain)
     if together is None:
         together = max(1, min(16, _MEMORY_BYTES // _bytes_per_state(plain[0], inputs)))
-    check_positive_int("together", together)
+    together = check_positive_int("together", together, maximum=10**6)
     values = torch.empty(len(plain), len(targets), dtype=torch.float32, device=inputs.device)
     with torch.no_grad(), vectorisable_attention():
         for start in range(0, len(plain), together):

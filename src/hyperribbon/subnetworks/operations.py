@@ -114,7 +114,7 @@ def redraw(
     if callable(initializer):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive_seed(seed, "redraw"))
-            return state_of("initializer", initializer(seed))
+            return state_of("initializer(seed)", initializer(seed))
     generator = torch_generator(seed, "redraw")
     fresh = {}
     for name, tensor in state_of("initializer", initializer).items():

@@ -49,6 +49,9 @@ def overlap_ratio(first: Mask, second: Mask) -> Overlap:
     Raises:
         ArgumentError: The masks cover different parameters, or the first is empty.
     """
+    for argument, mask in (("first", first), ("second", second)):
+        if not isinstance(mask, Mask):
+            raise ArgumentError(argument, mask, "it is not a Mask", "Build one with hr.select.")
     if first.keys() != second.keys():
         raise ArgumentError(
             "second",

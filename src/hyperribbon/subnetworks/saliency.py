@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from hyperribbon.core import ArgumentError
+from hyperribbon.core.boundary import function
 from hyperribbon.subnetworks.kernels import vectorisable_attention
+from hyperribbon.subnetworks.states import check_data, check_module
 
 __all__ = ["fisher_saliency", "gradient_saliency"]
 
@@ -35,8 +36,9 @@ def gradient_saliency(
     Returns:
         Scores by parameter name, for the argument `criterion` of `select`.
     """
+    function("loss", loss)
     network, parameters = _frozen(model)
-    inputs, targets = _checked(data)
+    inputs, targets = check_data(data)
 
     def total(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return loss(functional_call(network, values, (x,)), y) * len(y)
@@ -71,8 +73,9 @@ def fisher_saliency(
     Returns:
         Scores by parameter name, for the argument `criterion` of `select`.
     """
+    function("loss", loss)
     network, parameters = _frozen(model)
-    inputs, targets = _checked(data)
+    inputs, targets = check_data(data)
 
     def single(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return loss(functional_call(network, values, (x[None],)), y[None])
@@ -92,17 +95,5 @@ def fisher_saliency(
 
 
 def _frozen(model: nn.Module) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    network = copy.deepcopy(model).requires_grad_(False).eval()
+    network = copy.deepcopy(check_module("model", model)).requires_grad_(False).eval()
     return network, {name: value.detach() for name, value in network.named_parameters()}
-
-
-def _checked(data: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs, targets = data
-    if len(inputs) != len(targets) or not len(targets):
-        raise ArgumentError(
-            "data",
-            (len(inputs), len(targets)),
-            "inputs and targets must be as many, and at least one",
-            "Give a pair of tensors with one row a sample.",
-        )
-    return inputs, targets

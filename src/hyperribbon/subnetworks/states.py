@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -69,6 +70,32 @@ def check_same_architecture(final: State, initial: State, names: list[str]) -> N
                 f"parameter {name!r} has shape {tuple(final[name].shape)} in the final state",
                 "Give the initial state of the same architecture.",
             )
+
+
+def check_data(data: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs and targets, if they are two tensors with a row a sample."""
+    is_pair = isinstance(data, Iterable) and not isinstance(data, torch.Tensor | str | Mapping)
+    pair = tuple(data) if is_pair else ()
+    if len(pair) != 2 or not all(isinstance(part, torch.Tensor) and part.ndim for part in pair):
+        raise ArgumentError(
+            "data", data, "it is not a pair of tensors", "Give (inputs, targets), a row a sample."
+        )
+    inputs, targets = cast(tuple[torch.Tensor, torch.Tensor], pair)
+    if len(inputs) != len(targets) or not len(targets):
+        raise ArgumentError(
+            "data",
+            (len(inputs), len(targets)),
+            "inputs and targets must be as many, and at least one",
+            "Give a pair of tensors with one row a sample.",
+        )
+    return inputs, targets
+
+
+def check_module(argument: str, model: Any) -> nn.Module:
+    """Return a model, if it is one."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(argument, model, "it is not a torch.nn.Module", "Give the model.")
+    return model
 
 
 def check_mask(mask: Mask, state: State) -> None:
@@ -139,8 +166,8 @@ def eligible_names(
     elif callable(params):
         chosen = [name for name, tensor in eligible.items() if params(name, tensor)]
     else:
-        wanted = list(params)
-        unknown = [name for name in wanted if name not in state]
+        wanted = list(params) if isinstance(params, Iterable) else [params]
+        unknown = [name for name in wanted if not isinstance(name, str) or name not in state]
         if unknown:
             raise ArgumentError(
                 "params", unknown, "the state has no parameter of that name", _names_of(state)
@@ -153,9 +180,7 @@ def eligible_names(
 
 def _trained_of_module(module: nn.Module, frozen: bool) -> set[str]:
     """Return the parameters that require a gradient; all where none does, or frozen ones count."""
-    if not isinstance(module, nn.Module):
-        raise ArgumentError("model", module, "it is not a module", "Give the model of the state.")
-    parameters = dict(module.named_parameters())
+    parameters = dict(check_module("model", module).named_parameters())
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     chosen = parameters if frozen else trained or parameters
     return {name.removesuffix("_orig") for name in chosen}

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter
-from hyperribbon.core.checks import check_choice
+from hyperribbon.core.checks import check_array, check_choice
 from hyperribbon.subnetworks.evaluation import Measure, evaluate
 from hyperribbon.subnetworks.operations import prune, reinitialize
 from hyperribbon.subnetworks.selection import Criterion, rank
-from hyperribbon.subnetworks.states import State, state_of
+from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
 
 __all__ = ["Sweep", "sweep"]
 
@@ -77,14 +77,17 @@ def sweep(
         ArgumentError: Not exactly one of `fractions` and `thresholds` is given, or as in `rank`.
     """
     check_choice("operation", operation, ("reinitialize", "prune"))
+    check_module("model", model)
+    check_data(data)
     settings = fractions if fractions is not None else thresholds
-    if settings is None or (fractions is None) == (thresholds is None) or not len(settings):
+    if settings is None or (fractions is None) == (thresholds is None):
         raise ArgumentError(
             "fractions",
             fractions,
             "exactly one of fractions and thresholds gives the points of the sweep",
             "Give fractions=[0.5, 0.8] or thresholds=[0.01, 0.05].",
         )
+    settings = check_array("fractions" if thresholds is None else "thresholds", settings, ndim=1)
     ranking = rank(
         final,
         initial,
@@ -98,12 +101,12 @@ def sweep(
     )
     masks = [
         ranking.select(setting) if fractions is not None else ranking.between(0.0, setting)
-        for setting in settings
+        for setting in settings.tolist()
     ]
     values = _evaluate_masks(model, final, initial, masks, data, operation, measure)
     count = values.shape[1]
     return Sweep(
-        settings=torch.tensor([float(setting) for setting in settings], dtype=torch.float64),
+        settings=torch.from_numpy(settings),
         fractions=torch.tensor([mask.fraction for mask in masks], dtype=torch.float64),
         values=values.mean(1),
         stderr=values.std(1, correction=1 if count > 1 else 0) / count**0.5,

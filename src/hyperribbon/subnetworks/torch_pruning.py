@@ -24,6 +24,7 @@ def from_torch_prune(source: nn.Module | State) -> Mask:
     Raises:
         ArgumentError: Nothing has been pruned there.
     """
+    state_of("source", source)
     named = source.state_dict() if isinstance(source, nn.Module) else source
     pruned = {
         name.removesuffix("_mask"): tensor == 0

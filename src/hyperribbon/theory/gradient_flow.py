@@ -5,11 +5,13 @@ Implements the optimisation theory of chapter 2 of [subnetworks].
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 from scipy.integrate import solve_ivp
 
+from hyperribbon.core.boundary import checked, count, function, number, positive, row, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_positive
 
 __all__ = [
@@ -22,14 +24,17 @@ __all__ = [
 ]
 
 Vector = np.ndarray
+_MOST = 100_000
 
 
+@checked(step=positive, momentum=zero_or_more)
 def effective_step(step: float, momentum: float = 0.0) -> float:
     """Return the time that one step of heavy-ball descent advances the flow, h / (1 − μ)."""
     check_positive("step", step)
     return step / (1.0 - _checked_momentum(momentum))
 
 
+@checked(step=positive, momentum=zero_or_more)
 def regularisation_coefficient(step: float, momentum: float = 0.0) -> float:
     r"""Return the coefficient c of the loss that descent really follows.
 
@@ -46,6 +51,7 @@ def regularisation_coefficient(step: float, momentum: float = 0.0) -> float:
     return effective_step(step, mu) * (1.0 + mu) / (4.0 * (1.0 - mu))
 
 
+@checked(gradient=function, hessian_product=function, coefficient=number)
 def modified_gradient(
     gradient: Callable[[Vector], Vector],
     hessian_product: Callable[[Vector, Vector], Vector],
@@ -66,6 +72,7 @@ def modified_gradient(
     return modified
 
 
+@checked(gradient=function, start=row, time=zero_or_more)
 def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Vector:
     r"""Return θ(time) of the gradient flow dθ/dt = −∇L(θ).
 
@@ -77,9 +84,18 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
         start: θ(0), one-dimensional.
         time: How far to go.
     """
-    check_positive("time", time, zero=True)
+    evaluations = itertools.count()
+
+    def move(_: float, theta: Vector) -> Vector:
+        if next(evaluations) >= _MOST:
+            raise ArgumentError(
+                "time", time, f"the flow is not there after {_MOST} gradients",
+                "Take a shorter time.",
+            )  # fmt: skip
+        return -gradient(theta)
+
     solution = solve_ivp(
-        lambda _, theta: -gradient(theta),
+        move,
         (0.0, time),
         np.asarray(start, dtype=float),
         method="DOP853",
@@ -96,6 +112,7 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
     return solution.y[:, -1]
 
 
+@checked(step=positive, batch=count, noise_variance=positive)
 def inverse_temperature(step: float, batch: int, noise_variance: float) -> float:
     r"""Return β of the stationary law P(θ) ∝ exp(−βL(θ)) of SGD with isotropic constant noise.
 
@@ -114,6 +131,9 @@ def inverse_temperature(step: float, batch: int, noise_variance: float) -> float
     return 2.0 * batch / (step * check_positive("noise_variance", noise_variance))
 
 
+@checked(
+    curvature=positive, step=positive, batch=count, noise_variance=positive, momentum=zero_or_more
+)
 def stationary_variance(
     curvature: float, step: float, batch: int, noise_variance: float, momentum: float = 0.0
 ) -> float:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, positive, row, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
 
 __all__ = [
@@ -94,6 +95,7 @@ class FisherStatistics:
         return self.leading
 
 
+@checked(variance=positive, covariance=zero_or_more)
 def activation_moments(
     activation: Activation, variance: float, covariance: float
 ) -> tuple[float, float, float, float]:
@@ -149,6 +151,7 @@ def activation_moments(
     )
 
 
+@checked(weight_variance=positive, bias_variance=zero_or_more, layers=count)
 def order_parameters(
     activation: Activation, weight_variance: float, bias_variance: float, layers: int
 ) -> OrderParameters:
@@ -178,6 +181,7 @@ def order_parameters(
     )
 
 
+@checked(weight_variance=positive, bias_variance=zero_or_more, ratios=row)
 def asymptotic_constants(
     activation: Activation,
     weight_variance: float,
@@ -216,6 +220,7 @@ def asymptotic_constants(
     return float(first), float(second)
 
 
+@checked(weight_variance=positive, bias_variance=zero_or_more, widths=row, samples=count)
 def fisher_statistics(
     activation: Activation,
     weight_variance: float,

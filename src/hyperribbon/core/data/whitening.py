@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, matrix, positive, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
 
 __all__ = ["Whitened", "whiten"]
@@ -30,6 +31,7 @@ class Whitened:
     scales: np.ndarray
 
 
+@checked(inputs=matrix, sigma_x=positive, cutoff=zero_or_more)
 def whiten(inputs: np.ndarray, sigma_x: float = 1.0, cutoff: float = 1e-10) -> Whitened:
     r"""Whiten inputs X (d, n) by the singular value decomposition.
 

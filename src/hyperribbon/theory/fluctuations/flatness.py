@@ -5,6 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hyperribbon.core.boundary import (
+    array,
+    checked,
+    count,
+    number,
+    numbers,
+    positive,
+    row,
+    zero_or_more,
+)
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 
 __all__ = [
@@ -19,6 +29,7 @@ __all__ = [
 ]
 
 
+@checked(D1=numbers, input_variance=positive, theta=number)
 def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: float) -> np.ndarray:
     """Return δL(θaᵢ) = ½σx²θ²D₁ᵢ for a step θ along mode aᵢ of W₂.
 
@@ -28,6 +39,7 @@ def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: f
     return 0.5 * check_positive("input_variance", input_variance) * theta**2 * np.asarray(D1, float)
 
 
+@checked(D2=zero_or_more, input_variance=positive, theta=number, inputs=count, modes=count)
 def loss_along_first_layer_modes(
     D2: float, input_variance: float, theta: float, inputs: int, modes: int
 ) -> np.ndarray:
@@ -39,6 +51,7 @@ def loss_along_first_layer_modes(
     return np.where(np.arange(modes) < inputs, height, 0.0)
 
 
+@checked(D1=array, D2=positive)
 def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
     """Return the local exponent ψ = −d ln M₂₂/d ln F = 2·D₂/(D₁+D₂), flatness F ∝ D₁^(−1/2).
 
@@ -51,6 +64,7 @@ def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
     return 2 * D2 / (np.asarray(D1, dtype=np.float64) + D2)
 
 
+@checked(variances=row, curvatures=row)
 def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     """Return ψ of variance ∝ F^(−ψ), F = curvature^(−1/2), by least squares on logarithms.
 
@@ -75,6 +89,7 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     return float(2 * np.polyfit(np.log(curvatures[use]), np.log(variances[use]), 1)[0])
 
 
+@checked(t=array, rates=array, input_variance=positive)
 def mode_correlation(t: ArrayLike, rates: ArrayLike, input_variance: float) -> np.ndarray:
     """Return ⟨χ_k(t)χ_k(0)⟩/⟨χ_k²⟩ = e^(−σx²ω_k t), shape (times, modes).
 
@@ -83,6 +98,7 @@ def mode_correlation(t: ArrayLike, rates: ArrayLike, input_variance: float) -> n
     return np.exp(-check_positive("input_variance", input_variance) * np.multiply.outer(t, rates))
 
 
+@checked(t=array, rates=array, input_variance=positive, strength=zero_or_more, initial=array)
 def mode_variance(
     t: ArrayLike,
     rates: ArrayLike,
@@ -101,6 +117,13 @@ def mode_variance(
     return decay * np.asarray(initial) + strength / (2 * variance) * (1 - decay)
 
 
+@checked(
+    lr=positive,
+    batch_size=count,
+    input_variance=positive,
+    target_variance=zero_or_more,
+    inputs=count,
+)
 def drift_rates(
     lr: float, batch_size: int, input_variance: float, target_variance: float, inputs: int
 ) -> tuple[float, float]:
@@ -114,6 +137,7 @@ def drift_rates(
     return rate, rate * check_positive_int("inputs", inputs)
 
 
+@checked(lr=positive, batch_size=count, target_variance=zero_or_more, inputs=count, D2=positive)
 def stationarity_ratio(
     lr: float, batch_size: int, target_variance: float, inputs: int, D2: float
 ) -> float:

@@ -10,6 +10,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hyperribbon.core.boundary import (
+    array,
+    checked,
+    count,
+    matrix,
+    number,
+    positive,
+    row,
+    square,
+    zero_or_more,
+)
 from hyperribbon.core.checks import (
     ArgumentError,
     check_finite,
@@ -47,12 +58,14 @@ def check_design(X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     return check_finite("X", X), check_finite("Y", Y)
 
 
+@checked(X=matrix)
 def hessian(X: ArrayLike) -> np.ndarray:
     """Return H = XXᵀ/P (N×N). Implements Eq. (2.4) of [fluctuations]."""
     X = np.asarray(X, dtype=np.float64)
     return X @ X.T / X.shape[1]
 
 
+@checked(X=matrix, Y=array)
 def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
     """Return w* = (XXᵀ)⁺XYᵀ (N,), the least-squares solution of smallest norm.
 
@@ -65,6 +78,7 @@ def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
     return np.linalg.lstsq(X.T, Y, rcond=None)[0]
 
 
+@checked(X=matrix, Y=array, w=row)
 def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> np.ndarray:
     """Return r = wᵀX − Y (P,), at the minimum-norm solution unless `w` is given.
 
@@ -78,11 +92,13 @@ def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> np.ndar
     return np.where(np.linalg.norm(r) <= rounding, 0.0, r)
 
 
+@checked(X=matrix, Y=array, w=row)
 def regression_loss(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> float:
     """Return L(w) = ‖wᵀX − Y‖²/(2P); L* at the solution unless `w` is given. Eq. (2.3)."""
     return float(np.mean(residuals(X, Y, w) ** 2) / 2)
 
 
+@checked(gradients=matrix, batch_size=count)
 def minibatch_covariance(
     gradients: ArrayLike, batch_size: int, *, replacement: bool = True
 ) -> np.ndarray:
@@ -115,6 +131,7 @@ def batch_factor(samples: int, batch_size: int, replacement: bool) -> float:
     return 0.0 if samples == size else (samples - size) / (size * (samples - 1))
 
 
+@checked(X=matrix, Y=array, batch_size=count, w=row)
 def noise_covariance(
     X: ArrayLike,
     Y: ArrayLike,
@@ -134,11 +151,13 @@ def noise_covariance(
     return minibatch_covariance((X * residuals(X, Y, w)).T, batch_size, replacement=replacement)
 
 
+@checked(X=matrix, Y=array)
 def residual_weights(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
     """Return P·K = (r*)² (P,), the weight of each sample in C. Implements Eq. (2.18)."""
     return residuals(X, Y) ** 2
 
 
+@checked(H=square, batch_size=count, label_variance=zero_or_more, deviation=row)
 def noise_covariance_limit(
     H: ArrayLike, batch_size: int, label_variance: float, deviation: ArrayLike | None = None
 ) -> np.ndarray:
@@ -157,6 +176,7 @@ def noise_covariance_limit(
     return (np.outer(Hw, Hw) + (np.asarray(deviation) @ Hw + variance) * H) / size
 
 
+@checked(inputs=count, samples=count)
 def projector_variance(inputs: int, samples: int) -> tuple[float, float]:
     """Return the exact variances of (diagonal, off-diagonal) entries of X⁺X, Gaussian X, N ≤ P.
 
@@ -172,6 +192,7 @@ def projector_variance(inputs: int, samples: int) -> tuple[float, float]:
     return diagonal, N * (P - N) / (P * (P - 1) * (P + 2))
 
 
+@checked(inputs=count, samples=count, variance=positive)
 def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[float, float]:
     """Return the edges σx²(1 ∓ √(N/P))² of the spectrum of H for N, P → ∞.
 
@@ -183,6 +204,7 @@ def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[
     return float(variance * (1 - root) ** 2), float(variance * (1 + root) ** 2)
 
 
+@checked(t=array, second_moment=positive, lr=positive, batch_size=count, start=number)
 def geometric_brownian_moments(
     t: ArrayLike, second_moment: float, lr: float, batch_size: int, start: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -197,12 +219,14 @@ def geometric_brownian_moments(
     return start * np.exp(-a * t), start**2 * (np.exp(2 * a * rate * t) - np.exp(-2 * a * t))
 
 
+@checked(t=array, rates=array, start=array, solution=array)
 def mode_mean(t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike) -> np.ndarray:
     """Return ⟨z_k(t)⟩ = z*_k + e^(−ω_k t)(z_k(0) − z*_k), shape (times, modes). Eq. (2.27)."""
     start, solution = np.asarray(start, dtype=np.float64), np.asarray(solution, dtype=np.float64)
     return solution + np.exp(-np.multiply.outer(t, rates)) * (start - solution)
 
 
+@checked(t=zero_or_more, rates=row, noise=square, lr=positive)
 def mode_covariance(t: float, rates: ArrayLike, noise: ArrayLike, lr: float) -> np.ndarray:
     """Return the covariance of the modes at time t after a start without fluctuations.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hyperribbon.core.boundary import array, checked, count, matrix, positive, square, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive
 from hyperribbon.theory.fluctuations.one_layer import (
     batch_factor,
@@ -26,6 +27,7 @@ __all__ = [
 _NULL = 1e-12
 
 
+@checked(H=square, C=square, lr=positive)
 def stationary_covariance(
     H: ArrayLike, C: ArrayLike, lr: float, *, time: str = "continuous"
 ) -> np.ndarray:
@@ -62,6 +64,7 @@ def stationary_covariance(
     return (M + M.T) / 2
 
 
+@checked(H=square, C=square)
 def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> np.ndarray:
     """Return Q = −Qᵀ of HM = (λ/2)(C + Q): Q̃_ij = C̃_ij (ω_i−ω_j)/(ω_i+ω_j).
 
@@ -74,6 +77,7 @@ def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> np.ndarray:
     return (Q - Q.T) / 2
 
 
+@checked(deviation=array, H=square, C=square, lr=positive)
 def probability_current(deviation: ArrayLike, H: ArrayLike, C: ArrayLike, lr: float) -> np.ndarray:
     """Return the stationary velocity 𝒥/p = −(λ/2) Q M⁺ δw at weights w* + δw, (N,) or (n, N).
 
@@ -85,6 +89,7 @@ def probability_current(deviation: ArrayLike, H: ArrayLike, C: ArrayLike, lr: fl
     return -(lr / 2) * force @ antisymmetric_part(H, C).T
 
 
+@checked(H=square, C=square, lr=positive)
 def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> np.ndarray:
     """Return (λ/2) H^(−1/2) C H^(−1/2), the covariance if detailed balance held.
 
@@ -97,12 +102,14 @@ def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> np.nda
     return check_positive("lr", lr) / 2 * (V * root) @ noise @ (V * root).T
 
 
+@checked(lr=positive, label_variance=zero_or_more, batch_size=count)
 def isotropic_variance(lr: float, label_variance: float, batch_size: int) -> float:
     """Return λσε²/(2S), the variance of every weight for P/N → ∞. Implements Eq. (2.34)."""
     variance = check_positive("label_variance", label_variance, zero=True)
     return check_positive("lr", lr) * variance / (2 * check_positive("batch_size", batch_size))
 
 
+@checked(H=square, lr=positive)
 def relaxation_steps(H: ArrayLike, lr: float) -> float:
     """Return 1/(λω₀), the steps in which the slowest mode of H that relaxes falls by e."""
     rates = np.linalg.eigvalsh(np.asarray(H, dtype=np.float64))
@@ -112,6 +119,7 @@ def relaxation_steps(H: ArrayLike, lr: float) -> float:
     return float(1 / (check_positive("lr", lr) * positive[0]))
 
 
+@checked(X=matrix, Y=array, lr=positive, batch_size=count, rtol=positive)
 def discrete_covariance(
     X: ArrayLike,
     Y: ArrayLike,

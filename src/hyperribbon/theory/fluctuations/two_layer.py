@@ -13,6 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hyperribbon.core.boundary import (
+    checked,
+    count,
+    instance,
+    matrix,
+    numbers,
+    positive,
+    row,
+    square,
+    zero_or_more,
+)
 from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
 
 __all__ = [
@@ -73,6 +84,10 @@ class TwoLayerModes:
         return np.hstack([first, second])
 
 
+_modes = instance(TwoLayerModes, "Give the result of decompose(W1, W2).")
+
+
+@checked(W1=matrix, W2=matrix)
 def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
     """Return the singular bases of both layers.
 
@@ -97,6 +112,7 @@ def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
     return TwoLayerModes(A, Bt.T, U, Vt.T, s1, s2)
 
 
+@checked(lr=positive, batch_size=count, input_variance=positive, target_variance=zero_or_more)
 def noise_strength(
     lr: float, batch_size: int, input_variance: float, target_variance: float
 ) -> float:
@@ -107,6 +123,7 @@ def noise_strength(
     return check_positive("lr", lr) * variances / check_positive("batch_size", batch_size)
 
 
+@checked(Sxx=square, Syx=matrix, target_variance=numbers, batch_size=count)
 def moment_covariances(
     Sxx: ArrayLike, Syx: ArrayLike, target_variance: ArrayLike, batch_size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -124,6 +141,7 @@ def moment_covariances(
     return xx / size, yx / size, cross / size
 
 
+@checked(W1=matrix, W2=matrix, strength=zero_or_more, samples=count)
 def layer_noise_covariances(
     W1: ArrayLike, W2: ArrayLike, strength: float, samples: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -153,12 +171,14 @@ def finite_sample_factor(inputs: int, samples: int | None) -> float:
     return max(0.0, 1 - inputs / check_positive("samples", samples))
 
 
+@checked(modes=_modes)
 def drift_matrix(modes: TwoLayerModes) -> np.ndarray:
     """Return Γ/σx² = Δ/σ_R² (N_o(N_i+N_h) square). Implements Eq. (3.27) of [fluctuations]."""
     J = modes.jacobian()
     return J.T @ J
 
 
+@checked(modes=_modes)
 def drift_eigenvalues(modes: TwoLayerModes) -> np.ndarray:
     """Return all eigenvalues of Γ/σx², descending; N_oN_i of them are positive.
 
@@ -170,6 +190,7 @@ def drift_eigenvalues(modes: TwoLayerModes) -> np.ndarray:
     return np.sort(values)[::-1]
 
 
+@checked(modes=_modes, lr=positive, batch_size=count, target_variance=zero_or_more, samples=count)
 def layer_covariance(
     modes: TwoLayerModes,
     lr: float,
@@ -195,6 +216,7 @@ def layer_covariance(
     return scale * finite_sample_factor(N_i, samples) * rows.T @ rows
 
 
+@checked(modes=_modes, M=square)
 def first_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
     """Return cov(vec δW₁) (columns stacked) from M of `layer_covariance`. Eq. (3.31a)."""
     N_i, _, N_o = modes.sizes
@@ -202,6 +224,7 @@ def first_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
     return lift @ np.asarray(M)[: N_o * N_i, : N_o * N_i] @ lift.T
 
 
+@checked(modes=_modes, M=square)
 def second_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
     """Return cov(vec δW₂) (columns stacked) from M of `layer_covariance`. Eq. (3.31b)."""
     N_i, _, N_o = modes.sizes
@@ -209,6 +232,7 @@ def second_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
     return lift @ np.asarray(M)[N_o * N_i :, N_o * N_i :] @ lift.T
 
 
+@checked(D1=row, D2=numbers, lr=positive, batch_size=count, target_variance=zero_or_more)
 def second_layer_variances(
     D1: ArrayLike, D2: ArrayLike, lr: float, batch_size: int, target_variance: float
 ) -> np.ndarray:

@@ -7,12 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, matrices, positive, row, whole
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.linear_chain import check_chain, check_widths
 
 __all__ = ["balance_defect", "balanced_count", "balanced_eigenvalues", "printed_count"]
 
 
+@checked(weights=matrices)
 def balance_defect(weights: Sequence[np.ndarray]) -> float:
     r"""Return how far consecutive layers are from strong balance.
 
@@ -33,6 +35,7 @@ def balance_defect(weights: Sequence[np.ndarray]) -> float:
     return max(defects)
 
 
+@checked(depth=count, d_in=count, d_out=count, sigma_x=positive)
 def balanced_eigenvalues(
     singular_values: Sequence[float] | np.ndarray,
     depth: int,
@@ -74,6 +77,7 @@ def balanced_eigenvalues(
     return sigma_x**2 * np.sort((rows @ columns.T).ravel())[::-1]
 
 
+@checked(rank=whole, depth=count, d_in=count, d_out=count)
 def balanced_count(rank: int, depth: int, d_in: int, d_out: int) -> int:
     r"""Return how many eigenvalues of a balanced network are not zero.
 
@@ -97,6 +101,7 @@ def balanced_count(rank: int, depth: int, d_in: int, d_out: int) -> int:
     return d_in * d_out if depth == 1 else rank * (d_in + d_out - rank)
 
 
+@checked(widths=row)
 def printed_count(widths: Sequence[int]) -> int:
     """Return (min d)², the count printed after Eq. (9b) of [linear_networks].
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, matrices, matrix, positive
 from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
 from hyperribbon.core.linear_chain import chain_products
 from hyperribbon.core.linear_moments import Moments
@@ -13,6 +14,7 @@ from hyperribbon.core.linear_moments import Moments
 __all__ = ["jacobian", "ntk", "sharpness_bound", "trace"]
 
 
+@checked(weights=matrices, X=matrix)
 def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
     r"""Return the Jacobian of the outputs f(X) with respect to all weights.
 
@@ -34,6 +36,7 @@ def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
     return np.hstack([np.kron((P @ X).T, S) for P, S in zip(before, after, strict=True)])
 
 
+@checked(weights=matrices, X=matrix)
 def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
     r"""Return the neural tangent kernel over n, with the Gauss-Newton matrix's eigenvalues.
 
@@ -63,6 +66,7 @@ def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
     return kernel
 
 
+@checked(weights=matrices, sigma_x=positive)
 def sharpness_bound(
     weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
 ) -> float:
@@ -90,6 +94,7 @@ def sharpness_bound(
     )
 
 
+@checked(weights=matrices, sigma_x=positive)
 def trace(
     weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
 ) -> float:

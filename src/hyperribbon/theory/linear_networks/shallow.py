@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, matrix, positive
 from hyperribbon.core.checks import check_positive
 from hyperribbon.core.linear_chain import check_chain
 from hyperribbon.theory.linear_networks.solution import check_white
@@ -19,6 +20,7 @@ __all__ = [
 _ZERO = 1e-12  # relative size below which a singular value counts as zero
 
 
+@checked(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_eigenvalues(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> np.ndarray:
     r"""Return the eigenvalues of the tangent kernel of two layers on white inputs.
 
@@ -42,6 +44,7 @@ def shallow_eigenvalues(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) ->
     return np.sort(_pair_sums(W1, W2, sigma_x).ravel())[::-1]
 
 
+@checked(W1=matrix, W2=matrix, X=matrix)
 def shallow_eigenvectors(W1: np.ndarray, W2: np.ndarray, X: np.ndarray) -> np.ndarray:
     r"""Return the eigenvectors of the tangent kernel of two layers on white inputs.
 
@@ -69,6 +72,7 @@ def shallow_eigenvectors(W1: np.ndarray, W2: np.ndarray, X: np.ndarray) -> np.nd
     return vectors[:, np.argsort(-sums.ravel(), kind="stable")]
 
 
+@checked(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
     r"""Return the largest eigenvalue, σx²(‖W1‖₂² + ‖W2‖₂²).
 
@@ -84,6 +88,7 @@ def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> f
     return float(variance * (np.linalg.norm(W1, 2) ** 2 + np.linalg.norm(W2, 2) ** 2))
 
 
+@checked(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
     r"""Return the sum of the eigenvalues, σx²(d2‖W1‖²_F + d0‖W2‖²_F).
 
@@ -99,6 +104,7 @@ def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float
     return float(variance * (len(W2) * np.sum(W1 * W1) + W1.shape[1] * np.sum(W2 * W2)))
 
 
+@checked(W1=matrix, W2=matrix)
 def shallow_count(W1: np.ndarray, W2: np.ndarray) -> int:
     r"""Return how many eigenvalues of two layers on white inputs are not zero.
 

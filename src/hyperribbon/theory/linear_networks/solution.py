@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, matrix, positive, row
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -21,6 +22,7 @@ __all__ = ["check_white", "label_proportions", "label_sharpness", "solution_sing
 _WHITE = 1e-8
 
 
+@checked(X=matrix, width=count)
 def check_white(X: np.ndarray, width: int | None = None) -> float:
     r"""Return σx of inputs with $X X^\top / n = \sigma_x^2 I$, Assumption 2 of [linear_networks].
 
@@ -52,6 +54,7 @@ def check_white(X: np.ndarray, width: int | None = None) -> float:
     return float(np.sqrt(variance))
 
 
+@checked(X=matrix, Y=matrix, depth=count)
 def solution_singular_values(
     X: np.ndarray,
     Y: np.ndarray,
@@ -89,6 +92,7 @@ def solution_singular_values(
     return values[: min(len(X), len(Y))] ** (1 / depth)
 
 
+@checked(Y=matrix)
 def label_proportions(Y: np.ndarray) -> np.ndarray:
     r"""Return the share of each class in one-hot labels, αi = σi²(Y)/n in the order of classes.
 
@@ -111,6 +115,7 @@ def label_proportions(Y: np.ndarray) -> np.ndarray:
     return Y.mean(axis=1)
 
 
+@checked(proportions=row, depth=count, sigma_x=positive)
 def label_sharpness(
     proportions: Sequence[float] | np.ndarray, depth: int, sigma_x: float = 1.0
 ) -> float:

@@ -11,8 +11,8 @@ import scipy.linalg
 
 from hyperribbon.core.checks import (
     ArgumentError,
+    check_array,
     check_choice,
-    check_finite,
     check_fraction,
     check_positive,
     check_positive_int,
@@ -76,9 +76,9 @@ class Ribbon:
     batch_size: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        eigenvalues = check_finite("eigenvalues", np.asarray(self.eigenvalues, dtype=float))
-        targets = check_finite("targets", np.asarray(self.targets, dtype=float))
-        if eigenvalues.ndim != 1 or not eigenvalues.size or (np.diff(eigenvalues) > 0).any():
+        eigenvalues = check_array("eigenvalues", self.eigenvalues, ndim=1)
+        targets = check_array("targets", self.targets, ndim=(1, 2))
+        if (np.diff(eigenvalues) > 0).any():
             raise ArgumentError(
                 "eigenvalues", eigenvalues, "they are not one descending row", "Sort them first."
             )
@@ -89,7 +89,7 @@ class Ribbon:
                 f"the smallest is {eigenvalues[-1]:.3g}, and K is positive semi-definite",
                 "Clip rounding errors to zero.",
             )
-        if targets.ndim not in (1, 2) or len(targets) != len(eigenvalues):
+        if len(targets) != len(eigenvalues):
             raise ArgumentError(
                 "targets",
                 targets,
@@ -145,7 +145,8 @@ class Ribbon:
             batch_size: See the class.
         """
         check_positive("slope", slope, zero=True)
-        eigenvalues = np.exp(-slope * np.arange(check_positive_int("n", n)))
+        n = check_positive_int("n", n, maximum=10**6)
+        eigenvalues = np.exp(-slope * np.arange(n))
         signs = np.ones(n) if rng is None else rng.standard_normal(n)
         targets = check_positive("sigma_star", sigma_star, zero=True) * np.sqrt(eigenvalues) * signs
         extra = {"weight_decay": weight_decay, "batch_size": batch_size}
@@ -161,6 +162,8 @@ class Ribbon:
         a column of ones to X for a bias. `variant` takes weight_decay and batch_size.
         """
         X, y = _matching("X", X, y)
+        if not X.any():
+            raise ArgumentError("X", X, "every entry is zero", "Check the data.")
         U, singular, _ = scipy.linalg.svd(X, full_matrices=False)
         kept = singular > singular[0] * max(X.shape) * np.finfo(float).eps
         eigenvalues = singular[kept] ** 2 / len(X)
@@ -178,9 +181,10 @@ class Ribbon:
         rows run over the outputs of the first sample, then of the second (as those of `NTK` do); n
         is the number of samples in both cases.
         """
-        samples, outputs = len(y) if np.ndim(y) else 0, np.shape(y)[1] if np.ndim(y) == 2 else 1
+        y = check_array("y", y, ndim=(1, 2))
+        samples, outputs = len(y), y.shape[1] if y.ndim == 2 else 1
         if outputs > 1 and np.shape(gram) == (samples * outputs, samples * outputs):
-            gram, y = np.asarray(gram, dtype=float), np.asarray(y, dtype=float).ravel()
+            y = y.ravel()
         gram, y = _matching("gram", gram, y)
         if gram.shape[0] != gram.shape[1] or not np.allclose(gram, gram.T, rtol=1e-8, atol=1e-12):
             raise ArgumentError("gram", gram, "a Gram matrix is symmetric", "Give k(xᵢ, xⱼ).")
@@ -194,6 +198,8 @@ class Ribbon:
                 "Use a positive semi-definite kernel.",
             )
         order = np.flatnonzero(eigenvalues > floor)[::-1]
+        if not order.size:
+            raise ArgumentError("gram", gram, "it has no positive eigenvalue", "Check the kernel.")
         targets = U[:, order].T @ y / np.sqrt(samples)
         return cls(eigenvalues[order], targets, sigma_w, alpha, steps, **variant)
 
@@ -273,9 +279,9 @@ class Ribbon:
 
 
 def _matching(name: str, matrix: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    matrix = check_finite(name, np.asarray(matrix, dtype=float))
-    y = check_finite("y", np.asarray(y, dtype=float))
-    if matrix.ndim != 2 or len(matrix) != len(y):
+    matrix = check_array(name, matrix, ndim=2)
+    y = check_array("y", y, ndim=(1, 2))
+    if len(matrix) != len(y):
         raise ArgumentError(
             name, matrix, f"there are {len(y)} targets", "Give one row for each target."
         )

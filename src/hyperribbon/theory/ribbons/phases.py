@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from hyperribbon.core.boundary import checked, count, positive
+from hyperribbon.core.boundary import fraction as share
 from hyperribbon.core.checks import (
     ArgumentError,
     check_finite,
@@ -70,6 +72,7 @@ class PhaseDiagram:
         return np.where(above[-1], np.nan, np.where(above.any(axis=0), crossing, 0.0))
 
 
+@checked(n=count, fraction=share, alpha=positive)
 def phase_diagram(
     n: int,
     steps: Sequence[int] | np.ndarray,
@@ -160,6 +163,7 @@ def _count(
     return count_dimensions(diagonal, block, fraction)
 
 
+@checked(c=positive, ratio=positive, T=count, n=count, fraction=share, alpha=positive)
 def smallest_model(
     c: float,
     ratio: float,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, whole, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_array, check_positive
 
 __all__ = ["Slope", "slope"]
@@ -41,6 +42,7 @@ class Slope:
         return np.exp(self.intercept - self.value * np.arange(self.last - self.first))
 
 
+@checked(first=whole, last=whole, floor=zero_or_more)
 def slope(
     eigenvalues: np.ndarray, *, first: int = 0, last: int | None = None, floor: float = 1e-10
 ) -> Slope:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, function, matrix, row
+from hyperribbon.core.boundary import fraction as share
+
 __all__ = ["Count", "count_dimensions", "dimensions_of"]
 
 _ENTRIES_AT_ONCE = 1 << 17  # of the blocks built together: they stay in the second cache
@@ -29,6 +32,7 @@ class Count:
     kept: np.ndarray
 
 
+@checked(diagonal=matrix, block=function, fraction=share, start=count)
 def count_dimensions(
     diagonal: np.ndarray,
     block: Callable[[np.ndarray, np.ndarray], np.ndarray],
@@ -52,16 +56,16 @@ def count_dimensions(
         fraction: Between 0 and 1.
         start: Size of the first block.
     """
-    count, n = diagonal.shape
+    total, n = diagonal.shape
     order = np.argsort(-diagonal, axis=1, kind="stable")
     tails = np.cumsum(np.take_along_axis(diagonal, order[:, ::-1], axis=1), axis=1)[:, ::-1]
-    tails = np.concatenate([tails, np.zeros((count, 1))], axis=1)
+    tails = np.concatenate([tails, np.zeros((total, 1))], axis=1)
     trace = tails[:, 0]
     sizes = _sizes(start, n)
     hopeless = tails[:, sizes] > _HOPE * (1 - fraction) * trace[:, None]
     level = np.minimum(hopeless.sum(axis=1), len(sizes) - 1)
-    dimensions = np.zeros(count, dtype=int)
-    interpolated = np.zeros(count)
+    dimensions = np.zeros(total, dtype=int)
+    interpolated = np.zeros(total)
     for step, size in enumerate(sizes):
         unsure = np.flatnonzero(level == step)
         if not unsure.size:
@@ -82,6 +86,7 @@ def count_dimensions(
     return Count(dimensions, interpolated, np.asarray(sizes)[level])
 
 
+@checked(eigenvalues=row, fraction=share)
 def dimensions_of(eigenvalues: np.ndarray, fraction: float = 0.95) -> int:
     """Return how many of the largest eigenvalues hold `fraction` of their sum.
 

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import scipy.linalg
 
+from hyperribbon.core.boundary import checked, count, matrices, matrix, positive, row, zero_or_more
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -53,6 +54,7 @@ class TrajectoryCovariance:
         return dimensions_of(self.spectrum(), check_fraction("fraction", fraction))
 
 
+@checked(X=matrix, y=row, sigma_w=zero_or_more, alpha=positive, steps=count, batch_size=count)
 def sgd(
     X: np.ndarray,
     y: np.ndarray,
@@ -111,6 +113,7 @@ def sgd(
     return TrajectoryCovariance(total / steps, np.outer(mean, mean), losses)
 
 
+@checked(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
 def several_kernels(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> TrajectoryCovariance:
@@ -138,6 +141,7 @@ def several_kernels(
     return TrajectoryCovariance(second, np.outer(mean, mean), np.zeros(0))
 
 
+@checked(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
 def kernels_bound(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> Bound:
