@@ -128,9 +128,11 @@ def test_format_1_is_checked_and_repaired_into_format_2(tmp_path):
     assert check_folder(tmp_path / "run", repair=True).findings == ()
     (tmp_path / "run" / "records" / "000001.json").unlink()
     (tmp_path / "run" / "records" / "000003.json").write_text("{ cut")
+    (tmp_path / "run" / "weights" / "000000.safetensors").write_text("cut")
     assert [f.what for f in check_folder(tmp_path).findings] == [
         "record 1 is missing",
         "records/000003.json is damaged",
+        "the weights of step 0 are damaged",
     ]
     assert check_folder(tmp_path, repair=True).is_whole
     again = Trajectory.open(tmp_path / "run")

@@ -63,9 +63,9 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
         if HEADER in names or _lost_its_header(place):
             trajectories += 1
             try:
-                found = examine(place)
+                found = mend(place) if repair else examine(place)
                 records += len(found.whole)
-                findings += mend(found) if repair else found.findings
+                findings += found.findings
             except ArgumentError as error:
                 findings.append(Finding(place, error.reason))
             continue

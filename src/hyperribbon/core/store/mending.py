@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import clear_leftovers, file_digest, make_folder, stored_path
@@ -76,7 +77,8 @@ class Examined:
         """Whether anything that was stored is damaged."""
         return any(finding.kind == "damage" for finding in self.findings)
 
-    def _add(self, place: Path, what: str, kind: str = "damage") -> None:
+    def add(self, place: Path, what: str, kind: str = "damage") -> None:
+        """Note a finding."""
         self.findings.append(Finding(place, what, kind))
 
 
@@ -95,28 +97,27 @@ def examine(folder: Path) -> Examined:
     found.whole = [(_examine_weights(found, content), source) for content, source in found.whole]
     for path in sorted((folder / "state").glob("*.pt")):
         if not _is_whole_zip(path):
-            found._add(path, "the state to go on from is damaged")
+            found.add(path, "the state to go on from is damaged")
     steps = [content["step"] for content, _ in found.whole]
     if (folder / "state").is_dir() and steps:
         state = folder / "state" / f"step-{steps[-1]}.pt"
         if not state.is_file():
-            found._add(state, "there is no state to go on from; the records can be read", "note")
+            found.add(state, "there is no state to go on from; the records can be read", "note")
     for place in (folder, records or folder / "records", folder / "weights", folder / "state"):
         for path in clear_leftovers(place, remove=False):
-            found._add(path, "a killed process left it", "leftover")
+            found.add(path, "a killed process left it", "leftover")
     return found
 
 
-def mend(found: Examined) -> list[Finding]:
-    """Keep what is whole as a trajectory of format 2; set damaged files aside.
+def mend(folder: Path) -> Examined:
+    """Examine a trajectory while nobody writes; keep what is whole as one of format 2.
 
     Records keep their steps and are counted anew. Damaged files get the ending .damaged and the
     old records go to a folder damaged-1; none is deleted.
 
     Raises:
-        ArgumentError: A recorder is writing there.
+        ArgumentError: As `examine`, or a recorder is writing there.
     """
-    folder = found.folder
     recorder = FileLock(folder / ".lock")
     try:
         recorder.acquire(timeout=0)
@@ -126,14 +127,9 @@ def mend(found: Examined) -> list[Finding]:
         ) from None
     try:
         with exclusively(folder):
+            found = examine(folder)
             if found.is_damaged:
-                old = [path for path in folder.glob("records*") if is_record_folder(path.name)]
-                log = replace_records(folder, (_row(entry) for entry in found.whole))
-                for path in {f.place for f in found.findings if f.kind == "damage"}:
-                    set_aside(path)
-                _keep_old(folder, [*old, folder / "metrics", folder / "predictions.zarr"])
-                (folder / "complete").unlink(missing_ok=True)  # whoever filled it shall do so again
-                clean(folder, log)
+                _keep_whole(found)
             elif read_header(folder)["version"] > 1:
                 if found.tail is not None:
                     with open(found.tail.block, "r+b") as file:
@@ -142,7 +138,19 @@ def mend(found: Examined) -> list[Finding]:
     finally:
         recorder.release()
     done = {"damage": "set aside; the rest is kept", "leftover": "removed", "note": ""}
-    return [Finding(f.place, f.what, f.kind, done[f.kind]) for f in found.findings]
+    found.findings = [replace(f, mended=done[f.kind]) for f in found.findings]
+    return found
+
+
+def _keep_whole(found: Examined) -> None:
+    folder = found.folder
+    old = [path for path in folder.glob("records*") if is_record_folder(path.name)]
+    log = replace_records(folder, (_row(entry) for entry in found.whole))
+    for path in {f.place for f in found.findings if f.kind == "damage"}:
+        set_aside(path)
+    _keep_old(folder, [*old, folder / "metrics", folder / "predictions.zarr"])
+    (folder / "complete").unlink(missing_ok=True)  # whoever filled it shall do so again
+    clean(folder, log)
 
 
 def set_aside(path: Path) -> None:
@@ -168,7 +176,7 @@ def _records_folder(found: Examined) -> Path | None:
     except ArgumentError as error:
         if "newer hyperribbon" in error.reason or "outside" in error.reason:
             raise
-        found._add(folder / HEADER, error.reason.removeprefix("it is damaged: "))
+        found.add(folder / HEADER, error.reason.removeprefix("it is damaged: "))
     candidates = [path for path in folder.glob("records*") if is_record_folder(path.name)]
     filled = [path for path in candidates if block_files(path)]
     return max(filled, key=lambda path: path.stat().st_mtime_ns, default=None)
@@ -183,33 +191,33 @@ def _examine_blocks(found: Examined, records: Path) -> None:
         if isinstance(item, Damage) or not item.is_whole():
             if ends_here:
                 found.tail = Damage(block, item.start, item.end)
-                found._add(block, "the remains of a record that was never finished", "leftover")
+                found.add(block, "the remains of a record that was never finished", "leftover")
             else:
-                found._add(block, f"record {expected} is damaged")
+                found.add(block, f"record {expected} is damaged")
             expected += 1
             continue
         index = item.content["index"]
         if index > expected:
-            found._add(block, f"{index - expected} records before record {index} are missing")
+            found.add(block, f"{index - expected} records before record {index} are missing")
         if not _is_record(item.content, found.whole[-1][0] if found.whole else None):
-            found._add(block, f"record {index} is no record of this trajectory")
+            found.add(block, f"record {index} is no record of this trajectory")
         else:
             found.whole.append((item.content, item))
         expected = index + 1
     if files and first_index(files[0]) > 0 and not found.findings:
-        found._add(records, "the first block is missing")
+        found.add(records, "the first block is missing")
 
 
 def _examine_format1(found: Examined) -> None:
     old = FirstFormat(found.folder, strict=False)
     for what in old.lost:
-        found._add(found.folder / "records", what)
+        found.add(found.folder / "records", what)
     for index in range(len(old)):
         try:
             as_blocks(found.folder, old, index)
         except ArgumentError as error:
             what = error.reason.removeprefix("it is damaged: ")
-            found._add(found.folder / "records", f"record {index}: {what}")
+            found.add(found.folder / "records", f"record {index}: {what}")
         else:
             found.whole.append((old.content(index) | {"at": index}, old))
 
@@ -219,9 +227,9 @@ def _examine_weights(found: Examined, content: dict[str, Any]) -> dict[str, Any]
         return content
     path = stored_path(found.folder, content["weights"])
     if not path.is_file():
-        found._add(path, f"the weights of step {content['step']} are missing")
-    elif content.get("digest") not in (None, file_digest(path)):
-        found._add(path, f"the weights of step {content['step']} are damaged")
+        found.add(path, f"the weights of step {content['step']} are missing")
+    elif not _is_whole_state(path, content.get("digest")):
+        found.add(path, f"the weights of step {content['step']} are damaged")
     else:
         return content
     return content | {"weights": None, "digest": None}
@@ -239,6 +247,16 @@ def _row(entry: tuple[dict[str, Any], Frame | FirstFormat]) -> Row:
 def _is_record(content: dict[str, Any], earlier: dict[str, Any] | None) -> bool:
     is_one = type(content.get("step")) is int and {"epoch", "weights", "metrics"} <= content.keys()
     return is_one and (earlier is None or earlier["step"] < content["step"])
+
+
+def _is_whole_state(path: Path, digest: str | None) -> bool:
+    if digest is not None:
+        return file_digest(path) == digest
+    try:
+        with safe_open(path, framework="numpy"):  # format 1 has no checksums
+            return True
+    except SafetensorError:
+        return False
 
 
 def _is_whole_zip(path: Path) -> bool:
