@@ -53,6 +53,16 @@ class Client:
             headers=named,
         )
 
+    def visitor(self):
+        """Return the name that the page gives to a new visit."""
+        return self.visitor_in(self.get("/_dash-layout").json)
+
+    @staticmethod
+    def visitor_in(layout):
+        """Return the name of a visit in a page's layout."""
+        (store,) = [c for c in layout["props"]["children"] if c["props"].get("id") == "visitor"]
+        return store["props"]["data"]
+
     def get(self, path, **headers):
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.flask.get(path, base_url=self.base, headers=named)

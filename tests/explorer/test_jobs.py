@@ -60,6 +60,18 @@ def test_only_so_many_run_at_once_and_the_others_wait():
     assert wait(waiting).result == 7
 
 
+def test_a_job_that_nobody_asks_about_makes_room():
+    jobs, gate = Jobs(at_once=1, waiting=1), threading.Event()
+    first = jobs.start("first", lambda report: gate.wait(20))
+    forgotten = jobs.start("forgotten", lambda report: 1)
+    forgotten.touched -= 60
+    late = jobs.start("late", lambda report: 2)
+    gate.set()
+    wait(first)
+    assert wait(late).result == 2
+    assert forgotten.finished and forgotten.result is None
+
+
 def test_users_take_turns():
     jobs, gate, order = Jobs(at_once=1), threading.Event(), []
     first = jobs.start("first", lambda report: gate.wait(20))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def create_app(store: str | Path = "runs", guard: Guard | None = None) -> Dash:
     )
     runs = RunsPage(Path(store))
     menu = [*((page.key, page.title) for page in _PAGES), (runs.key, runs.title)]
-    app.layout = lambda: shell(menu, uuid.uuid4().hex)
+    app.layout = lambda: shell(menu, guard.new_visitor())
     jobs = Jobs()
     for page in _PAGES:
         connect_page(app, page, jobs, guard)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, no_update
@@ -19,7 +18,6 @@ from hyperribbon.explorer.uploads import dataset_slope, matrix_slope, read_matri
 __all__ = ["REPLACE_LINK", "connect_page", "connect_uploads"]
 
 _REDRAWS = 10
-_VISITOR = re.compile("[0-9a-f]{32}")
 _NO_TOKEN = "Open the whole address that the terminal shows, with its token, to start this."
 REPLACE_LINK = """
 function(link) {
@@ -183,7 +181,7 @@ def _connect_action(
     )
     def _drive(start: int, stop: int, ticks: int, *arguments: Any) -> Any:
         *positions, visitor, overlay = _flat(arguments)
-        if not isinstance(visitor, str) or not _VISITOR.fullmatch(visitor):
+        if not guard.is_visitor(visitor):
             return True, False, True, "0", "Open the page again.", no_update
         owner = f"{visitor}/{key}"
         if ctx.triggered_id == f"{key}-start":

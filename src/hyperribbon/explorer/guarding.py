@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import secrets
 import socket
 from collections.abc import Collection
 from typing import Any
@@ -57,7 +58,7 @@ class Guard:
     def __init__(
         self, host: str = "127.0.0.1", token: str | None = None, names: Collection[str] = ()
     ) -> None:
-        self._token = token
+        self._token, self._secret = token, secrets.token_bytes(32)
         self._names = {"localhost", "127.0.0.1", "::1", host.strip("[]").lower()}
         self._names |= {name.strip("[]").lower() for name in names}
         self._numbers = not is_loopback(host)
@@ -107,6 +108,21 @@ class Guard:
     def may_start(self) -> bool:
         """Return whether the present visitor may make the machine work."""
         return self._token is None or self._matches(request.cookies.get(_COOKIE, ""))
+
+    def new_visitor(self) -> str:
+        """Return a name for a visit, which nobody else can make."""
+        name = secrets.token_hex(16)
+        return f"{name}-{self._sign(name)}"
+
+    def is_visitor(self, name: Any) -> bool:
+        """Return whether a name was given to a visit here."""
+        if not isinstance(name, str) or len(name) > 200:
+            return False
+        plain, _, signature = name.partition("-")
+        return hmac.compare_digest(signature.encode(), self._sign(plain).encode())
+
+    def _sign(self, name: str) -> str:
+        return hmac.new(self._secret, name.encode(), "sha256").hexdigest()
 
     def _matches(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())

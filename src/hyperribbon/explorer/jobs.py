@@ -17,6 +17,7 @@ __all__ = ["Job", "Jobs"]
 Work = Callable[[Callable[[float, Any], bool]], Any]
 
 _KEPT_SECONDS = 600.0
+_FORGOTTEN_SECONDS = 5.0  # a page that waits asks several times a second
 _LOG = logging.getLogger(__name__)
 
 
@@ -46,8 +47,9 @@ class Jobs:
     """The measurements of all visitors.
 
     Each visitor has one; those that find no room wait. Users take turns, so that one who asks for
-    many waits for himself. A measurement that takes too long is told to stop, and its room is given
-    to others whether it listens or not.
+    many waits for himself. Where too many wait, one that nobody asks about any more makes room. A
+    measurement that takes too long is told to stop, and its room is given to others whether it
+    listens or not.
 
     Args:
         at_once: How many may run at the same time.
@@ -80,7 +82,7 @@ class Jobs:
             if earlier is not None:
                 earlier.stopping.set()
             queue = self._queues.setdefault(user, deque())
-            if len(queue) >= self._waiting:
+            if len(queue) >= self._waiting and not _drop_forgotten(queue):
                 raise ArgumentError(
                     "measurements", len(queue), "as many as allowed are waiting", "Try again soon."
                 )
@@ -156,3 +158,14 @@ class Jobs:
             if now - job.touched > _KEPT_SECONDS:
                 job.stopping.set()
                 del self._jobs[visitor]
+
+
+def _drop_forgotten(queue: deque[tuple[Job, Work]]) -> bool:
+    """Drop the waiting measurement that was asked about longest ago, if that is long ago."""
+    place = min(range(len(queue)), key=lambda i: queue[i][0].touched)
+    job = queue[place][0]
+    if time.monotonic() - job.touched < _FORGOTTEN_SECONDS:
+        return False
+    del queue[place]
+    job.message, job.finished = "Nobody waited for it.", True
+    return True
