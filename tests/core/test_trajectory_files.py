@@ -14,7 +14,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.store import blocks
-from hyperribbon.core.store.atomic import clear_leftovers, stored_path, writing
+from hyperribbon.core.store.atomic import clear_leftovers, digest_of, stored_path, writing
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training import Measurement, Recorder
 
@@ -52,7 +52,7 @@ def rewrite(folder, change):
     start = data.rindex(b'{"index": ')
     line, rest = data[start:].split(b"\n", 1)
     text = json.dumps(change(json.loads(line.rpartition(b"\t")[0])))
-    new = f"{text}\t{blocks.digest_of(text.encode())}\n".encode()
+    new = f"{text}\t{digest_of(text.encode())}\n".encode()
     block.write_bytes(data[:start] + new + rest)
 
 
@@ -203,6 +203,19 @@ def test_every_cut_leaves_the_records_before_it(tmp_path):
         assert_whole(Trajectory.open(tmp_path), range(count))
         fill(tmp_path, range(count, 3))
         assert block.read_bytes() == whole
+
+
+def test_records_of_nan_and_of_nothing_go_on_after_a_kill(tmp_path):
+    trajectory = Trajectory.create(tmp_path)
+    empty = np.zeros((0, 2), dtype=np.float32)
+    trajectory.append(0, predictions=empty, metrics={"x": np.nan, "y": [np.inf, -0.0]})
+    with open(tmp_path / "records" / "block-000000.bin", "ab") as block:
+        block.write(b'{"index": 1, "st')
+    again = Trajectory.open(tmp_path)
+    again.append(1, predictions=empty, metrics={"x": 1.0})
+    assert again.predictions().shape == (2, 0, 2)
+    np.testing.assert_array_equal(Trajectory.open(tmp_path).metric("x"), [np.nan, 1.0])
+    assert np.signbit(Trajectory.open(tmp_path).metric("y")[0, 1])
 
 
 def test_changed_weights_are_said(tmp_path):

@@ -13,9 +13,10 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.states import load_state, save_state
 from hyperribbon.core.store.atomic import ensure_folder, file_digest, make_folder, stored_path
-from hyperribbon.core.store.blocks import BlockLog, damaged
+from hyperribbon.core.store.blocks import BlockLog
 from hyperribbon.core.store.checkpoints import find_checkpoints
 from hyperribbon.core.store.format1 import FirstFormat
+from hyperribbon.core.store.frames import damaged
 from hyperribbon.core.store.records import (
     HEADER,
     Records,

@@ -1,146 +1,39 @@
 """Records in blocks: many a file, each with its index and checksums, added by one write and sync.
 
-A block is a file of frames. A frame is one line, the record as JSON, a tab and a checksum of that
-JSON; then the bytes of the record's arrays one after the other; then a line end:
-
-    {"index": 0, "step": 0, …, "arrays": {"predictions": ["<f4", [50, 10], "9f…"]}}⇥5d41…
-    ‹2000 bytes›
-
-A frame that is not whole at the end of the last block is what a killed or failed write left: it was
-never reported as written and does not count. Anywhere else it is damage, which is said.
+A block is a file of frames, one after the other (see `frames`). A frame that is not whole at the end
+of the last block is what a killed or failed write left: it was never reported as written and does
+not count. Anywhere else it is damage, which is said.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.store.atomic import digest_of, sync, writing
+from hyperribbon.core.store.atomic import sync, writing
+from hyperribbon.core.store.frames import (
+    Damage,
+    Frame,
+    damaged,
+    encode_frame,
+    parse_frame,
+    scan_block,
+)
 
 __all__ = [
     "BlockLog",
-    "Damage",
-    "Frame",
     "block_files",
-    "damaged",
     "first_index",
-    "scan_block",
     "write_log",
 ]
 
 _MOST_RECORDS = 256
 _MOST_BYTES = 32 * 2**20
-_LONGEST_LINE = 64 * 2**20
-_BEGINNING = b'{"index": '
-_KINDS = "biufc"
-_KIND = re.compile(rf"[<>|][{_KINDS}]\d+")
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One whole record in a block.
-
-    Attributes:
-        content: The record's plain values.
-        block: The file.
-        start: Where the frame begins in it.
-        end: Where the next one begins.
-        arrays: Type, shape, checksum and place of every array, by name.
-    """
-
-    content: dict[str, Any]
-    block: Path
-    start: int
-    end: int
-    arrays: dict[str, tuple[np.dtype, tuple[int, ...], str, int]]
-
-    def read(self, name: str) -> np.ndarray:
-        """Return one array.
-
-        Raises:
-            ArgumentError: Its checksum is wrong.
-        """
-        if name not in self.arrays:
-            raise damaged(self.block.parent.parent, f"record {self.content['index']} has no {name}")
-        dtype, shape, digest, place = self.arrays[name]
-        with open(self.block, "rb") as file:
-            file.seek(place)
-            content = file.read(_size(dtype, shape))
-        if digest_of(content) != digest:
-            where = f"record {self.content['index']} ({name}) in {self.block.name}"
-            raise damaged(self.block.parent.parent, f"{where} has a wrong checksum")
-        return np.frombuffer(content, dtype).reshape(shape).copy()
-
-    def value(self, name: str) -> np.ndarray:
-        """Return an array, or a metric that is one number and stands in the line itself."""
-        numbers = self.content.get("numbers", {})
-        metric = name.removeprefix("metrics/")
-        return np.array(numbers[metric], float) if metric in numbers else self.read(name)
-
-    def is_whole(self) -> bool:
-        """Return whether every array agrees with its checksum."""
-        try:
-            for name in self.arrays:
-                self.read(name)
-        except ArgumentError:
-            return False
-        return True
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A stretch of a block that is no whole frame."""
-
-    block: Path
-    start: int
-    end: int
-
-
-def damaged(folder: Path, what: str) -> ArgumentError:
-    """Return the error that says what is damaged in a folder, and what to do."""
-    return ArgumentError(
-        "folder",
-        str(folder),
-        f"it is damaged: {what}",
-        f"See what is whole with: hyperribbon check {folder}; keep that with --repair.",
-    )
-
-
-def scan_block(block: Path) -> Iterator[Frame | Damage]:
-    """Yield the frames of a block in order, and the stretches between that are none.
-
-    Lines are verified; arrays are only when they are read.
-    """
-    size = block.stat().st_size
-    with open(block, "rb") as file:
-        start = 0
-        while start < size:
-            file.seek(start)
-            frame = _parse(block, start, file.readline(_LONGEST_LINE), size)
-            if frame is not None:
-                file.seek(frame.end - 1)
-                if file.read(1) == b"\n":
-                    yield frame
-                    start = frame.end
-                    continue
-            file.seek(start)
-            rest = file.read()
-            place = 0
-            while (place := rest.find(_BEGINNING, place + 1)) >= 0:
-                file.seek(start + place)
-                if _parse(block, start + place, file.readline(_LONGEST_LINE), size) is not None:
-                    break
-            end = size if place < 0 else start + place
-            yield Damage(block, start, end)
-            start = end
 
 
 class BlockLog:
@@ -184,7 +77,7 @@ class BlockLog:
             OSError: It could not be written; the records are as before.
         """
         block, start = self._next_place()
-        data = encode(len(self.frames), content, arrays)
+        data = encode_frame(len(self.frames), content, arrays)
         is_new = not block.exists()
         handle = os.open(block, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -194,7 +87,7 @@ class BlockLog:
                 os.fsync(handle)
                 if is_new:
                     sync(self.folder)
-                frame = _parse(block, start, data[: data.index(b"\n") + 1], start + len(data))
+                frame = parse_frame(block, start, data[: data.index(b"\n") + 1], start + len(data))
                 assert frame is not None
                 self.frames.append(frame)
             except BaseException:
@@ -233,8 +126,8 @@ class BlockLog:
 
     def agrees_with_disk(self) -> bool:
         """Return whether the records on disk are still those that were read."""
-        now = BlockLog(self.folder).frames
-        return len(now) == len(self.frames) and (not now or now[-1] == self.frames[-1])
+        now = [frame.digest for frame in BlockLog(self.folder).frames]
+        return now == [frame.digest for frame in self.frames]
 
     def _next_place(self) -> tuple[Path, int]:
         number = len(self.frames)
@@ -274,25 +167,12 @@ def write_log(
         if len(batch) == _MOST_RECORDS or size >= _MOST_BYTES:
             close_block()
             batch, first, size = [], count, 0
-        batch.append(encode(count, content, arrays))
+        batch.append(encode_frame(count, content, arrays))
         size += len(batch[-1])
         count += 1
     if batch:
         close_block()
     return count
-
-
-def encode(index: int, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the frame of a record."""
-    described, payload = {}, []
-    for name, array in arrays.items():
-        if array.dtype.kind not in _KINDS:
-            raise ArgumentError(name, array, "it does not hold numbers", "Convert it first.")
-        payload.append(np.ascontiguousarray(array).tobytes())
-        described[name] = [array.dtype.str, list(array.shape), digest_of(payload[-1])]
-    text = json.dumps({"index": index, **content, "arrays": described})
-    line = f"{text}\t{digest_of(text.encode())}\n"
-    return b"".join([line.encode(), *payload, b"\n"])
 
 
 def block_files(folder: Path) -> list[Path]:
@@ -314,38 +194,6 @@ def first_index(block: Path) -> int:
 def _counts(end: Frame | Damage) -> bool:
     """Return whether the end of the last block is a record, not what a killed write left."""
     return isinstance(end, Frame) and end.is_whole()
-
-
-def _parse(block: Path, start: int, line: bytes, size: int) -> Frame | None:
-    """Return the frame that a line begins, if it is whole up to its arrays' length."""
-    text, tab, digest = line.rpartition(b"\t")
-    if not tab or not digest.endswith(b"\n") or digest_of(text).encode() != digest[:-1]:
-        return None
-    try:
-        content = json.loads(text)
-        arrays, place = {}, start + len(line)
-        for name, (kind, shape, checksum) in content.pop("arrays").items():
-            is_shape = all(type(length) is int and length >= 0 for length in shape)
-            if not is_shape or not _KIND.fullmatch(kind):
-                return None
-            dtype = np.dtype(kind)
-            arrays[name] = (dtype, tuple(shape), checksum, place)
-            place += _size(dtype, shape)
-        content["predictions"] = "predictions" in arrays
-        numbers = content.get("numbers", {}).values()
-        is_record = type(content["index"]) is int and all(type(n) is float for n in numbers)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-    if not is_record or place + 1 > size:
-        return None
-    return Frame(content, block, start, place + 1, arrays)
-
-
-def _size(dtype: np.dtype, shape: Sequence[int]) -> int:
-    total = dtype.itemsize
-    for length in shape:
-        total *= int(length)
-    return total
 
 
 def _write_at(handle: int, place: int, data: bytes) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import read_json, stored_path
-from hyperribbon.core.store.blocks import damaged
+from hyperribbon.core.store.frames import damaged
 
 __all__ = ["FirstFormat", "leftovers_of_format1"]
 

@@ -13,15 +13,9 @@ from safetensors import SafetensorError, safe_open
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import clear_leftovers, file_digest, make_folder, stored_path
-from hyperribbon.core.store.blocks import (
-    BlockLog,
-    Damage,
-    Frame,
-    block_files,
-    first_index,
-    scan_block,
-)
+from hyperribbon.core.store.blocks import BlockLog, block_files, first_index
 from hyperribbon.core.store.format1 import FirstFormat
+from hyperribbon.core.store.frames import Damage, Frame, scan_block
 from hyperribbon.core.store.records import (
     HEADER,
     as_blocks,

@@ -26,8 +26,9 @@ from hyperribbon.core.store.atomic import (
     stored_path,
     write_json,
 )
-from hyperribbon.core.store.blocks import BlockLog, block_files, damaged, write_log
+from hyperribbon.core.store.blocks import BlockLog, block_files, write_log
 from hyperribbon.core.store.format1 import FirstFormat, leftovers_of_format1
+from hyperribbon.core.store.frames import damaged
 
 __all__ = [
     "HEADER",
