@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.optimize import root_scalar
+from scipy.special import stdtrit
 
 from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive_int
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.noise.stationarity import Stationarity
+from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
 from hyperribbon.noise.stationary import project
+from hyperribbon.noise.surrogates import Surrogate, kept_share, matching, principal
 from hyperribbon.noise.weights import WeightCovariance, weight_covariance
 from hyperribbon.theory import fluctuations as theory
 
 __all__ = ["DriftWarning", "FewSamplesWarning", "VarianceFlatness", "variance_flatness"]
+
+_SEEN = 10  # times that the slowest mode must fit into the record, and into a window
+_NOTHING = 1e-12  # part of the largest variance below which there is none
 
 
 class FewSamplesWarning(UserWarning):
@@ -38,15 +43,19 @@ class VarianceFlatness:
         widths: (k,), distance between the points at which the loss has risen e-fold, if a loss was
             given; infinite where it does not.
         exponent: ψ as fitted.
-        bias: Expected excess of such a fit from so few samples.
+        bias: Expected excess of such a fit: from few samples, and from what a mean or the lines of
+            windows take off slow modes.
         corrected_exponent: ψ − bias.
-        interval: Confidence interval of ψ, its bias removed.
+        interval: Confidence interval of ψ, its bias removed; NaN where `doubt` says why.
         confidence: Its coverage.
         width_exponent: ψ fitted to the widths instead, or None.
         effective_samples: Independent samples behind the modes.
         too_few_samples: Whether the bias is more than a tenth of ψ, or the samples are fewer than
             ten a mode.
         stationarity: Test of the mean.
+        times: (k,), integrated autocorrelation times of the modes, in moments, with what a mean or
+            lines take off added.
+        doubt: Why there is no interval; empty where there is one.
     """
 
     variances: np.ndarray
@@ -61,6 +70,8 @@ class VarianceFlatness:
     effective_samples: float
     too_few_samples: bool
     stationarity: Stationarity
+    times: np.ndarray = field(default_factory=lambda: np.ones(0))
+    doubt: str = ""
 
 
 def variance_flatness(
@@ -76,11 +87,15 @@ def variance_flatness(
     confidence: float = 0.95,
     seed: int = 0,
     warn: bool = True,
+    strict: bool = True,
 ) -> VarianceFlatness:
     """Measure the relation between fluctuations and flatness: variance ∝ F^(−ψ).
 
-    Principal modes of few samples mix true modes, which steepens the fit. Samples drawn from the
-    fitted Gaussian and analysed the same way tell by how much; their spread gives the interval.
+    Principal modes of few samples mix true modes, and a mean or lines of windows that are taken off
+    take variance of slow modes with them; both steepen the fit. Series with the variances and the
+    autocorrelation times of the modes (see `Surrogate`), analysed the same way, tell by how much;
+    their spread, with that of the times, gives the interval. Modes must be seen at least ten times
+    over, and windows be ten times as long as the slowest: below that, times cannot be known.
 
     Args:
         trajectory: What `weight_covariance` takes, or its result.
@@ -94,10 +109,11 @@ def variance_flatness(
         confidence: Coverage of the interval.
         seed: Seed of the synthetic samples.
         warn: Whether to warn about few samples and drift.
+        strict: Whether to raise where there can be no interval; else it is NaN.
 
     Raises:
-        ArgumentError: Fewer than three modes have positive variance and curvature, the independent
-            samples are too few for a bias, or sizes differ.
+        ArgumentError: Fewer than three modes have positive variance and curvature; the slowest
+            autocorrelation time is more than a tenth of the record or of a window; sizes differ.
 
     >>> rng = np.random.default_rng(0)
     >>> H = np.diag([1.0, 2.0, 3.0, 4.0])
@@ -121,10 +137,16 @@ def variance_flatness(
     H = project(curvature, found.modes)
     variances, curvatures = found.eigenvalues, np.diag(H).copy()
     exponent = theory.fit_exponent(variances, curvatures)
-    draws = _resampled_exponents(variances, H, found.effective_samples, resamples, seed)
-    bias = float(draws.mean() - exponent)
-    tail = (1 - confidence) / 2
-    low, high = 2 * exponent - np.quantile(draws, [1 - tail, tail])
+    rng = numpy_generator(seed, "variance flatness")
+    usable = variances > _NOTHING * variances[0]
+    surrogate = matching(variances[usable], found.times[usable], found.samples, found.window, rng)
+    doubt = _doubt(float(surrogate.times.max()), found)
+    if doubt and strict:
+        raise _refusal(doubt, found)
+    bias, deviation = _calibrated(surrogate, H[np.ix_(usable, usable)], found, resamples, rng)
+    reach = float(stdtrit(max(resamples - 1, 1), (1 + confidence) / 2)) * deviation
+    reach = np.nan if doubt else reach
+    low, high = exponent - bias - reach, exponent - bias + reach
     too_few = bool(abs(bias) > 0.1 * abs(exponent) or found.effective_samples < 10 * len(variances))
     widths = None if loss is None else _widths(loss, found)
     result = VarianceFlatness(
@@ -140,37 +162,86 @@ def variance_flatness(
         found.effective_samples,
         too_few,
         found.stationarity,
+        surrogate.times,
+        doubt,
     )
     if warn:
-        _warn(result)
+        _warn(result, found)
     return result
 
 
-def _resampled_exponents(
-    variances: np.ndarray, H: np.ndarray, samples: float, resamples: int, seed: int
-) -> np.ndarray:
-    """Return ψ of synthetic sets of the same size drawn from the fitted Gaussian."""
-    rng = numpy_generator(seed, "variance flatness")
-    count = max(round(samples), 2)
-    exponents = []
+def _calibrated(
+    surrogate: Surrogate,
+    H: np.ndarray,
+    found: WeightCovariance,
+    resamples: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """Return how far ψ of surrogates is from theirs on average, and the deviation of the corrected.
+
+    That a correction rests on measured times makes it uncertain too. So the variances of every
+    series are divided by what its own times say is kept of them. Times behind measured ones vary
+    about twice as much (in logarithms), since the slower a mode is, the more of it is taken off.
+    """
+    n, window = found.samples, found.window
+    raw, variances, curvatures, times = [], [], [], []
     for _ in range(resamples):
-        draws = rng.normal(size=(count, len(variances))) * np.sqrt(variances)
-        values, vectors = np.linalg.eigh(np.cov(draws.T))
-        values = np.where(values > 1e-12 * values[-1], values, 0.0)
+        values, modes, along = principal(surrogate.draw(n, rng), window)
+        rows = np.einsum("ik,ij,jk->k", modes, H, modes)
         try:
-            exponents.append(
-                theory.fit_exponent(values, np.einsum("ik,ij,jk->k", vectors, H, vectors))
-            )
-        except ArgumentError:
+            raw.append(theory.fit_exponent(values, rows))
+        except ArgumentError:  # in this one fewer than three modes have a positive curvature
             continue
-    if len(exponents) < resamples / 2:
+        variances.append(values)
+        curvatures.append(rows)
+        times.append(autocorrelation_time(along))
+    if len(raw) < max(resamples / 2, 2):
         raise ArgumentError(
             "trajectory",
-            f"{samples:.1f} independent samples",
-            "they span too few modes to tell how far the exponent is off",
-            "Record longer or further apart.",
+            f"{n} moments",
+            "they span too few modes of positive curvature to tell how far the exponent is off",
+            "Record longer or further apart, or use fewer modes with k=.",
         )
-    return np.array(exponents)
+    logs = np.log(times)
+    behind = surrogate.times * np.exp(2 * (logs - logs.mean(axis=0)))
+    behind = np.clip(behind, 1.0, (window or n) / 3)
+    corrected = [
+        theory.fit_exponent(v / kept_share(t, n, window), c)
+        for v, c, t in zip(variances, curvatures, behind, strict=True)
+    ]
+    truth = theory.fit_exponent(surrogate.variances, np.diag(H))
+    deviation = max(np.std(corrected, ddof=1), np.std(raw, ddof=1))
+    return float(np.mean(raw) - truth), float(deviation)
+
+
+def _doubt(slowest: float, found: WeightCovariance) -> str:
+    """Return why no interval can be given; nothing where one can."""
+    if found.window is not None and found.window < _SEEN * slowest:
+        return (
+            f"the slowest of the modes used forgets itself in about {slowest:.0f} moments, and "
+            f"lines through windows of {found.window} take off a part of it that is not known"
+        )
+    if found.samples < _SEEN * slowest:
+        return (
+            f"the slowest of the modes used forgets itself in about {slowest:.0f} moments, and "
+            f"{found.samples} are too few to know its variance"
+        )
+    return ""
+
+
+def _refusal(doubt: str, found: WeightCovariance) -> ArgumentError:
+    few = "use fewer modes with k="
+    drift = "" if found.stationarity.stationary else "train until the mean stays, "
+    if found.window is not None:
+        return ArgumentError(
+            "window", found.window, doubt, f"Give longer windows, {drift}or {few}."
+        )
+    return ArgumentError(
+        "trajectory",
+        f"{found.samples} moments",
+        doubt,
+        f"Record longer or further apart, {drift}leave the beginning out with start=, or {few}.",
+    )
 
 
 def _widths(loss: Callable[[np.ndarray], float], found: WeightCovariance) -> np.ndarray:
@@ -205,7 +276,7 @@ def _width_exponent(variances: np.ndarray, widths: np.ndarray) -> float | None:
     return theory.fit_exponent(variances[known], widths[known] ** -2.0)
 
 
-def _warn(result: VarianceFlatness) -> None:
+def _warn(result: VarianceFlatness, found: WeightCovariance) -> None:
     if result.too_few_samples:
         warnings.warn(
             f"ψ = {result.exponent:.2f} rests on {result.effective_samples:.0f} independent "
@@ -215,10 +286,13 @@ def _warn(result: VarianceFlatness) -> None:
             stacklevel=3,
         )
     if not result.stationarity.stationary:
+        shortest = int(np.ceil(_SEEN * result.times.max()))
+        fits = found.window is None and 2 * shortest <= found.samples
+        window = f"remove steady motion with window= of at least {shortest}, " if fits else ""
         warnings.warn(
             f"The mean of the weights moved by {result.stationarity.drift:.2f} standard deviations "
             "between the first and the last third: the covariance measures drift too. Leave the "
-            "beginning out with start=, remove steady motion with window=, or train longer first.",
+            f"beginning out with start=, {window}or train longer first.",
             DriftWarning,
             stacklevel=3,
         )

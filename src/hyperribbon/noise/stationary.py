@@ -8,7 +8,13 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_finite,
+    check_positive,
+    check_positive_int,
+)
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import fluctuations as theory
 
@@ -87,13 +93,16 @@ def stationary_covariance(
 
     Raises:
         ArgumentError: The learning rate is beyond stability in discrete time, H has negative
-            directions, noise acts where there is no curvature, or shapes differ.
+            directions, C has negative ones, noise acts where there is no curvature, or shapes
+            differ.
 
     >>> stationary_covariance(np.diag([2.0, 1.0]), np.eye(2), 0.1).diagonal()
     array([0.025, 0.05 ])
     """
     check_choice("time", time, ("continuous", "discrete"))
     lr = check_positive("lr", lr)
+    if isinstance(C, torch.Tensor | np.ndarray):
+        _check_covariance(C)
     if isinstance(H, torch.Tensor) and isinstance(C, torch.Tensor):
         M = theory.stationary_covariance(H.cpu(), C.cpu(), lr, time=time)
         return torch.from_numpy(M).to(H)
@@ -113,8 +122,26 @@ def stationary_covariance(
     basis = spectrum.eigenvectors[:, keep]
     curvatures = spectrum.eigenvalues[keep].double().cpu().numpy()
     noise = project(C, basis)
+    _check_covariance(noise)
     M = theory.stationary_covariance(np.diag(curvatures), noise, lr, time=time)
     return LeadingCovariance(basis, curvatures, noise, M, lr, time)
+
+
+def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
+    """Raise unless the noise has no negative variance in any direction, but for rounding."""
+    matrix = torch.as_tensor(C).detach().cpu()
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        return  # the shapes are compared with H's
+    precision = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
+    whole = check_finite("C", matrix.double())
+    values = torch.linalg.eigvalsh((whole + whole.T) / 2)
+    if float(values[0]) < -max(1e-9, 10 * len(matrix) * precision) * float(values.abs().max()):
+        raise ArgumentError(
+            "C",
+            C,
+            f"it has the negative eigenvalue {float(values[0]):.4g}, and a covariance has none",
+            "Give the covariance of the gradient noise, such as hr.GradientCovariance.",
+        )
 
 
 def project(operator: Any, basis: torch.Tensor | np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,11 +14,13 @@ from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
+from hyperribbon.noise.surrogates import without_lines
 from hyperribbon.training import RunningMoments
 
 __all__ = ["CovarianceComparison", "WeightCovariance", "compare_covariance", "weight_covariance"]
 
 _LARGEST_DENSE = 4096
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batches, not weights
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class WeightCovariance:
         stationarity: Test of the mean.
         projected: (b, b), covariance in the basis that was asked for, or None.
         trend: Share of the variance within windows that was steady motion, and removed.
+        times: (k,), integrated autocorrelation times along the modes, in moments, as measured.
+        projected_times: (b,), those along the basis that was asked for, or None.
+        window: Moments of a window, or None.
     """
 
     mean: np.ndarray
@@ -48,6 +53,9 @@ class WeightCovariance:
     stationarity: Stationarity
     projected: np.ndarray | None = None
     trend: float = 0.0
+    times: np.ndarray = field(default_factory=lambda: np.ones(0))
+    projected_times: np.ndarray | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class CovarianceComparison:
     Attributes:
         discrepancy: ‖measured − predicted‖/‖predicted‖ (Frobenius).
         sampling_error: What the discrepancy would be if the prediction were exact, from the number
-            of effective samples.
+            of moments and their memory along each direction.
         variance_ratio: Trace of measured over predicted.
         measured: (k, k).
         predicted: (k, k).
@@ -82,6 +90,8 @@ def weight_covariance(
 ) -> WeightCovariance:
     """Return the principal modes of weights over the moments of a trajectory.
 
+    Weights are the recorded floating-point tensors but the running statistics of batch norm.
+
     Exact, and streaming: with fewer weights than moments one pass accumulates the P×P covariance;
     otherwise blocks of checkpoints give the n×n Gram matrix, whose eigenvectors a second pass turns
     into modes, so never more than `memory` bytes of weights are held.
@@ -94,6 +104,7 @@ def weight_covariance(
         basis: (P, b), directions in which the covariance is also wanted.
         window: Measure fluctuations about a straight line through each window of so many moments,
             for weights whose mean still moves; moments beyond the last whole window are left out.
+            Fluctuations slower than a tenth of a window are taken off with the line.
         memory: Bytes of weights to hold at once.
 
     Raises:
@@ -127,7 +138,8 @@ def weight_covariance(
         if B is not None:
             seen.append(deviations @ B)
     along = np.concatenate(projections)
-    independent = rows.freedom / autocorrelation_time(along)
+    times = autocorrelation_time(along)
+    independent = rows.freedom / times
     return WeightCovariance(
         mean,
         values,
@@ -139,6 +151,9 @@ def weight_covariance(
         stationarity(along[:, : min(count, 10)]),
         None if B is None else np.sum([s.T @ s for s in seen], axis=0) / rows.freedom,
         rows.removed / (rows.removed + squares) if rows.removed else 0.0,
+        times,
+        None if B is None else autocorrelation_time(np.concatenate(seen)),
+        window,
     )
 
 
@@ -158,8 +173,13 @@ def compare_covariance(
     assert found.projected is not None
     M = predicted.matrix
     norm = float(np.linalg.norm(M))
-    # Var of a sample covariance's entry: (M_ii M_jj + M_ij²)/n, summed over all entries.
-    sampling = np.sqrt((np.trace(M) ** 2 + norm**2) / found.effective_samples) / norm
+    # Var of a sample covariance's entry: (M_ii M_jj + M_ij²)/n_ij, summed over all entries, with
+    # the independent moments n_ij of a product of two series whose memories multiply.
+    assert found.projected_times is not None
+    memory = (found.projected_times - 1) / (found.projected_times + 1)
+    both = np.multiply.outer(memory, memory)
+    entries = np.multiply.outer(np.diag(M), np.diag(M)) + M**2
+    sampling = np.sqrt(np.sum(entries * (1 + both) / (1 - both)) / found.samples) / norm
     return CovarianceComparison(
         discrepancy=float(np.linalg.norm(found.projected - M)) / norm,
         sampling_error=float(sampling),
@@ -225,7 +245,7 @@ class _Rows:
             block = self._rows(first, last)
             total += block.sum(axis=0)
             if self._window is not None:
-                _, slopes, line = self._fit(block)
+                _, slopes, line = without_lines(block, self._window)
                 self.removed += float(np.sum(slopes**2) * np.sum(line**2))
         return total / len(self)
 
@@ -234,15 +254,8 @@ class _Rows:
         block = self._rows(first, last)
         if self._window is None:
             return block - mean
-        centered, slopes, line = self._fit(block)
+        centered, slopes, line = without_lines(block, self._window)
         return (centered - slopes[:, None, :] * line[:, None]).reshape(block.shape)
-
-    def _fit(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return windows (w, m, P) less their means, slopes (w, P), and centred time (m,)."""
-        windows = block.reshape(-1, self._window or len(block), block.shape[1])
-        centered = windows - windows.mean(axis=1, keepdims=True)
-        line = np.arange(windows.shape[1]) - (windows.shape[1] - 1) / 2
-        return centered, np.einsum("m,wmp->wp", line, centered) / np.sum(line**2), line
 
     def _rows(self, first: int, last: int) -> np.ndarray:
         if isinstance(self._source, np.ndarray):
@@ -257,6 +270,7 @@ class _Rows:
             tensor.double().reshape(-1)
             for name, tensor in state.items()
             if tensor.is_floating_point()
+            and not name.endswith(_STATISTICS)
             and (self._params is None or any(fnmatchcase(name, p) for p in self._params))
         ]
         if not chosen:

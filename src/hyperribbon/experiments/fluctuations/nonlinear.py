@@ -159,7 +159,8 @@ def _measure(item: Mapping[str, Any]) -> dict:
         return float(loss(torch.func.functional_call(model, changed, data[0]), targets))
 
     width, window = path.shape[1], item["window"]
-    options: dict[str, Any] = {"k": item["modes"], "seed": item["seed"], "warn": False}
+    options: dict[str, Any] = {"k": item["modes"], "seed": item["seed"]}
+    options |= {"warn": False, "strict": False}
     found = variance_flatness(path, H, window=window, loss=height, **options)
     still = weight_covariance(path, k=width, window=window)
     noise = _along(C, still)
