@@ -1,8 +1,8 @@
 """Records in blocks: many a file, each with its index and checksums, added by one write and sync.
 
-A block is a file of frames, one after the other (see `frames`). A frame that is not whole at the end
-of the last block is what a killed or failed write left: it was never reported as written and does
-not count. Anywhere else it is damage, which is said.
+A block is a file of frames, one after the other (see `frames`). A frame that is not whole at the
+end of the last block is what a killed or failed write left: it was never reported as written and
+does not count. Anywhere else it is damage, which is said.
 """
 
 from __future__ import annotations
