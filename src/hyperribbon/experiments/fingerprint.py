@@ -8,8 +8,6 @@ Installed packages count by version.
 
 from __future__ import annotations
 
-import ast
-import dis
 import enum
 import functools
 import hashlib
@@ -17,15 +15,13 @@ import inspect
 import logging
 import re
 import sys
-import sysconfig
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec, resolve_name
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -33,15 +29,11 @@ import numpy as np
 import torch
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.experiments.own_code import file_of, globals_read, import_closure, is_own
 
 __all__ = ["fingerprint"]
 
 _PACKAGES = ("hyperribbon", "torch", "numpy", "scipy", "scikit-learn")
-_INSTALLED = tuple(
-    str(Path(sysconfig.get_paths()[name]).resolve())
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
-_OWN_ROOM = "hyperribbon.experiments"
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...), range, slice, Fraction)
 _NAMED = (PurePath, date, time, timedelta, np.dtype, torch.dtype, torch.device)
 _MOST_OBJECTS = 200_000
@@ -131,7 +123,7 @@ class _Walk:
 
     def _function(self, function: types.FunctionType, where: str) -> None:
         self.add("function", function.__qualname__)
-        if not _is_own(function.__module__, _file_of(function)):
+        if not is_own(function.__module__, file_of(function)):
             self.add(function.__module__)
             return
         name = f"{where}{function.__name__}"
@@ -146,7 +138,7 @@ class _Walk:
             except ValueError:  # not assigned yet
                 continue
             self.visit(content, f"{variable}, from around {name}")
-        for path, value in _globals_read(function.__code__, function.__globals__):
+        for path, value in globals_read(function.__code__, function.__globals__):
             self.add(path)
             self.visit(value, f"the global {path} of {name}, ")
 
@@ -158,7 +150,7 @@ class _Walk:
 
     def _class(self, kind: type, where: str) -> None:
         self.add("class", kind.__qualname__)
-        if not _is_own(kind.__module__, _file_of(kind)):
+        if not is_own(kind.__module__, file_of(kind)):
             self.add(kind.__module__)
             return
         for base in kind.__bases__:
@@ -169,14 +161,14 @@ class _Walk:
                 self.visit(value, f"{kind.__name__}.{name}, ")
 
     def _module(self, module: types.ModuleType, where: str) -> None:
-        file = _file_of(module)
+        file = file_of(module)
         self.add("module", module.__name__)
-        if _is_own(module.__name__, file):
+        if is_own(module.__name__, file):
             self._source(module.__name__)
 
     def _source(self, name: str) -> None:
         """Add the source of a person's module and of those it imports."""
-        for found, file in sorted(_import_closure(name).items()):
+        for found, file in sorted(import_closure(name).items()):
             self.add(found, Path(file).read_bytes())
 
     def _method(self, method: types.MethodType, where: str) -> None:
@@ -257,103 +249,6 @@ _NOT_CONTENT = {
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 
 
-def _globals_read(code: types.CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the globals that code reads, through the modules that hold them, and its imports."""
-    instructions = list(dis.get_instructions(code))
-    for place, instruction in enumerate(instructions):
-        if instruction.opname == "IMPORT_NAME":
-            level = instructions[place - 2].argval if place >= 2 else 0
-            yield from _imported(instruction.argval, level, names)
-        if instruction.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
-            continue
-        path = instruction.argval
-        if path not in names:
-            continue
-        value = names[path]
-        for further in instructions[place + 1 :]:
-            if not isinstance(value, types.ModuleType) or not further.opname.startswith(
-                ("LOAD_ATTR", "LOAD_METHOD")
-            ):
-                break
-            if not hasattr(value, further.argval):
-                break
-            if not _is_own(value.__name__, _file_of(value)):
-                value = None  # an installed package counts by its version
-                break
-            value, path = getattr(value, further.argval), f"{path}.{further.argval}"
-        yield path, value
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _globals_read(constant, names)
-
-
-def _imported(name: str, level: Any, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    if isinstance(level, int) and level > 0:
-        name = resolve_name("." * level + name, names.get("__package__") or "")
-    for found, file in sorted(_import_closure(name).items()):
-        yield found, Path(file).read_bytes()
-
-
-def _module_file(name: str) -> str | None:
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    return spec.origin if spec is not None and spec.has_location else None
-
-
-def _import_closure(name: str) -> dict[str, str]:
-    """Return the person's modules that importing a module reads, with their files."""
-    found: dict[str, str] = {}
-    waiting = [name]
-    while waiting:
-        module = waiting.pop()
-        file = _module_file(module)
-        if module in found or not _is_own(module, file) or file is None:
-            continue
-        found[module] = file
-        if file.endswith(".py"):
-            is_package = Path(file).name == "__init__.py"
-            package = module if is_package else module.rpartition(".")[0]
-            waiting += _imports_of(Path(file).read_text(), package)
-    return found
-
-
-def _imports_of(source: str, package: str) -> list[str]:
-    names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = resolve_name("." * node.level + base, package) if package else base
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name]
-
-
-def _is_own(module: str | None, file: str | None) -> bool:
-    """Return whether code is the person's: not Python's, not installed, not the library's."""
-    module = module or ""
-    if module.split(".")[0] == "hyperribbon":
-        return module.startswith(f"{_OWN_ROOM}.")
-    if file is None:
-        return module not in sys.builtin_module_names and module == "__main__"
-    resolved = str(Path(file).resolve())
-    if "site-packages" in resolved or "dist-packages" in resolved or file.startswith("<frozen"):
-        return False
-    return not resolved.startswith(_INSTALLED)
-
-
-def _file_of(value: Any) -> str | None:
-    if isinstance(value, types.FunctionType):
-        return value.__code__.co_filename
-    if isinstance(value, types.ModuleType):
-        return getattr(value, "__file__", None)
-    module = sys.modules.get(getattr(value, "__module__", ""))
-    return getattr(module, "__file__", None)
-
-
 def _is_named(value: Any) -> bool:
     """Return whether a value is a function that is not written in Python."""
     builtin = inspect.isbuiltin(value) or inspect.ismethoddescriptor(value)
@@ -363,7 +258,7 @@ def _is_named(value: Any) -> bool:
 def _belongs_to_package(value: Any) -> bool:
     """Return whether an object is one that an installed package holds, such as scipy.stats.chi2."""
     kind = type(value)
-    if _is_own(kind.__module__, _file_of(kind)):
+    if is_own(kind.__module__, file_of(kind)):
         return False
     package = kind.__module__.split(".")[0]
     modules = [m for n, m in list(sys.modules.items()) if n.split(".")[0] == package and m]
