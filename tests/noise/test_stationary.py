@@ -85,6 +85,9 @@ def test_unstable_and_flat_cases_are_named():
         hr.stationary_covariance(np.diag([30.0, 1.0]), np.eye(2), 0.1, "discrete")
     with pytest.raises(ArgumentError, match="diffuse"):
         hr.stationary_covariance(np.diag([1.0, 0.0]), np.eye(2), 0.1)
+    for kind in (np.asarray, torch.as_tensor):
+        with pytest.raises(ArgumentError, match="a covariance has none"):
+            hr.stationary_covariance(kind(np.eye(2)), kind(-np.eye(2)), 0.1)
     with pytest.raises(ArgumentError, match="known choice"):
         hr.stationary_covariance(np.eye(2), np.eye(2), 0.1, "ito")
 
@@ -142,6 +145,32 @@ def test_measuring_leaves_the_model_alone(classifier):
     assert all(p.grad is None for p in model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = hr.load_data("digits", limit=200).flat()
+    model = hr.training.mlp((64, 8, 10), seed=0)
+    hr.train(model, nn.CrossEntropyLoss(), data, epochs=5, lr=0.1, momentum=0.9)
+    return model, nn.CrossEntropyLoss(), data
+
+
+def test_as_many_directions_are_compared_as_hold_the_noise(digits):
+    """In few directions the defect is that of the few: it grows with them to that of the whole."""
+    found = noise.measure_noise(*digits, curvature="ggn")
+    few, many = (noise.measure_noise(*digits, curvature="ggn", k=k) for k in (3, 150))
+    assert few.captured < 0.6 < 0.9 <= found.captured <= many.captured <= 1.001
+    assert len(found.curvatures) < 150
+    assert few.balance_defect < 0.3 * many.balance_defect
+    assert found.balance_defect == pytest.approx(many.balance_defect, rel=0.15)
+
+
+def test_a_predicted_covariance_says_how_much_of_the_noise_it_is_of(digits):
+    H, C = hr.GGN(*digits), hr.GradientCovariance(*digits)
+    few, many = (hr.stationary_covariance(H, C, 0.01, k=k) for k in (3, 100))
+    expected = np.trace(few.noise) / C.trace()
+    assert few.captured == pytest.approx(expected, rel=1e-5)
+    assert few.captured < many.captured <= 1.001
 
 
 def test_noise_scale_is_the_same_for_minibatches_and_uncentred(classifier):

@@ -25,6 +25,10 @@ __all__ = [
     "proportionality",
 ]
 
+_FIRST = 10  # directions that are tried first
+_MOST = 160  # directions that are compared at the most
+_ENOUGH = 0.9  # share of the noise that they should hold
+
 
 @dataclass(frozen=True)
 class GradientNoise:
@@ -43,6 +47,8 @@ class GradientNoise:
         curvatures: (k,), eigenvalues of the curvature, descending.
         noise: (k, k), C in their eigenbasis.
         noise_eigenvalues: (k,), leading eigenvalues of C, descending.
+        captured: Share of tr C in the subspace. The two defects are those of the subspace; where it
+            holds little of the noise they say little of the whole.
     """
 
     scale: float
@@ -56,6 +62,7 @@ class GradientNoise:
     curvatures: np.ndarray
     noise: np.ndarray
     noise_eigenvalues: np.ndarray
+    captured: float
 
 
 def measure_noise(
@@ -63,7 +70,7 @@ def measure_noise(
     loss: Any,
     data: Any,
     *,
-    k: int = 10,
+    k: int | None = None,
     curvature: str = "hessian",
     params: ParameterFilter = None,
     mask: Mask | None = None,
@@ -75,7 +82,8 @@ def measure_noise(
         model: Any module; it is not changed.
         loss: As for `hr.Hessian`.
         data: As for `hr.Hessian`.
-        k: Directions compared.
+        k: Directions compared; None for as many as hold nine tenths of the noise, see
+            `compare_noise`.
         curvature: "hessian" or "ggn".
         params: Name pattern, list of names or predicate that chooses parameters.
         mask: Entries of the parameters that are coordinates.
@@ -88,31 +96,52 @@ def measure_noise(
     return compare_noise(H, C, k=k, seed=seed)
 
 
-def compare_noise(H: Any, C: GradientCovariance, *, k: int = 10, seed: int = 0) -> GradientNoise:
+def compare_noise(
+    H: Any, C: GradientCovariance, *, k: int | None = None, seed: int = 0
+) -> GradientNoise:
     """Compare a gradient covariance with a curvature operator on the same parameters.
 
     Directions of the curvature that are flat or negative are left out, since no stationary state
     exists along them.
+
+    Args:
+        H: The curvature.
+        C: The covariance of gradients.
+        k: Sharpest directions compared. None: from 10 on twice as many until they hold nine tenths
+            of the noise, at most 160; `captured` says how much they hold.
+        seed: Seed of the eigensolvers.
+
+    Raises:
+        ArgumentError: Shapes differ, or no direction has a positive curvature.
     """
     if tuple(H.shape) != tuple(C.shape):
         raise ArgumentError(
             "C", tuple(C.shape), f"H has shape {tuple(H.shape)}", "Use the same parameters in both."
         )
-    k = min(check_positive_int("k", k), H.shape[0])
-    sharp, noisy = eigsh(H, k, seed=seed), eigsh(C, k, seed=seed)
-    keep = sharp.eigenvalues > 1e-6 * abs(sharp.eigenvalues).max()
+    count = min(_FIRST if k is None else check_positive_int("k", k), H.shape[0])
+    whole = float(C.trace())
+    while True:
+        sharp = eigsh(H, count, seed=seed)
+        keep = sharp.eigenvalues > 1e-6 * abs(sharp.eigenvalues).max()
+        assert sharp.eigenvectors is not None
+        noise = project(C, sharp.eigenvectors[:, keep])
+        captured = float(np.trace(noise)) / whole if whole > 0 else 1.0
+        if k is not None or captured >= _ENOUGH or not bool(keep.all()):
+            break
+        if count >= min(_MOST, H.shape[0]):
+            break
+        count = min(2 * count, _MOST, H.shape[0])
+    noisy = eigsh(C, count, seed=seed)
     if not bool(keep.any()):
         raise ArgumentError(
             "H", H, "its largest eigenvalue is not positive", "Measure the curvature at a minimum."
         )
-    assert sharp.eigenvectors is not None
     assert noisy.eigenvectors is not None
     basis = sharp.eigenvectors[:, keep]
     curvatures = sharp.eigenvalues[keep].double().cpu().numpy()
-    noise = project(C, basis)
     angles = alignment(basis, noisy.eigenvectors[:, : basis.shape[1]])
     factor, defect = proportionality(np.diag(curvatures), noise)
-    total, norm = C.trace() / C.factor, float(C.mean_gradient().double().norm())
+    total, norm = whole / C.factor, float(C.mean_gradient().double().norm())
     return GradientNoise(
         scale=noise_scale(C),
         total=total,
@@ -125,6 +154,7 @@ def compare_noise(H: Any, C: GradientCovariance, *, k: int = 10, seed: int = 0) 
         curvatures=curvatures,
         noise=noise,
         noise_eigenvalues=noisy.eigenvalues.double().cpu().numpy(),
+        captured=captured,
     )
 
 

@@ -15,7 +15,7 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
-from hyperribbon.spectra import eigsh
+from hyperribbon.spectra import eigsh, trace
 from hyperribbon.theory import fluctuations as theory
 
 __all__ = ["LeadingCovariance", "project", "stationary_covariance"]
@@ -32,6 +32,8 @@ class LeadingCovariance:
         matrix: (k, k), M in that basis.
         lr: Learning rate.
         time: "continuous" or "discrete".
+        captured: Share of tr C in that subspace, as far as it is known. What is said of the
+            subspace says little of the whole where it is small.
     """
 
     basis: torch.Tensor
@@ -40,6 +42,7 @@ class LeadingCovariance:
     matrix: np.ndarray
     lr: float
     time: str
+    captured: float = float("nan")
 
     @property
     def eigenvalues(self) -> np.ndarray:
@@ -54,7 +57,7 @@ class LeadingCovariance:
 
     @property
     def balance_defect(self) -> float:
-        """‖Q‖/‖C‖ in the subspace: zero when detailed balance holds."""
+        """‖Q‖/‖C‖ in the subspace: zero when detailed balance holds there; see `captured`."""
         norm = np.linalg.norm(self.noise)
         Q = theory.antisymmetric_part(np.diag(self.curvatures), self.noise)
         return float(np.linalg.norm(Q) / norm) if norm > 0 else 0.0
@@ -124,7 +127,9 @@ def stationary_covariance(
     noise = project(C, basis)
     _check_covariance(noise)
     M = theory.stationary_covariance(np.diag(curvatures), noise, lr, time=time)
-    return LeadingCovariance(basis, curvatures, noise, M, lr, time)
+    whole = float(trace(C, precision=0.05, seed=seed, max_matvecs=100))
+    captured = float(np.trace(noise)) / whole if whole > 0 else float("nan")
+    return LeadingCovariance(basis, curvatures, noise, M, lr, time, captured)
 
 
 def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
