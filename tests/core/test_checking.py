@@ -1,6 +1,8 @@
 """`check_folder`: what it finds, what it mends, and that nothing whole is lost."""
 
+import contextlib
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -173,6 +175,68 @@ def test_a_damaged_state_is_said(tmp_path):
     assert "the state to go on from is damaged" in {f.what for f in check_folder(tmp_path).findings}
     assert check_folder(tmp_path, repair=True).is_whole
     assert [f.kind for f in check_folder(tmp_path).findings] == ["note"]
+
+
+def spoil(path, rng):
+    content = bytearray(path.read_bytes())
+    place = rng.randrange(len(content))
+    length = rng.randrange(1, 60)
+    kind = rng.choice(["flip", "cut", "delete", "garbage", "zeros", "twice", "gap"])
+    if kind == "flip":
+        content[place] ^= 1 << rng.randrange(8)
+    elif kind == "cut":
+        del content[place:]
+    elif kind == "garbage":
+        content[place : place + length] = rng.randbytes(length)
+    elif kind == "zeros":
+        content[place : place + length] = bytes(length)
+    elif kind == "twice":
+        content[place:place] = content[:place]
+    elif kind == "gap":
+        del content[place : place + length]
+    path.unlink() if kind == "delete" else path.write_bytes(content)
+
+
+def assert_never_wrong(folder):
+    """Whatever is read is right, or refused: the step says what every number must be."""
+    trajectory = Trajectory.open(folder)
+    steps = trajectory.steps.tolist()
+    assert steps == sorted(set(steps)) and set(steps) <= set(range(8))
+    if not steps:
+        return
+    assert_holds(folder, steps)
+    for record in trajectory:
+        if record.weights is not None:
+            assert trajectory.weights(record.index)["w"].tolist() == [record.step] * 2
+
+
+def spoil_and_repair(folder, seed):
+    rng = random.Random(seed)
+    fill(folder, range(8))
+    files = [path for path in folder.rglob("*") if path.suffix in (".bin", ".json", ".safetensors")]
+    for path in rng.sample(sorted(files), rng.choice([1, 1, 2, 3])):
+        spoil(path, rng)
+    with contextlib.suppress(ArgumentError):
+        assert_never_wrong(folder)
+    assert check_folder(folder, repair=True).is_whole
+    assert_never_wrong(folder)
+    assert not check_folder(folder).findings
+    fill(folder, [9])
+    return len(Trajectory.open(folder)) - 1
+
+
+def test_whatever_is_spoilt_nothing_wrong_is_read_and_the_rest_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_MOST_RECORDS", 3)
+    kept = [spoil_and_repair(tmp_path / str(seed), seed) for seed in range(40)]
+    assert sum(kept) / len(kept) > 6, "most records are saved"
+
+
+@pytest.mark.slow
+def test_whatever_is_spoilt_two_thousand_times(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_MOST_RECORDS", 3)
+    for seed in range(2000):
+        spoil_and_repair(tmp_path / "run", seed)
+        shutil.rmtree(tmp_path / "run")
 
 
 def test_damaged_results_are_set_aside_and_made_again(tmp_path):
