@@ -43,9 +43,7 @@ def derivatives(convolve, x, weight, bias):
     leaves = [x, weight] if bias is None else [x, weight, bias]
     slopes = torch.autograd.grad(outputs.pow(3).sum(), leaves, create_graph=True)
     generator = torch.Generator().manual_seed(3)
-    along = [
-        torch.randn(leaf.shape, generator=generator, dtype=torch.float64) for leaf in leaves
-    ]
+    along = [torch.randn(leaf.shape, generator=generator, dtype=torch.float64) for leaf in leaves]
     rows = [torch.stack([v, 2 * v.flip(0)]) for v in along]
     found = [outputs, *slopes, *torch.autograd.grad(slopes, leaves, along, retain_graph=True)]
     found += torch.autograd.grad(slopes, leaves, rows, retain_graph=True, is_grads_batched=True)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.convolutions import rewritten_convolution
+from hyperribbon.operators.derivatives.recurrent import rewritten_recurrence
 
 __all__ = ["twice_differentiable"]
 
@@ -134,20 +135,35 @@ def _embedding_bag(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch
     return total if call["mode"] == "sum" else total / counted.sum(1, keepdim=True).clamp(min=1)
 
 
+def _attention(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """softmax(q kᵀ·scale + mask) v, of heads that lie one after another in memory.
+
+    Fused kernels have no second derivative; torch's plain one copies the heads in every product.
+    """
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    call = {"dropout_p": 0.0, **dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = call["query"], call["key"], call["value"]
+    mask, causal, scale = (call.get(name) for name in ("attn_mask", "is_causal", "scale"))
+    same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    if call["dropout_p"] or not same or torch.is_autocast_enabled(query.device.type):
+        return func(*args, **kwargs)
+    q, k, v = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value))
+    scores = torch.bmm(q * (q.shape[-1] ** -0.5 if scale is None else scale), k.transpose(1, 2))
+    scores = scores.view(*query.shape[:-1], k.shape[1])
+    if causal:
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(ahead, float("-inf"))
+    if mask is not None:
+        hidden = mask.dtype == torch.bool
+        scores = scores.masked_fill(~mask, float("-inf")) if hidden else scores + mask
+    shares = torch.softmax(scores, -1) if mask is None else torch._safe_softmax(scores, -1)
+    return torch.bmm(shares.view(-1, *scores.shape[-2:]), v).view(*query.shape[:-1], -1)
+
+
 def _hardsigmoid(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     """min(max(x + 3, 0), 6)/6; the kernel has no second derivative."""
     inputs = args[0] if args else kwargs["input"]
     return torch.nn.functional.hardtanh(inputs + 3, 0.0, 6.0) / 6
-
-
-def _recurrent(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Recurrent layers from matrix products; oneDNN's kernel has no second derivative."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        return func(*args, **kwargs)
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
@@ -161,8 +177,9 @@ _REWRITES: dict[str, Callable[[Callable, tuple, dict[str, Any]], Any]] = {
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
     "hardsigmoid": _hardsigmoid,
-    "lstm": _recurrent,
-    "gru": _recurrent,
-    "rnn_tanh": _recurrent,
-    "rnn_relu": _recurrent,
+    "scaled_dot_product_attention": _attention,
+    "lstm": rewritten_recurrence,
+    "gru": rewritten_recurrence,
+    "rnn_tanh": rewritten_recurrence,
+    "rnn_relu": rewritten_recurrence,
 }

@@ -103,8 +103,15 @@ def check_curvature(
     Raises:
         Disagreement: They differ; the message names the parameters.
     """
-    _compare(curved, direction, shifted, precision, "second")
-    _check_gradient(direction, shifted, precision)
+    known: dict[float, Mapping[str, torch.Tensor]] = {}
+
+    def remembered(direction: Block, step: float) -> Mapping[str, torch.Tensor]:
+        if step not in known:
+            known[step] = shifted(direction, step)
+        return known[step]
+
+    _compare({name: curved[name] for name in direction}, direction, remembered, precision, "second")
+    _check_gradient(direction, remembered, precision)
 
 
 def same_derivatives(
@@ -215,7 +222,7 @@ def _is_kinked(found: Block, direction: Block, shifted: Shifted, agreement: floa
 def _check_gradient(direction: Block, shifted: Shifted, precision: torch.dtype) -> None:
     """Raise when the gradient is not that of the loss, ⟨∇L, v⟩ = dL(θ + h·v)/dh at every step."""
     worst = float("inf")
-    for step in (1e-5, 1e-4, 1e-6) if precision == torch.float64 else _COARSE_STEPS:
+    for step in _STEPS if precision == torch.float64 else _COARSE_STEPS:
         ahead, behind = shifted(direction, step), shifted(direction, -step)
         slope = (float(ahead[TOTAL]) - float(behind[TOTAL])) / (2 * step)
         terms = [

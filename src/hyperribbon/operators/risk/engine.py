@@ -24,6 +24,7 @@ from hyperribbon.operators.derivatives.linearisation import (
     Block,
     Linearisation,
 )
+from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.verification import (
     check_curvature,
@@ -155,65 +156,65 @@ class Engine:
         if self._probe is None:
             self._footprints[kind] = Footprint()
             return
-        whole = {name: tensor.unsqueeze(0) for name, tensor in self._direction().items()}
-        direction = self._connected(self._direction())
-        block = {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
-        found: dict[str, torch.Tensor] = {}
-
+        every = some_direction(self._function.leaves)
+        direction = self._connected(every)
+        whole, block = _one_row(every), _one_row(direction)
+        curved: dict[int, Block] = {}
         counted = Choices()
         counted.exclude("push", "forward")  # forward mode does not bear being watched
-        if kind == "push":
-            self._settle(whole)
+        settled = self._settle(whole) if kind == "push" else None
 
-        def product() -> Linearisation:
-            point, _, targets = self.linearise(self._function, self._probe, counted)
+        def product(samples: int) -> Linearisation:
+            batch = cut(self._probe, 0, samples)
+            point, _, targets = self.linearise(self._function, batch, counted)
             sums = GradientSums()
             if kind == "curve":
                 assert self._loss is not None
-                point.curve(self._loss, targets, whole, GradientSums())
-                if block:
+                point.curve(self._loss, targets, whole, sums)
+                if block and not _same(whole, block):
+                    sums = GradientSums()
                     point.curve(self._loss, targets, block, sums)
-                    found.update({name: rows[0] for name, rows in sums.named().items()})
+                curved[samples] = {name: rows[0] for name, rows in sums.named().items()}
             else:
                 pushed = point.outputs.unsqueeze(0)
-                if kind == "push" and self._choices.chosen("push") != "forward":
+                if kind == "push" and self._choices.allows("push", "reverse"):
                     pushed = point.push(whole)
                 point.pull(pushed, sums, list(whole))
             return point
 
-        sizes = [leaf.nbytes for leaf in self._function.leaves.values()]
+        count = batch_size(self._probe)
         try:
-            footprint = measured(product, batch_size(self._probe), sizes)
+            footprint = measured(product, count, 0 if self.must_be_whole else count // 2)
         except (RuntimeError, NotImplementedError) as error:
             raise _underivable(error) from error
         if direction:
-            self._verify(kind, direction, found)
+            self._verify(direction, curved.get(count, {}), settled)
         self._footprints[kind] = footprint
 
-    def _verify(self, kind: str, direction: Block, found: Block) -> None:
+    def _verify(self, direction: Block, curved: Block, settled: Linearisation | None) -> None:
         """Compare derivatives on the probe with finite differences.
 
         Args:
-            kind: Of derivatives.
             direction: v by name.
-            found: ∇²ℓ v by name, for the kind "curve".
+            curved: ∇²ℓ v by name, where second derivatives are in question.
+            settled: The derivatives on the probe, where first ones are.
         """
-        if kind == "curve":
+        if curved:
             assert self._loss is not None
             shifted, precision = shifted_gradients(self._function, self._loss, self._probe)
-            check_curvature(found, direction, shifted, precision)
-        elif kind == "push":
-            point, _, _ = self.linearise(self._function, self._probe)
+            check_curvature(curved, direction, shifted, precision)
+        elif settled is not None:
             shifted, precision = shifted_outputs(self._function, self._probe)
-            check_slopes(point, direction, shifted, precision)
+            check_slopes(settled, direction, shifted, precision)
 
-    def _settle(self, block: Block) -> None:
-        """Try the ways to J v, so that the fastest is known."""
+    def _settle(self, block: Block) -> Linearisation:
+        """Return the derivatives on the probe, after the ways to J v were tried."""
         point, _, _ = self.linearise(self._function, self._probe)
         try:
             point.push(block)
         except (RuntimeError, NotImplementedError) as error:
             raise _underivable(error) from error
+        return point
 
     def footprint(self) -> Footprint:
         """Return what all kinds of derivatives that are in use take together."""
@@ -243,23 +244,20 @@ class Engine:
         self._is_chain, self.is_piecewise_linear = all(chains), all(linear)
         self.mixes, self.must_be_whole = any(mixing), any(whole)
 
-    def _direction(self) -> dict[str, torch.Tensor]:
-        return some_direction(self._function.leaves)
-
     def _connected(self, direction: Block) -> dict[str, torch.Tensor]:
         """Return a direction without the weights that no gradient reaches.
 
         By no_grad() or detach(), or because they are padding: the derivatives are those that
         training sees.
         """
-        with torch.inference_mode(False), torch.enable_grad():
-            outputs = self._function.plainly(self._probe)[0]
+        outputs = self._function(self._probe)[0]
         if not outputs.requires_grad:
             return {}
         leaves = self._function.leaves
-        slopes = torch.autograd.grad(
-            outputs, list(leaves.values()), torch.ones_like(outputs), allow_unused=True
-        )
+        with twice_differentiable():
+            slopes = torch.autograd.grad(
+                outputs, list(leaves.values()), torch.ones_like(outputs), allow_unused=True
+            )
         return {
             name: direction[name] * (slope != 0)
             for name, slope in zip(leaves, slopes, strict=True)
@@ -276,7 +274,8 @@ class Engine:
         evaluation = BatchEvaluation(self._function, self._probe)
         plain = AutogradLinearisation(evaluation, Choices())
         try:
-            return same_derivatives(chain, plain, self._direction(), self._loss, evaluation.targets)
+            direction = some_direction(self._function.leaves)
+            return same_derivatives(chain, plain, direction, self._loss, evaluation.targets)
         except RuntimeError:
             return False
 
@@ -331,6 +330,14 @@ class Engine:
                     pieces = [self._function.plainly(source.some(_ROWS))]
                 break
         return max(joined(pieces), key=lambda piece: len(piece[0]))
+
+
+def _one_row(direction: Block) -> dict[str, torch.Tensor]:
+    return {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
+
+
+def _same(first: Block, second: Block) -> bool:
+    return len(first) == len(second) and all(torch.equal(first[n], second[n]) for n in second)
 
 
 def _underivable(error: Exception) -> ArgumentError:

@@ -1,7 +1,7 @@
 """How much of a risk's data is worked on at once and kept, within a memory.
 
-What a sample takes is measured, not guessed: a product on a few samples runs while every tensor
-that comes into being is counted.
+What a sample takes is measured, not guessed: products on few and on fewer samples run while every
+tensor that comes into being is counted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = ["SHARE", "Footprint", "Layout", "Meter", "measured"]
 SHARE = 0.5
 """Part of the memory that is free on the device that may be used when memory= is not given."""
 
+_HEAP = 1.25  # memory that a heap takes, over the tensors that live in it
 _CHUNK_BYTES = 2**32  # graphs of larger chunks gain nothing
 _LEAST = 64 * 2**20  # even a small share of the memory is no less than this
 
@@ -30,19 +31,15 @@ _LEAST = 64 * 2**20  # even a small share of the memory is no less than this
 class Meter(TorchDispatchMode):
     """Counts the bytes of tensors that come into being and live on.
 
-    Args:
-        fixed: Sizes in bytes of tensors that do not grow with the samples: the parameters'.
-
     Attributes:
         live: Bytes in tensors that live.
         peak: The most there were.
-        fixed_live: Bytes in those that have a parameter's size.
     """
 
-    def __init__(self, fixed: set[int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._fixed, self._known = fixed, {}
-        self.live = self.peak = self.fixed_live = 0
+        self._known = {}
+        self.live = self.peak = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -71,8 +68,6 @@ class Meter(TorchDispatchMode):
     def _change(self, size: int) -> None:
         self.live += size
         self.peak = max(self.peak, self.live)
-        if abs(size) in self._fixed:
-            self.fixed_live += size
 
     def _forget(self, key: int, size: int) -> None:
         self._known.pop(key, None)
@@ -102,21 +97,33 @@ class Footprint:
         )
 
 
-def measured(product: Callable[[], Any], samples: int, parameters: list[int]) -> Footprint:
+def measured(product: Callable[[int], Any], samples: int, fewer: int) -> Footprint:
     """Return the footprint of something that keeps what it returns.
+
+    With B(n) bytes for n samples, a sample takes (B(n) − B(m))/(n − m) and the rest is fixed.
 
     Args:
         product: Builds graphs on some samples and multiplies once; returns what keeps the graphs.
-        samples: How many samples those are.
-        parameters: Sizes of the parameters in bytes.
+        samples: n.
+        fewer: m < n; 0 when the product cannot be done on fewer samples.
     """
-    meter = Meter(set(parameters))
+    kept, working = _counted(product, samples)
+    kept_by_fewer, working_by_fewer = _counted(product, fewer) if fewer else (0, 0)
+    more = samples - fewer
+    each = max((kept - kept_by_fewer) / more, 1.0)
+    each_working = max((working - working_by_fewer) / more, 1.0)
+    fixed = max(kept + working - samples * (each + each_working), 0.0)
+    return Footprint(_HEAP * each, _HEAP * each_working, _HEAP * fixed)
+
+
+def _counted(product: Callable[[int], Any], samples: int) -> tuple[int, int]:
+    """Return the bytes that stay and those that come and go."""
+    meter = Meter()
     with meter:
-        holder = product()
-    kept, fixed = meter.live - meter.fixed_live, meter.fixed_live
-    working = meter.peak - meter.live
+        holder = product(samples)
+    kept, working = meter.live, meter.peak - meter.live
     del holder
-    return Footprint(max(kept / samples, 1.0), max(working / samples, 1.0), float(fixed))
+    return kept, working
 
 
 @dataclass(frozen=True)

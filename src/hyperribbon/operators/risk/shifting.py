@@ -25,7 +25,7 @@ def shifted_outputs(function: ModelFunction, batch: Any) -> tuple[Shifted, torch
         with torch.no_grad():
             return {"outputs": exact.plainly(samples)[0]}
 
-    return _in_best_precision(function, batch, outputs)
+    return _in_best_precision(function, batch, outputs, outputs)
 
 
 def shifted_gradients(
@@ -48,17 +48,23 @@ def shifted_gradients(
         dense = (slope.to_dense() if slope.is_sparse else slope for slope in found)
         return {TOTAL: total.detach()} | dict(zip(leaves, dense, strict=True))
 
-    return _in_best_precision(function, batch, gradients)
+    def value(exact: ModelFunction, samples: Any) -> None:
+        with torch.no_grad():
+            loss.total(*exact.plainly(samples))
+
+    return _in_best_precision(function, batch, gradients, value)
 
 
 def _in_best_precision(
     function: ModelFunction,
     batch: Any,
     evaluate: Callable[[ModelFunction, Any], Mapping[str, torch.Tensor]],
+    attempt: Callable[[ModelFunction, Any], Any],
 ) -> tuple[Shifted, torch.dtype]:
+    """Return shifted results in float64 where an attempt succeeds there."""
     try:
         exact, samples = function.in_precision(torch.float64), brought(batch, torch.float64)
-        evaluate(exact, samples)
+        attempt(exact, samples)
         return _Shifting(exact, samples, evaluate), torch.float64
     except Exception:  # some models and losses run in one precision only
         own = next(iter(function.leaves.values())).dtype

@@ -1,0 +1,127 @@
+"""Recurrent layers from matrix products and elementwise functions, step by step.
+
+oneDNN's kernels have no second derivative, and those of torch multiply the inputs step by step.
+Here all inputs of a layer are multiplied at once:
+
+    LSTM:  c_t = σ(f)∘c_{t−1} + σ(i)∘tanh(g),  h_t = σ(o)∘tanh(c_t)
+    GRU:   h_t = n + σ(z)∘(h_{t−1} − n),        n = tanh(x_n + σ(r)∘h_n)
+    RNN:   h_t = tanh or relu of (W x_t + U h_{t−1} + b)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+__all__ = ["rewritten_recurrence"]
+
+State = tuple[torch.Tensor, ...]
+Cell = Callable[[torch.Tensor, State, Any], State]
+
+
+def rewritten_recurrence(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Return what torch.lstm, gru, rnn_tanh and rnn_relu return for padded sequences.
+
+    Packed sequences, projections and dropout go through torch's own operations, without oneDNN.
+    """
+    kind = func.__name__
+    inputs, start, weights = args[:3] if len(args) == 9 else (None, None, None)
+    is_padded = isinstance(weights, list | tuple) and isinstance(start, tuple) == (kind == "lstm")
+    if kwargs or not is_padded:
+        return _without_onednn(func, args, kwargs)
+    _, _, weights, has_bias, layers, dropout, training, both_ways, batch_first = args
+    directions = 2 if both_ways else 1
+    if len(weights) != layers * directions * (4 if has_bias else 2) or (dropout and training):
+        return _without_onednn(func, args, kwargs)
+    hidden = inputs.transpose(0, 1) if batch_first else inputs
+    states = start if kind == "lstm" else (start,)
+    each = len(weights) // (layers * directions)
+    ends: list[State] = []
+    for layer in range(layers):
+        ways = []
+        for direction in range(directions):
+            place = layer * directions + direction
+            own = weights[place * each : (place + 1) * each]
+            outputs, end = _run(
+                kind, hidden, tuple(s[place] for s in states), own, is_back=direction == 1
+            )
+            ways.append(outputs)
+            ends.append(end)
+        hidden = ways[0] if len(ways) == 1 else torch.cat(ways, dim=-1)
+    hidden = hidden.transpose(0, 1) if batch_first else hidden
+    return hidden, *(torch.stack(column) for column in zip(*ends, strict=True))
+
+
+def _run(
+    kind: str,
+    inputs: torch.Tensor,
+    state: State,
+    weights: Sequence[torch.Tensor],
+    is_back: bool,
+) -> tuple[torch.Tensor, State]:
+    """Return the outputs (T, n, H) of one layer in one direction, and its last state."""
+    w, u = weights[:2]
+    b, d = weights[2:] if len(weights) == 4 else (None, None)
+    if kind == "lstm":
+        size = u.shape[1]
+        w, u, b, d = (_gates_first(tensor, size) for tensor in (w, u, b, d))
+    if kind != "gru" and b is not None and d is not None:
+        b, d = b + d, None
+    cell, constants = _CELLS[kind], (u.t(), d)
+    outputs = []
+    steps = F.linear(inputs, w, b).unbind(0)
+    for step in reversed(steps) if is_back else steps:
+        state = cell(step, state, constants)
+        outputs.append(state[0])
+    return torch.stack(outputs[::-1] if is_back else outputs), state
+
+
+def _gates_first(rows: torch.Tensor | None, size: int) -> Any:
+    """Return rows in the order i, f, o, g: those that pass through σ together."""
+    if rows is None:
+        return None
+    i_and_f, g, o = rows.split([2 * size, size, size])
+    return torch.cat([i_and_f, o, g])
+
+
+def _lstm(step: torch.Tensor, state: State, constants: Any) -> State:
+    h, c = state
+    gates = torch.addmm(step, h, constants[0])
+    opened, new = gates.split([3 * h.shape[1], h.shape[1]], dim=1)
+    i, f, o = opened.sigmoid().chunk(3, dim=1)
+    c = torch.addcmul(f * c, i, new.tanh())
+    return o * c.tanh(), c
+
+
+def _gru(step: torch.Tensor, state: State, constants: Any) -> State:
+    (h,), (u, d) = state, constants
+    size = h.shape[1]
+    own = h @ u if d is None else torch.addmm(d, h, u)
+    x_opened, x_new = step.split([2 * size, size], dim=1)
+    h_opened, h_new = own.split([2 * size, size], dim=1)
+    r, z = (x_opened + h_opened).sigmoid().chunk(2, dim=1)
+    new = torch.addcmul(x_new, r, h_new).tanh()
+    return (torch.addcmul(new, z, h - new),)
+
+
+def _tanh(step: torch.Tensor, state: State, constants: Any) -> State:
+    return (torch.addmm(step, state[0], constants[0]).tanh(),)
+
+
+def _relu(step: torch.Tensor, state: State, constants: Any) -> State:
+    return (torch.addmm(step, state[0], constants[0]).relu(),)
+
+
+_CELLS: dict[str, Cell] = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _tanh, "rnn_relu": _relu}
+
+
+def _without_onednn(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch._C._set_mkldnn_enabled(before)

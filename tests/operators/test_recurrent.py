@@ -1,0 +1,79 @@
+"""Recurrent layers written out step by step, against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from hyperribbon.operators.derivatives.recurrent import _CELLS
+from hyperribbon.operators.derivatives.rewriting import twice_differentiable
+
+KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
+
+
+def layer_of(kind, **options):
+    torch.manual_seed(0)
+    nonlinear = {"nonlinearity": kind[4:]} if kind.startswith("rnn") else {}
+    return KINDS[kind](3, 4, **nonlinear, **options).double()
+
+
+def all_of(result):
+    outputs, end = result
+    return [outputs, *(end if isinstance(end, tuple) else (end,))]
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"batch_first": True}], ids=str)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_outputs_states_and_gradients(kind, bidirectional, layers, options):
+    layer = layer_of(kind, num_layers=layers, bidirectional=bidirectional, **options)
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    count = layers * (2 if bidirectional else 1)
+    rows = 5 if options.get("batch_first") else 6
+    h = torch.randn(count, rows, 4, dtype=torch.float64, requires_grad=True)
+    start = (h, torch.randn_like(h)) if kind == "lstm" else h
+    results = []
+    for written_out in (False, True):
+        if written_out:
+            with twice_differentiable():
+                found = all_of(layer(x, start))
+        else:
+            found = all_of(layer(x, start))
+        total = sum((tensor * (1 + tensor)).sum() for tensor in found)
+        results.append([*found, *torch.autograd.grad(total, [h, *layer.parameters()])])
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_layers_are_written_out(monkeypatch):
+    steps = []
+    original = _CELLS["gru"]
+    monkeypatch.setitem(_CELLS, "gru", lambda *args: steps.append(1) or original(*args))
+    with twice_differentiable():
+        layer_of("gru")(torch.randn(5, 6, 3, dtype=torch.float64))
+    assert len(steps) == 5
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_packed_sequences_dropout_and_projections_are_left_to_torch(kind):
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    packed = pack_padded_sequence(x, torch.tensor([5, 4, 4, 3, 2, 1]))
+    layer = layer_of(kind)
+    with twice_differentiable():
+        found = layer(packed)[0].data
+    torch.testing.assert_close(found, layer(packed)[0].data)
+    options = {"proj_size": 2} if kind == "lstm" else {}
+    layer = layer_of(kind, num_layers=2, dropout=0.5, **options)
+    results = []
+    for rewritten in (False, True):
+        torch.manual_seed(1)
+        if rewritten:
+            with twice_differentiable():
+                results.append(layer(x)[0])
+        else:
+            results.append(layer(x)[0])
+    torch.testing.assert_close(*results)
