@@ -115,6 +115,12 @@ class TestFinite:
         with pytest.raises(ArgumentError, match="nan"):
             function(torch.full((3, 3), float("nan")))
 
+    def test_a_diagonal_with_nan(self, counted):
+        op = counted(torch.eye(3))
+        op.has_exact_trace, op.diagonal = True, lambda: torch.tensor([1.0, float("nan"), 0.0])
+        with pytest.raises(ArgumentError, match="NaN"):
+            diagonal(op)
+
     def test_an_exact_estimate_is_finite(self):
         with pytest.raises(ArgumentError, match="finite"):
             Estimate(float("nan"), 0.0, True, 0)

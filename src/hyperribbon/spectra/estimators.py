@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import check_positive, check_positive_int
+from hyperribbon.core.checks import check_finite, check_positive, check_positive_int
 from hyperribbon.core.results import Estimate
 from hyperribbon.spectra.confirmation import Moments, confirmed_trace, exactly
 from hyperribbon.spectra.planning import affordable_vectors
@@ -111,7 +111,8 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
     products = Products(op)
     matvecs = check_positive_int("matvecs", matvecs)
     if products.is_explicit or getattr(op, "has_exact_trace", False):
-        exact = torch.as_tensor(op.diagonal()).to(products.device, products.dtype)
+        given = torch.as_tensor(op.diagonal()).to(products.device, products.dtype)
+        exact = check_finite("the operator's diagonal", given)
         return DiagonalEstimate(exact, torch.zeros_like(exact), True, 0)
     if products.size <= matvecs:
         exact = _diagonal_by_columns(products).to(products.dtype)
