@@ -28,11 +28,15 @@ def rewritten_recurrence(func: Callable, args: tuple, kwargs: dict[str, Any]) ->
     Packed sequences, projections and dropout go through torch's own operations, without oneDNN.
     """
     kind = func.__name__
-    inputs, start, weights = args[:3] if len(args) == 9 else (None, None, None)
-    is_padded = isinstance(weights, list | tuple) and isinstance(start, tuple) == (kind == "lstm")
-    if kwargs or not is_padded:
+    is_padded = (
+        not kwargs
+        and len(args) == 9
+        and isinstance(args[2], list | tuple)
+        and isinstance(args[1], tuple) == (kind == "lstm")
+    )
+    if not is_padded:
         return _without_onednn(func, args, kwargs)
-    _, _, weights, has_bias, layers, dropout, training, both_ways, batch_first = args
+    inputs, start, weights, has_bias, layers, dropout, training, both_ways, batch_first = args
     directions = 2 if both_ways else 1
     if len(weights) != layers * directions * (4 if has_bias else 2) or (dropout and training):
         return _without_onednn(func, args, kwargs)

@@ -48,7 +48,7 @@ class _Rewriting(TorchFunctionMode):
 
 def _is_checkpointed() -> bool:
     """Whether operations are evaluated again in backward passes, where nothing is rewritten."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # pyright: ignore
 
 
 def _batch_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
