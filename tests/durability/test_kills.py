@@ -25,8 +25,8 @@ def run(folder, seed, timeout, **kills):
         assert f"{task}: {count} kills, {disks} full disks" in done.stdout
 
 
-def test_thirty_kills_and_full_disks(tmp_path):
-    run(tmp_path, 7, 300, record=(12, 3), sweep=(10, 3), find_ticket=(5, 0), reproduce=(3, 0))
+def test_twenty_six_kills_and_full_disks(tmp_path):
+    run(tmp_path, 7, 300, record=(10, 2), sweep=(10, 2), find_ticket=(4, 0), reproduce=(2, 0))
 
 
 @pytest.mark.slow
