@@ -85,7 +85,7 @@ def test_two_models_stand_side_by_side(report, open_page):
 def test_twenty_runs_of_a_hundred_checkpoints_stay_small_and_open(
     tmp_path, open_page, monkeypatch, record_property, capsys
 ):
-    monkeypatch.setattr("hyperribbon.core.store.atomic._sync", lambda path: None)
+    monkeypatch.setattr("hyperribbon.core.store.atomic.sync", lambda path: None)
     rng = np.random.default_rng(0)
     goal = rng.standard_normal((50, 10))
     for run in range(2):

@@ -44,7 +44,9 @@ def inspect_model(
     momentum: Annotated[float, typer.Option(help="Momentum of SGD, with --lr.")] = 0.0,
     k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 50,
     seconds: Annotated[float, typer.Option(help="Time it may take.")] = 60.0,
-    memory: Annotated[float, typer.Option(help="Memory it may keep, in GB.")] = 1.0,
+    memory: Annotated[
+        float | None, typer.Option(help="Memory it may take, in GB; half of what is free if unset.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and the report.")] = Path(
         "inspection"
@@ -82,7 +84,7 @@ def _inspect(
     momentum: float,
     k: int,
     seconds: float,
-    memory: float,
+    memory: float | None,
     seed: int,
     out: Path,
 ) -> None:
@@ -103,9 +105,8 @@ def _inspect(
     with processes.together("the preparation of an inspection"):
         if is_first:
             ensure_folder("--out", out)
-        budget = Budget(
-            check_positive("--seconds", seconds), check_positive("--memory", memory) * 1e9
-        )
+        room = None if memory is None else check_positive("--memory", memory) * 1e9
+        budget = Budget(check_positive("--seconds", seconds), room)
         model, loss, samples = make_case(load_factory(factory), data)
         if checkpoint is not None:
             load_weights(model, checkpoint)

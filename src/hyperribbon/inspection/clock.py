@@ -1,8 +1,9 @@
-"""The time an inspection has: looked at before every product and every forward pass."""
+"""The time an inspection has: looked at before every product and every piece of the data."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from math import inf
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from hyperribbon.core.processes import ALONE, Processes
 from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian
+from hyperribbon.operators.risk import Chunk, Risk
 
 __all__ = [
     "Clock",
@@ -19,6 +21,7 @@ __all__ = [
     "TimedGGN",
     "TimedHessian",
     "TimedProducts",
+    "TimedRisk",
 ]
 
 
@@ -60,6 +63,23 @@ class Clock:
         """
         if self._processes.largest(float(self.left <= 0)):
             raise OutOfTimeError("the time of the budget was used up in the middle of it")
+
+
+class TimedRisk(Risk):
+    """A risk that looks at the clock before every piece of its data, whatever asks for it.
+
+    Several processes may cut their data into different numbers of pieces; they look at the clock
+    together, before products only.
+    """
+
+    clock = Clock()
+
+    def chunks(self, kind: str = "pull") -> Iterator[Chunk]:
+        """Yield the data in chunks while there is time."""
+        for chunk in super().chunks(kind):
+            if not self.processes.is_parallel:
+                self.clock.check()
+            yield chunk
 
 
 class _Timed:

@@ -40,15 +40,17 @@ def hessian_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     hessian = subject.hessian
     low_share = products // 4
     k = affordable_pairs(notebook.k, products - low_share, subject.dimension)
+    k = min(k, notebook.most_pairs(hessian))
     top = eigsh(
         hessian, k, seed=notebook.seed, max_matvecs=max(products - low_share, k + 2),
-        max_seconds=0.75 * notebook.clock.share_left,
+        max_seconds=0.75 * notebook.clock.share_left, memory=notebook.solver_memory,
     )  # fmt: skip
-    notebook.spectra["hessian"] = top
+    top = notebook.keep("hessian", top)
     count = min(_SMALLEST, subject.dimension)
     bottom = eigsh(
         hessian, count, "SA", tol=1e-3, seed=notebook.seed, eigenvectors=False,
         max_matvecs=max(low_share, 2 * count + 20), max_seconds=notebook.clock.share_left,
+        memory=notebook.solver_memory,
     )  # fmt: skip
     largest = eigenpair("hessian.largest", "Largest eigenvalue of the Hessian", top, 0)
     spread = _sampling_error(subject, top, notebook.seed)
@@ -91,14 +93,14 @@ def hessian_part(subject: Subject, notebook: Notebook, products: int) -> Part:
 def gauss_newton_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Measure the Gauss-Newton matrix and its trace."""
     found = measure_matrix(subject.ggn, notebook.k, notebook, products)
-    notebook.matrices["gauss_newton"] = found
-    notebook.spectra["gauss_newton"] = spectrum = found.spectrum
+    spectrum = notebook.keep("gauss_newton", found.spectrum)
+    notebook.matrices["gauss_newton"] = found = replace(found, spectrum=spectrum)
     quantities = matrix_quantities("gauss_newton", "Gauss-Newton matrix", found)
     shown = {"Gauss-Newton": spectrum}
     hessian = notebook.spectra.get("hessian")
     if hessian is not None:
         shown["Hessian"] = hessian
-        common = min(len(spectrum), len(hessian), 10)
+        common = min(_columns(spectrum), _columns(hessian), 10)
         quantities.append(
             exact("gauss_newton.alignment",
                   f"Overlap of the {common} sharpest directions with the Hessian's",
@@ -117,8 +119,9 @@ def gauss_newton_part(subject: Subject, notebook: Notebook, products: int) -> Pa
 def trace_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Estimate the trace of the Hessian."""
     whole = trace(
-        subject.hessian, precision=0.02, seed=notebook.seed, max_matvecs=max(products, 16)
-    )
+        subject.hessian, precision=0.02, seed=notebook.seed, max_matvecs=max(products, 16),
+        memory=notebook.solver_memory,
+    )  # fmt: skip
     quantity = from_estimate("hessian.trace", "Trace of the Hessian", whole, how_traced(whole))
     mean = whole.value / subject.dimension
     return Part(
@@ -132,7 +135,8 @@ def density_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Estimate the density of the Hessian's eigenvalues."""
     steps = int(min(60, max(12, products // 3)))
     probes = int(min(10, max(2, products // steps)))
-    found = density(subject.hessian, probes=probes, steps=steps, seed=notebook.seed)
+    found = density(subject.hessian, probes=probes, steps=steps, seed=notebook.seed,
+                    memory=notebook.solver_memory)  # fmt: skip
     grid, values = as_array(found.grid), as_array(found.values)
     floor = 1e-9 * values.max()
     low, high = (np.maximum(as_array(edge), floor) for edge in (found.low, found.high))
@@ -161,6 +165,10 @@ def _sampling_error(subject: Subject, spectrum: Spectrum, seed: int) -> float | 
     except OutOfTimeError:
         return None
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) else None
+
+
+def _columns(spectrum: Spectrum) -> int:
+    return 0 if spectrum.eigenvectors is None else spectrum.eigenvectors.shape[1]
 
 
 def _overlap(first: Spectrum, second: Spectrum, k: int) -> float:

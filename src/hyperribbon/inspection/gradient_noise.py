@@ -23,7 +23,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     covariance = subject.covariance
     found = measure_matrix(covariance, min(notebook.k, 30), notebook, products)
     spectrum, whole, k = found.spectrum, found.trace, len(found.spectrum)
-    notebook.spectra["noise"] = spectrum
+    spectrum = notebook.keep("noise", spectrum)
     square = float(subject.gradient.double() @ subject.gradient.double())
     scale = whole.value / square if square > 0 else float("inf")
     how = how_traced(whole)
@@ -45,7 +45,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     hessian = notebook.spectra.get("hessian")
     if hessian is not None and hessian.eigenvectors is not None:
         positive = int((hessian.eigenvalues > 0).sum())
-        common = min(_COMPARED, positive, len(hessian))
+        common = min(_COMPARED, positive, hessian.eigenvectors.shape[1])
         found, readings_more, projected = _against_curvature(subject, spectrum, hessian, common)
         quantities += found
         readings += readings_more

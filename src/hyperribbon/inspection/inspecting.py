@@ -100,7 +100,7 @@ def inspect(
     console = (console or Console(stderr=True)) if processes.rank == 0 else Console(quiet=True)
     budget = Budget.of(budget)
     subject = Subject(
-        model, loss, data, params=params, forward=forward, memory=budget.memory,
+        model, loss, data, params=params, forward=forward, memory=budget.bytes,
         processes=processes,
     )  # fmt: skip
     notebook = Notebook(
@@ -110,6 +110,7 @@ def inspect(
         trajectory=_open_trajectory(trajectory),
         rule=None if optimizer is None else update_rule(optimizer, model),
         batch_size=batch_size or _loader_batch(data),
+        memory=budget.bytes,
     )
     subject.clock = notebook.clock = Clock(began + budget.seconds, processes)
     plan, subject = make_plan(STEPS, subject, notebook, budget)

@@ -21,6 +21,8 @@ from hyperribbon.plots import Chart, Curve, Surface
 
 __all__ = ["slices_part"]
 
+_MODES = 32
+"""Part of the memory for the recorded weights whose principal components are taken."""
 _FORWARDS_PER_PRODUCT = 3
 """A forward pass is about a third of a Hessian product."""
 
@@ -102,6 +104,8 @@ def _fluctuation_modes(subject: Subject, notebook: Notebook) -> torch.Tensor | N
     if trajectory is None:
         return None
     late = [record for record in list(trajectory)[len(trajectory) // 2 :] if record.weights]
+    room = int(notebook.memory / _MODES // (4 * subject.dimension))
+    late = late[:: max(1, -(-len(late) // max(room, 1)))]
     if len(late) < 4:
         return None
     states = [trajectory.weights(record.index) for record in late]

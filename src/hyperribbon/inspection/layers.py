@@ -27,8 +27,9 @@ def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     for name in measured:
         try:
             pairs[name] = eigsh(
-                blocks[name], 1, tol=1e-2, seed=notebook.seed, max_matvecs=each, eigenvectors=False
-            )
+                blocks[name], 1, tol=1e-2, seed=notebook.seed, max_matvecs=each,
+                eigenvectors=False, memory=notebook.solver_memory,
+            )  # fmt: skip
         except OutOfTimeError:
             break
     if not pairs:

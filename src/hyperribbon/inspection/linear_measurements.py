@@ -26,6 +26,7 @@ def leading_eigenvalues(
     matrix: Callable[..., Any] = theory.hessian,
     tol: float = 1e-5,
     seed: int = 0,
+    memory: float | None = None,
 ) -> np.ndarray:
     """Return the k largest eigenvalues of a linear network's Hessian, without its data.
 
@@ -36,6 +37,7 @@ def leading_eigenvalues(
         matrix: `theory.linear_networks.hessian` or `ggn`.
         tol: Residuals to reach, relative to the largest eigenvalue.
         seed: Seed of the eigensolver.
+        memory: Bytes that the eigensolver may use; None for what is free.
 
     Returns:
         (k,), descending.
@@ -46,7 +48,9 @@ def leading_eigenvalues(
     """
     reduced = reduce_chain(weights, moments, hidden=False)
     operator = matrix(reduced.weights, reduced.moments)
-    found = eigsh(operator, min(k, operator.shape[0]), tol=tol, seed=seed, eigenvectors=False)
+    found = eigsh(
+        operator, min(k, operator.shape[0]), tol=tol, seed=seed, eigenvectors=False, memory=memory
+    )
     values = found.eigenvalues.numpy()
     left_out = weights[0].shape[1] - reduced.weights[0].shape[1]
     if left_out:

@@ -11,7 +11,7 @@ from torch import nn
 
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.linear_moments import Moments
-from hyperribbon.inspection.clock import Clock, TimedHessian, TimedProducts
+from hyperribbon.inspection.clock import Clock, TimedHessian, TimedProducts, TimedRisk
 from hyperribbon.inspection.linear_chains import FoundChain, find_chain, numeric_targets
 from hyperribbon.inspection.linear_comparison import Assumption, Rung, TheoryComparison
 from hyperribbon.inspection.linear_measurements import leading_eigenvalues
@@ -25,7 +25,13 @@ _PRESENT = 1e-12  # variance over the largest below which inputs have no directi
 
 
 def compare_with_theory(
-    model: nn.Module, data: Any, *, k: int = 5, seed: int = 0, clock: Clock | None = None
+    model: nn.Module,
+    data: Any,
+    *,
+    k: int = 5,
+    seed: int = 0,
+    clock: Clock | None = None,
+    memory: float | None = None,
 ) -> TheoryComparison:
     """Compare a model's curvature with the closed forms of [linear_networks].
 
@@ -45,6 +51,7 @@ def compare_with_theory(
         k: Leading eigenvalues to compare.
         seed: Seed of the eigensolver and of the trace estimate.
         clock: Looked at before every product; None lets it take what it takes.
+        memory: Bytes to stay below; None for what is free.
 
     Raises:
         ArgumentError: The model does not end in linear layers, or the data do not fit it.
@@ -53,7 +60,7 @@ def compare_with_theory(
     size = sum(weight.size for weight in chain.weights)
     k = check_positive_int("k", k, maximum=size)
     clock = clock or Clock()
-    measured, stderr = _measure(model, data, chain, k, seed, clock)
+    measured, stderr = _measure(model, data, chain, k, seed, clock, memory)
     white = _whiten(chain)
     weights, moments = chain.weights, chain.moments
     depth, d_out = len(weights), len(weights[-1])
@@ -63,7 +70,7 @@ def compare_with_theory(
         def timed(*arguments: Any) -> TimedProducts:
             return TimedProducts(build(*arguments), clock)
 
-        values = leading_eigenvalues(layers, where, k, matrix=timed, seed=seed)
+        values = leading_eigenvalues(layers, where, k, matrix=timed, seed=seed, memory=memory)
         return Rung(name, _pad(values, k), theory.trace(layers, where))
 
     def balanced_rung(name: str, singular_values: np.ndarray) -> Rung:
@@ -98,7 +105,13 @@ def compare_with_theory(
 
 
 def _measure(
-    model: nn.Module, data: Any, chain: FoundChain, k: int, seed: int, clock: Clock
+    model: nn.Module,
+    data: Any,
+    chain: FoundChain,
+    k: int,
+    seed: int,
+    clock: Clock,
+    memory: float | None,
 ) -> tuple[Rung, float]:
     def forward(module: nn.Module, batch: Any) -> Any:
         outputs = module(batch[0])
@@ -106,10 +119,12 @@ def _measure(
 
     names = [f"{layer}.weight" if layer else "weight" for layer in chain.layers]
     squares = nn.MSELoss(reduction="sum")
-    hessian = TimedHessian(model, squares, data, params=names, forward=forward)
-    hessian.clock = clock
-    top = eigsh(hessian, k, tol=1e-4, seed=seed, eigenvectors=False).eigenvalues
-    total = estimate_trace(hessian, seed=seed)
+    graphs = None if memory is None else memory / 2
+    risk = TimedRisk(model, squares, data, params=names, forward=forward, memory=graphs)
+    hessian = TimedHessian(risk)
+    risk.clock = hessian.clock = clock
+    top = eigsh(hessian, k, tol=1e-4, seed=seed, eigenvectors=False, memory=memory).eigenvalues
+    total = estimate_trace(hessian, seed=seed, memory=memory)
     scale = 1 / (2 * chain.samples)
     rung = Rung("measured", top.double().cpu().numpy() * scale, total.value * scale)
     return rung, total.stderr * scale

@@ -48,12 +48,15 @@ def measure_matrix(operator: Any, k: int, notebook: Notebook, products: int) -> 
         products: Products that may be spent.
     """
     dimension = operator.shape[0]
-    k = affordable_pairs(k, products, dimension)
+    k = min(affordable_pairs(k, products, dimension), notebook.most_pairs(operator))
     spectrum = eigsh(
         operator, k, seed=notebook.seed, max_matvecs=max(products, k + 2),
-        max_seconds=notebook.clock.share_left,
+        max_seconds=notebook.clock.share_left, memory=notebook.solver_memory,
     )  # fmt: skip
-    whole = trace(operator, precision=0.02, seed=notebook.seed, max_matvecs=max(products // 2, 20))
+    whole = trace(
+        operator, precision=0.02, seed=notebook.seed, max_matvecs=max(products // 2, 20),
+        memory=notebook.solver_memory,
+    )  # fmt: skip
     return Measured(spectrum, whole, dimension)
 
 

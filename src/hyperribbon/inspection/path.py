@@ -16,8 +16,8 @@ from hyperribbon.plots import Chart, Curve, Path
 __all__ = ["as_probabilities", "path_part"]
 
 _FEWEST = 4
-_MOST_NUMBERS = 2e8
-"""Weights kept at once; longer trajectories are thinned evenly."""
+_PART = 32
+"""Part of the memory that rows of weights or predictions take; more are thinned evenly."""
 
 
 def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
@@ -31,7 +31,10 @@ def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     times, label = _times(trajectory)
     rows = [record.index for record in trajectory if record.has_predictions]
     if len(rows) >= _FEWEST:
-        probabilities = as_probabilities(trajectory.predictions()[rows])
+        size = int(np.prod(trajectory.predictions(rows[0]).shape)) * 8
+        rows = _thinned(rows, notebook.memory / _PART / size)
+        rows = _thinned(rows, (notebook.memory / _PART / 8) ** 0.5)
+        probabilities = np.stack([as_probabilities(trajectory.predictions(row)) for row in rows])
         space = InPCA(n_components=3).fit(probabilities)
         share = 1 - float(np.asarray(space.explained_stress_).reshape(-1)[-1])
         negative = int((np.asarray(space.eigenvalues_) < 0).sum())
@@ -46,7 +49,7 @@ def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         charts.append(_path_chart("inpca", "Path of the predictions (InPCA)",
                                   space.embedding_, times[rows], label))  # fmt: skip
         arrays["inpca"] = space.embedding_
-    weights, kept = _weights(trajectory, subject)
+    weights, kept = _weights(trajectory, subject, notebook.memory)
     if weights is not None:
         components = PCA(n_components=3).fit(weights)
         ratio = float(np.sum(components.explained_variance_ratio_))
@@ -91,13 +94,21 @@ def _times(trajectory: Trajectory) -> tuple[np.ndarray, str]:
     return epochs, "epoch"
 
 
-def _weights(trajectory: Trajectory, subject: Subject) -> tuple[np.ndarray | None, list[int]]:
+def _thinned(rows: list[int], most: float) -> list[int]:
+    """Return some of the rows, evenly chosen, where there are more than fit."""
+    count = max(_FEWEST, int(most))
+    if len(rows) <= count:
+        return rows
+    return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, count).astype(int))]
+
+
+def _weights(
+    trajectory: Trajectory, subject: Subject, memory: float
+) -> tuple[np.ndarray | None, list[int]]:
     """Return recorded weights as rows (records, P), thinned to what fits in memory."""
     space = subject.hessian.space
     rows = [record.index for record in trajectory if record.weights is not None]
-    most = max(_FEWEST, int(_MOST_NUMBERS / space.dimension))
-    if len(rows) > most:
-        rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, most).astype(int))]
+    rows = _thinned(rows, memory / _PART / (4 * space.dimension))
     if len(rows) < _FEWEST:
         return None, []
     states = []

@@ -11,6 +11,7 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.memory import free_memory
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part
 from hyperribbon.inspection.subject import Subject
@@ -35,11 +36,14 @@ class Budget:
 
     Attributes:
         seconds: Time.
-        memory: Bytes for data and graphs that are kept between products.
+        memory: Bytes that everything together stays below, besides the model and the data given:
+            graphs, solvers, recorded weights and predictions. Where it does not suffice, fewer
+            eigenpairs, records or samples are used, or a step says so. None for half of what is
+            free.
     """
 
     seconds: float = 60.0
-    memory: float = 1 * 2**30
+    memory: float | None = None
 
     @classmethod
     def of(cls, value: Budget | float) -> Budget:
@@ -52,8 +56,15 @@ class Budget:
             value if isinstance(value, Budget) else cls(seconds=check_positive("budget", value))
         )
         check_positive("budget.seconds", budget.seconds)
+        if budget.memory is None:
+            return replace(budget, memory=0.5 * free_memory())
         check_positive("budget.memory", budget.memory)
         return budget
+
+    @property
+    def bytes(self) -> float:
+        """The memory in bytes; nothing is free where none was decided on."""
+        return self.memory or 0.0
 
 
 @dataclass(frozen=True)

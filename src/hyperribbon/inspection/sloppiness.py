@@ -19,27 +19,37 @@ _LARGEST = 2048
 """Largest matrix whose eigenvalues are computed; the rest of more samples is left out."""
 
 
-def input_matrix(subject: Subject) -> np.ndarray | None:
-    """Return the inputs as rows (n, d), or None when they are not tensors of numbers."""
-    shares = subject.processes.gather(_own_inputs(subject))
+def input_matrix(subject: Subject, most: float = np.inf) -> np.ndarray | None:
+    """Return the inputs as rows (n, d), or None when they are not tensors of numbers.
+
+    Args:
+        subject: What is inspected.
+        most: Bytes of them; of more, evenly chosen samples are taken.
+    """
+    shares = subject.processes.gather(_own_inputs(subject, most))
     if any(share is None for share in shares):
         return None
     return np.concatenate([rows for share in shares for rows in share])
 
 
-def _own_inputs(subject: Subject) -> list[np.ndarray] | None:
-    rows = []
+def _own_inputs(subject: Subject, most: float) -> list[np.ndarray] | None:
+    rows, step, first = [], 1, 0
     for batch in subject.hessian.risk.source.batches():
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
         if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
             return None
-        rows.append(inputs.flatten(1).double().cpu().numpy())
+        if not rows:
+            size = 8 * subject.samples * int(inputs[0].numel())
+            step = max(1, int(np.ceil(size / most)))
+        chosen = inputs[(-first) % step :: step]
+        first += len(inputs)
+        rows.append(chosen.flatten(1).double().cpu().numpy())
     return rows
 
 
 def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Measure the eigenvalues of the inputs' correlation matrix and their slope."""
-    inputs = input_matrix(subject)
+    inputs = input_matrix(subject, notebook.memory / 8)
     if inputs is None:
         raise ArgumentError(
             "data", "inputs", "they are not tensors of real numbers", "Nothing to do here."

@@ -37,7 +37,8 @@ def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         method = "η times the largest eigenvalue of the Hessian and the weight decay"
     else:
         scaled = _Scaled(hessian, *_coordinates(rule, hessian.space))
-        spectrum = eigsh(scaled, 1, tol=1e-3, seed=notebook.seed, max_matvecs=max(products, 20))
+        spectrum = eigsh(scaled, 1, tol=1e-3, seed=notebook.seed, max_matvecs=max(products, 20),
+                         memory=notebook.solver_memory)  # fmt: skip
         value, error = float(spectrum.eigenvalues[0]), float(spectrum.residuals[0])
         method = f"largest eigenvalue of D½(H+W)D½, {spectrum.method}, {spectrum.matvecs} products"
     ratio = value / rule.limit

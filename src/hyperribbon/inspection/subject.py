@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from hyperribbon.inspection.clock import (
     TimedFisher,
     TimedGGN,
     TimedHessian,
+    TimedRisk,
 )
 from hyperribbon.inspection.samples import (
     check_same_samples,
@@ -33,6 +34,10 @@ from hyperribbon.operators.risk.calling import Forward
 __all__ = ["Subject"]
 
 T = TypeVar("T", TimedHessian, TimedGGN, TimedCovariance, TimedFisher)
+_GRAPHS = 0.25
+"""Share of the memory for data and graphs that operators keep."""
+_ASIDE = 0.125
+"""Share of the memory for the same model on other samples, beside the rest."""
 _LABELS = ("labels", "label", "targets", "target")
 
 
@@ -49,7 +54,8 @@ class Subject:
         params: Which parameters are coordinates.
         forward: How the model is called on a batch, when neither model(inputs) nor
             model(**batch).logits.
-        memory: Bytes to stay below.
+        memory: Bytes to stay below; a quarter is for the data and graphs that operators share, the
+            rest for what they work with and for solvers.
         processes: The ranks that measure together; each is given the same and takes its share of
             the samples. Rank 0's weights count.
     """
@@ -78,19 +84,21 @@ class Subject:
         self.data = data
         self.clock = Clock()
 
-    def with_samples(self, number: int, seed: int) -> Subject:
-        """Return the same subject on fewer samples; the model is shared."""
-        return self._on(few_samples(self.data, number, seed))
+    def with_samples(self, number: int, seed: int, share: float = 1.0) -> Subject:
+        """Return the same subject on fewer samples, with a share of the memory."""
+        return self._on(few_samples(self.data, number, seed), share)
 
-    def groups(self, number: int, seed: int) -> list[Subject]:
-        """Return the same subject on disjoint groups of its samples."""
-        return [self._on(data) for data in groups_of_samples(self.data, number, seed)]
+    def groups(self, number: int, seed: int) -> Iterator[Subject]:
+        """Yield the same subject on disjoint groups of its samples, with a share of the memory."""
+        for data in groups_of_samples(self.data, number, seed):
+            yield self._on(data, _ASIDE)
 
-    def _on(self, data: Any) -> Subject:
+    def _on(self, data: Any, share: float) -> Subject:
         other = copy.copy(self)
-        for name in ("hessian", "ggn", "covariance", "vector", "gradient"):
+        for name in ("risk", "hessian", "ggn", "covariance", "vector", "gradient"):
             other.__dict__.pop(name, None)
         other.data = data
+        other.memory = None if self.memory is None else share * self.memory
         return other
 
     def layer_label(self, name: str) -> str:
@@ -99,24 +107,39 @@ class Subject:
         return f"{name} ({kind})" if name else kind
 
     @cached_property
+    def risk(self) -> TimedRisk:
+        """The mean loss on the data, whose graphs all operators share."""
+        share = share_of_samples(self.data, self.processes.rank, self.processes.size)
+        risk = TimedRisk(
+            self.model,
+            self.loss,
+            share,
+            params=self.params,
+            forward=self.forward,
+            memory=None if self.memory is None else _GRAPHS * self.memory,
+            process_group=self.processes,
+        )
+        risk.clock = self.clock
+        return risk
+
+    @cached_property
     def hessian(self) -> TimedHessian:
         """The Hessian of the mean loss."""
-        return self._timed(TimedHessian(self.model, self.loss, self._share, **self._options))
+        return self._timed(TimedHessian(self.risk))
 
     @cached_property
     def ggn(self) -> TimedGGN:
         """The Gauss-Newton matrix."""
-        return self._timed(TimedGGN(self.model, self.loss, self._share, **self._options))
+        return self._timed(TimedGGN(self.risk))
 
     @cached_property
     def covariance(self) -> TimedCovariance:
         """The covariance of single-sample gradients."""
-        return self._timed(TimedCovariance(self.model, self.loss, self._share, **self._options))
+        return self._timed(TimedCovariance(self.risk))
 
     def fisher(self, likelihood: str) -> TimedFisher:
         """Return the exact Fisher information of the outputs."""
-        options = {**self._options, "likelihood": likelihood}
-        return self._timed(TimedFisher(self.model, self._share, **options))
+        return self._timed(TimedFisher(self.risk, likelihood=likelihood))
 
     @property
     def samples(self) -> int:
@@ -154,20 +177,6 @@ class Subject:
     def _timed(self, operator: T) -> T:
         operator.clock = self.clock
         return operator
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {
-            "params": self.params,
-            "forward": self.forward,
-            "memory": self.memory,
-            "process_group": self.processes,
-        }
-
-    @property
-    def _share(self) -> Any:
-        """The samples of this rank."""
-        return share_of_samples(self.data, self.processes.rank, self.processes.size)
 
 
 def evaluation_copy(model: nn.Module) -> nn.Module:

@@ -31,9 +31,9 @@ def no_chain(subject: Subject, notebook: Notebook) -> str:
 
 def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Compare the curvature with linear-network theory and list what other theories assume."""
-    fewer = subject.with_samples(_SAMPLES, notebook.seed)
+    fewer = subject.with_samples(_SAMPLES, notebook.seed, 0.25)
     comparison = compare_with_theory(
-        fewer.model, fewer.data, seed=notebook.seed, clock=notebook.clock
+        fewer.model, fewer.data, seed=notebook.seed, clock=notebook.clock, memory=fewer.memory
     )
     predicted, measured = comparison.predicted(), comparison.measured
     broken = comparison.responsible()
