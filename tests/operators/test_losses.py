@@ -13,7 +13,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError
 from hyperribbon.operators import GGN, Hessian
 from hyperribbon.operators.risk.losses import CallableLoss
-from hyperribbon.operators.risk.recognition import recognise
+from hyperribbon.operators.risk.losses.recognition import recognise
 
 EPS = torch.finfo(torch.float64).eps
 N, C = 7, 4

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from hyperribbon.operators import GGN
-from hyperribbon.operators.risk import cross_entropy
-from hyperribbon.operators.risk.recognition import recognise
+from hyperribbon.operators.risk.losses import cross_entropy
+from hyperribbon.operators.risk.losses.recognition import recognise
 
 
 class NextToken(nn.Module):

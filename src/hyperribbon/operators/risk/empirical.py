@@ -24,9 +24,9 @@ from hyperribbon.operators.risk.engine import Engine
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.functional import as_model
 from hyperribbon.operators.risk.losses import Loss
+from hyperribbon.operators.risk.losses.recognition import recognise
 from hyperribbon.operators.risk.memory import Layout, allowance
 from hyperribbon.operators.risk.private import unsharded, unwrapped
-from hyperribbon.operators.risk.recognition import recognise
 
 __all__ = ["Chunk", "Risk"]
 

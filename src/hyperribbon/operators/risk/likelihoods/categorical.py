@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.risk.cross_entropy import CrossEntropy
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
 from hyperribbon.operators.risk.losses import softmax
+from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropy
 
 __all__ = ["Categorical", "class_probabilities"]
 

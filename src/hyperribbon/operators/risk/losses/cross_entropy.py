@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.risk.losses import Loss, softmax
-from hyperribbon.operators.risk.losses.base import no_root, wide
+from hyperribbon.operators.risk.losses import softmax
+from hyperribbon.operators.risk.losses.base import Loss, no_root, wide
 from hyperribbon.operators.risk.losses.labels import check_labels, label_amount
 
 __all__ = ["CrossEntropy"]

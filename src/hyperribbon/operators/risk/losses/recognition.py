@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.risk.cross_entropy import CrossEntropy
 from hyperribbon.operators.risk.losses import binary, elementwise, labels
 from hyperribbon.operators.risk.losses.base import Loss
 from hyperribbon.operators.risk.losses.callables import CallableLoss
+from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropy
 
 __all__ = ["recognise"]
 
