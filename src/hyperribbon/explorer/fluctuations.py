@@ -121,7 +121,7 @@ def _draw_noise(values: Values, overlay: Any) -> Drawing:
 
 
 def _read(values: Values) -> Readings:
-    X = _setting(values)[0]
+    X, _, S, _ = _setting(values)
     slowest = theory.relaxation_steps(theory.hessian(X), values["lr"])
     found = _covariances(**values)
     C, Q = found["C"], found["Q"]
@@ -135,6 +135,7 @@ def _read(values: Values) -> Readings:
     )
     return [
         ("Samples P", str(X.shape[1])),
+        ("Batch size S that is used, below P", str(S)),
         ("Broken detailed balance, ‖Q‖/‖C‖", f"{np.linalg.norm(Q) / np.linalg.norm(C):.3f}"),
         ("Exact over continuous time, trace", gap),
         ("Relaxation of the slowest mode", f"{slowest:.0f} steps"),

@@ -123,6 +123,7 @@ def _read(values: Values) -> Readings:
         ("Non-zero eigenvalues", str(theory.balanced_count(rank, depth, d_in, _CLASSES))),
         ("… by the printed rule (min d)²", str(theory.printed_count(widths))),
         ("Largest stable learning rate, 2/λmax", f"{2 / eigenvalues[0]:.4g}"),
+        ("Samples of the network that is trained, n = d₀", str(d_in)),
     ]
 
 
