@@ -106,7 +106,7 @@ def _reparametrised(rng: Random, shape: Shape) -> Layer:
     linear = nn.Linear(width, out)
     if rng.random() < 0.5:
         return Layer(parametrizations.spectral_norm(linear), Shape("vector", (out,)))
-    return Layer(parametrizations.weight_norm(linear), Shape("vector", (out,)), "weight norm twice")
+    return Layer(parametrizations.weight_norm(linear), Shape("vector", (out,)), WRONG_TWICE)
 
 
 @_layer("vector", "sequence")
