@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 
 from hyperribbon.core import ArgumentError, Band, Claim
 from hyperribbon.core.store import (
@@ -159,3 +160,10 @@ def test_a_changed_number_in_a_result_is_named(tmp_path):
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(ArgumentError, match="checksum is wrong"):
         load_tree(tmp_path / "t")
+
+
+def test_results_from_before_checksums_are_read(tmp_path):
+    header = {"tree": '{"x": {"__array__": "/x"}, "y": [1, null]}'}
+    (tmp_path / "t").write_bytes(save({"/x": np.arange(3.0)}, metadata=header))
+    again = load_tree(tmp_path / "t")
+    assert again["x"].tolist() == [0, 1, 2] and again["y"] == [1, None]

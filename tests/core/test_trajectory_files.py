@@ -15,6 +15,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.store import blocks
 from hyperribbon.core.store.atomic import clear_leftovers, digest_of, stored_path, writing
+from hyperribbon.core.store.checking import check_folder
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training import Measurement, Recorder
 
@@ -242,6 +243,15 @@ def test_the_version_is_read(tmp_path, header, words):
     for action in (Trajectory.open, Trajectory.create):
         with pytest.raises(ArgumentError, match=words):
             action(tmp_path)
+
+
+def test_a_lost_folder_of_records_is_not_an_empty_run(tmp_path):
+    fill(tmp_path, [0])
+    shutil.rmtree(tmp_path / "records")
+    for action in (Trajectory.open, Trajectory.create):
+        with pytest.raises(ArgumentError, match="the folder records is missing"):
+            action(tmp_path)
+    assert not check_folder(tmp_path).is_whole
 
 
 def test_a_lost_header_does_not_begin_a_second_run(tmp_path):

@@ -177,6 +177,8 @@ def _records_folder(found: Examined) -> Path | None:
 
 
 def _examine_blocks(found: Examined, records: Path) -> None:
+    if not records.is_dir():
+        found.add(records, "the folder of the records is missing")
     files = block_files(records)
     items = [(block, item) for block in files for item in scan_block(block)]
     expected = 0

@@ -99,7 +99,10 @@ def open_records(folder: Path) -> Records:
     header = read_header(folder)
     if header["version"] == 1:
         return FirstFormat(folder)
-    return BlockLog(records_folder(folder, header))
+    records = records_folder(folder, header)
+    if not records.is_dir():
+        raise damaged(folder, f"the folder {records.name} is missing")
+    return BlockLog(records)
 
 
 def records_folder(folder: Path, header: dict[str, Any]) -> Path:
