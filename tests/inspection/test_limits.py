@@ -4,14 +4,19 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection import Budget
 from hyperribbon.inspection.clock import Clock, OutOfTimeError
+from hyperribbon.inspection.comparing import embed_runs
 from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.path import path_part
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.training import mlp
 
@@ -115,3 +120,13 @@ def test_the_memory_of_every_part_stays_below_the_budget():
     peak, seconds = map(float, found.stdout.split())
     assert peak < 200
     assert seconds < 1.2 * 60
+
+
+def test_a_training_that_never_moved_has_no_path(subject, tmp_path):
+    trajectory = Trajectory.create(tmp_path / "run")
+    scores = np.random.default_rng(0).standard_normal((7, 3))
+    for step in range(5):
+        trajectory.append(step, predictions=scores)
+    assert embed_runs([trajectory]) is None
+    with pytest.raises(ArgumentError, match="never changed"):
+        path_part(subject, Notebook(k=2, seed=0, trajectory=trajectory), 5)

@@ -47,7 +47,7 @@ def embed_runs(trajectories: Sequence[Trajectory], *, seed: int = 0) -> JointEmb
         seed: Seed of the draw.
 
     Returns:
-        The paths, or None when predictions are missing or differ in shape.
+        The paths, or None when predictions are missing, differ in shape, or never change.
     """
     rows = [[r.index for r in trajectory if r.has_predictions] for trajectory in trajectories]
     if not rows or min(len(kept) for kept in rows) < 2:
@@ -63,6 +63,8 @@ def embed_runs(trajectories: Sequence[Trajectory], *, seed: int = 0) -> JointEmb
         return None
     landmarks = min(_LANDMARKS, len(models))
     space = InPCA(n_components=3, landmarks=landmarks, seed=seed).fit(models)
+    if np.isnan(space.explained_stress_).any():
+        return None  # no run ever moved
     points = space.transform(models)
     cuts = np.cumsum([len(kept) for kept in rows])[:-1]
     return JointEmbedding(

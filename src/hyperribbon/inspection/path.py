@@ -30,12 +30,16 @@ def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     arrays: dict[str, np.ndarray] = {}
     times, label = _times(trajectory)
     rows = [record.index for record in trajectory if record.has_predictions]
+    still = ""
     if len(rows) >= _FEWEST:
         size = int(np.prod(trajectory.predictions(rows[0]).shape)) * 8
         rows = _thinned(rows, notebook.memory / _PART / size)
         rows = _thinned(rows, (notebook.memory / _PART / 8) ** 0.5)
         probabilities = np.stack([as_probabilities(trajectory.predictions(row)) for row in rows])
         space = InPCA(n_components=3).fit(probabilities)
+        if np.isnan(space.explained_stress_).any():
+            still = "; the predictions never changed"
+    if len(rows) >= _FEWEST and not still:
         share = 1 - float(np.asarray(space.explained_stress_).reshape(-1)[-1])
         negative = int((np.asarray(space.eigenvalues_) < 0).sum())
         quantities.append(
@@ -53,6 +57,7 @@ def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     if weights is not None:
         components = PCA(n_components=3).fit(weights)
         ratio = float(np.sum(components.explained_variance_ratio_))
+    if weights is not None and not np.isnan(ratio):
         quantities.append(
             exact("manifold.weights", "Variance of the weights' path in 3 dimensions", ratio,
                   f"PCA of {len(kept)} records")
@@ -65,7 +70,7 @@ def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     if not quantities:
         raise ArgumentError(
             "trajectory", str(trajectory.folder),
-            f"it has fewer than {_FEWEST} records with predictions or weights",
+            f"it has fewer than {_FEWEST} different records with predictions or weights{still}",
             "Record with a probe, more often.",
         )  # fmt: skip
     return Part(
