@@ -18,8 +18,7 @@ from hyperribbon.cli.listing import list_experiments
 from hyperribbon.cli.plan import plan_model
 from hyperribbon.cli.reporting import report
 from hyperribbon.cli.reproduce import reproduce
-from hyperribbon.core.checks import ArgumentError, MissingExtraError
-from hyperribbon.core.processes import ProcessGroupError
+from hyperribbon.core.checks import ArgumentError, MissingExtraError, ProcessGroupError
 
 __all__ = ["app", "main"]
 

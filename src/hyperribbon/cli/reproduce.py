@@ -14,7 +14,6 @@ from rich.markup import escape
 from hyperribbon.cli.console import ConsoleProgress, keeping_finished_work
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
 from hyperribbon.core.claims import Claim
-from hyperribbon.core.store import ensure_folder, write_json
 
 __all__ = ["reproduce"]
 
@@ -60,6 +59,7 @@ def reproduce(
     `hyperribbon reproduce ribbons/fig4 --preset smoke --json claims.json`,
     `hyperribbon reproduce --paper linear_networks --data ~/data --jobs 2`
     """
+    from hyperribbon.core.store import ensure_folder, write_json
     from hyperribbon.experiments import choose_workers, run_experiments
 
     chosen = _choose(ids or [], paper, everything)

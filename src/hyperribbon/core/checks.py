@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "ArgumentError",
     "MissingExtraError",
+    "ProcessGroupError",
     "check_array",
     "check_choice",
     "check_finite",
@@ -21,7 +25,7 @@ __all__ = [
     "check_real",
 ]
 
-Array = TypeVar("Array", np.ndarray, torch.Tensor)
+Array = TypeVar("Array", np.ndarray, "torch.Tensor")
 
 
 class ArgumentError(ValueError):
@@ -55,6 +59,10 @@ class _Shown(str):
         return str(self)
 
 
+class ProcessGroupError(RuntimeError):
+    """Processes have lost contact: one of them has ended or does not answer."""
+
+
 class MissingExtraError(ImportError):
     """An optional dependency is not installed."""
 
@@ -71,7 +79,7 @@ class MissingExtraError(ImportError):
 
 
 def _short(value: Any, limit: int = 80) -> str:
-    if isinstance(value, torch.Tensor):
+    if _is_tensor(value):
         return f"tensor of shape {tuple(value.shape)}, {value.dtype}, {value.device}"
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}, {value.dtype}"
@@ -134,7 +142,8 @@ def check_fraction(argument: str, value: float) -> float:
 
 def check_finite(argument: str, value: Array) -> Array:
     """Return `value` if it holds no NaN and no infinity."""
-    finite = torch.isfinite(value) if isinstance(value, torch.Tensor) else np.isfinite(value)
+    given: Any = value
+    finite = given.isfinite() if _is_tensor(given) else np.isfinite(given)
     if not bool(finite.all()):
         raise ArgumentError(
             argument,
@@ -167,7 +176,7 @@ def check_array(
     wanted = " or ".join(kinds.get(n, f"an array of {n} axes") for n in axes or ())
     wanted = wanted or "an array of numbers"
     remedy = way_out or f"Give {wanted}."
-    if isinstance(value, torch.Tensor):
+    if _is_tensor(value):
         value = value.detach().cpu().numpy()
     try:
         array = np.asarray(value)
@@ -190,3 +199,9 @@ def _as_number(argument: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(argument, value, "it is not a number", "Give a number.") from None
+
+
+def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether something is a tensor, without importing torch: who has one has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

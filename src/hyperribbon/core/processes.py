@@ -11,16 +11,12 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, ProcessGroupError
 
 __all__ = ["ALONE", "PeerError", "ProcessGroupError", "Processes", "joined_processes"]
 
 _TIMEOUT = 600  # seconds a process may stay silent before the others give up
 _SAME = 1e-9  # relative difference of checksums that rounding on different machines explains
-
-
-class ProcessGroupError(RuntimeError):
-    """The processes have lost contact: one of them has ended or does not answer."""
 
 
 class PeerError(RuntimeError):
