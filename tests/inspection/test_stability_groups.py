@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection import inspect
+from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.stability import stability_part
+from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
 
 
@@ -79,8 +81,8 @@ def test_sgd_of_different_groups_diverges_just_above_the_limit(task, first, seco
         assert (size > 10) is grows
 
 
-@pytest.mark.parametrize(("first", "second"), [CASES[1], CASES[4]])
-def test_an_inspection_reports_the_limit_of_the_groups(task, quiet, first, second):
+@pytest.mark.parametrize(("first", "second"), CASES)
+def test_the_part_reports_the_limit_of_the_groups(task, first, second):
     model, data = task
     optimizer = _sgd(model, 0.01, first, second)
     hessian = (data[0].T @ data[0] / 40).numpy()
@@ -89,8 +91,11 @@ def test_an_inspection_reports_the_limit_of_the_groups(task, quiet, first, secon
     def half_squares(outputs, targets):
         return ((outputs - targets) ** 2 / 2).mean()
 
-    found = inspect(model, half_squares, data, optimizer=optimizer, budget=5, console=quiet)
-    assert found["stability.ratio"].value == pytest.approx(expected, rel=1e-3)  # the tolerance
+    subject = Subject(model, half_squares, data)
+    notebook = Notebook(k=2, seed=0, rule=update_rule(optimizer, model))
+    part = stability_part(subject, notebook, 40)
+    (ratio,) = [q.value for q in part.quantities if q.key == "stability.ratio"]
+    assert ratio == pytest.approx(expected, rel=1e-3)  # the tolerance of the eigenvalue
 
 
 def test_adamw_diverges_just_above_its_limit():
@@ -111,13 +116,12 @@ def test_adamw_diverges_just_above_its_limit():
         assert (abs(weight) > 1) is grows
 
 
-def test_what_the_optimiser_does_not_update_is_named(task, quiet):
+def test_what_the_optimiser_does_not_update_is_named(task):
     model, data = task
     optimizer = torch.optim.SGD(model.a.parameters(), lr=0.1)
-    found = inspect(model, nn.MSELoss(), data, optimizer=optimizer, budget=5, console=quiet)
-    stability = next(o for o in found.outcomes if "stability" in o.step)
-    assert stability.status == "failed"
-    assert "does not update" in stability.reason
+    notebook = Notebook(k=2, seed=0, rule=update_rule(optimizer, model))
+    with pytest.raises(ArgumentError, match="does not update"):
+        stability_part(Subject(model, nn.MSELoss(), data), notebook, 40)
 
 
 def test_a_loss_that_is_maximised_has_no_limit(task):
