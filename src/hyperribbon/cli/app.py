@@ -12,6 +12,7 @@ from rich.markup import escape
 from hyperribbon import __version__
 from hyperribbon.cli.check import check
 from hyperribbon.cli.demo import demo
+from hyperribbon.cli.doctor import doctor
 from hyperribbon.cli.explore import explore
 from hyperribbon.cli.inspect import inspect_model
 from hyperribbon.cli.listing import list_experiments
@@ -38,6 +39,7 @@ app.command("report")(report)
 app.command("explore")(explore)
 app.command("plan")(plan_model)
 app.command("check")(check)
+app.command("doctor")(doctor)
 
 
 def _show_version(value: bool) -> None:
