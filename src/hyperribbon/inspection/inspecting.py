@@ -99,6 +99,8 @@ def inspect(
     processes = Processes.of(process_group)
     console = (console or Console(stderr=True)) if processes.rank == 0 else Console(quiet=True)
     budget = Budget.of(budget)
+    # Ranks may find different memory free.
+    budget = Budget(budget.seconds, processes.choose(budget.memory))
     subject = Subject(
         model, loss, data, params=params, forward=forward, memory=budget.bytes,
         processes=processes,

@@ -74,4 +74,5 @@ class Notebook:
         """Return how many eigenpairs of an operator a solver has room for, about 3 vectors each."""
         one = operator.shape[0] * operator.dtype.itemsize
         vectors = (self.solver_memory - operator.cost().bytes) / one
-        return max(1, min(int(self.memory / 8 // one), int((vectors - _BESIDE) // 3)))
+        most = max(1, min(int(self.memory / 8 // one), int((vectors - _BESIDE) // 3)))
+        return operator.processes.choose(most)
