@@ -132,3 +132,25 @@ def test_every_public_name_exists():
         assert getattr(hr, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = hr.nonsense
+
+
+FACTORIES = {"zeros", "ones", "empty", "full", "arange", "eye", "tensor", "linspace", "logspace"}
+FACTORIES |= {"rand", "randn", "randint", "randperm", "normal", "Generator"}
+FOLLOWS_THE_DEFAULT = {"training/models.py"}  # parameters go where torch.nn puts them
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_tensors_are_made_on_a_named_device(path):
+    if str(path.relative_to(SOURCE)) in FOLLOWS_THE_DEFAULT:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, name = node.func.value, node.func.attr
+        if not isinstance(owner, ast.Name) or owner.id != "torch" or name not in FACTORIES:
+            continue
+        named = any(keyword.arg in ("device", None) for keyword in node.keywords)
+        assert named or (name == "Generator" and node.args), (
+            f"{path}:{node.lineno}: torch.{name} follows torch.set_default_device; "
+            'say device="cpu" or where the data are'
+        )

@@ -14,7 +14,7 @@ __all__ = ["Density", "Estimate", "Spectrum"]
 
 
 def _none() -> torch.Tensor:
-    return torch.empty(0, dtype=torch.float64)
+    return torch.empty(0, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)

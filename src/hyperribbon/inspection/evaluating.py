@@ -39,7 +39,7 @@ def loss_at(subject: Subject, weights: torch.Tensor) -> float:
     assert risk.loss is not None
     subject.clock.check()
     with subject.processes.together("an evaluation of the loss"):
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device="cpu")
         for outputs, targets in outputs_at(subject, weights):
             total += risk.loss.total(outputs, targets).cpu()
     return float(subject.processes.sum(total)) / risk.amount
@@ -69,7 +69,7 @@ def scores_at(
     labelled = is_classification(subject)
     subject.clock.check()
     with subject.processes.together("an evaluation of the model"):
-        scores = [torch.empty(0, dtype=torch.float64)]
+        scores = [torch.empty(0, dtype=torch.float64, device="cpu")]
         for outputs, targets in outputs_at(subject, weights):
             if labelled:
                 right = (outputs.argmax(1) == targets).double()

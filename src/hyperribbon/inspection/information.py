@@ -97,7 +97,7 @@ def _ratios(risk: Risk, likelihood: str) -> list[float] | None:
     for chunk in risk.chunks():
         outputs = chunk.point.outputs
         generator = torch_generator(0, "fisher", chunk.start)
-        u = torch.randn(1, *outputs.shape, generator=generator, dtype=outputs.dtype)
+        u = torch.randn(1, *outputs.shape, generator=generator, dtype=outputs.dtype, device="cpu")
         u = u.to(outputs.device)
         curved = risk.criterion.curvature(outputs, chunk.targets, u)
         information = _information(likelihood, outputs, chunk.inputs, u)

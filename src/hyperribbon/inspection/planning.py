@@ -233,7 +233,9 @@ def _leave_out(planned: list[PlannedStep], seconds: float) -> list[PlannedStep]:
 def _time_product(probe: Subject) -> float:
     """Return the seconds of one Hessian product."""
     generator = torch_generator(0, "timing")
-    vector = torch.randn(probe.dimension, generator=generator, dtype=probe.hessian.dtype)
+    vector = torch.randn(
+        probe.dimension, generator=generator, dtype=probe.hessian.dtype, device="cpu"
+    )
     vector = vector.to(probe.hessian.device)
     times = []
     for _ in range(3):
@@ -247,7 +249,7 @@ def _time_product(probe: Subject) -> float:
 
 def _time_column(probe: Subject, columns: int = 16) -> float:
     """Return the seconds to make a vector orthogonal, twice, to one column of a basis."""
-    basis = torch.ones(columns, probe.dimension, dtype=probe.hessian.dtype)
+    basis = torch.ones(columns, probe.dimension, dtype=probe.hessian.dtype, device="cpu")
     basis = basis.to(probe.hessian.device)
     times = []
     for _ in range(3):

@@ -136,7 +136,9 @@ def random_direction(space: ParameterSpace, weights: torch.Tensor, seed: int) ->
         weights: (P,).
         seed: Seed of the draw.
     """
-    noise = torch.randn(len(weights), generator=torch_generator(seed, "slice"), dtype=weights.dtype)
+    noise = torch.randn(
+        len(weights), generator=torch_generator(seed, "slice"), dtype=weights.dtype, device="cpu"
+    )
     noise = noise.to(weights.device)
     for window in space.slices().values():
         norm = torch.linalg.vector_norm(noise[window])

@@ -113,7 +113,7 @@ class LinearOperator(ABC):
             "matmat": forward,
             "rmatmat": adjoint,
         }
-        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        dtype = torch.empty(0, dtype=self.dtype, device="cpu").numpy().dtype
         return ScipyOperator(shape=self.shape, dtype=dtype, **products)
 
     def diagonal(self) -> torch.Tensor:

@@ -114,7 +114,7 @@ def squared_norm(risk: Risk, rows: Rows) -> float:
         for factor, selection in _all_factors(risk, rows, written):
             total += float(factor.squared_rows(selection).sum(dtype=torch.float64))
         total += float(written.sum(dtype=torch.float64))
-    return float(risk.processes.sum(torch.tensor(total, dtype=torch.float64)))
+    return float(risk.processes.sum(torch.tensor(total, dtype=torch.float64, device="cpu")))
 
 
 def _all_factors(

@@ -118,7 +118,9 @@ def redraw(
     generator = torch_generator(seed, "redraw")
     fresh = {}
     for name, tensor in state_of("initializer", initializer).items():
-        shuffled = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        shuffled = torch.randperm(tensor.numel(), generator=generator, device="cpu").to(
+            tensor.device
+        )
         fresh[name] = tensor.reshape(-1)[shuffled].reshape(tensor.shape)
     return fresh
 

@@ -53,7 +53,7 @@ class Ranking:
         check_fraction("fraction", fraction)
         entries = {}
         for names, order in self.groups:
-            chosen = torch.zeros(len(order), dtype=torch.bool)
+            chosen = torch.zeros(len(order), dtype=torch.bool, device="cpu")
             chosen[order[: math.floor(fraction * len(order) + 0.5)]] = True
             sizes = [self.scores[name].numel() for name in names]
             for name, piece in zip(names, chosen.split(sizes), strict=True):
@@ -221,7 +221,9 @@ def _scores(
     else:
         generator = torch_generator(seed, "select")
         scores = {
-            name: torch.rand(final[name].shape, generator=generator, dtype=torch.float64)
+            name: torch.rand(
+                final[name].shape, generator=generator, dtype=torch.float64, device="cpu"
+            )
             for name in names
         }
     return {name: check_finite(f"scores of {name!r}", s.cpu()) for name, s in scores.items()}

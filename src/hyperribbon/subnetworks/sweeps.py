@@ -107,7 +107,9 @@ def sweep(
     count = values.shape[1]
     return Sweep(
         settings=torch.from_numpy(settings),
-        fractions=torch.tensor([mask.fraction for mask in masks], dtype=torch.float64),
+        fractions=torch.tensor(
+            [mask.fraction for mask in masks], dtype=torch.float64, device="cpu"
+        ),
         values=values.mean(1),
         stderr=values.std(1, correction=1 if count > 1 else 0) / count**0.5,
     )

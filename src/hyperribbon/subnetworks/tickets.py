@@ -212,9 +212,9 @@ def _shuffled(mask: Mask, seed: int) -> Mask:
     generator = torch_generator(seed, "shuffled")
     return Mask(
         {
-            name: entry.reshape(-1)[torch.randperm(entry.numel(), generator=generator)].reshape(
-                entry.shape
-            )
+            name: entry.reshape(-1)[
+                torch.randperm(entry.numel(), generator=generator, device="cpu")
+            ].reshape(entry.shape)
             for name, entry in mask.items()
         }
     )

@@ -125,7 +125,7 @@ def random_state() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
         "numpy": [str(kind), torch.from_numpy(np.array(words)), int(position), has_gauss, gauss],
-        "python": [version, torch.tensor(internal), gauss_next],
+        "python": [version, torch.tensor(internal, device="cpu"), gauss_next],
     }
 
 

@@ -79,11 +79,11 @@ class Scattering(nn.Module):
         wavelets, averages = filter_bank((padded[0], padded[1]), scales, angles)
         self.register_buffer("wavelets", wavelets.float())
         places = (
-            torch.arange(before, before + size, stride)
+            torch.arange(before, before + size, stride, device="cpu")
             for (before, _), size in zip(self.margins, self.shape, strict=True)
         )
         for name, average, where in zip(("rows", "columns"), averages, places, strict=True):
-            distances = (where[:, None] - torch.arange(len(average))) % len(average)
+            distances = (where[:, None] - torch.arange(len(average), device="cpu")) % len(average)
             self.register_buffer(name, average[distances].float())
 
     @property

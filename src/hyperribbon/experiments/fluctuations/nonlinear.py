@@ -206,8 +206,8 @@ def _task(item: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     digits = load_data("mnist5k", split="train", limit=item["samples"], seed=item["seed"])
     inputs = functional.avg_pool2d(digits.inputs, 2).flatten(1)
     generator = torch_generator(item["seed"], "wrong labels")
-    wrong = torch.rand(len(inputs), generator=generator) < item["wrong_labels"]
-    random = torch.randint(10, (len(inputs),), generator=generator)
+    wrong = torch.rand(len(inputs), generator=generator, device="cpu") < item["wrong_labels"]
+    random = torch.randint(10, (len(inputs),), generator=generator, device="cpu")
     return inputs - inputs.mean(dim=0), torch.where(wrong, random, digits.targets)
 
 
@@ -217,7 +217,9 @@ def _initialize(model: nn.Sequential, seed: int) -> None:
         for module in model:
             if isinstance(module, nn.Linear):
                 scale = module.in_features**-0.5
-                module.weight.copy_(scale * torch.randn(module.weight.shape, generator=generator))
+                module.weight.copy_(
+                    scale * torch.randn(module.weight.shape, generator=generator, device="cpu")
+                )
                 module.bias.zero_()
 
 

@@ -89,5 +89,5 @@ def train_architecture(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shift(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Move the whole batch by up to two pixels."""
-    moves = torch.randint(-2, 3, (2,), generator=generator).tolist()
+    moves = torch.randint(-2, 3, (2,), generator=generator, device="cpu").tolist()
     return images.roll(moves, dims=(-2, -1))

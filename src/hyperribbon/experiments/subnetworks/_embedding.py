@@ -32,7 +32,9 @@ def hidden_embedding(
 def _embed(item: Mapping[str, Any]) -> dict[str, Any]:
     run = load_run(item)
     data = test_data(item)
-    chosen = torch.randperm(len(data.targets), generator=torch.Generator().manual_seed(0))
+    chosen = torch.randperm(
+        len(data.targets), generator=torch.Generator("cpu").manual_seed(0), device="cpu"
+    )
     chosen = chosen[: item["points"]].sort().values
     inputs, labels = data.inputs[chosen], data.targets[chosen].numpy()
     with torch.no_grad():

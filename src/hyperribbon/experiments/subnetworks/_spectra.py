@@ -211,7 +211,7 @@ def _point(item: Mapping[str, Any]) -> dict[str, float]:
         **summary_of(measured),
         **_leading(measured, classes, output_weights=classes * (item["widths"][-2] + 1)),
         "accuracy": float(evaluate(run.model, [state], test_data(item)).mean()),
-        "threshold": float(torch.cat([*changes, torch.zeros(1)]).max()),
+        "threshold": float(torch.cat([*changes, torch.zeros(1, device="cpu")]).max()),
     }
 
 

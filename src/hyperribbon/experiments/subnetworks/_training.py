@@ -186,8 +186,8 @@ def train_data(item: Mapping[str, Any], limit: int | None = None) -> LabelledDat
     data = _data(item["data"], "train", item["limit"])
     if limit is None or limit >= len(data.targets):
         return data
-    generator = torch.Generator().manual_seed(limit)
-    chosen = torch.randperm(len(data.targets), generator=generator)[:limit]
+    generator = torch.Generator("cpu").manual_seed(limit)
+    chosen = torch.randperm(len(data.targets), generator=generator, device="cpu")[:limit]
     return LabelledData(data.inputs[chosen], data.targets[chosen])
 
 

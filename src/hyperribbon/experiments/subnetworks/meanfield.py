@@ -109,7 +109,7 @@ def _statistics(item: Mapping[str, Any]) -> np.ndarray:
         init=(weight**0.5, bias**0.5),
     )
     generator = torch_generator(item["seed"], "inputs")
-    inputs = torch.randn((item["samples"], width), generator=generator)
+    inputs = torch.randn((item["samples"], width), generator=generator, device="cpu")
     measured = measure_anisotropy(model, inputs, k=outputs, outputs="model", vectors=False)
     return np.array(
         [

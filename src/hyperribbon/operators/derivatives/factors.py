@@ -49,7 +49,7 @@ class Factor(ABC):
         """Return Σ G² over the selected entries, (n·m,)."""
         return sum(
             (_select(b, w, selection).square().sum(1) for w, b in self.blocks()),
-            start=torch.zeros(()),
+            start=torch.zeros((), device="cpu"),
         )
 
 

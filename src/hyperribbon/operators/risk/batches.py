@@ -82,7 +82,7 @@ def plain(batch: Any) -> Any:
             "Give padded sequences and their lengths, and pack them in forward=.",
         )
     if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
-        return torch.tensor(batch)
+        return torch.tensor(batch, device="cpu")
     if isinstance(batch, Mapping):
         kind = dict if type(batch) in _DICTS else Fields
         return kind((key, plain(value)) for key, value in batch.items())

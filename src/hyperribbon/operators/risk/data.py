@@ -334,9 +334,9 @@ def _no_batch(data: Any) -> ArgumentError:
 def _spread(total: int, count: int, seed: int) -> torch.Tensor:
     """Return `count` places below `total`, one from each of as many equal parts."""
     count = min(count, total)
-    bounds = torch.arange(count + 1) * total // max(1, count)
+    bounds = torch.arange(count + 1, device="cpu") * total // max(1, count)
     uniform = torch.rand(
-        count, generator=torch_generator(seed, "some samples"), dtype=torch.float64
+        count, generator=torch_generator(seed, "some samples"), dtype=torch.float64, device="cpu"
     )
     return bounds[:-1] + (uniform * bounds.diff()).long()
 

@@ -66,7 +66,7 @@ class CallableLoss(Loss):
             eps = _eps(value, outputs)
             if not isfinite(_number(value)) or eps > torch.finfo(torch.float32).eps:
                 kinds = set()  # sums in half precision tell nothing
-            turned = pick(outputs, torch.randperm(len(outputs), generator=generator))
+            turned = pick(outputs, torch.randperm(len(outputs), generator=generator, device="cpu"))
             for parts in _cuts(len(outputs), generator) if kinds else ():
                 for shown in (outputs, turned):
                     kinds &= self._kinds(shown, targets, parts, eps)
@@ -169,13 +169,13 @@ class CallableLoss(Loss):
 
 def _cuts(count: int, generator: torch.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield the places of two parts: of all samples in order and mixed, then of small groups."""
-    yield torch.arange(count // 2), torch.arange(count // 2, count)
+    yield torch.arange(count // 2, device="cpu"), torch.arange(count // 2, count, device="cpu")
     for place in range(_CUTS + _GROUPS):
-        order = torch.randperm(count, generator=generator)
+        order = torch.randperm(count, generator=generator, device="cpu")
         if place >= _CUTS:
             most = min(count, _GROUP)
-            order = order[: int(torch.randint(2, most + 1, (), generator=generator))]
-        size = int(torch.randint(1, len(order), (), generator=generator))
+            order = order[: int(torch.randint(2, most + 1, (), generator=generator, device="cpu"))]
+        size = int(torch.randint(1, len(order), (), generator=generator, device="cpu"))
         yield order[:size].sort().values, order[size:].sort().values
 
 
