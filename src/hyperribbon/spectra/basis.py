@@ -38,8 +38,8 @@ class Basis:
         shape = (capacity, products.length)
         self.vectors = make_rows(storage, *shape, products.dtype, products.device)
         self.images = make_rows(storage, *shape, products.dtype, products.device)
-        self.projected = torch.zeros(capacity, capacity, dtype=torch.float64)
-        self.gram = torch.eye(capacity, dtype=torch.float64)
+        self.projected = torch.zeros(capacity, capacity, dtype=torch.float64, device="cpu")
+        self.gram = torch.eye(capacity, dtype=torch.float64, device="cpu")
         self.size = 0
         self._latest: torch.Tensor | None = None  # the last images before they were rounded
         self._scale = 0.0
@@ -128,7 +128,7 @@ class Basis:
         row = (image - self.vectors.combine(self._coefficients(self._T[:, last].T)))[0]
         floor = self._eps * self.rounding if noise else self.rounding
         direction, length = self._clean(row, floor=floor)
-        size = torch.tensor(length, dtype=torch.float64)
+        size = torch.tensor(length, dtype=torch.float64, device="cpu")
         return direction.unsqueeze(0)[: int(length > 0)], size
 
     def _clean(self, row: torch.Tensor, floor: float) -> tuple[torch.Tensor, float]:

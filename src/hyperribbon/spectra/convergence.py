@@ -38,7 +38,9 @@ def directions(values: torch.Tensor, which: str) -> torch.Tensor:
     if which == "LM":
         return torch.where(values < 0, -1.0, 1.0).to(values)
     low = {"LA": 0, "SA": len(values)}.get(which, len(values) // 2)
-    return torch.cat([-torch.ones(low), torch.ones(len(values) - low)]).to(values)
+    return torch.cat(
+        [-torch.ones(low, device="cpu"), torch.ones(len(values) - low, device="cpu")]
+    ).to(values)
 
 
 def beyond(
@@ -81,8 +83,8 @@ class Evidence:
         self._needed = log(sqrt(2 * size / pi) / DOUBT)
         self._dropped: list[torch.Tensor] = []
         self._passed = 0.0  # sum of the logarithms of all couplings but the last
-        self.nodes = torch.empty(0, dtype=torch.float64)
-        self.coupling = torch.tensor(1.0, dtype=torch.float64)
+        self.nodes = torch.empty(0, dtype=torch.float64, device="cpu")
+        self.coupling = torch.tensor(1.0, dtype=torch.float64, device="cpu")
         self._residuals = self.nodes
 
     def update(self, nodes: torch.Tensor, last: torch.Tensor, coupling: torch.Tensor) -> None:
@@ -107,7 +109,7 @@ class Evidence:
     def excludes(self, points: torch.Tensor) -> torch.Tensor:
         """Return whether there is an eigenvalue at none of the points (n,), with doubt for each."""
         if float(self.coupling) == 0:
-            return torch.ones(len(points), dtype=torch.bool)
+            return torch.ones(len(points), dtype=torch.bool, device="cpu")
         return self.growth(points) >= self._needed
 
     def growth(self, points: torch.Tensor) -> torch.Tensor:

@@ -197,7 +197,9 @@ def _matrix_errors(
     if products.is_explicit:
         return floor, 0.0
     generator = torch_generator(seed, "errors of a matrix")
-    omega = torch.randn(1, len(matrix), generator=generator, dtype=matrix.dtype).to(matrix.device)
+    omega = torch.randn(1, len(matrix), generator=generator, dtype=matrix.dtype, device="cpu").to(
+        matrix.device
+    )
     error = precise_images(products, products.part(omega)) - products.part(omega @ matrix)
     return floor + audit.floor(0.0), 4 * float(products.norms(error))
 
@@ -218,7 +220,7 @@ def _lanczos(
     generator = torch_generator(seed, "eigsh")
 
     def draw() -> torch.Tensor:
-        row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
+        row = torch.randn(1, products.size, generator=generator, dtype=products.dtype, device="cpu")
         return products.part(row).to(products.device)
 
     limit = check_positive_int(

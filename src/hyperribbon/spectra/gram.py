@@ -69,7 +69,7 @@ def gram_spectrum(
         pair = torch.stack([signs / roots, signs * roots], dim=1).to(lead)
         lifted = op.lift((lead[:, nonzero] @ pair).to(products.dtype))
         total, image = products.part(lifted.T).split(1)
-        audit.add_vectors(total, torch.zeros(1))
+        audit.add_vectors(total, torch.zeros(1, device="cpu"))
         audit.add_residuals(image)
     floor = audit.floor(top) + (0.0 if rank == len(G) else len(G) * precision * top)
     bounds = residuals.clamp(min=len(G) * precision * top) + floor
@@ -96,7 +96,7 @@ def _lift(
     if not missing:
         return lifted
     generator = torch_generator(seed, "null space")
-    random = torch.randn(products.size, missing, generator=generator).to(lifted)
+    random = torch.randn(products.size, missing, generator=generator, device="cpu").to(lifted)
     for _ in range(2):
         random = torch.linalg.qr(random - lifted @ (lifted.T @ random)).Q
     return torch.cat([lifted[:, nonzero], random], dim=1)

@@ -68,7 +68,7 @@ def lanczos(
     while True:
         search.rayleigh_ritz()
         if search.basis.is_complete:
-            return search.pairs(shown=torch.ones(k, dtype=torch.bool))
+            return search.pairs(shown=torch.ones(k, dtype=torch.bool, device="cpu"))
         if products.matvecs >= max_matvecs:
             break
         if search.basis.size > k and products.is_late(deadline):
@@ -82,7 +82,7 @@ def lanczos(
         elif not search.is_solved():
             search.improve(draw)
         elif confirmed or not search.boundaries(any_value=not is_shown):
-            return search.pairs(shown=torch.ones(k, dtype=torch.bool))
+            return search.pairs(shown=torch.ones(k, dtype=torch.bool, device="cpu"))
         else:
             expected = search.wanted_values
             search.begin_chain(draw())

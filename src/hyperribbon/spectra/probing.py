@@ -55,7 +55,7 @@ def _square_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) 
     """
     count = len(omega)
     if count < _PAIRED:
-        return torch.empty(0, dtype=torch.float64)
+        return torch.empty(0, dtype=torch.float64, device="cpu")
     inner, overlap = _gram(image), _gram(omega)
     own = inner.diagonal() / overlap.diagonal()
     across = inner - overlap * own.unsqueeze(1)
@@ -123,7 +123,7 @@ class _Draw:
     """
 
     def __init__(self, sketch: Sketch, target: Target, count: int, *, keep: bool = False) -> None:
-        values = [torch.empty(0, dtype=torch.float64)]
+        values = [torch.empty(0, dtype=torch.float64, device="cpu")]
         self.images: list[torch.Tensor] = []
         parts = []
         for width in widths(count, sketch.block):

@@ -85,7 +85,9 @@ def density(
     generator = torch_generator(seed, "density")
     rules = []
     for _ in range(probes):
-        probe = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
+        probe = torch.randn(
+            1, products.size, generator=generator, dtype=products.dtype, device="cpu"
+        )
         probe = products.part(probe).to(products.device)
         rules.append(_rules(products, probe, steps, storage))
     low = min(float(rule.nodes[0]) for rule, _ in rules)
@@ -94,7 +96,9 @@ def density(
     sigma = None if width is None else check_positive("width", width)
     if sigma is None:
         sigma = _resolved_width(rules, low, high, span, products.size)
-    grid = torch.linspace(low - 6 * sigma, high + 6 * sigma, points, dtype=torch.float64)
+    grid = torch.linspace(
+        low - 6 * sigma, high + 6 * sigma, points, dtype=torch.float64, device="cpu"
+    )
     if float(grid[1] - grid[0]) > sigma:
         needed = int((high - low) / sigma) + 13
         raise ArgumentError(
@@ -134,7 +138,9 @@ def _resolved_width(
     sigma = span / _FINEST
     while sigma < span / 10:
         points = int(2 * span / sigma) + 25
-        grid = torch.linspace(low - 6 * sigma, high + 6 * sigma, points, dtype=torch.float64)
+        grid = torch.linspace(
+            low - 6 * sigma, high + 6 * sigma, points, dtype=torch.float64, device="cpu"
+        )
         whole, shorter = (_mean_curve(grid, [pair[i] for pair in rules], sigma) for i in (0, 1))
         moved = float(torch.trapezoid((whole - shorter).abs(), grid)) / 2
         error = _probe_variance(grid, [rule for rule, _ in rules], sigma, whole, size).sqrt()

@@ -34,7 +34,7 @@ class Audit:
 
     def __init__(self, products: Products, count: int) -> None:
         self._products = products
-        bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"))
+        bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"), device="cpu")
         self._signs = (2 * bits - 1).tolist()
         shape, place = (1, products.length), products.device
         self._vector = torch.zeros(shape, dtype=wide(products.device), device=place)

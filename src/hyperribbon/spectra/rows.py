@@ -179,7 +179,7 @@ class DiskRows(Rows):
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
         """Return a copy of some rows and columns."""
         first, last = columns.start or 0, self.length if columns.stop is None else columns.stop
-        block = torch.empty(rows.stop - rows.start, last - first, dtype=self.dtype)
+        block = torch.empty(rows.stop - rows.start, last - first, dtype=self.dtype, device="cpu")
         for position, row in enumerate(range(rows.start, rows.stop)):
             view = block[position].numpy().data.cast("B")
             done = 0

@@ -57,13 +57,15 @@ def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
     size = len(values)
     k = min(k, size)
     if which == "LA":
-        return torch.arange(size - k, size)
+        return torch.arange(size - k, size, device="cpu")
     if which == "SA":
-        return torch.arange(k)
+        return torch.arange(k, device="cpu")
     if which == "LM":
         return values.abs().argsort(descending=True, stable=True)[:k].sort().values
     low = k // 2
-    return torch.cat([torch.arange(low), torch.arange(size - (k - low), size)])
+    return torch.cat(
+        [torch.arange(low, device="cpu"), torch.arange(size - (k - low), size, device="cpu")]
+    )
 
 
 class Search:
@@ -94,8 +96,10 @@ class Search:
         self.tol = max(tol, self.reachable)
         self.chain: int | None = None  # first vector of the current chain; None: no chain
         self.evidence: Evidence | None = None  # of the current chain, when its start was random
-        self.tail = torch.empty(0)  # the direction (1, P) of its next vector, (0, P) for none,
-        self.coupling = torch.empty(0)  # and the last one's image along it
+        self.tail = torch.empty(
+            0, device="cpu"
+        )  # the direction (1, P) of its next vector, (0, P) for none,
+        self.coupling = torch.empty(0, device="cpu")  # and the last one's image along it
         self._residuals: torch.Tensor | None = None
 
     def begin_chain(self, rows: torch.Tensor, *, random: bool = True) -> None:
@@ -162,7 +166,7 @@ class Search:
     def shown_by(self, evidence: Evidence | None) -> torch.Tensor:
         """Return for each wanted value whether nothing unseen, copies apart, lies further out."""
         if evidence is None:
-            return torch.zeros(len(self.wanted), dtype=torch.bool)
+            return torch.zeros(len(self.wanted), dtype=torch.bool, device="cpu")
         return evidence.shows(self.wanted_values, self.slack, self.which)
 
     def has_rivals(self) -> torch.Tensor:
@@ -204,7 +208,9 @@ class Search:
         step, nodes = float(self.slack.min()), self.evidence.nodes
         for sign, boundary in self.boundaries(any_value=any_value):
             edge = max(boundary, float((sign * nodes).max()) + step)
-            if not bool(self.evidence.excludes(torch.tensor([sign * edge]).to(nodes))):
+            if not bool(
+                self.evidence.excludes(torch.tensor([sign * edge], device="cpu").to(nodes))
+            ):
                 return False
         return True
 
@@ -309,10 +315,10 @@ class Search:
             return
         outer = select(values, kept, self.which)
         if self.evidence is not None:
-            dropped = torch.ones(len(values), dtype=torch.bool)
+            dropped = torch.ones(len(values), dtype=torch.bool, device="cpu")
             dropped[outer] = False
             self.evidence.drop(values[dropped])
-        old = torch.eye(known, dtype=coefficients.dtype)
+        old = torch.eye(known, dtype=coefficients.dtype, device="cpu")
         self.basis.compress(torch.block_diag(old, coefficients[:, outer]))
 
 
@@ -331,5 +337,5 @@ def _measured(
         image.sub_(row, alpha=values[-1])
         residuals.append(float(products.norms(image.unsqueeze(0))))
         audit.add_residuals(image.unsqueeze(0), place)
-    pairs = torch.tensor([values, residuals], dtype=torch.float64)
+    pairs = torch.tensor([values, residuals], dtype=torch.float64, device="cpu")
     return pairs[0], pairs[1]

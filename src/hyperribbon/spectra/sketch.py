@@ -89,14 +89,16 @@ class Sketch:
         size, products = self.products.size, self.products
         rows = torch.empty(count, size, dtype=products.dtype, device=products.device)
         for row in rows:
-            row.copy_(torch.randn(size, generator=self._generator, dtype=products.dtype))
+            row.copy_(
+                torch.randn(size, generator=self._generator, dtype=products.dtype, device="cpu")
+            )
         rows = self.deflate(self.deflate(rows))
         lengths = row_products(rows, rows).sqrt().to(rows)
         return rows.mul_(sqrt(max(size - self.rank, 0)) / lengths.unsqueeze(1))
 
     def signs(self) -> torch.Tensor:
         """Return one vector (1, P) of random signs."""
-        bits = torch.randint(0, 2, (1, self.products.size), generator=self._generator)
+        bits = torch.randint(0, 2, (1, self.products.size), generator=self._generator, device="cpu")
         return (2 * bits - 1).to(self.products.device, self.products.dtype)
 
     def deflate(self, rows: torch.Tensor) -> torch.Tensor:

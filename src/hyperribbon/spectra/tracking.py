@@ -72,7 +72,7 @@ class Tracker:
     def reset(self) -> None:
         """Forget what was seen: the next call starts cold."""
         self.calls = 0
-        self._values = torch.empty(0)  # (k,), the last eigenvalues
+        self._values = torch.empty(0, device="cpu")  # (k,), the last eigenvalues
         self._vectors: torch.Tensor | None = None  # (P, k), their eigenvectors
         self._guard: torch.Tensor | None = None  # (1, P) or (0, P), what may be wanted next
         self._room = 0.0  # how far the operator may move before a chain must look around
@@ -127,7 +127,9 @@ class Tracker:
         generator = torch_generator(self.seed, "track", self.calls)
 
         def draw() -> torch.Tensor:
-            row = torch.randn(1, products.size, generator=generator, dtype=products.dtype)
+            row = torch.randn(
+                1, products.size, generator=generator, dtype=products.dtype, device="cpu"
+            )
             return products.part(row / torch.linalg.vector_norm(row)).to(products.device)
 
         search = Search(products, self.k, self.which, self.tol, agreed_capacity(products, self.k))
@@ -154,14 +156,14 @@ class Tracker:
             search.improve(draw)
             search.rayleigh_ritz()
         self._look_ahead(search, drift if stays else None)
-        shown = torch.ones(self.k, dtype=torch.bool)
+        shown = torch.ones(self.k, dtype=torch.bool, device="cpu")
         return as_spectrum(products, search.pairs(shown), self.tol, True)
 
     def _twins(self) -> torch.Tensor:
         """Return which (k,) of the last eigenvalues equal the one before: a chain sees one copy."""
         values = self._values
         near = tolerances(values, float(values.abs().max()), self.tol)
-        return torch.cat([torch.zeros(1), values.diff().abs() <= near[1:]]).bool()
+        return torch.cat([torch.zeros(1, device="cpu"), values.diff().abs() <= near[1:]]).bool()
 
     def _drift(
         self, search: Search, rows: torch.Tensor, values: torch.Tensor, start: torch.Tensor
