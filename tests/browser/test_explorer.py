@@ -387,7 +387,7 @@ def test_slider_to_picture_is_measured(visit, curves, key, record_property, caps
         handle = page.locator(f"#{key}-{control.name} [role=slider]").first
         handle.focus()
         spans = []
-        for turn in range(6):
+        for turn in range(2):
             page.wait_for_timeout(SETTLING_MS)
             key_pressed = ("ArrowRight", "ArrowLeft")[turn % 2]
             arguments = [handle.element_handle(), key_pressed, plots, PATIENCE_MS]

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.torch_inside import is_differentiated, is_transformed
+
 __all__ = ["asked_for", "rewritten_convolution"]
 
 _ASKED = threading.local()
@@ -58,7 +60,7 @@ def rewritten_convolution(func: Callable, args: tuple, kwargs: dict[str, Any]) -
         or inputs.ndim != weight.ndim
         or inputs.dtype != weight.dtype
         or not torch.is_grad_enabled()
-        or torch._C._are_functorch_transforms_active()
+        or is_transformed()
         or torch.is_autocast_enabled(inputs.device.type)
     ):
         return func(*args, **kwargs)
@@ -151,6 +153,6 @@ def _needed(ctx: Any) -> list[bool]:
             if leaf is not None:
                 may_be = leaves is None or id(leaf) in leaves
             else:
-                may_be = torch._C._will_engine_execute_node(node)
+                may_be = is_differentiated(node)
         needed.append(bool(node is not None and may_be))
     return needed

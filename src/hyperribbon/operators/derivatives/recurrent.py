@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from hyperribbon.core.torch_inside import without_onednn
+
 __all__ = ["rewritten_recurrence"]
 
 State = tuple[torch.Tensor, ...]
@@ -123,9 +125,5 @@ _CELLS: dict[str, Cell] = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _tanh, "rnn_r
 
 
 def _without_onednn(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
+    with without_onednn():
         return func(*args, **kwargs)
-    finally:
-        torch._C._set_mkldnn_enabled(before)

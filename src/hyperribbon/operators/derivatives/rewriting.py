@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.torch_inside import keeps_other_tensors, safe_softmax
 from hyperribbon.operators.derivatives.convolutions import rewritten_convolution
 from hyperribbon.operators.derivatives.recurrent import rewritten_recurrence
 
@@ -41,14 +42,9 @@ class _Rewriting(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         rewrite = _REWRITES.get(getattr(func, "__name__", ""))
-        if rewrite is None or _is_checkpointed():
+        if rewrite is None or keeps_other_tensors():  # checkpoints evaluate it again, unwritten
             return func(*args, **kwargs)
         return rewrite(func, args, kwargs)
-
-
-def _is_checkpointed() -> bool:
-    """Whether operations are evaluated again in backward passes, where nothing is rewritten."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # pyright: ignore
 
 
 def _batch_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -156,7 +152,7 @@ def _attention(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Ten
     if mask is not None:
         hidden = mask.dtype == torch.bool
         scores = scores.masked_fill(~mask, float("-inf")) if hidden else scores + mask
-    shares = torch.softmax(scores, -1) if mask is None else torch._safe_softmax(scores, -1)
+    shares = torch.softmax(scores, -1) if mask is None else safe_softmax(scores)
     return torch.bmm(shares.view(-1, *scores.shape[-2:]), v).view(*query.shape[:-1], -1)
 
 

@@ -1,0 +1,59 @@
+"""What hyperribbon asks of torch beyond its public names, in one place.
+
+Each question has an answer for versions of torch that do not know it: the one that is right,
+if slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = [
+    "is_differentiated",
+    "is_transformed",
+    "keeps_other_tensors",
+    "safe_softmax",
+    "without_onednn",
+]
+
+
+def is_transformed() -> bool:
+    """Whether a function transform (torch.func.vmap, grad, …) is at work."""
+    ask = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return True if ask is None else ask()
+
+
+def is_differentiated(node: Any) -> bool:
+    """Whether the backward pass that is running goes through a node of the graph."""
+    ask = getattr(torch._C, "_will_engine_execute_node", None)
+    return True if ask is None else ask(node)
+
+
+def keeps_other_tensors() -> bool:
+    """Whether hooks replace the tensors that are saved for backward passes, as checkpoints do."""
+    ask: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # type: ignore
+    return ask is not None and ask(True) is not None
+
+
+def safe_softmax(scores: torch.Tensor) -> torch.Tensor:
+    """Return the softmax over the last axis; zeros in rows that are −∞ throughout."""
+    own = getattr(torch, "_safe_softmax", None)
+    if own is not None:
+        return own(scores, -1)
+    hidden = (scores == float("-inf")).all(-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """Let torch use its own kernels; its public switch warns on some processors."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)

@@ -1,0 +1,41 @@
+"""What is asked of torch beyond its public names, with and without an answer of its own."""
+
+import torch
+
+from hyperribbon.core import torch_inside
+
+
+def test_softmax_of_hidden_rows_with_and_without_the_kernel(monkeypatch):
+    torch.manual_seed(0)
+    scores = torch.randn(3, 4, dtype=torch.float64)
+    scores[1, 2] = scores[2] = float("-inf")
+    scores.requires_grad_()
+    results = []
+    for has_kernel in (True, False):
+        if not has_kernel:
+            monkeypatch.delattr(torch, "_safe_softmax")
+        shares = torch_inside.safe_softmax(scores)
+        slope = torch.autograd.grad((shares**2).sum(), scores)[0]
+        results.append((shares, slope))
+    torch.testing.assert_close(results[0], results[1])
+    assert not results[1][0][2].any()
+
+
+def test_transforms_and_hooks_are_noticed():
+    seen = []
+    torch.vmap(lambda x: seen.append(torch_inside.is_transformed()) or x)(torch.ones(2))
+    assert seen == [True] and not torch_inside.is_transformed()
+    with torch.autograd.graph.save_on_cpu():
+        assert torch_inside.keeps_other_tensors()
+    assert not torch_inside.keeps_other_tensors()
+
+
+def test_onednn_comes_back_after_an_error():
+    before = torch._C._get_mkldnn_enabled()
+    try:
+        with torch_inside.without_onednn():
+            assert not torch._C._get_mkldnn_enabled()
+            raise ValueError
+    except ValueError:
+        pass
+    assert torch._C._get_mkldnn_enabled() == before
