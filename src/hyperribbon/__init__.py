@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hyperribbon.core.data import load_data
     from hyperribbon.core.trajectory import Trajectory
     from hyperribbon.experiments import sweep
-    from hyperribbon.inspection import compare_with_theory, inspect
+    from hyperribbon.inspection import compare, compare_with_theory, inspect
     from hyperribbon.manifold import PCA, InPCA, Streaming, bhattacharyya, stream_inpca
     from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
     from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian, Risk
@@ -85,7 +85,7 @@ _NAMES_BY_MODULE = {
     ),
     "noise": ("stationary_covariance", "weight_covariance", "variance_flatness"),
     "training": ("Recorder", "train", "train_ensemble"),
-    "inspection": ("inspect", "compare_with_theory"),
+    "inspection": ("inspect", "compare", "compare_with_theory"),
     "experiments": ("sweep",),
 }
 _ROOMS = (

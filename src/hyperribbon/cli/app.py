@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from hyperribbon import __version__
 from hyperribbon.cli.check import check
+from hyperribbon.cli.compare import compare_models
 from hyperribbon.cli.demo import demo
 from hyperribbon.cli.doctor import doctor
 from hyperribbon.cli.explore import explore
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("inspect")(inspect_model)
+app.command("compare")(compare_models)
 app.command("list")(list_experiments)
 app.command("reproduce")(reproduce)
 app.command("report")(report)

@@ -8,6 +8,7 @@ from hyperribbon.inspection.anisotropy import (
     excess_kurtoses,
     measure_anisotropy,
 )
+from hyperribbon.inspection.comparison import Comparison, compare
 from hyperribbon.inspection.findings import Inspection, Outcome
 from hyperribbon.inspection.inspecting import inspect
 from hyperribbon.inspection.linear_comparison import Assumption, TheoryComparison
@@ -20,6 +21,7 @@ __all__ = [
     "Anisotropy",
     "Assumption",
     "Budget",
+    "Comparison",
     "Inspection",
     "InspectionPlan",
     "Outcome",
@@ -27,6 +29,7 @@ __all__ = [
     "Quantity",
     "TheoryComparison",
     "anisotropy_by_layer",
+    "compare",
     "compare_with_theory",
     "effective_ranks",
     "eigenfunctions",

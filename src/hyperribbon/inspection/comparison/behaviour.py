@@ -1,0 +1,112 @@
+"""What two networks do: their predictions, what pruning does to them, where their weights lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyperribbon.inspection.comparison.differences import Difference, Shared, paired
+from hyperribbon.inspection.comparison.sides import Side
+from hyperribbon.inspection.evaluating import is_classification, loss_at, outputs_at
+from hyperribbon.spectra import alignment
+from hyperribbon.subnetworks import select
+
+__all__ = ["predictions", "pruned_losses", "same_function", "weights"]
+
+REMOVED = (0.5, 0.8, 0.9)
+_EQUAL = 1e-4
+
+
+def predictions(a: Side, b: Side) -> tuple[list[Shared], str]:
+    """Return how far the outputs are apart on the same samples; or why they cannot be compared.
+
+    Scores of classes: the share of samples with the same label, and the Bhattacharyya distance
+    −log Σ_c √(p_c q_c) of their probabilities, by which inPCA places networks. Other outputs: the
+    root mean square of their difference over that of the outputs.
+    """
+    first, second = _outputs(a), _outputs(b)
+    if first.shape != second.shape:
+        return [], f"outputs have shapes {tuple(first.shape[1:])} and {tuple(second.shape[1:])}"
+    if not is_classification(a.subject):
+        size = (first.square().mean().sqrt() + second.square().mean().sqrt()) / 2
+        apart = float((first - second).square().mean().sqrt() / size.clamp(min=1e-30))
+        name = "root mean square of the outputs' difference, over that of the outputs"
+        return [Shared("predictions.distance", name, apart, float("nan"))], ""
+    same = (first.argmax(1) == second.argmax(1)).double()
+    log_p, log_q = first.log_softmax(1), second.log_softmax(1)
+    distance = -torch.logsumexp((log_p + log_q) / 2, dim=1)
+    return [
+        _mean("predictions.agreement", "share of samples with the same label", same),
+        _mean("predictions.distance", "Bhattacharyya distance of the predictions", distance),
+    ], ""
+
+
+def same_function(a: Side, b: Side) -> bool:
+    """Whether outputs are equal but for rounding on all samples."""
+    first, second = _outputs(a), _outputs(b)
+    if first.shape != second.shape:
+        return False
+    scale = first.abs().max().clamp(min=1e-30)
+    return bool((first - second).abs().max() <= _EQUAL * scale)
+
+
+def pruned_losses(a: Side, b: Side) -> list[Difference]:
+    """Return the loss after the smallest weights of each network are removed, by their share."""
+    found = []
+    for removed in REMOVED:
+        key, name = f"pruned.{removed:g}", f"loss without the {removed:.0%} smallest weights"
+        losses = [_losses(side, _without_smallest(side, removed)) for side in (a, b)]
+        found.append(paired(key, name, losses[0], losses[1], a.shares))
+    return found
+
+
+def weights(a: Side, b: Side, bases: Sequence[torch.Tensor]) -> tuple[list[Shared], str]:
+    """Return how far weights and sharpest directions are apart; or why they cannot be compared.
+
+    Args:
+        a: The first network.
+        b: The second.
+        bases: (P, k) leading eigenvectors of their Hessians; none if they were not asked for.
+    """
+    spaces = [side.groups[0].risk.space for side in (a, b)]
+    if (spaces[0].names, spaces[0].shapes) != (spaces[1].names, spaces[1].shapes):
+        return [], "weights have other names or shapes"
+    norms = [float(torch.linalg.vector_norm(side.vector)) for side in (a, b)]
+    distance = float(torch.linalg.vector_norm(a.vector - b.vector))
+    found = [
+        Shared("weights.distance", "distance of the weights over their norm",
+               distance / max((norms[0] * norms[1]) ** 0.5, 1e-30), 0.0),
+    ]  # fmt: skip
+    if bases:
+        k = min(basis.shape[1] for basis in bases)
+        overlap = alignment(*(basis[:, :k] for basis in bases)).overlap
+        name = f"overlap of the {k} sharpest directions (mean squared cosine)"
+        found.append(Shared("weights.overlap", name, overlap, 0.0))
+    return found, ""
+
+
+def _outputs(side: Side) -> torch.Tensor:
+    return torch.cat([outputs.detach().double().cpu() for outputs, _ in outputs_at(side.subject)])
+
+
+def _losses(side: Side, vector: torch.Tensor) -> np.ndarray:
+    return side.each(lambda group: loss_at(group, vector))
+
+
+def _without_smallest(side: Side, removed: float) -> torch.Tensor:
+    space = side.groups[0].risk.space
+    tensors = space.unflatten(side.vector)
+    mask = select(tensors, fraction=removed)
+    kept: dict[str, Any] = {
+        name: torch.where(mask[name], 0.0, tensor) if name in mask else tensor
+        for name, tensor in tensors.items()
+    }
+    return space.flatten(kept)
+
+
+def _mean(key: str, name: str, values: torch.Tensor) -> Shared:
+    values = values.reshape(len(values), -1).mean(1)
+    return Shared(key, name, float(values.mean()), float(values.std() / max(len(values), 1) ** 0.5))

@@ -1,0 +1,179 @@
+"""`compare`: is A flatter than B, and what else differs, on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from scipy.special import stdtrit
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.memory import free_memory
+from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.inspection.comparison import behaviour, scales
+from hyperribbon.inspection.comparison.differences import Difference, Shared, paired
+from hyperribbon.inspection.comparison.result import Comparison
+from hyperribbon.inspection.comparison.sharpness import measure_sharpness
+from hyperribbon.inspection.comparison.sides import Side, as_model
+from hyperribbon.inspection.samples import count_samples, few_samples
+from hyperribbon.inspection.subject import Subject
+from hyperribbon.operators.risk.calling import Forward
+
+__all__ = ["compare"]
+
+PARTS = ("sharpness", "trace", "noise", "pruning", "predictions", "weights")
+_GROUPS = 8
+_SHARPNESSES = (
+    ("sharpness", "sharpness (largest Hessian eigenvalue)", None),
+    ("sharpness.adaptive", "adaptive sharpness (each weight in units of itself)",
+     scales.magnitudes),
+    ("sharpness.filter", "filter-normalised sharpness (each filter in units of its norm)",
+     scales.filter_norms),
+)  # fmt: skip
+
+
+def compare(
+    a: Any,
+    b: Any,
+    loss: Any,
+    data: Any,
+    *,
+    model: nn.Module | None = None,
+    names: tuple[str, str] = ("A", "B"),
+    parts: Collection[str] = PARTS,
+    samples: int = 512,
+    groups: int = _GROUPS,
+    k: int = 5,
+    params: ParameterFilter = None,
+    forward: Forward | None = None,
+    memory: float | None = None,
+    seed: int = 0,
+    console: Console | None = None,
+) -> Comparison:
+    """Compare two networks on the same samples: which is flatter, and what else differs.
+
+    Samples are drawn once and cut into disjoint groups; every quantity is measured on each group
+    for both networks, and the differences of the groups give its uncertainty, see `Difference`.
+    Both are copied and measured in evaluation mode.
+
+    Args:
+        a: A module; or a state dict, a checkpoint file, a recorded run or its folder (the last
+            weights of it), with `model`.
+        b: Likewise; it may be of another architecture.
+        loss: A torch.nn loss, or any mean or sum over samples.
+        data: (inputs, targets), a Dataset, a DataLoader, or a dict of tensors with "labels".
+        model: The module that weights belong to.
+        names: What to call the two.
+        parts: What to compare, of "sharpness", "trace", "noise", "pruning", "predictions" and
+            "weights" (which the sharpness goes with); the loss always is.
+        samples: How many to draw.
+        groups: Groups of samples, at least 3.
+        k: Leading Hessian eigenpairs, whose directions are compared.
+        params: Name pattern, list of names or predicate that chooses parameters.
+        forward: forward(model, batch), for models that are called in another way.
+        memory: Bytes that may be taken; half of what is free if None.
+        seed: Seed of everything random: the same samples for every call with it.
+        console: Where progress is shown; standard error by default.
+
+    Returns:
+        `.flatter` ("a", "b" or None), `.differences`, `.summary()`, `.table()`.
+
+    Raises:
+        ArgumentError: There are too few samples, or model, loss and data do not belong together.
+    """
+    for part in parts:
+        check_choice("parts", part, PARTS)
+    groups = check_positive_int("groups", groups)
+    samples = check_positive_int("samples", samples)
+    total = count_samples(data)
+    if groups < 3:
+        raise ArgumentError("groups", groups, "an uncertainty needs several", "Give 8.")
+    if total is None or min(total, samples) < 2 * groups:
+        raise ArgumentError(
+            "data", f"{total} samples" if total is not None else "a stream",
+            f"{groups} groups need at least {2 * groups}", "Give a data set with more samples.",
+        )  # fmt: skip
+    used = min(total, samples) // groups * groups
+    chosen = few_samples(data, used, seed)
+    where = f"all {total:,} samples" if used == total else f"{used:,} of {total:,} samples"
+    memory = free_memory() / 2 if memory is None else memory
+    options = {"params": params, "forward": forward, "memory": memory / 2}
+    sides = [
+        Side(
+            Subject(as_model(argument, given, model), loss, chosen, **options), groups, seed, where
+        )
+        for argument, given in (("a", a), ("b", b))
+    ]
+    console = console or Console(stderr=True)
+    with Progress(
+        TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
+        transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        return _compare(sides[0], sides[1], names, parts, k, seed, progress)
+
+
+def _compare(
+    a: Side, b: Side, names: tuple[str, str], parts: Collection[str], k: int, seed: int,
+    progress: Progress,
+) -> Comparison:  # fmt: skip
+    def both(measure: Callable[[Subject], float]) -> tuple[np.ndarray, np.ndarray]:
+        return a.each(measure), b.each(measure)
+
+    found = [paired("loss", "loss", *both(lambda group: group.risk.value()), a.shares)]
+    shared: list[Shared] = []
+    notes = []
+    bases: list[Any] = []
+
+    def sharpness() -> None:
+        for key, name, scale in _SHARPNESSES:
+            scaled = [side.grouped("hessian", scale and scale(side)) for side in (a, b)]
+            first, second = (measure_sharpness(g, 1 if scale else k, seed) for g in scaled)
+            rounding = first.rounding + second.rounding
+            found.append(paired(key, name, first.groups, second.groups, a.shares, rounding))
+            bases.extend(() if scale else (first.basis, second.basis))
+
+    def trace() -> None:
+        traces = both(lambda group: group.ggn.trace())
+        found.append(paired("trace", "trace of the Gauss-Newton matrix", *traces, a.shares))
+        found.append(_relative(a, b, seed))
+
+    def noise() -> None:
+        traces = both(lambda group: group.covariance.trace())
+        found.append(paired("noise", "variance of single-sample gradients", *traces, a.shares))
+
+    def pruning() -> None:
+        found.extend(behaviour.pruned_losses(a, b))
+
+    def predictions() -> None:
+        entries, reason = behaviour.predictions(a, b)
+        shared.extend(entries)
+        notes.extend([f"Predictions were not compared: {reason}."] if reason else [])
+
+    def weights() -> None:
+        entries, reason = behaviour.weights(a, b, bases)
+        shared.extend(entries)
+        notes.extend([f"Weights and directions were not compared: {reason}."] if reason else [])
+
+    steps = {
+        part.__name__: part for part in (sharpness, trace, noise, pruning, predictions, weights)
+    }
+    task = progress.add_task("", total=len(parts))
+    for name in PARTS:
+        if name in parts:
+            progress.update(task, description=name)
+            steps[name]()
+            progress.advance(task)
+    is_same = behaviour.same_function(a, b)
+    return Comparison(names, tuple(found), tuple(shared), a.where, is_same, tuple(notes))
+
+
+def _relative(a: Side, b: Side, seed: int) -> Difference:
+    first, second = (scales.relative_flatness(side, seed) for side in (a, b))
+    steps = a.shares @ (first - second)
+    probed = float(stdtrit(scales.PROBES - 1, 0.975) * steps.std(ddof=1) / scales.PROBES**0.5)
+    name = "relative flatness (trace, each layer moved in proportion to itself)"
+    return paired("trace.relative", name, first.mean(1), second.mean(1), a.shares, probed)
