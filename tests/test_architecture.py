@@ -136,6 +136,7 @@ def test_every_public_name_exists():
 
 FACTORIES = {"zeros", "ones", "empty", "full", "arange", "eye", "tensor", "linspace", "logspace"}
 FACTORIES |= {"rand", "randn", "randint", "randperm", "normal", "Generator"}
+FACTORIES |= {"as_tensor", "asarray", "scalar_tensor", "tril_indices", "triu_indices"}
 FOLLOWS_THE_DEFAULT = {"training/models.py"}  # parameters go where torch.nn puts them
 
 
@@ -152,5 +153,21 @@ def test_tensors_are_made_on_a_named_device(path):
         named = any(keyword.arg in ("device", None) for keyword in node.keywords)
         assert named or (name == "Generator" and node.args), (
             f"{path}:{node.lineno}: torch.{name} follows torch.set_default_device; "
-            'say device="cpu" or where the data are'
+            'say device="cpu" or where the data are, or use hyperribbon.core.tensors'
         )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_one_module_uses_private_names_of_torch(path):
+    if path == SOURCE / "core" / "torch_inside.py":
+        return
+    tree = ast.parse(path.read_text())
+    for line, name in imports_of(tree):
+        if name.split(".")[0] in ("torch", "functorch"):
+            private = any(part.startswith("_") for part in name.split(".")[1:])
+            assert not private, f"{path}:{line} imports {name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch."):
+            parts = ast.unparse(node).split("(")[0].split(".")[1:]
+            private = [part for part in parts if part.startswith("_") and part != "__version__"]
+            assert not private, f"{path}:{node.lineno} uses {ast.unparse(node)}"

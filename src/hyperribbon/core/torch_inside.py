@@ -11,12 +11,28 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import (
+    register_pytree_node,
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
 
 __all__ = [
+    "BatchNorm",
+    "TorchDispatchMode",
     "is_differentiated",
     "is_transformed",
     "keeps_other_tensors",
+    "register_pytree_node",
     "safe_softmax",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "tree_unflatten",
     "without_onednn",
 ]
 

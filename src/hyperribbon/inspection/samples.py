@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.core.processes import Processes
+from hyperribbon.core.torch_inside import tree_leaves
 
 __all__ = [
     "check_same_samples",

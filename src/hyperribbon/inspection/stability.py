@@ -9,6 +9,7 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, exact
 from hyperribbon.inspection.subject import Subject
@@ -98,7 +99,7 @@ def _coordinates(
 def _flat(values: Any, space: ParameterSpace) -> torch.Tensor:
     """Return numbers by parameter name as coordinates (P,)."""
     shapes = dict(zip(space.names, space.shapes, strict=True))
-    given = ((name, torch.as_tensor(values[name])) for name in space.names)
+    given = ((name, tensor_of(values[name])) for name in space.names)
     return space.flatten({name: value.detach().expand(shapes[name]) for name, value in given})
 
 

@@ -7,6 +7,7 @@ import torch
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.spectra.convergence import tolerances
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import Audit, rounded_up
@@ -41,7 +42,7 @@ def gram_spectrum(
             f"{type(op).__name__} has no gram()",
             "Use method='lanczos', or an operator of the form FᵀF such as GGN, Fisher or NTK.",
         )
-    G = check_finite("op.gram()", torch.as_tensor(op.gram())).double()
+    G = check_finite("op.gram()", tensor_of(op.gram())).double()
     G = (G + G.T) / 2
     precision = torch.finfo(products.dtype).eps
     values, U = products.processes.from_first(
@@ -91,7 +92,7 @@ def _lift(
 ) -> torch.Tensor:
     """Return the unit vectors Fᵀu/√λ, and `missing` directions orthogonal to all of them."""
     chosen = U if missing else U[:, nonzero]
-    lifted = torch.as_tensor(products.op.lift(chosen.to(products.dtype))).to(products.dtype)
+    lifted = tensor_of(products.op.lift(chosen.to(products.dtype))).to(products.dtype)
     lifted = lifted / torch.linalg.vector_norm(lifted, dim=0)
     if not missing:
         return lifted

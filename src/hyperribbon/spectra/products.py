@@ -11,6 +11,7 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import ALONE, Processes
+from hyperribbon.core.tensors import tensor_of
 
 __all__ = ["Products", "asymmetry_error"]
 
@@ -146,7 +147,7 @@ class Products:
             ArgumentError: The matrix is not symmetric, or holds NaN.
         """
         if self.is_explicit:
-            matrix = torch.as_tensor(self.op).to(self.device, torch.float64)
+            matrix = tensor_of(self.op).to(self.device, torch.float64)
         else:
             matrix = self._written_out()
         if not bool(torch.isfinite(matrix).all()):

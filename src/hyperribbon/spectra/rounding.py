@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.spectra.products import Products
 
 __all__ = ["Audit", "in_float64", "least_floor", "precise_images", "rounded_up"]
@@ -102,7 +103,7 @@ def in_float64(products: Products) -> Any:
     if products.dtype == torch.float64 or wide(products.device) != torch.float64:
         return None
     if products.is_explicit:
-        return torch.as_tensor(op).to(products.device, torch.float64)
+        return tensor_of(op).to(products.device, torch.float64)
     if hasattr(op, "in_precision"):
         try:
             return op.in_precision(torch.float64)

@@ -12,6 +12,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError, Mask, derive_seed
 from hyperribbon.core.boundary import function
 from hyperribbon.core.checks import check_positive, check_positive_int
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
 from hyperribbon.subnetworks.states import State, eligible_names, layer_of, state_of
@@ -158,7 +159,7 @@ def _verdict(drop: float, stderr: float, tolerance: float) -> str:
 
 
 def _samples(measured: torch.Tensor | float) -> torch.Tensor:
-    return torch.as_tensor(measured, dtype=torch.float64).detach().reshape(-1)
+    return tensor_of(measured, dtype=torch.float64).detach().reshape(-1)
 
 
 def _mean(samples: torch.Tensor) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
 from hyperribbon.core.checks import check_choice, check_fraction, check_positive_int
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
 from hyperribbon.subnetworks.selection import rank
@@ -221,7 +222,7 @@ def _shuffled(mask: Mask, seed: int) -> Mask:
 
 
 def _value(metric: Metric, state: State) -> float:
-    value = float(torch.as_tensor(metric(state), dtype=torch.float64).mean())
+    value = float(tensor_of(metric(state), dtype=torch.float64).mean())
     if value != value:
         raise ArgumentError(
             "metric", value, "it is not a number after training", "Lower the learning rate."

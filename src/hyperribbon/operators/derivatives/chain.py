@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
+from hyperribbon.core.torch_inside import tree_leaves
 from hyperribbon.operators.derivatives.activations import Activation, activation_of
 from hyperribbon.operators.derivatives.chain_derivatives import ChainLinearisation
 from hyperribbon.operators.derivatives.chain_layer import Layer

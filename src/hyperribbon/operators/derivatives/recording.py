@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
+from hyperribbon.core.torch_inside import tree_leaves
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer
 
 __all__ = ["Recorder", "Use"]

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import (
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.torch_inside import (
     register_pytree_node,
     tree_flatten,
     tree_leaves,
     tree_map,
     tree_unflatten,
 )
-
-from hyperribbon.core.checks import ArgumentError
 
 __all__ = [
     "Fields",

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import Processes
+from hyperribbon.core.torch_inside import BatchNorm
 from hyperribbon.operators.derivatives.purity import preserved_random_state
 from hyperribbon.operators.risk.data import batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
@@ -243,7 +243,7 @@ def _batch_norms(model: nn.Module) -> list[str]:
     return [
         name or "model"
         for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm)
+        if isinstance(module, BatchNorm)
         and not isinstance(module, nn.modules.instancenorm._InstanceNorm)
         and (module.training or module.running_mean is None)
     ]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.torch_inside import tree_map
 from hyperribbon.operators.derivatives.purity import preserved_random_state
 from hyperribbon.operators.risk.batches import (
     batch_size,

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -20,6 +19,8 @@ from torch.utils.data import (
 )
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.tensors import tensor_of
+from hyperribbon.core.torch_inside import tree_leaves
 from hyperribbon.operators.derivatives.purity import preserved_random_state
 from hyperribbon.operators.risk.batches import plain, tensors
 
@@ -166,7 +167,7 @@ def _same(first: Any, second: Any) -> bool:
     if isinstance(first, str):
         return first == second
     try:
-        a, b = torch.as_tensor(first), torch.as_tensor(second)
+        a, b = tensor_of(first), tensor_of(second)
     except (TypeError, ValueError, RuntimeError):
         return type(first) is type(second)
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

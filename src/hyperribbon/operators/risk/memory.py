@@ -13,10 +13,9 @@ from math import ceil
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hyperribbon.core.memory import free_memory
+from hyperribbon.core.torch_inside import TorchDispatchMode, tree_leaves
 
 __all__ = ["SHARE", "Footprint", "Layout", "Meter", "measured"]
 

@@ -76,6 +76,7 @@ def draw(
             *shape[1:],
             generator=torch_generator(stream, "fisher", group),
             dtype=torch.float64,
+            device="cpu",
         )
         for group in groups
     ]

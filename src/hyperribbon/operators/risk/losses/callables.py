@@ -7,10 +7,10 @@ from math import isfinite
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.torch_inside import tree_map
 from hyperribbon.operators.risk.batches import pick
 from hyperribbon.operators.risk.losses.base import Loss, wide
 
