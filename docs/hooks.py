@@ -123,7 +123,7 @@ def _experiment_page(experiment: Any, stored: dict[str, Any] | None) -> str:
             measured = "—" if claim["measured"] is None else f"{claim['measured']:.4g}"
             if claim["uncertainty"]:
                 measured += f" ± {claim['uncertainty']:.2g}"
-            cells = [claim["verdict"], claim["place"], claim["statement"], measured, claim["why"]]
+            cells = [claim["verdict"], claim["place"], claim["reading"], measured, claim["why"]]
             lines.append("| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |")
         lines += ["", f"Preset `{stored['preset']}`, seed {stored['seed']}."]
     lines += ["", "```sh", f"hyperribbon reproduce {experiment.id} --preset laptop", "```", ""]
@@ -151,7 +151,7 @@ def _paper_page(paper: str, verdicts: dict[str, Any]) -> str:
 def _counted(stored: dict[str, Any] | None) -> str:
     """Return how many claims of a stored run came out how."""
     verdicts = [claim["verdict"] for claim in (stored or {}).get("claims", [])]
-    words = ("holds", "fails", "undecided")
+    words = ("holds", "fails", "undecided", "not comparable")
     return ", ".join(f"{verdicts.count(v)} {v}" for v in words if v in verdicts) or "—"
 
 

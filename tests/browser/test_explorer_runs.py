@@ -8,7 +8,7 @@ from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.experiments import run_experiment
+from hyperribbon.experiments import run
 from hyperribbon.inspection.path import as_probabilities
 from hyperribbon.training import Measurement, mlp
 
@@ -33,7 +33,7 @@ def store(tmp_path_factory):
     """Two experiments, a recorded training with a tracked spectrum, and its inspection."""
     folder = tmp_path_factory.mktemp("store")
     for seed in (0, 1):
-        run_experiment("ribbons/fig4", preset="smoke", out=folder, seed=seed)
+        run("ribbons/fig4", preset="smoke", out=folder, seed=seed)
     data = hr.load_data("digits", limit=300).flat()
     model, loss = mlp((64, 16, 10), "tanh", seed=0), nn.CrossEntropyLoss()
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -44,7 +44,7 @@ def store(tmp_path_factory, outside):
     (run / "figures").mkdir(parents=True)
     info = {"id": f'x"); {SCRIPT}', "preset": SCRIPT, "title": SCRIPT, "config": {"a": SCRIPT},
             "environment": {"seed": 0, "note": SCRIPT}}  # fmt: skip
-    claim = {"id": "ribbons/fig4/x", "verdict": "holds", "place": SCRIPT, "statement": SCRIPT,
+    claim = {"id": "ribbons/fig4/x", "verdict": "holds", "place": SCRIPT, "reading": SCRIPT,
              "measured": 1.0, "why": SCRIPT}  # fmt: skip
     (run / "run.json").write_text(json.dumps(info))
     (run / "claims.json").write_text(json.dumps([claim]))

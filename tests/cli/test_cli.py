@@ -48,20 +48,8 @@ def test_reproduce_writes_claims(cli, tmp_path):
         "reproduce", "ribbons/fig4", "--preset", "smoke", "--out", tmp_path, "--json", claims_file
     )
     assert status == 0
-    assert "8 claims: 8 holds" in output
     claims = json.loads(claims_file.read_text())
-    keys = [
-        "id",
-        "paper",
-        "place",
-        "statement",
-        "expected",
-        "measured",
-        "uncertainty",
-        "verdict",
-        "why",
-    ]
-    assert all(list(claim) == keys for claim in claims)
+    assert all({"quote", "reading", "origin", "seeds"} <= claim.keys() for claim in claims)
     measured = {claim["id"]: claim["measured"] for claim in claims}
     for index, value in VALUES.items():
         np.testing.assert_allclose(measured[f"ribbons/fig4/value-i{index}"], value, rtol=1e-5)

@@ -13,7 +13,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.experiments import run_experiment
+from hyperribbon.experiments import run
 from hyperribbon.training import Measurement, Recorder, mlp, train
 
 Report = Callable[[int], None]
@@ -88,7 +88,7 @@ def sweep(folder: Path, report: Report, *, points: int = 25) -> None:
 
 
 def reproduce(folder: Path, report: Report) -> None:
-    run_experiment("ribbons/fig4", preset="smoke", out=folder, progress=Counting(report))
+    run("ribbons/fig4", preset="smoke", out=folder, progress=Counting(report))
 
 
 def ticket(point):

@@ -19,7 +19,7 @@ from hyperribbon.experiments import (
     all_experiments,
     batch,
     find_experiment,
-    run_experiment,
+    run,
     run_experiments,
 )
 
@@ -82,8 +82,8 @@ def test_two_runs_divide_what_they_share_instead_of_waiting(context, tmp_path):
         target=lambda: found.extend(second.shared_map(slow, items)), name="two"
     )
     second_run.start()
-    for run in (first_run, second_run):
-        run.join(20)
+    for thread in (first_run, second_run):
+        thread.join(20)
     assert calls == {"one": [0], "two": [1, 2]}
     assert [one["x"] for one in found] == [0, 1, 2]
 
@@ -131,7 +131,7 @@ def test_an_unknown_experiment_names_near_ones():
     with pytest.raises(ArgumentError, match="ribbons/fig4"):
         find_experiment("ribbon/fig4")
     with pytest.raises(ArgumentError, match="preset"):
-        run_experiment("ribbons/fig4", preset="huge")
+        run("ribbons/fig4", preset="huge")
 
 
 def digest(folder):
@@ -143,7 +143,7 @@ def digest(folder):
 
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run_experiment("ribbons/fig4", preset="laptop", out=whole)
+    run("ribbons/fig4", preset="laptop", out=whole)
     command = [sys.executable, "-m", "hyperribbon", "reproduce", "ribbons/fig4", "--out"]
     process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -157,7 +157,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     assert survivors
 
     seen = []
-    original = run_experiment.__globals__["Context"].map
+    original = run.__globals__["Context"].map
 
     def spy(self, function, items, label=None):
         seen.extend(f.stat().st_mtime_ns == t for f, t in survivors.items())
@@ -165,7 +165,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Context, "map", spy)
-        run_experiment("ribbons/fig4", preset="laptop", out=killed)
+        run("ribbons/fig4", preset="laptop", out=killed)
     assert seen and all(seen)
     assert digest(killed) == digest(whole)
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from hyperribbon.experiments import run
 from hyperribbon.experiments.fluctuations._common import (
     linear_network,
     regression,
@@ -18,7 +19,6 @@ from hyperribbon.experiments.fluctuations._two_layer import (
     two_layer_item,
 )
 from hyperribbon.experiments.fluctuations.fig3a import Config
-from hyperribbon.experiments.runner import run_experiment
 from hyperribbon.theory import fluctuations as theory
 
 
@@ -102,8 +102,8 @@ MUST_FAIL = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUST_HOLD.keys() | MUST_FAIL.keys()))
 def test_laptop_preset_reaches_its_verdicts(name, tmp_path):
-    run = run_experiment(f"fluctuations/{name}", preset="laptop", out=tmp_path)
-    claims = json.loads((run.path / "claims.json").read_text())
+    folder = run(f"fluctuations/{name}", preset="laptop", out=tmp_path)
+    claims = json.loads((folder.path / "claims.json").read_text())
     verdicts = {claim["id"].split("/")[-1]: claim["verdict"] for claim in claims}
     for claim in MUST_HOLD.get(name, ()):
         assert verdicts[claim] == "holds", claim

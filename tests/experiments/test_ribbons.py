@@ -28,7 +28,7 @@ def verdicts(tmp_path_factory):
     [
         ("fig3", ["tail", "simulation"], ["head", "mean-negligible"]),
         ("fig5", ["P-i1", "P1-i3", "P1_sigma-i2", "handover", "dimensions"], ["concentration"]),
-        ("fig6", ["lemma-1", "lemma-3"], ["informative"]),
+        ("fig6", ["lemma-1", "lemma-3", "twice-as-fast"], []),
         ("fig7", ["tail-grows-summed", "tail-share", "simulation"], ["tail-grows", "head-grows"]),
         ("fig8", ["table"], ["few-dimensions"]),
         ("weight_decay", ["exact", "bound", "simulation"], ["printed"]),

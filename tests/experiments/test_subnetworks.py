@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hyperribbon.experiments import run_experiment
+from hyperribbon.experiments import run
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.subnetworks import (
     fig3_2,
@@ -26,7 +26,7 @@ def context(tmp_path):
 
 def test_figures_share_the_recorded_training(tmp_path):
     for id in ("subnetworks/fig3.4", "subnetworks/fig3.7", "subnetworks/tableA.2"):
-        run_experiment(id, preset="smoke", out=tmp_path)
+        run(id, preset="smoke", out=tmp_path)
     trained = [path for path in tmp_path.glob("shared/train-*") if path.is_dir()]
     assert len(trained) == fig3_7.PRESETS["smoke"].seeds
 

@@ -14,7 +14,7 @@ from hyperribbon.explorer.uploads import MAX_ENTRIES, matrix_slope, read_matrix
 
 RUN = {"id": "ribbons/fig8", "preset": "smoke", "title": "A title", "config": {},
        "environment": {"seed": 3}}  # fmt: skip
-CLAIM = {"verdict": "holds", "place": "Fig. 8", "statement": "It holds", "measured": 1.0,
+CLAIM = {"verdict": "holds", "place": "Fig. 8", "reading": "It holds", "measured": 1.0,
          "why": "so"}  # fmt: skip
 COMPONENT = {"type": "A", "namespace": "dash_html_components",
              "props": {"href": "javascript:alert(1)", "children": "click"}}  # fmt: skip
@@ -104,7 +104,7 @@ def test_inspections_hold_numbers_in_their_code(tmp_path):
 
 def test_texts_of_runs_are_never_components(client_of, tmp_path):
     """Dash draws a dict of this form as an element of the page."""
-    claim = {**CLAIM, "statement": COMPONENT, "why": COMPONENT, "verdict": COMPONENT}
+    claim = {**CLAIM, "reading": COMPONENT, "why": COMPONENT, "verdict": COMPONENT}
     write(tmp_path / "run", {**RUN, "title": COMPONENT}, [claim])
     answer = json.loads(shown(client_of(tmp_path), "run"))
 

@@ -76,8 +76,8 @@ def _train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, consol
 
 
 def _reproduce(store: Path, seed: int, console: Console) -> None:
-    from hyperribbon.experiments import run_experiment
+    from hyperribbon.experiments import run
 
     console.print(f"[bold]3[/] Reproducing {', '.join(FIGURES)} (preset smoke)")
     for id in FIGURES:
-        run_experiment(id, preset="smoke", out=store, seed=seed)
+        run(id, preset="smoke", out=store, seed=seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.console import Console
@@ -13,11 +13,11 @@ from rich.markup import escape
 
 from hyperribbon.cli.console import ConsoleProgress, keeping_finished_work
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
-from hyperribbon.core.claims import Claim
+from hyperribbon.core.claims import ORIGINS, VERDICTS, Claim
 
 __all__ = ["reproduce"]
 
-_COLORS = {"holds": "green", "fails": "red", "undecided": "yellow"}
+_COLORS = {"holds": "green", "fails": "red", "undecided": "yellow", "not comparable": "cyan"}
 
 
 def reproduce(
@@ -44,6 +44,13 @@ def reproduce(
         typer.Option(help="Address of a Dask scheduler to run on, tcp://HOST:8786."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="How many seeds, from --seed on; claims are judged over all.")
+    ] = 1,
+    changes: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set", help="A setting of yours, such as depth=3; may be repeated."),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results first.")] = False,
     json_file: Annotated[
         Optional[Path],  # noqa: UP045
@@ -57,7 +64,8 @@ def reproduce(
 
     Examples:
     `hyperribbon reproduce ribbons/fig4 --preset smoke --json claims.json`,
-    `hyperribbon reproduce --paper linear_networks --data ~/data --jobs 2`
+    `hyperribbon reproduce --paper linear_networks --data ~/data --jobs 2`,
+    `hyperribbon reproduce linear_networks/fig1-right --seeds 5 --set depth=3 --set data=digits`
     """
     from hyperribbon.core.store import ensure_folder, write_json
     from hyperribbon.experiments import choose_workers, run_experiments
@@ -67,6 +75,7 @@ def reproduce(
     ensure_folder("--out", out)
     if json_file is not None:
         ensure_folder("--json", json_file.parent)
+    config = _changed(chosen, preset, with_data, changes or [])
     workers = choose_workers(jobs, dask)
     console = Console()
     found: list[Claim] = []
@@ -77,9 +86,11 @@ def reproduce(
             chosen,
             workers=workers,
             progress=progress,
+            config=config,
             preset=preset,
             out=out.resolve(),
             seed=seed,
+            seeds=seeds,
             with_data=with_data,
             fresh=fresh,
         ):
@@ -97,11 +108,8 @@ def reproduce(
                 console.print(f"  {outcome.run.path}\n", markup=False, soft_wrap=True)
                 if json_file is not None:
                     write_json(json_file, [claim.to_json() for claim in found])
-    verdicts = [claim.verdict for claim in found]
-    console.print(
-        f"{len(chosen) - len(broken) - len(mistakes)} experiments, {len(found)} claims: "
-        + ", ".join(f"{verdicts.count(v)} {v}" for v in ("holds", "fails", "undecided")),
-    )
+    worked = len(chosen) - len(broken) - len(mistakes)
+    console.print(f"{worked} experiments at preset {preset}: {_counted(found)}", soft_wrap=True)
     if broken:
         console.print(f"[bold red]Broke:[/] {', '.join(broken)}")
         raise typer.Exit(1)
@@ -123,6 +131,30 @@ def _choose(ids: list[str], paper: str | None, everything: bool) -> list[str]:
     return list(all_experiments()) if everything else [find_experiment(id).id for id in ids]
 
 
+def _changed(chosen: list[str], preset: str, with_data: bool, texts: list[str]) -> dict[str, Any]:
+    """Return the settings that were changed by hand."""
+    from hyperribbon.experiments import find_experiment
+    from hyperribbon.experiments.settings import read_changes
+
+    if not texts:
+        return {}
+    if len(chosen) > 1:
+        raise ArgumentError("--set", texts, "settings belong to one experiment", "Give one ID.")
+    return read_changes(texts, find_experiment(chosen[0]).config(preset, with_data=with_data))
+
+
+def _counted(claims: list[Claim]) -> str:
+    """Return how many claims came out how, by the origin of their bands."""
+    ours = [claim for claim in claims if not claim.on_the_paper]
+    rows = []
+    for origin in dict.fromkeys((*ORIGINS, *(claim.expected.origin for claim in claims))):
+        verdicts = [c.verdict for c in claims if c.on_the_paper and c.expected.origin == origin]
+        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
+        rows += [f"\n  {origin}: {counts}"] if verdicts else []
+    apart = f"\n  apart: {len(ours)} observations and regressions" if ours else ""
+    return f"{len(claims) - len(ours)} claims{''.join(rows)}{apart}"
+
+
 def _use_data(folder: Path | None) -> bool:
     from hyperribbon.core.data.sources import DATA_VARIABLE
 
@@ -138,16 +170,19 @@ def _use_data(folder: Path | None) -> bool:
 def _show(claims: list[Claim], console: Console) -> None:
     for claim in claims:
         measured = f"{claim.measured:.6g}"
-        if claim.uncertainty:
+        if claim.uncertainty > 0:
             measured += f" ± {claim.uncertainty:.2g}"
         console.print(
             f"  [{_COLORS[claim.verdict]}]{claim.verdict:9}[/] "
-            f"{escape(claim.place)}: {escape(claim.statement)}",
+            f"{escape(claim.place)}: {escape(claim.reading)}",
             soft_wrap=True,
         )
+        if claim.verdict == "not comparable":
+            console.print(f"            needs {claim.needs}", markup=False, soft_wrap=True)
         why = f"; {claim.why}" if claim.why else ""
         console.print(
-            f"            measured {measured}, expected {_interval(claim)}{why}",
+            f"            measured {measured}, expected {_interval(claim)} "
+            f"({claim.expected.origin}){why}",
             style="dim",
             markup=False,
             soft_wrap=True,

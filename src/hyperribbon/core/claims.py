@@ -1,4 +1,4 @@
-"""A claim: what a paper says, what was measured, and the verdict."""
+"""A claim: what a paper says, how it is read, what was measured, and the verdict."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from hyperribbon.core.checks import ArgumentError, check_choice
 
-__all__ = ["Band", "Claim", "Verdict"]
+__all__ = ["KINDS", "ORIGINS", "VERDICTS", "Band", "Claim", "Verdict"]
 
-Verdict = Literal["holds", "fails", "undecided"]
-_VERDICTS = ("holds", "fails", "undecided")
-_SOURCES = ("paper", "closed form", "verification")
+Verdict = Literal["holds", "fails", "undecided", "not comparable"]
+VERDICTS = ("holds", "fails", "undecided", "not comparable")
+ORIGINS = ("printed", "words", "closed form", "regression")
+KINDS = ("claim", "observation")
+_OLD_ORIGINS = ("paper", "verification")
 
 
 @dataclass(frozen=True)
@@ -22,35 +24,52 @@ class Band:
     Attributes:
         low: Lower edge; −inf for none.
         high: Upper edge; inf for none.
-        source: "paper", "closed form" or "verification".
+        origin: "printed" (a number or an inequality in the paper), "words" (a threshold put to
+            words such as "slightly"), "closed form", or "regression" (an earlier measurement of
+            hyperribbon itself, which says nothing about the paper).
     """
 
     low: float
     high: float
-    source: str
+    origin: str
 
     def __post_init__(self) -> None:
-        check_choice("source", self.source, _SOURCES)
+        check_choice("origin", self.origin, ORIGINS + _OLD_ORIGINS)
         if not self.low <= self.high:
             raise ArgumentError(
                 "low", self.low, f"the band ends at {self.high}, before it begins", "Swap them."
             )
 
     @classmethod
-    def around(cls, value: float, source: str, *, rtol: float = 0.0, atol: float = 0.0) -> Band:
+    def around(cls, value: float, origin: str, *, rtol: float = 0.0, atol: float = 0.0) -> Band:
         """Return the band value ± (rtol·|value| + atol)."""
         margin = rtol * abs(value) + atol
-        return cls(value - margin, value + margin, source)
+        return cls(value - margin, value + margin, origin)
 
     @classmethod
-    def at_least(cls, value: float, source: str) -> Band:
+    def at_least(cls, value: float, origin: str) -> Band:
         """Return [value, ∞)."""
-        return cls(value, math.inf, source)
+        return cls(value, math.inf, origin)
 
     @classmethod
-    def at_most(cls, value: float, source: str) -> Band:
+    def at_most(cls, value: float, origin: str) -> Band:
         """Return (−∞, value]."""
-        return cls(-math.inf, value, source)
+        return cls(-math.inf, value, origin)
+
+    def verdict(self, low: float, high: float) -> Verdict:
+        """Return what an interval of values says: inside holds, outside fails, else undecided.
+
+        For a band around an equality, an interval that lies inside is an equivalence test.
+
+        >>> Band(0.9, 1.1, "words").verdict(0.95, 1.2)
+        'undecided'
+        """
+        if math.isfinite(low) and math.isfinite(high):
+            if self.low <= low and high <= self.high:
+                return "holds"
+            if high < self.low or low > self.high:
+                return "fails"
+        return "undecided"
 
 
 @dataclass(frozen=True)
@@ -61,26 +80,56 @@ class Claim:
         id: Experiment id and a short name, "ribbons/fig4/bound".
         paper: Key of the paper: ribbons, subnetworks, fluctuations, linear_networks.
         place: Where the paper says it: "Fig. 4", "Eq. (9)", "Sec. 3.2".
-        statement: The claim in our words, as the paper means it.
-        expected: The band, with its source.
+        quote: The paper's own words; empty for an observation.
+        reading: What is taken from them, in one sentence.
+        setting: Where it is judged, and why that is the paper's setting.
+        expected: The band, with its origin.
         measured: The measured number.
-        uncertainty: One standard error of `measured`; 0 for a deterministic number.
-        verdict: "holds", "fails" or "undecided".
-        why: One line: what decides the verdict, or what is responsible for a failure.
+        uncertainty: One standard error of `measured`; 0 for an exact number.
+        interval: The 95% interval that the band is compared with.
+        seeds: The number from each seed; one entry when it is exact or comes from one run.
+        verdict: "holds", "fails", "undecided" or "not comparable" (at this scale).
+        why: What decides the verdict, or is responsible for a failure.
+        needs: The scale that a verdict needs; empty when any scale will do.
+        changed: When and why the band or the measure was changed after a run was seen.
+        kind: "claim", or "observation" for what the paper does not say.
     """
 
     id: str
     paper: str
     place: str
-    statement: str
+    quote: str
+    reading: str
+    setting: str
     expected: Band
     measured: float
     uncertainty: float
+    interval: tuple[float, float]
+    seeds: tuple[float, ...]
     verdict: Verdict
     why: str
+    needs: str = ""
+    changed: str = ""
+    kind: str = "claim"
 
     def __post_init__(self) -> None:
-        check_choice("verdict", self.verdict, _VERDICTS)
+        check_choice("verdict", self.verdict, VERDICTS)
+        check_choice("kind", self.kind, KINDS)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number has no uncertainty and no seed."""
+        return self.uncertainty == 0 and len(self.seeds) == 1
+
+    @property
+    def on_the_paper(self) -> bool:
+        """Whether the verdict is one on the paper: no observation, no regression of our own."""
+        return self.kind == "claim" and self.expected.origin not in ("regression", "verification")
+
+    @property
+    def by_seed(self) -> tuple[bool, ...]:
+        """Whether the number of each seed, by itself, lies in the band."""
+        return tuple(self.expected.low <= value <= self.expected.high for value in self.seeds)
 
     @classmethod
     def judge(
@@ -94,25 +143,18 @@ class Claim:
         uncertainty: float = 0.0,
         why: str,
     ) -> Claim:
-        """Return the claim with the verdict that the measurement gives.
-
-        It holds when measured ± 2 standard errors lies inside the band, fails when that interval
-        lies outside the band, and is undecided when it straddles an edge or is not finite.
+        """Return a claim without a quote, judged by measured ± 2 standard errors.
 
         >>> Claim.judge("ribbons/fig4/x", place="Fig. 4", statement="x is about one",
-        ...             expected=Band(0.9, 1.1, "paper"), measured=1.3, why="").verdict
+        ...             expected=Band(0.9, 1.1, "words"), measured=1.3, why="").verdict
         'fails'
         """
         measured, uncertainty = float(measured), float(uncertainty)
-        low, high = measured - 2 * uncertainty, measured + 2 * uncertainty
-        verdict: Verdict = "undecided"
-        if math.isfinite(low) and math.isfinite(high):
-            if expected.low <= low and high <= expected.high:
-                verdict = "holds"
-            elif high < expected.low or low > expected.high:
-                verdict = "fails"
-        paper = id.split("/")[0]
-        return cls(id, paper, place, statement, expected, measured, uncertainty, verdict, why)
+        interval = (measured - 2 * uncertainty, measured + 2 * uncertainty)
+        return cls(
+            id, id.split("/")[0], place, "", statement, "", expected, measured, uncertainty,
+            interval, (measured,), expected.verdict(*interval), why,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; infinite edges and numbers that are not finite become None."""
@@ -120,30 +162,40 @@ class Claim:
             "id": self.id,
             "paper": self.paper,
             "place": self.place,
-            "statement": self.statement,
-            "expected": {
-                "low": _finite(self.expected.low),
-                "high": _finite(self.expected.high),
-                "source": self.expected.source,
-            },
+            "quote": self.quote,
+            "reading": self.reading,
+            "setting": self.setting,
+            "expected": {"low": _finite(self.expected.low), "high": _finite(self.expected.high)},
+            "origin": self.expected.origin,
             "measured": _finite(self.measured),
             "uncertainty": _finite(self.uncertainty),
+            "interval": [_finite(edge) for edge in self.interval],
+            "seeds": [_finite(value) for value in self.seeds],
             "verdict": self.verdict,
             "why": self.why,
+            "needs": self.needs,
+            "changed": self.changed,
+            "kind": self.kind,
         }
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Claim:
         """Return the claim that `to_json` wrote."""
-        band = record["expected"]
-        low = -math.inf if band["low"] is None else band["low"]
-        high = math.inf if band["high"] is None else band["high"]
-        numbers = {
-            key: math.nan if record[key] is None else record[key]
-            for key in ("measured", "uncertainty")
-        }
-        return cls(**{**record, **numbers, "expected": Band(low, high, band["source"])})
+        fields = {key: value for key, value in record.items() if key not in ("origin", "expected")}
+        low, high = record["expected"]["low"], record["expected"]["high"]
+        fields["expected"] = Band(
+            -math.inf if low is None else low, math.inf if high is None else high, record["origin"]
+        )
+        for key in ("measured", "uncertainty"):
+            fields[key] = _number(record[key])
+        for key in ("interval", "seeds"):
+            fields[key] = tuple(_number(value) for value in record[key])
+        return cls(**fields)
 
 
 def _finite(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -8,7 +8,7 @@ from hyperribbon.experiments.registry import (
     all_experiments,
     find_experiment,
 )
-from hyperribbon.experiments.runner import run_experiment
+from hyperribbon.experiments.runner import run
 from hyperribbon.experiments.sweeping import sweep
 from hyperribbon.experiments.workers import (
     DaskWorkers,
@@ -31,7 +31,7 @@ __all__ = [
     "all_experiments",
     "choose_workers",
     "find_experiment",
-    "run_experiment",
+    "run",
     "run_experiments",
     "sweep",
 ]

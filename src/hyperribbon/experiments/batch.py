@@ -11,7 +11,7 @@ from typing import Any
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
 from hyperribbon.core.store import RunFolder
 from hyperribbon.experiments.context import Progress, SilentProgress
-from hyperribbon.experiments.runner import run_experiment
+from hyperribbon.experiments.runner import run as run_one
 from hyperribbon.experiments.workers import DaskWorkers, SerialWorkers, Workers
 
 __all__ = ["Outcome", "run_experiments"]
@@ -67,7 +67,7 @@ def run_experiments(
         ids: The experiments.
         workers: Where they run; one after the other in this process by default.
         progress: Told how far the work is.
-        **options: Passed to `run_experiment` (preset, out, seed, with_data, fresh).
+        **options: Passed to `run` (config, preset, seeds, out, seed, with_data, fresh).
     """
     workers = workers or SerialWorkers()
     if len(ids) == 1 or isinstance(workers, SerialWorkers):
@@ -94,7 +94,7 @@ def _attempt(id: str, options: dict[str, Any]) -> Outcome:
     started = time.monotonic()
     run, mistake, broken = None, None, None
     try:
-        run = run_experiment(id, **options)
+        run = run_one(id, **options)
     except (ArgumentError, MissingExtraError) as error:
         mistake = error
     except Exception:

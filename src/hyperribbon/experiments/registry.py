@@ -19,6 +19,8 @@ from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.claims import Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fingerprint import fingerprint
+from hyperribbon.experiments.judging import Comparison
+from hyperribbon.experiments.statements import Ledger
 
 __all__ = ["PAPERS", "Experiment", "all_experiments", "find_experiment"]
 
@@ -61,6 +63,16 @@ class Experiment:
     def claims(self) -> Callable[[Any], list[Claim]]:
         """Return the claims of a result."""
         return self.module.claims
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The statements that its claims are judged by, where they are written down."""
+        return getattr(self.module, "LEDGER", None)
+
+    @property
+    def comparisons(self) -> dict[str, Comparison]:
+        """How each claim is compared over several seeds, by its id."""
+        return self.ledger.comparisons() if self.ledger is not None else {}
 
     @property
     def interactive(self) -> Callable[[Any], Any] | None:

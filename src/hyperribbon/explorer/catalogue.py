@@ -123,10 +123,12 @@ class Entry:
         info = self.info
         if self.kind == "experiment":
             seed = info.get("environment", {}).get("seed", 0)
+            changed = dict(info["changed"]) if "changed" in info else None
             return (
-                "from hyperribbon.experiments import run_experiment\n\n"
-                f"run_experiment({str(info['id'])!r}, preset={str(info['preset'])!r}, "
-                f"seed={int(seed)}, out='runs')\n"
+                "from hyperribbon.experiments import run\n\n"
+                f"run({str(info['id'])!r}, {changed!r}, "
+                f"preset={str(info['preset'])!r}, seed={int(seed)}, "
+                f"seeds={len(info.get('seeds', [seed]))}, out='runs')\n"
             )
         if self.kind == "inspection":
             config = info["config"]
@@ -164,7 +166,7 @@ class Entry:
 def _claim(given: Any) -> dict[str, Any]:
     """Return a claim as texts, and what was measured as a number or nothing."""
     measured = given["measured"]
-    texts = {name: str(given[name]) for name in ("verdict", "place", "statement", "why")}
+    texts = {name: str(given[name]) for name in ("verdict", "place", "reading", "why")}
     return {**texts, "measured": None if measured is None else float(measured)}
 
 

@@ -305,7 +305,7 @@ def _claims_table(claims: list[dict[str, Any]]) -> html.Div:
                     className=claim["verdict"] if claim["verdict"] in _VERDICTS else "",
                 ),
                 html.Td(claim["place"]),
-                html.Td(claim["statement"]),
+                html.Td(claim["reading"]),
                 html.Td("—" if claim["measured"] is None else f"{claim['measured']:.4g}"),
                 html.Td(claim["why"]),
             ]

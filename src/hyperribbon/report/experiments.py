@@ -12,7 +12,7 @@ from hyperribbon.report.parts import ClaimRow, Picture, Section, Tab, Table, fla
 
 __all__ = ["experiment_tabs"]
 
-_ORDER = {"fails": 0, "undecided": 1, "holds": 2}
+_ORDER = {"fails": 0, "undecided": 1, "holds": 2, "not comparable": 3}
 
 
 @dataclasses.dataclass
@@ -47,8 +47,19 @@ def experiment_tabs(folders: list[RunFolder]) -> list[Tab]:
         Tab("Figures", [_figures(id, runs) for id, runs in groups.items()]),
         Tab("Settings", [_settings(run) for runs in groups.values() for run in runs]),
     ]
-    if claims:
-        tabs.insert(0, Tab("Claims", [Section("Claims, one by one", claims=claims)]))
+    sections = [
+        Section(title, claims=rows)
+        for title, rows in (
+            ("Claims, one by one", [row for row in claims if row.claim.on_the_paper]),
+            (
+                "Observations and regressions: not verdicts on a paper",
+                [row for row in claims if not row.claim.on_the_paper],
+            ),
+        )
+        if rows
+    ]
+    if sections:
+        tabs.insert(0, Tab("Claims", sections))
     return tabs
 
 
@@ -74,6 +85,12 @@ def _label(runs: list[_Run]) -> None:
         f"{preset}, seed {seed}" if len(set(seeds)) > 1 else preset
         for preset, seed in zip(presets, seeds, strict=True)
     ]
+    for position, run in enumerate(runs):
+        changed = ", ".join(
+            f"{key} = {value}" for key, value in run.info.get("changed", {}).items()
+        )
+        several = f"{len(run.info['seeds'])} seeds" if "seeds" in run.info else ""
+        names[position] = "; ".join(filter(None, (names[position], several, changed)))
     for run, name in zip(runs, names, strict=True):
         run.label = name if names.count(name) == 1 else run.folder.path.name
 
@@ -93,7 +110,7 @@ def _figures(id: str, runs: list[_Run]) -> Section:
                 name = f"{run.folder.path.name}-{picture.name}"
                 section.pictures.append(dataclasses.replace(picture, title=title, name=name))
     by_run = [{row.claim.id: row for row in run.claims} for run in runs]
-    statements = {row.claim.id: row.claim.statement for run in runs for row in run.claims}
+    statements = {row.claim.id: row.claim.reading for run in runs for row in run.claims}
     section.verdicts = [
         (statement, [rows.get(claim) for rows in by_run]) for claim, statement in statements.items()
     ]

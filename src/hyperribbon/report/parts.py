@@ -77,7 +77,8 @@ class ClaimRow:
         expected: The band.
         band: Left and right edge of the expected band in percent of the picture's width.
         mark: Position of the measurement, or None when it is not finite.
-        error: Left and right edge of ± 2 standard errors.
+        error: Left and right edge of the interval that decides.
+        details: What the row opens to: the quote, where it was judged, the seeds.
     """
 
     claim: Claim
@@ -87,6 +88,17 @@ class ClaimRow:
     band: tuple[float, float]
     mark: float | None
     error: tuple[float, float]
+    details: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """Where the band comes from."""
+        return self.claim.expected.origin
+
+    @property
+    def paper(self) -> str:
+        """Key of the paper."""
+        return self.claim.paper
 
     @classmethod
     def of(cls, claim: Claim, preset: str) -> ClaimRow:
@@ -96,8 +108,7 @@ class ClaimRow:
         measured = format_number(claim.measured, digits)
         if claim.uncertainty > 0:
             measured += f" ± {format_number(claim.uncertainty, 2)}"
-        spread = 2 * claim.uncertainty if math.isfinite(claim.uncertainty) else 0.0
-        marks = [claim.measured - spread, claim.measured + spread]
+        marks = [edge if math.isfinite(edge) else claim.measured for edge in claim.interval]
         known = [value for value in (low, high, *marks) if math.isfinite(value)] or [0.0]
         middle, span = (min(known) + max(known)) / 2, max(known) - min(known)
         span = span or abs(middle) or 1.0
@@ -116,7 +127,22 @@ class ClaimRow:
             (place(low), place(high)),
             place(claim.measured) if finite else None,
             (place(marks[0]), place(marks[1])) if finite else (0.0, 0.0),
+            tuple(_details(claim)),
         )
+
+
+def _details(claim: Claim) -> list[tuple[str, str]]:
+    """Return the parts of a claim that its row hides until it is opened."""
+    inside = "".join("✓" if good else "✗" for good in claim.by_seed)
+    seeds = ", ".join(format_number(value) for value in claim.seeds)
+    parts = {
+        "The paper's words": f"“{claim.quote}” ({claim.place})" if claim.quote else "",
+        "Judged in": claim.setting,
+        "By seed": f"{seeds}  {inside}" if len(claim.seeds) > 1 else "exact" * claim.exact,
+        "A verdict needs": claim.needs,
+        "Changed": claim.changed,
+    }
+    return [(term, text) for term, text in parts.items() if text and claim.setting + claim.quote]
 
 
 @dataclass

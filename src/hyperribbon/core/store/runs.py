@@ -148,9 +148,11 @@ class Store:
             id: What is run, such as "ribbons/fig4".
             config: Its configuration, a dataclass or a dict of plain values.
             seed: Its seed.
-            **info: Further plain values to record (title, preset, …); not part of the hash.
+            **info: Further plain values to record (title, preset, …); of these only `code` and
+                `seeds` are part of the hash.
         """
-        digest = config_hash(id, config, seed, info.get("code", ""))
+        several = [info["seeds"]] if "seeds" in info else []
+        digest = config_hash(id, config, seed, info.get("code", ""), *several)
         run = RunFolder(self.folder / f"{id.replace('/', '_')}-{digest}")
         if not (run.path / "run.json").is_file():
             for folder in (run.path, run.parts, run.figures):
@@ -159,7 +161,7 @@ class Store:
                 run.path / "run.json",
                 {
                     "id": id,
-                    **info,
+                    **_plain(info),
                     "config": _plain(config),
                     "environment": describe_environment(seed),
                 },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,13 @@ from hyperribbon.core import Band, numpy_generator
 from hyperribbon.core.data import sloppy_inputs
 from hyperribbon.theory.ribbons import Ribbon
 
-__all__ = ["fixed_problem", "moments_of_training", "pca_spectra", "sampling_band"]
+__all__ = [
+    "fixed_problem",
+    "moments_of_training",
+    "pca_spectra",
+    "projected_variances",
+    "sampling_band",
+]
 
 
 def fixed_problem(item: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Ribbon]:
@@ -88,6 +95,28 @@ def pca_spectra(
         mean = sum(np.asarray(batch["first"][index]) for batch in batches) / points
         spectra.append(np.linalg.eigvalsh(second - np.outer(mean, mean))[::-1])
     return np.array(spectra)
+
+
+def projected_variances(
+    item: Mapping[str, Any], moments: Mapping[str, np.ndarray], time: int = -1
+) -> np.ndarray:
+    """Return second moments of trained models along theory's eigenvectors, over theory: (n,).
+
+        vᵢᵀ P̂₁ vᵢ / λᵢ,   P₁ vᵢ = λᵢ vᵢ,
+
+    has mean one for any number of models, unlike a ratio of eigenvalues, which repel each other.
+
+    Args:
+        item: The problem, as for `moments_of_training`.
+        moments: What that returned.
+        time: Which of the item's training times.
+    """
+    inputs, _, ribbon = fixed_problem(item)
+    steps = item["steps"][time]
+    values, vectors = np.linalg.eigh(dataclasses.replace(ribbon, steps=steps).P1)
+    along = np.linalg.svd(inputs, full_matrices=False)[0] @ vectors
+    second = np.asarray(moments["second"][time]) / (item["initialisations"] * steps)
+    return (np.einsum("ia,ij,ja->a", along, second, along) / values)[::-1]
 
 
 def sampling_band(spectrum: np.ndarray, initialisations: int) -> Band:

@@ -139,13 +139,15 @@
     });
   });
 
-  // Claims by verdict.
+  // Claims by verdict, origin and paper: a row shows when no button that is off speaks of it.
   all(".claims").forEach((block) => {
-    all(".filters button", block).forEach((button) => {
+    const buttons = all(".filters button", block);
+    const speaksOf = (button, row) => Object.entries(button.dataset).every(([key, value]) => row.dataset[key] === value);
+    buttons.forEach((button) => {
       button.addEventListener("click", () => {
-        const shown = button.getAttribute("aria-pressed") !== "true";
-        button.setAttribute("aria-pressed", String(shown));
-        all(`tr[data-verdict=${button.dataset.verdict}]`, block).forEach((row) => (row.hidden = !shown));
+        button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
+        const off = buttons.filter((other) => other.getAttribute("aria-pressed") === "false");
+        all("tbody tr", block).forEach((row) => (row.hidden = off.some((other) => speaksOf(other, row))));
       });
     });
   });

@@ -1,0 +1,199 @@
+"""From measurements to verdicts: intervals over seeds, prediction intervals, stability."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.claims import Band, Claim, Verdict
+
+__all__ = [
+    "LEVEL",
+    "Comparison",
+    "Judgement",
+    "Measurement",
+    "at_smoke",
+    "combine",
+    "decide",
+    "estimate",
+    "exact",
+    "over_seeds",
+]
+
+LEVEL = 0.95
+Comparison = Literal["run", "mean", "prediction"]
+_FEWEST_FOR_PREDICTION = 5
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A number, how certain it is, and whether this run can be compared with the paper.
+
+    Attributes:
+        values: The number from each seed, or one.
+        error: Standard error of a single number; 0 when exact, None when it comes from the seeds.
+        freedom: Degrees of freedom behind `error`.
+        why: What decides the verdict.
+        comparable: Whether the run has the scale that the statement needs.
+    """
+
+    values: tuple[float, ...]
+    error: float | None
+    freedom: float
+    why: str
+    comparable: bool
+
+
+def exact(value: Any, why: str = "", *, comparable: bool = True) -> Measurement:
+    """Return a number without uncertainty: a closed form, or a count that no seed changes."""
+    return Measurement((float(value),), 0.0, math.inf, why, bool(comparable))
+
+
+def over_seeds(values: Any, why: str = "", *, comparable: bool = True) -> Measurement:
+    """Return one number a seed (or an independent repetition); a single one stays undecided."""
+    numbers = tuple(float(value) for value in np.atleast_1d(np.asarray(values, dtype=float)))
+    if not numbers:
+        raise ArgumentError("values", values, "there is no seed in it", "Give one number a seed.")
+    return Measurement(numbers, None, len(numbers) - 1, why, bool(comparable))
+
+
+def estimate(
+    value: Any, error: Any, why: str = "", *, freedom: float = math.inf, comparable: bool = True
+) -> Measurement:
+    """Return a number with the standard error that its own run tells.
+
+    Args:
+        value: The number.
+        error: Its standard error.
+        why: What decides the verdict.
+        freedom: Degrees of freedom of the error, for Student's interval.
+        comparable: Whether the run has the scale that the statement needs.
+    """
+    return Measurement((float(value),), float(error), freedom, why, bool(comparable))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a measurement, with the interval it follows from and what it lacks."""
+
+    verdict: Verdict
+    measured: float
+    uncertainty: float
+    interval: tuple[float, float]
+    note: str = ""
+
+
+def decide(measured: Measurement, band: Band, compare: Comparison = "run") -> Judgement:
+    """Compare a measurement with a band.
+
+    Over n seeds with mean m and standard deviation s, the interval is Student's,
+
+        m ± t·s/√n,   or for a number printed from one run   m ± t·s·√(1 + 1/n),
+
+    with t the 97.5% quantile at n − 1 degrees of freedom. The statement holds when the interval
+    lies in the band (for a band around an equality this is the equivalence test), fails when it
+    lies outside, and is undecided when it straddles an edge. It is undecided as well when some
+    seeds alone lie in the band and others do not, unless the statement is about a mean. A number
+    printed from one run holds when the prediction interval reaches it, and is undecided when there
+    are fewer than five seeds or the interval is wider than the number is large.
+
+    Args:
+        measured: The number or numbers.
+        band: What is expected.
+        compare: "run" (the sentence is about any single run), "mean" (about an average over runs)
+            or "prediction" (the paper prints the number of one run).
+    """
+    values = np.array(measured.values)
+    mean, count = float(values.mean()), len(values)
+    if measured.error is not None:
+        spread = stats.t.ppf((1 + LEVEL) / 2, measured.freedom) * measured.error
+        interval = (mean - float(spread), mean + float(spread))
+        return Judgement(band.verdict(*interval), mean, measured.error, interval)
+    if count == 1 or not np.isfinite(values).all():
+        note = "one seed: its scatter is not known" if count == 1 else "a seed gave no number"
+        return Judgement("undecided", mean, math.nan, (math.nan, math.nan), note)
+    deviation = float(values.std(ddof=1))
+    error, quantile = deviation / math.sqrt(count), stats.t.ppf((1 + LEVEL) / 2, count - 1)
+    if compare == "prediction":
+        spread = float(quantile) * deviation * math.sqrt(1 + 1 / count)
+        return _predicted(band, mean, error, (mean - spread, mean + spread), count)
+    spread = float(quantile) * error
+    interval = (mean - spread, mean + spread)
+    verdict = band.verdict(*interval)
+    inside = int(((values >= band.low) & (values <= band.high)).sum())
+    if compare == "run" and 0 < inside < count:
+        note = f"the seeds disagree: {inside} of {count} lie in the band"
+        return Judgement("undecided", mean, error, interval, note)
+    note = _missing(band, mean, deviation) if verdict == "undecided" else ""
+    return Judgement(verdict, mean, error, interval, note)
+
+
+def _predicted(
+    band: Band, mean: float, error: float, interval: tuple[float, float], count: int
+) -> Judgement:
+    low, high = interval
+    if count < _FEWEST_FOR_PREDICTION:
+        note = f"a prediction interval needs {_FEWEST_FOR_PREDICTION} seeds"
+        return Judgement("undecided", mean, error, interval, note)
+    if high < band.low or low > band.high:
+        return Judgement("fails", mean, error, interval)
+    if high - low > abs(band.low + band.high) / 2:
+        note = "the prediction interval is wider than the printed number is large"
+        return Judgement("undecided", mean, error, interval, note)
+    return Judgement("holds", mean, error, interval)
+
+
+def _missing(band: Band, mean: float, deviation: float) -> str:
+    """Say how many seeds would move the interval off the nearest edge."""
+    distance = min(abs(mean - edge) for edge in (band.low, band.high) if math.isfinite(edge))
+    if distance == 0:
+        return "the mean lies on an edge of the band"
+    seeds = math.ceil((stats.norm.ppf((1 + LEVEL) / 2) * deviation / distance) ** 2) + 2
+    return f"would need about {seeds} seeds"
+
+
+def combine(runs: Sequence[Sequence[Claim]], comparisons: dict[str, Comparison]) -> list[Claim]:
+    """Judge each claim anew over several runs of an experiment, one value a run.
+
+    Args:
+        runs: The claims of each run.
+        comparisons: How a claim is compared, by id; "run" where it is not named.
+    """
+    if len(runs) == 1:
+        return list(runs[0])
+    found = []
+    for id in dict.fromkeys(claim.id for run in runs for claim in run):
+        same = [claim for run in runs for claim in run if claim.id == id]
+        first, values = same[0], tuple(claim.measured for claim in same)
+        if all(claim.exact for claim in same) and np.ptp(values) == 0:
+            found.append(first)
+            continue
+        judged = decide(over_seeds(values), first.expected, comparisons.get(id, "run"))
+        incomparable = any(claim.verdict == "not comparable" for claim in same)
+        found.append(
+            dataclasses.replace(
+                first,
+                measured=judged.measured,
+                uncertainty=judged.uncertainty,
+                interval=judged.interval,
+                seeds=values,
+                verdict="not comparable" if incomparable else judged.verdict,
+                why="; ".join(filter(None, (judged.note, f"first seed: {first.why}"))),
+            )
+        )
+    return found
+
+
+def at_smoke(claims: Iterable[Claim]) -> list[Claim]:
+    """Return the claims as the smallest preset may show them: it proves the path, not the paper."""
+    return [
+        dataclasses.replace(claim, verdict="not comparable") if claim.needs else claim
+        for claim in claims
+    ]
