@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -23,17 +24,26 @@ __all__ = [
     "array",
     "checked",
     "count",
+    "flag",
+    "flag_or_text",
     "fraction",
     "function",
+    "image",
     "instance",
     "matrices",
     "matrix",
     "number",
     "numbers",
+    "own_function",
+    "path",
     "positive",
     "row",
+    "seed_number",
     "square",
+    "text",
+    "translated",
     "whole",
+    "wholes",
     "zero_or_more",
 ]
 
@@ -44,6 +54,7 @@ Check = Callable[[str, Any], Any]
 _MOST = 2**53
 _RAW = (
     ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
     MemoryError,
@@ -53,19 +64,35 @@ _RAW = (
     Warning,
     np.linalg.LinAlgError,
 )
+_FOREIGN = ("builtins", "matplotlib", "numpy", "pandas", "plotly", "scipy", "sklearn", "torch")
+_OWN = "_raised_by_a_persons_function"
 
 
 def checked(**checks: Check) -> Callable[[F], F]:
     """Return a decorator that checks arguments by name and translates whatever else goes wrong.
 
     Each named argument is replaced by what its check returns; None passes where it is the default.
-    An exception that is not an ArgumentError then says that the arguments do not go together, with
-    the cause attached, and a result that is not finite says so instead of being returned.
+    An exception of Python, numpy or torch then says that the arguments do not go together, with the
+    cause attached, and a result that is not finite says so instead of being returned. Exceptions
+    of hyperribbon, those of classes from elsewhere, those of an `own_function` and a device that
+    is out of memory pass as they are.
 
     Args:
         **checks: The check of each argument.
     """
+    return _boundary(checks, finite=True)
 
+
+def translated(**checks: Check) -> Callable[[F], F]:
+    """Return the decorator of `checked` for functions whose results may well hold NaN.
+
+    Args:
+        **checks: The check of each argument.
+    """
+    return _boundary(checks, finite=False)
+
+
+def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
     def decorate(call: F) -> F:
         signature = inspect.signature(call)
 
@@ -79,12 +106,12 @@ def checked(**checks: Check) -> Callable[[F], F]:
                         bound.arguments[name] = check(name, value)
             try:
                 result = call(*bound.args, **bound.kwargs)
-            except ArgumentError:
-                raise
             except _RAW as error:
+                if not _is_raw(error):
+                    raise
                 reason = f"they do not go together ({error})"
                 raise _mismatch(call, bound.arguments, reason) from error
-            if not _is_finite(result):
+            if finite and not _is_finite(result):
                 raise _mismatch(call, bound.arguments, "they lead to numbers that are not finite")
             return result
 
@@ -93,13 +120,23 @@ def checked(**checks: Check) -> Callable[[F], F]:
     return decorate
 
 
+def _is_raw(error: Exception) -> bool:
+    """Whether an exception is of no class that says what to do, and of nobody's own function."""
+    kind = type(error)
+    if hasattr(error, _OWN) or kind.__name__ == "OutOfMemoryError":
+        return False
+    return kind.__module__.partition(".")[0] in _FOREIGN
+
+
 def _mismatch(call: Callable[..., Any], given: dict[str, Any], reason: str) -> ArgumentError:
     shown = {
-        name: f"shape {value.shape}" if isinstance(value, np.ndarray) else value
+        name: f"shape {tuple(value.shape)}" if hasattr(value, "shape") else value
         for name, value in given.items()
         if name not in ("self", "cls")
     }
-    remedy = f"Compare them with help({call.__module__.rpartition('.')[0]}.{call.__name__})."
+    place = call.__module__.split(".")
+    room = ".".join(place[: 2 if len(place) < 4 else 3])
+    remedy = f"Compare them with help({room}.{call.__qualname__.removesuffix('.__init__')})."
     return ArgumentError(", ".join(shown), shown, reason, remedy)
 
 
@@ -189,6 +226,72 @@ def function(argument: str, value: Any) -> Callable[..., Any]:
     if not callable(value):
         raise ArgumentError(argument, value, "it cannot be called", "Give a function.")
     return value
+
+
+def own_function(argument: str, value: Any) -> Callable[..., Any]:
+    """Return a person's own function; what it raises passes the boundary as it is."""
+    function(argument, value)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return value(*args, **kwargs)
+        except Exception as error:
+            setattr(error, _OWN, True)
+            raise
+
+    return called
+
+
+def flag(argument: str, value: Any) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentError(argument, value, "it is not a yes or no", "Give True or False.")
+    return bool(value)
+
+
+def flag_or_text(argument: str, value: Any) -> bool | str:
+    """Return True, False, or a text whose choices are checked elsewhere."""
+    return value if isinstance(value, str) else flag(argument, value)
+
+
+def text(argument: str, value: Any) -> str:
+    """Return a text."""
+    if not isinstance(value, str):
+        raise ArgumentError(argument, value, "it is not a text", "Give a text.")
+    return value
+
+
+def path(argument: str, value: Any) -> str | os.PathLike[str]:
+    """Return a path of the file system."""
+    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
+        raise ArgumentError(argument, value, "it is not a path", "Give a text or a pathlib.Path.")
+    return value
+
+
+def seed_number(argument: str, value: Any) -> int:
+    """Return a seed."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        reason = "a seed is a whole number, zero or more"
+        raise ArgumentError(argument, value, reason, "Give seed=0.")
+    return int(value)
+
+
+def wholes(argument: str, value: Any) -> np.ndarray:
+    """Return a row of whole numbers from 0."""
+    found = check_array(argument, value, ndim=1)
+    if (found < 0).any() or (found != np.floor(found)).any() or found.max() > _MOST:
+        reason = "they are not whole numbers from 0"
+        raise ArgumentError(argument, value, reason, "Give a list such as [0, 10, 100].")
+    return found.astype(np.int64)
+
+
+def image(argument: str, value: Any) -> tuple[int, ...]:
+    """Return the shape (channels, height, width) of an image."""
+    found = wholes(argument, value)
+    if len(found) != 3 or not found.all():
+        reason = "it is not (channels, height, width)"
+        raise ArgumentError(argument, value, reason, "Give a shape such as (1, 28, 28).")
+    return tuple(int(size) for size in found)
 
 
 def instance(kind: type, way_out: str) -> Check:

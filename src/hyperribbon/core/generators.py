@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import torch
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.boundary import checked, seed_number
 
 __all__ = ["derive_seed", "numpy_generator", "torch_generator"]
 
@@ -23,13 +23,13 @@ def derive_seed(seed: int, *keys: str | int | float) -> int:
     >>> derive_seed(0, "chain", 3) == derive_seed(0, "chain", 4)
     False
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ArgumentError("seed", seed, "a seed is a whole number, zero or more", "Give seed=0.")
-    text = "\x1f".join(f"{type(key).__name__}:{key}" for key in (int(seed), *keys))
+    seed = seed_number("seed", seed)
+    text = "\x1f".join(f"{type(key).__name__}:{key}" for key in (seed, *keys))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
+@checked()
 def torch_generator(
     seed: int, *keys: str | int | float, device: torch.device | str = "cpu"
 ) -> torch.Generator:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import flag, path, text, translated, whole, zero_or_more
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.states import load_state, save_state
 from hyperribbon.core.store.atomic import ensure_folder, file_digest, make_folder, stored_path
@@ -75,6 +76,7 @@ class Trajectory:
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     @classmethod
+    @translated(folder=path, resume=flag)
     def create(cls, folder: str | Path, *, resume: bool = True) -> Trajectory:
         """Begin a trajectory in a folder, or go on with the one that is there.
 
@@ -95,6 +97,7 @@ class Trajectory:
         return cls(folder, [], begin_records(folder))
 
     @classmethod
+    @translated(folder=path)
     def open(cls, folder: str | Path) -> Trajectory:
         """Open an existing trajectory.
 
@@ -120,6 +123,7 @@ class Trajectory:
         return cls(folder, records, log)
 
     @classmethod
+    @translated(folder=path)
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
         """Read a folder of checkpoints whose names carry the step, such as step-500.safetensors.
 
@@ -154,6 +158,7 @@ class Trajectory:
         """Epochs of the records, (T,); NaN where unknown."""
         return np.array([np.nan if r.epoch is None else r.epoch for r in self._records])
 
+    @translated(step=whole, epoch=zero_or_more)
     def append(
         self,
         step: int,
@@ -209,6 +214,7 @@ class Trajectory:
         self._shapes |= {name: row.shape for name, row in rows.items()}
         return record
 
+    @translated(step=whole)
     def truncate(self, step: int) -> None:
         """Forget the records after a step, to go on from there."""
         count = sum(record.step <= step for record in self._records)
@@ -222,6 +228,7 @@ class Trajectory:
             del self._records[count:]
         self._shapes = {}
 
+    @translated()
     def weights(self, index: int) -> dict[str, torch.Tensor]:
         """Return the stored weights of a record."""
         path = self._records[index].weights
@@ -239,6 +246,7 @@ class Trajectory:
         state = self.weights(index)
         return torch.cat([t.reshape(-1) for t in state.values() if t.is_floating_point()])
 
+    @translated()
     def predictions(self, index: int | slice = slice(None)) -> np.ndarray:
         """Return stored predictions: of one record, or (T, ...) of several."""
         rows = [r.index for r in np.atleast_1d(np.array(self._records, dtype=object)[index])]
@@ -254,6 +262,7 @@ class Trajectory:
         values = self._log.rows(rows, "predictions")
         return values[0] if isinstance(index, int) else values
 
+    @translated(name=text)
     def metric(self, name: str) -> np.ndarray:
         """Return a metric over all records, (T,) or (T, ...); NaN where it was not measured."""
         present = [record.index for record in self._records if name in record.metrics]
