@@ -167,7 +167,9 @@ def test_only_one_module_uses_private_names_of_torch(path):
             private = any(part.startswith("_") for part in name.split(".")[1:])
             assert not private, f"{path}:{line} imports {name}"
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch."):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(
+            ("torch.", "nn.", "F.")
+        ):
             parts = ast.unparse(node).split("(")[0].split(".")[1:]
             private = [part for part in parts if part.startswith("_") and part != "__version__"]
             assert not private, f"{path}:{node.lineno} uses {ast.unparse(node)}"

@@ -29,6 +29,7 @@ ROOMS = ("operators", "spectra", "core", "manifold", "training", "subnetworks")
 TORCH = {"2.6": "2.6.0", "2.8": "2.8.0", "2.10": "2.10.0", "2.13": "2.13.0"}
 ENTRIES = ("floor", *TORCH, "newest")
 TOOLS = ("mlxtend", "pytest", "hypothesis", "psutil")
+OF_THEIR_TIME = ("click==8.1.8",)  # the oldest typer warns about newer ones
 SHOWN = ("torch", "numpy", "scipy", "scikit-learn", "pandas", "zarr")
 
 
@@ -36,7 +37,7 @@ def requirements(entry: str) -> list[str]:
     """Return what pip is asked for: the floors, one torch, or the newest of everything."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     if entry == "floor":
-        return [line.replace(">=", "==") for line in declared]
+        return [*(line.replace(">=", "==") for line in declared), *OF_THEIR_TIME]
     names = [re.split(r"[<>=!~ ]", line)[0] for line in declared]
     if entry in TORCH:
         return [f"torch=={TORCH[entry]}" if name == "torch" else name for name in names]

@@ -12,6 +12,8 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training import Recorder, mlp
 
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import lightning.pytorch as pl

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.trajectory import Trajectory
 
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import lightning.pytorch as pl

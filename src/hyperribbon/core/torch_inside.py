@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.init import _calculate_fan_in_and_fan_out as fan_in_and_fan_out
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.batchnorm import _NormBase as NormWithStatistics
+from torch.nn.modules.conv import _ConvNd as Convolution
+from torch.nn.modules.dropout import _DropoutNd as Dropout
+from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import (
     register_pytree_node,
@@ -23,7 +28,12 @@ from torch.utils._pytree import (
 
 __all__ = [
     "BatchNorm",
+    "Convolution",
+    "Dropout",
+    "InstanceNorm",
+    "NormWithStatistics",
     "TorchDispatchMode",
+    "fan_in_and_fan_out",
     "is_differentiated",
     "is_transformed",
     "keeps_other_tensors",
@@ -33,6 +43,7 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "tree_unflatten",
+    "without_fallback_warnings",
     "without_onednn",
 ]
 
@@ -73,3 +84,17 @@ def without_onednn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
+def without_fallback_warnings() -> Iterator[None]:
+    """Let vmap take operations one by one in silence where a version of torch has no other way."""
+    switch = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", None)  # type: ignore
+    if switch is None:
+        yield
+        return
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(True)

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.checks import check_choice, check_positive_int
+from hyperribbon.core.torch_inside import without_fallback_warnings
 from hyperribbon.subnetworks.kernels import vectorisable_attention
 from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
 
@@ -97,9 +98,10 @@ def _forward(network: nn.Module, group: Sequence[State], inputs: torch.Tensor) -
         output = functional_call(network, shared, (inputs,))
         return output.expand(len(group), *output.shape)
     try:
-        return vmap(lambda varying: functional_call(network, {**shared, **varying}, (inputs,)))(
-            stacked
-        )
+        with without_fallback_warnings():
+            return vmap(lambda varying: functional_call(network, {**shared, **varying}, (inputs,)))(
+                stacked
+            )
     except RuntimeError as error:
         raise ArgumentError(
             "model",

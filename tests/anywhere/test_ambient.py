@@ -1,0 +1,110 @@
+"""What a person has set for all of torch does not change hyperribbon's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import hyperribbon as hr
+from anywhere.calls import (
+    CALLS,
+    RESULTS,
+    WITHOUT_TENSORS,
+    Numbers,
+    differences,
+    make_setting,
+    numbers,
+)
+
+# Sums of at most 24 × 39 products in single precision, in whatever order: 936 · 6e-8 in the worst
+# case. The settings below leave the order alone, so what differs at all differs by a dtype.
+ROUNDING = 24 * 39 * torch.finfo(torch.float32).eps
+
+
+@contextmanager
+def default_device() -> Iterator[None]:
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextmanager
+def default_dtype() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def everything() -> Iterator[None]:
+    with ExitStack() as stack:
+        for setting in (default_device, default_dtype, deterministic):
+            stack.enter_context(setting())
+        yield
+
+
+SETTINGS = {
+    "default device": default_device,
+    "default dtype": default_dtype,
+    "deterministic": deterministic,
+    "inference mode": torch.inference_mode,
+    "no grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Numbers]:
+    known: dict[str, Numbers] = {}
+
+    def compute(name: str) -> Numbers:
+        if name not in known:
+            folder = tmp_path_factory.mktemp("plain")
+            known[name] = numbers(CALLS[name](make_setting(folder)))
+        return known[name]
+
+    return compute
+
+
+def test_every_public_name_is_called():
+    called = {part.strip() for name in CALLS for part in name.split(",")}
+    rooms = {name for name in hr.__all__ if type(getattr(hr, name)).__name__ == "module"}
+    missing = set(hr.__all__) - rooms - WITHOUT_TENSORS - RESULTS - called
+    assert not missing
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_defaults_of_torch_change_no_number(name, plain, tmp_path):
+    expected = plain(name)
+    setting = make_setting(tmp_path)
+    with everything():
+        found = CALLS[name](setting)
+    assert not differences(numbers(found), expected, ROUNDING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ambient", SETTINGS)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_setting_changes_no_number(name, ambient, plain, tmp_path: Path):
+    expected = plain(name)
+    setting = make_setting(tmp_path)
+    with SETTINGS[ambient]():
+        found = CALLS[name](setting)
+    assert not differences(numbers(found), expected, ROUNDING)
