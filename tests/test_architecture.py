@@ -116,6 +116,19 @@ def test_import_stays_light():
     assert not heavy & set(loaded.stdout.split())
 
 
+def test_imports_leave_the_global_random_states_alone():
+    code = (
+        "import random, numpy, torch, hyperribbon as hr\n"
+        "before = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state()\n"
+        "hr.inspect, hr.InPCA\n"
+        "assert random.getstate() == before[0], 'random'\n"
+        "assert numpy.random.get_state()[1].tolist() == before[1], 'numpy'\n"
+        "assert torch.equal(torch.get_rng_state(), before[2]), 'torch'"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_type_checkers_see_every_public_name():
     import hyperribbon as hr
 

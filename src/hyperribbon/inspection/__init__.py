@@ -1,5 +1,6 @@
 """One call: plan, measure a model within a budget, collect, read in plain words."""
 
+import hyperribbon.core.rich_quietly  # noqa: F401 - before anything imports rich
 from hyperribbon.inspection.anisotropy import (
     Anisotropy,
     anisotropy_by_layer,
