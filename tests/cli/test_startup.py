@@ -6,13 +6,16 @@ import sys
 
 import pytest
 
+from hyperribbon.cli import catalogue
+
 HEAVY = {"torch", "scipy", "pandas", "sklearn", "matplotlib", "plotly", "zarr", "dash"}
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["inspect", "--help"], ["list", "--help"], []]
+    "arguments",
+    [["--help"], ["--version"], ["inspect", "--help"], ["list"], ["list", "--json"], []],
 )
-def test_help_imports_nothing_heavy(arguments):
+def test_what_computes_nothing_imports_nothing_heavy(arguments):
     run = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "hyperribbon", *arguments],
         capture_output=True,
@@ -22,4 +25,12 @@ def test_help_imports_nothing_heavy(arguments):
     loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in run.stderr.splitlines()}
     assert "typer" in loaded
     assert not loaded & HEAVY
-    assert "hyperribbon" in run.stdout.lower() or "usage" in run.stdout.lower()
+    assert any(word in run.stdout.lower() for word in ("hyperribbon", "usage", "ribbons/fig4"))
+
+
+def test_the_list_is_that_of_the_registry():
+    from hyperribbon import experiments
+
+    registered = {id: found.title for id, found in experiments.all_experiments().items()}
+    assert experiments.PAPERS == catalogue.PAPERS
+    assert list(catalogue.experiment_titles().items()) == list(registered.items())

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hyperribbon.cli.catalogue import PAPERS, experiment_titles
 from hyperribbon.core.checks import check_choice
 
 __all__ = ["list_experiments"]
@@ -25,15 +26,14 @@ def list_experiments(
 
     Example: `hyperribbon list --paper ribbons`
     """
-    from hyperribbon.experiments import PAPERS, all_experiments
-
     if paper is not None:
         check_choice("--paper", paper, PAPERS)
-    chosen = [e for e in all_experiments().values() if paper in (None, e.paper)]
+    titles = experiment_titles()
+    chosen = [id for id in titles if paper in (None, id.split("/")[0])]
     if as_json:
-        typer.echo(json.dumps([{"id": e.id, "title": e.title} for e in chosen], indent=2))
+        typer.echo(json.dumps([{"id": id, "title": titles[id]} for id in chosen], indent=2))
         return
     table = Table("id", "what it shows", box=None, pad_edge=False)
-    for experiment in chosen:
-        table.add_row(experiment.id, experiment.title)
+    for id in chosen:
+        table.add_row(id, titles[id])
     Console().print(table)

@@ -1,0 +1,33 @@
+"""The experiments' ids and titles, read from their files without running them."""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from pathlib import Path
+
+import hyperribbon
+
+__all__ = ["PAPERS", "experiment_titles"]
+
+PAPERS = ("ribbons", "subnetworks", "fluctuations", "linear_networks")
+_STATED = re.compile(r'^(ID|TITLE) = (".*")$', re.MULTILINE)
+
+
+def experiment_titles() -> dict[str, str]:
+    """Return every experiment's title by its id, in the order of papers and figures.
+
+    The same as `hyperribbon.experiments.all_experiments`, but nothing is imported for it.
+    """
+    package = Path(hyperribbon.__file__).parent / "experiments"
+    found = {}
+    for paper in PAPERS:
+        for path in sorted((package / paper).glob("[!_]*.py"), key=_natural_order):
+            stated = {name: literal_eval(text) for name, text in _STATED.findall(path.read_text())}
+            found[stated["ID"]] = stated["TITLE"]
+    return found
+
+
+def _natural_order(path: Path) -> list[tuple[int, int | str]]:
+    parts = re.findall(r"\d+|\D", path.stem + "\0")
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
