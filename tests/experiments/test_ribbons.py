@@ -6,19 +6,21 @@ import numpy as np
 import pytest
 
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
+from hyperribbon.experiments.ribbons._simulation import (
+    moments_of_training,
+    pca_spectra,
+    projected_variances,
+)
 from hyperribbon.experiments.ribbons._text import token_features
 from hyperribbon.theory.ribbons import Ribbon, sgd
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory):
+def computed(tmp_path_factory):
     def run(name):
         module = import_module(f"hyperribbon.experiments.ribbons.{name}")
         folder = tmp_path_factory.mktemp(name)
-        result = module.compute(module.PRESETS["smoke"], Context(0, folder, folder))
-        found = {claim.id.split("/")[-1]: claim.verdict for claim in module.claims(result)}
-        return found, result
+        return module, module.compute(module.PRESETS["smoke"], Context(0, folder, folder))
 
     return run
 
@@ -26,22 +28,40 @@ def verdicts(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "hold", "fail"),
     [
-        ("fig3", ["tail", "simulation"], ["head", "mean-negligible"]),
-        ("fig5", ["P-i1", "P1-i3", "P1_sigma-i2", "handover", "dimensions"], ["concentration"]),
-        ("fig6", ["lemma-1", "lemma-3", "twice-as-fast"], []),
-        ("fig7", ["tail-grows-summed", "tail-share", "simulation"], ["tail-grows", "head-grows"]),
-        ("fig8", ["table"], ["few-dimensions"]),
-        ("weight_decay", ["exact", "bound", "simulation"], ["printed"]),
-        ("kernels", ["bound", "low-dimensional", "simulation"], []),
-        ("sgd", ["exact", "bound-verified"], ["constant", "bound-printed", "stability"]),
+        ("fig3", ["tail", "mean-falls"], ["head", "mean-negligible"]),
+        ("fig5", ["head", "tail"], []),
+        ("fig6", ["lemma-1", "lemma-3", "twice-as-fast", "three-regimes"], []),
+        ("weight_decay", ["bound"], []),
+        ("kernels", ["bound"], []),
+        ("sgd", ["bound-verified"], ["bound-printed"]),
     ],
 )
-def test_claims_get_the_verdict_that_the_mathematics_gives(verdicts, name, hold, fail):
-    found, _ = verdicts(name)
-    assert {claim: found[claim] for claim in [*hold, *fail]} == {
+def test_closed_forms_get_the_verdict_that_the_mathematics_gives(computed, name, hold, fail):
+    module, result = computed(name)
+    claims = {claim.id.split("/")[-1]: claim for claim in module.claims(result)}
+    assert all(claims[claim].exact for claim in [*hold, *fail])
+    assert {claim: claims[claim].verdict for claim in [*hold, *fail]} == {
         **dict.fromkeys(hold, "holds"),
         **dict.fromkeys(fail, "fails"),
     }
+
+
+def test_figure_4_has_the_values_of_sixty_digits(computed):
+    _, result = computed("fig4")
+    values = result.closed_form[result.steps.tolist().index(100)]
+    expected = {1: 1.0, 2: 0.717633, 11: 0.371911, 21: 0.00451965, 50: 2.28973e-9}
+    for index, value in expected.items():
+        assert values[index - 1] == pytest.approx(value, rel=1e-5)
+
+
+def test_variances_along_theorys_eigenvectors_have_mean_one_and_find_a_wrong_theory():
+    item = setting()
+    moments = moments_of_training(item)
+    for time in (0, 1):
+        # A variance over N draws has a relative error of √(2/N) = 2%.
+        np.testing.assert_allclose(projected_variances(item, moments, time), 1, atol=0.1)
+    wrong = projected_variances({**item, "sigma_w": 0.5}, moments)
+    assert np.abs(wrong - 1).max() > 0.3
 
 
 def setting(**change):

@@ -9,10 +9,17 @@ import numpy as np
 
 from hyperribbon.core import derive_seed
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
+from hyperribbon.experiments.ribbons._simulation import (
+    moments_of_training,
+    pca_spectra,
+    projected_variances,
+)
 from hyperribbon.theory.ribbons import Ribbon
 
 __all__ = ["PRESETS", "Config", "Result", "compute", "nearer_to_targets"]
+
+_LATE = (10**6, 10**7)
+"""Training times far beyond 1/(αλn), which is 18,000 steps in this setting."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,9 @@ class Result:
         drawn_dimensions: (draws,), the same for drawn targets.
         simulated: (batches, n), eigenvalues of P(N, T), one row for each batch alone.
         simulated_together: (n,), of all batches together.
+        projections: (batches,), their second moments along the three leading eigenvectors of P₁,
+            over the closed form.
+        mean_exponent: d ln λ(P₂)/d ln T where T ≫ 1/(αλn).
         initialisations: N of all batches together.
         steps: T.
     """
@@ -78,6 +88,8 @@ class Result:
     drawn_dimensions: np.ndarray
     simulated: np.ndarray
     simulated_together: np.ndarray
+    projections: np.ndarray
+    mean_exponent: float
     initialisations: int
     steps: int
 
@@ -111,6 +123,10 @@ def compute(config: Config, context: Context) -> Result:
         for batch in range(config.batches)
     ]
     moments = context.map(moments_of_training, items, "gradient descent")
+    late = [
+        Ribbon.exponential(config.samples, config.slope, steps=steps, **setting).spectrum("P2")[0]
+        for steps in _LATE
+    ]
     each = [pca_spectra([batch], config.initialisations, (config.steps,))[0] for batch in moments]
     return Result(
         P=ribbon.spectrum("P"),
@@ -122,6 +138,10 @@ def compute(config: Config, context: Context) -> Result:
         drawn_dimensions=np.array(drawn),
         simulated=np.array(each),
         simulated_together=pca_spectra(moments, config.initialisations, (config.steps,))[0],
+        projections=np.array(
+            [projected_variances(*pair)[:3].mean() for pair in zip(items, moments, strict=True)]
+        ),
+        mean_exponent=float(np.diff(np.log(late))[0] / np.diff(np.log(_LATE))[0]),
         initialisations=config.batches * config.initialisations,
         steps=config.steps,
     )

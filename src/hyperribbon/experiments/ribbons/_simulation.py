@@ -10,6 +10,7 @@ import numpy as np
 
 from hyperribbon.core import Band, numpy_generator
 from hyperribbon.core.data import sloppy_inputs
+from hyperribbon.experiments.statements import Statement, says
 from hyperribbon.theory.ribbons import Ribbon
 
 __all__ = [
@@ -17,7 +18,7 @@ __all__ = [
     "moments_of_training",
     "pca_spectra",
     "projected_variances",
-    "sampling_band",
+    "simulation_says",
 ]
 
 
@@ -119,16 +120,17 @@ def projected_variances(
     return (np.einsum("ia,ij,ja->a", along, second, along) / values)[::-1]
 
 
-def sampling_band(spectrum: np.ndarray, initialisations: int) -> Band:
-    """Return where the largest eigenvalue of P(N, T) lies, over that of P(T).
-
-    A covariance P estimated from N independent Gaussian points is off by
-
-        ‖P̂ − P‖ ≤ ‖P‖·(2√(r/N) + r/N),   r = tr P/‖P‖,
-
-    in the mean (V. Koltchinskii and K. Lounici, 2017, with the constant of R. van Handel), and
-    eigenvalues move by no more (Weyl). The T points of a trajectory are averaged first, which can
-    only help.
-    """
-    share = spectrum.sum() / spectrum.max() / initialisations
-    return Band.around(1.0, "closed form", atol=float(2 * np.sqrt(share) + share))
+def simulation_says(setting: str, margin: float = 0.02) -> Statement:
+    """Return the statement that trained models have the second moment of the closed form."""
+    return says(
+        "simulation",
+        "Eqs. (3) and (5)",
+        "As the number of random initializations N goes to infinity, we can separate the PCA "
+        "matrix P into two components",
+        "The second moment of trained models is P1: along its leading eigenvectors the variances "
+        f"agree within {margin:.0%}.",
+        Band.around(1.0, "closed form", atol=margin),
+        setting=setting,
+        needs="the models of preset laptop",
+        compare="mean",
+    )

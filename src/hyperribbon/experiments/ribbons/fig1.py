@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed
+from hyperribbon.core import Claim, derive_seed
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.ribbons._comparison import (
     apart_at_equal_progress,
@@ -21,6 +21,8 @@ from hyperribbon.experiments.ribbons._networks import (
     load_task,
     train_architecture,
 )
+from hyperribbon.experiments.ribbons._statements import FIG1 as LEDGER
+from hyperribbon.experiments.statements import over_seeds
 from hyperribbon.manifold import (
     InPCA,
     bhattacharyya,
@@ -297,65 +299,29 @@ def claims(result: Result) -> list[Claim]:
     index = np.arange(1, depth + 1)
     geometric, power = (np.corrcoef(x, logs)[0, 1] ** 2 for x in (index, np.log(index)))
     small = f"{result.data}, {len(result.owner)} models of {len(result.architectures)} small kinds"
-    return [
-        Claim.judge(
-            f"{ID}/two-dimensions",
-            place="Fig. 1",
-            statement="Two dimensions explain 71% of the stress of all models",
-            expected=Band.around(0.71, "paper", atol=0.005),
-            measured=together[1],
-            uncertainty=error[1],
-            why=f"{small}: {listed}; the uncertainty is that of leaving an architecture out, the "
-            "paper's networks and samples are many times larger",
-        ),
-        Claim.judge(
-            f"{ID}/fifty-dimensions",
-            place="Sec. I",
-            statement="Fifty dimensions explain 98% of the stress",
-            expected=Band.at_least(0.975, "paper"),
-            measured=together[-1],
-            uncertainty=error[-1],
-            why=f"at {depth} dimensions; {small}",
-        ),
-        Claim.judge(
-            f"{ID}/geometric",
-            place="Sec. I",
-            statement="The stress of successive dimensions decays geometrically",
-            expected=Band.at_least(0.0, "paper"),
-            measured=geometric - power,
-            why=f"R² of log|λ| against i ({geometric:.3f}) minus that against log i ({power:.3f}), "
-            f"first {depth}: positive for a geometric decay, negative for a power law",
-        ),
-        Claim.judge(
-            f"{ID}/linear-embeds-all",
-            place="Fig. 1, right",
-            statement="A space built from linear models alone holds all models nearly as well",
-            expected=Band.at_least(-2 * error[1], "verification"),
-            measured=to_all[1] - together[1],
-            why="explained stress in two dimensions, minus that of the space of all; nearly is "
-            "within two standard errors of leaving an architecture out",
-        ),
-        Claim.judge(
-            f"{ID}/linear-differs",
-            place="Fig. 1, right",
-            statement="Nonlinear models fit less well into the linear models' space than their own",
-            expected=Band.at_most(0.0, "paper"),
-            measured=to_nonlinear[1] - nonlinear[1],
-            why="explained stress in two dimensions",
-        ),
-        Claim.judge(
-            f"{ID}/zero-error",
-            place="Fig. 1, caption",
-            statement="All nonlinear networks reach zero training error",
-            expected=Band.at_least(1.0, "paper"),
-            measured=result.accuracy[deep].min(),
-            why="lowest training accuracy; mean by architecture: "
-            + ", ".join(
-                f"{result.architectures[i].replace('_', ' ')} {result.accuracy[i].mean():.3f}"
-                for i in deep
+    fits = ", ".join(f"{result.architectures[i]} {result.accuracy[i].mean():.3f}" for i in deep)
+    return LEDGER.judge(
+        {
+            "two-dimensions": over_seeds(
+                [together[1]],
+                f"{small}: {listed}; leaving an architecture out moves it by {error[1]:.3f}",
+                comparable=False,
             ),
-        ),
-    ]
+            "fifty-dimensions": over_seeds(
+                [together[-1]], f"at {depth} dimensions; {small}", comparable=False
+            ),
+            "geometric": over_seeds(
+                [geometric - power],
+                f"R² of log|λ| against i ({geometric:.3f}) minus that against log i ({power:.3f})",
+                comparable=False,
+            ),
+            "zero-error": over_seeds(
+                [result.accuracy[deep].min()], f"mean accuracy: {fits}", comparable=False
+            ),
+            "linear-embeds-all": over_seeds([to_all[1] - together[1]], small),
+            "linear-differs": over_seeds([to_nonlinear[1] - nonlinear[1]], small),
+        }
+    )
 
 
 def _jackknife(without: np.ndarray) -> np.ndarray:

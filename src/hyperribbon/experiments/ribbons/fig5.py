@@ -13,21 +13,54 @@ from hyperribbon.experiments.ribbons._parts import (
     compute,
     nearer_to_targets,
 )
-from hyperribbon.experiments.ribbons._simulation import sampling_band
+from hyperribbon.experiments.ribbons._simulation import simulation_says
+from hyperribbon.experiments.statements import (
+    Ledger,
+    estimate,
+    exact,
+    observe,
+    over_seeds,
+    says,
+)
 from hyperribbon.plots.style import COLORS, new_figure
 
-__all__ = ["ID", "PRESETS", "TITLE", "Config", "Result", "claims", "compute", "plot"]
+__all__ = ["ID", "LEDGER", "PRESETS", "TITLE", "Config", "Result", "claims", "compute", "plot"]
 
 ID = "ribbons/fig5"
 TITLE = "Head and tail of the second moment of trajectories"
 
-_VERIFIED = {
-    "P": {1: 0.270137, 2: 0.0543999, 3: 0.0104106, 5: 0.00174308, 10: 0.00114990},
-    "P1": {1: 0.422915, 2: 0.145553, 3: 0.0349079},
-    "P1_y": {1: 0.421859, 2: 0.144408, 3: 0.0337051},
-    "P1_sigma": {1: 0.002, 2: 0.00169309, 3: 0.00150412},
-}
-"""Eigenvalues by part and index, from an independent evaluation in float64."""
+_SETTING = "n = 50, d = 100, c = 0.2, T = 50, σw² = 0.1, σ*² = 2, as printed"
+LEDGER = Ledger(
+    ID,
+    says(
+        "head",
+        "Fig. 5, caption",
+        "the head is well approximated by the contribution coming from the targets",
+        "Before the two parts change order, every eigenvalue of P1 is nearer to the targets' part, "
+        "on the logarithmic scale.",
+        Band(1, 1, "words"),
+        setting=f"{_SETTING}; targets at their typical size in every direction",
+    ),
+    says(
+        "tail",
+        "Fig. 5, caption",
+        "The tail of the eigenspectrum of P1(T) is well-approximated by the contribution coming "
+        "from the weight initializations",
+        "After the two parts change order, every eigenvalue of P1 is nearer to the part of the "
+        "initial weights.",
+        Band(1, 1, "words"),
+        setting=f"{_SETTING}; targets at their typical size in every direction",
+    ),
+    simulation_says(_SETTING),
+    observe(
+        "concentration",
+        "Eq. (10)",
+        "One draw of the true weights stands for all: their dimensions differ by less than one "
+        "half (standard deviation).",
+        Band.at_most(0.5, "words"),
+        compare="mean",
+    ),
+)
 
 
 def plot(result: Result) -> Figure:
@@ -60,79 +93,29 @@ def plot(result: Result) -> Figure:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Judge the numbers, the head, the tail and the spread over targets."""
-    found = [
-        Claim.judge(
-            f"{ID}/{part}-i{index}",
-            place="Fig. 5",
-            statement=f"Eigenvalue {index} of {part}",
-            expected=Band.around(value, "verification", rtol=1e-5),
-            measured=getattr(result, part)[index - 1],
-            why="closed form against an independent evaluation",
-        )
-        for part, values in _VERIFIED.items()
-        for index, value in values.items()
-    ]
+    """Judge the head, the tail, the simulation and the spread over targets."""
     nearer_targets, handover = nearer_to_targets(result, "P1")
     off_head = np.abs(result.P1[:3] / result.P1_y[:3] - 1).max()
     off_tail = np.abs(result.P1[10:] / result.P1_sigma[10:] - 1).max()
     drawn = result.drawn_dimensions
-    ratio = result.simulated[:, 0] / result.P[0]
-    return [
-        *found,
-        Claim.judge(
-            f"{ID}/head",
-            place="Fig. 5",
-            statement="Before the handover, P1's eigenvalues are nearer to the targets' part",
-            expected=Band(1, 1, "paper"),
-            measured=nearer_targets[: handover - 1].mean(),
-            why=f"share of the first {handover - 1} indices, distances on the logarithmic scale; "
-            f"the first three differ by {off_head:.1%} at most",
-        ),
-        Claim.judge(
-            f"{ID}/tail",
-            place="Fig. 5",
-            statement="After the handover, P1's eigenvalues are nearer to the initial weights' "
-            "part",
-            expected=Band(1, 1, "paper"),
-            measured=1 - nearer_targets[handover - 1 :].mean(),
-            why=f"share of the indices from {handover} on; beyond 10 they differ by "
-            f"{off_tail:.1%} at most",
-        ),
-        Claim.judge(
-            f"{ID}/handover",
-            place="Fig. 5",
-            statement="The targets' part falls below the initial weights' part at index 5",
-            expected=Band(5, 5, "verification"),
-            measured=handover,
-            why="first index at which the order of the two is reversed",
-        ),
-        Claim.judge(
-            f"{ID}/dimensions",
-            place="Fig. 5",
-            statement="Nine dimensions carry 95% of the variance",
-            expected=Band(9, 9, "verification"),
-            measured=result.dimensions,
-            why="targets at their typical size in every direction",
-        ),
-        Claim.judge(
-            f"{ID}/concentration",
-            place="Eq. (10)",
-            statement="The targets' norm concentrates: one draw of true weights stands for all",
-            expected=Band.at_most(0.5, "paper"),
-            measured=drawn.std(),
-            uncertainty=drawn.std() / np.sqrt(2 * len(drawn)),
-            why="standard deviation of the dimension over draws of the true weights, below a half "
-            "if they mostly agree "
-            f"(mean {drawn.mean():.1f}); few eigenvalues carry the trace, so little averages out",
-        ),
-        Claim.judge(
-            f"{ID}/simulation",
-            place="Eqs. (3) and (5)",
-            statement="P(N,T) of trained models has the closed form's largest eigenvalue",
-            expected=sampling_band(result.P, result.initialisations // len(ratio)),
-            measured=ratio.mean(),
-            uncertainty=ratio.std(ddof=1) / np.sqrt(len(ratio)),
-            why="ratio to theory, mean of independent batches",
-        ),
-    ]
+    return LEDGER.judge(
+        {
+            "head": exact(
+                nearer_targets[: handover - 1].mean(),
+                f"share of the first {handover - 1} indices; the first three differ by "
+                f"{off_head:.1%} at most",
+            ),
+            "tail": exact(
+                1 - nearer_targets[handover - 1 :].mean(),
+                f"share of the indices from {handover} on; beyond 10 they differ by "
+                f"{off_tail:.1%} at most",
+            ),
+            "simulation": over_seeds(result.projections, "one value a batch of models"),
+            "concentration": estimate(
+                drawn.std(),
+                drawn.std() / np.sqrt(2 * len(drawn)),
+                f"mean {drawn.mean():.1f}; few eigenvalues carry the trace, so little averages out",
+                freedom=len(drawn) - 1,
+            ),
+        }
+    )

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.ndimage
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed
+from hyperribbon.core import Claim, derive_seed
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
+from hyperribbon.experiments.ribbons._statements import FIG8 as LEDGER
+from hyperribbon.experiments.statements import exact, over_seeds
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory.ribbons import dimensions_of, phase_diagram
 
@@ -22,13 +25,6 @@ TITLE = "Phase diagram of the dimension of the training manifold"
 _LEVELS = (3, 10, 30)
 _LEVEL_COLORS = ("black", "#CC79A7", "#E69F00")
 _RATIO_LEVELS = ((2, 3, 4.8, 7, 9, 12, 20), (1, 1.5, 2, 2.5, 3.2, 4, 5))
-_TABLE_SLOPES = (0.05, 0.1, 0.2, 0.5, 1.0)
-_TABLE_STEPS = (1, 32, 562, 10_000)
-_VERIFIED = {
-    3: ((42, 29, 15, 6, 3), (27, 30, 17, 7, 4), (22, 25, 24, 10, 5), (22, 23, 27, 13, 7)),
-    10: ((42, 29, 15, 6, 3), (2, 2, 2, 2, 2), (2, 3, 3, 3, 3), (2, 3, 4, 4, 4)),
-}
-"""Dimensions for n = 50 by ratio; rows by training time, columns by slope."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Config:
 
 PRESETS = {
     "smoke": Config(
-        slopes=16, times=16, ratios=6, coarse=10, simulated_times=(1, 32), initialisations=600
+        slopes=40, times=16, ratios=6, coarse=10, simulated_times=(1, 32), initialisations=600
     ),
     "laptop": Config(),
     "paper": Config(slopes=200, times=240, ratios=40, coarse=80, initialisations=20_000),
@@ -83,11 +79,11 @@ class Result:
         grid: (r, a, b), dimensions.
         grid_smooth: (r, a, b), interpolated.
         boundaries: (3, a, b), ratio above which the ribbon has at most 3, 10, 30 dimensions.
-        table: (2, 4, 5), dimensions at ratios 3 and 10, by time and slope.
         simulated_slopes: (k,).
         simulated_steps: (m,).
         simulated: (k, m), dimensions of P(N, T) of trained models at ratio 3.
         predicted: (k, m), of the closed form.
+        samples: n.
         largest_kept: Largest block that had to be diagonalised.
     """
 
@@ -102,11 +98,11 @@ class Result:
     grid: np.ndarray
     grid_smooth: np.ndarray
     boundaries: np.ndarray
-    table: np.ndarray
     simulated_slopes: np.ndarray
     simulated_steps: np.ndarray
     simulated: np.ndarray
     predicted: np.ndarray
+    samples: int
     largest_kept: int
 
 
@@ -139,7 +135,6 @@ def compute(config: Config, context: Context) -> Result:
     ]
     simulated = context.map(_dimensions_of_training, items, "gradient descent")
     predicted = phase_diagram(n, config.simulated_times, config.simulated_slopes, 3.0)
-    table = phase_diagram(50, _TABLE_STEPS, _TABLE_SLOPES, list(_VERIFIED))
     return Result(
         slopes=slopes,
         steps=steps,
@@ -152,11 +147,11 @@ def compute(config: Config, context: Context) -> Result:
         grid=grid.dimensions,
         grid_smooth=grid.interpolated,
         boundaries=np.array([grid.boundary(level) for level in _LEVELS]),
-        table=table.dimensions.transpose(0, 2, 1),
         simulated_slopes=np.array(config.simulated_slopes),
         simulated_steps=np.array(config.simulated_times),
         simulated=np.array(simulated),
         predicted=predicted.dimensions,
+        samples=n,
         largest_kept=int(panels.kept.max()),
     )
 
@@ -274,69 +269,37 @@ def interactive(result: Result) -> Any:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Judge the numbers, the ridge, the contiguous region and the simulation."""
-    expected = np.array([_VERIFIED[ratio] for ratio in _VERIFIED])
+    """Judge the ridge, the contiguous region and the simulation."""
     tilt, offset, bent = _ridge(result)
-    strong_ratios = result.grid_ratios[result.grid_ratios >= 9]
-    strong = result.grid[result.grid_ratios >= 9]
-    worst = np.unravel_index(strong.argmax(), strong.shape)
-    return [
-        Claim.judge(
-            f"{ID}/table",
-            place="Fig. 8 (a–c)",
-            statement="Dimensions at ratios 3 and 10, four training times and five slopes",
-            expected=Band(0, 0, "verification"),
-            measured=np.abs(result.table - expected).max(),
-            why="largest difference from 40 dense diagonalisations",
-        ),
-        Claim.judge(
-            f"{ID}/ridge",
-            place="Fig. 8 (a–c)",
-            statement="Along a straight line, log T ∝ c, the dimension is largest (ratio 3)",
-            expected=Band.at_most(1.0, "paper"),
-            measured=bent,
-            why="spread about the line in spacings of the grid of ln T: "
-            f"ln T = {tilt:.1f}c {offset:+.2f} over 0.1 ≤ c ≤ 0.22 is T ≈ 1/λn, when training "
-            "reaches the last eigenvalue",
-        ),
-        Claim.judge(
-            f"{ID}/ridge-slope",
-            place="Fig. 8 (a–c)",
-            statement="The line is T ≈ 1/λn, so its slope is n − 1 = 49",
-            expected=Band.around(49.1, "verification", atol=2 * _spacing(result) / 0.12),
-            measured=tilt,
-            why="slope of ln T of the largest dimension against c; either end of the line is known "
-            "to one spacing of the grid",
-        ),
-        Claim.judge(
-            f"{ID}/few-dimensions",
-            place="Fig. 8 (e)",
-            statement="With σ*/σw of 9 and more the ribbon has fewer than three dimensions",
-            expected=Band.at_most(2, "paper"),
-            measured=strong.max(),
-            why=f"largest dimension for T ≥ 2, at ratio {strong_ratios[worst[0]]:.1f}, c = "
-            f"{result.grid_slopes[worst[1]]:.2f}, T = {result.grid_steps[worst[2]]:.0f}; after "
-            f"long training up to {strong[:, :, -1].max()}; at T = 1 the points are the initial "
-            "ones, with the dimensions of K at any ratio",
-        ),
-        Claim.judge(
-            f"{ID}/low-dimensional",
-            place="Fig. 8 (a)",
-            statement="For σ*/σw of 4.8 the ribbon has at most 10 of 50 dimensions at most T and c",
-            expected=Band.at_least(0.5, "paper"),
-            measured=(result.panels[0] <= 10).mean(),
-            why="share of the map, evenly in c and ln T; most is more than half",
-        ),
-        Claim.judge(
-            f"{ID}/simulation",
-            place="Eqs. (3) and (5)",
-            statement="Trained models have the predicted dimension, within one",
-            expected=Band.at_most(1, "closed form"),
-            measured=np.abs(result.simulated - result.predicted).max(),
-            why=f"largest difference over {result.simulated.size} points of the diagram; sampling "
-            "spreads eigenvalues by a few percent, less than one of them carries",
-        ),
-    ]
+    few = result.grid[result.grid_ratios >= 9] < 3
+    labels = np.zeros(few.shape, dtype=int)
+    pieces = scipy.ndimage.label(few, output=labels)
+    return LEDGER.judge(
+        {
+            "ridge": exact(
+                bent,
+                "spread about the line in spacings of the grid of ln T: "
+                f"ln T = {tilt:.1f}c {offset:+.2f} over 0.1 ≤ c ≤ 0.22",
+            ),
+            "few-dimensions": exact(
+                pieces,
+                f"connected pieces of the points below three dimensions, {few.mean():.0%} of "
+                "those above 9",
+            ),
+            "low-dimensional": exact(
+                (result.panels[0] <= 10).mean(), "share of the map, evenly in c and ln T"
+            ),
+            "ridge-slope": exact(
+                (tilt - result.samples + 1) * 0.12 / (2 * _spacing(result)),
+                f"slope {tilt:.1f}; either end of the line, 0.12 apart in c, is known to one "
+                "spacing of the grid",
+            ),
+            "simulation": over_seeds(
+                [np.abs(result.simulated - result.predicted).max()],
+                f"largest difference over {result.simulated.size} points of the diagram",
+            ),
+        }
+    )
 
 
 def _ridge(result: Result) -> tuple[float, float, float]:
