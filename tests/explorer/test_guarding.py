@@ -174,3 +174,21 @@ def test_a_server_beyond_this_machine_has_a_token_in_its_address(tmp_path):
         assert server.token is None and "token" not in server.address
     finally:
         server.server_close()
+
+
+def test_browsers_behind_one_address_do_not_share_a_turn(client_of, tmp_path):
+    """All on this machine have one address; whoever keeps no cookie shares that of his address."""
+    guard = Guard()
+    users = []
+    first, second, bare = (client_of(tmp_path, guard) for _ in range(3))
+    for client in (first, second):
+        assert client.get("/").status_code == 200
+    forged = client_of(tmp_path, guard)
+    forged.flask.set_cookie("hyperribbon-session", "0-0", domain="127.0.0.1")
+    for client in (first, first, second, bare, forged):
+        cookies = client.flask.get_cookie("hyperribbon-session", domain="127.0.0.1")
+        sent = {"Cookie": f"hyperribbon-session={cookies.value}"} if cookies else {}
+        with client.app.server.test_request_context("/", headers=sent):
+            users.append(guard.user())
+    assert users[0] == users[1] != users[2]
+    assert users[3] == users[4] not in users[:3]

@@ -30,6 +30,12 @@ class Person:
             np.random.default_rng(seed), client, address, end,
         )  # fmt: skip
         self.problems, self.times, self.done = [], [], 0
+        cookies = urllib.request.HTTPCookieProcessor()  # a browser of his own
+        self.browser = urllib.request.build_opener(cookies)
+
+    def enter(self):
+        with self.browser.open(self.address, timeout=60) as answer:
+            answer.read()
 
     def ask(self, output, changed, values):
         body = json.dumps(self.client.body(output, changed, values)).encode()
@@ -37,12 +43,13 @@ class Person:
             f"{self.address}/_dash-update-component", body, {"Content-Type": "application/json"}
         )
         started = time.monotonic()
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with self.browser.open(request, timeout=60) as answer:
             content = json.load(answer)
         self.times.append(time.monotonic() - started)
         return content["response"]
 
     def live(self):
+        self.enter()
         while time.monotonic() < self.end:
             try:
                 self.move()
@@ -58,7 +65,7 @@ class Person:
             time.sleep(0.2)
 
     def visitor(self):
-        with urllib.request.urlopen(f"{self.address}/_dash-layout", timeout=60) as answer:
+        with self.browser.open(f"{self.address}/_dash-layout", timeout=60) as answer:
             return self.client.visitor_in(json.load(answer))
 
     def move(self):
@@ -106,7 +113,7 @@ class Intruder(Person):
             {"Content-Type": "application/json", **named},
         )
         try:
-            urllib.request.urlopen(request, timeout=30).read()
+            self.browser.open(request, timeout=30).read()
         except urllib.error.HTTPError as error:
             if error.code >= 500:
                 self.problems.append(f"{error.code} for {body[:60]!r}")

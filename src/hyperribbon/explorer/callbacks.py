@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, no_update
-from flask import request
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
 from hyperribbon.explorer.controls import Slider, Values, write_link
@@ -188,9 +187,10 @@ def _connect_action(
             if not guard.may_start():
                 return True, False, True, "0", _NO_TOKEN, no_update
             values = values_of(tuple(positions))
-            user = request.remote_addr or ""
             try:
-                jobs.start(owner, lambda report: action.run(values, report), values, user=user)
+                jobs.start(
+                    owner, lambda report: action.run(values, report), values, user=guard.user()
+                )
             except ArgumentError as error:
                 return True, False, True, "0", str(error), no_update
             return False, True, False, "0", "Running…", no_update

@@ -18,6 +18,7 @@ from werkzeug.exceptions import HTTPException
 __all__ = ["Guard", "is_loopback"]
 
 _COOKIE = "hyperribbon-token"
+_SESSION = "hyperribbon-session"
 _MAX_REQUEST = 30_000_000  # an uploaded file of 20 MB, as text
 _MALFORMED = (
     ArithmeticError,
@@ -95,6 +96,9 @@ class Guard:
                     "X-Frame-Options": "DENY",
                 }
             )
+            if response.mimetype == "text/html" and not self._session():
+                session = self.new_visitor()
+                response.set_cookie(_SESSION, session, httponly=True, samesite="Strict")
             return response
 
         @server.errorhandler(Exception)
@@ -109,6 +113,13 @@ class Guard:
         """Return whether the present visitor may make the machine work."""
         return self._token is None or self._matches(request.cookies.get(_COOKIE, ""))
 
+    def user(self) -> str:
+        """Return whose turn a measurement takes: a browser's, or that of an address without one.
+
+        People behind one address, as all on this machine are, do not wait for each other's.
+        """
+        return self._session() or request.remote_addr or ""
+
     def new_visitor(self) -> str:
         """Return a name for a visit, which nobody else can make."""
         name = secrets.token_hex(16)
@@ -120,6 +131,10 @@ class Guard:
             return False
         plain, _, signature = name.partition("-")
         return hmac.compare_digest(signature.encode(), self._sign(plain).encode())
+
+    def _session(self) -> str:
+        given = request.cookies.get(_SESSION, "")
+        return given if self.is_visitor(given) else ""
 
     def _sign(self, name: str) -> str:
         return hmac.new(self._secret, name.encode(), "sha256").hexdigest()

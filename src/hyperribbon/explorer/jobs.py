@@ -71,7 +71,7 @@ class Jobs:
             visitor: Who asks.
             work: Called with a function to report to, which returns False when it should stop.
             settings: What the measurement belongs to.
-            user: Whose turn it takes: visitors of one address share theirs.
+            user: Whose turn it takes: the pages of one browser share theirs.
 
         Raises:
             ArgumentError: Too many of this user's are waiting.
