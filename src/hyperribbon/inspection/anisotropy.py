@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from hyperribbon.core.boundary import checked, flag
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
@@ -82,6 +83,7 @@ class Anisotropy:
         return float(self.eigenvalues[:k].sum() / self.trace) if self.trace > 0 else float("nan")
 
 
+@checked(vectors=flag)
 def measure_anisotropy(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -145,6 +147,7 @@ def measure_anisotropy(
     )
 
 
+@checked(vectors=flag)
 def anisotropy_by_layer(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -189,6 +192,7 @@ def anisotropy_by_layer(
     }
 
 
+@checked()
 def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
     r"""Return the effective number of entries that each column involves.
 
@@ -209,6 +213,7 @@ def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
     return (total.log() - logs / total).exp()
 
 
+@checked()
 def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
     r"""Return the excess kurtosis of the entries of each column.
 
@@ -228,6 +233,7 @@ def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
     return len(vectors) * fourth / second.square() - 3.0
 
 
+@checked()
 def eigenfunctions(
     model: nn.Module,
     spectrum: Anisotropy,

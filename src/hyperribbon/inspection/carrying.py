@@ -58,6 +58,7 @@ def subnetworks_part(subject: Subject, notebook: Notebook, products: int) -> Par
         for criterion in ("magnitude", "change")
     )
     overlap = overlap_ratio(large, moved)
+    limit = f"at most {criticality.tolerance:.2g} of {measure} lost on {subject.samples:,} samples"
     prunable = _tolerated(curves["pruned, smallest weights first"], baseline, criticality.tolerance)
     returnable = _tolerated(
         curves["re-initialised, least changed first"], baseline, criticality.tolerance
@@ -73,9 +74,9 @@ def subnetworks_part(subject: Subject, notebook: Notebook, products: int) -> Par
         exact("subnetworks.critical", "Critical layers", len(critical),
               f"{measure} drops by over {criticality.tolerance:.2g} when put back to the start"),
         exact("subnetworks.prunable", "Weights that may be pruned", prunable,
-              f"largest tested share that costs at most {criticality.tolerance:.2g}, untrained"),
+              limit),
         exact("subnetworks.returnable", "Weights that may return to their start", returnable,
-              f"largest tested share that costs at most {criticality.tolerance:.2g}"),
+              limit),
         Quantity("subnetworks.overlap", "Overlap of the largest and the most changed tenth",
                  overlap.ratio, overlap.stderr, "shared entries over a tenth of all",
                  f"standard deviation under independence; {overlap.expected:.0%} expected, "
@@ -83,7 +84,8 @@ def subnetworks_part(subject: Subject, notebook: Notebook, products: int) -> Par
     )  # fmt: skip
     return Part(
         "subnetworks", "Sub-networks", "Sub-networks", quantities,
-        (_read_layers(critical, len(verdicts)), _read_fractions(prunable, returnable)),
+        (_read_layers(critical, len(verdicts)),
+         f"{returnable:.0%} of the weights can return to their start: {limit}."),
         (_layer_chart(subject, criticality, measure), _sweep_chart(curves, baseline, measure)),
         {"Layers put back to their start": criticality.table()},
     )  # fmt: skip
@@ -138,11 +140,4 @@ def _read_layers(critical: list[str], count: int) -> str:
     verb = "is" if len(critical) == 1 else "are"
     return (
         f"{named} {verb} critical: {len(critical)} of {count} layers cannot go back to their start."
-    )
-
-
-def _read_fractions(prunable: float, returnable: float) -> str:
-    return (
-        f"{prunable:.0%} of the weights can be pruned by magnitude and {returnable:.0%} can return "
-        "to their start without retraining, within the tolerance."
     )

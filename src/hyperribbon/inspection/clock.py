@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -12,6 +14,8 @@ import torch
 from hyperribbon.core.processes import ALONE, Processes
 from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.batches import bytes_of
+from hyperribbon.operators.risk.data import Source
 
 __all__ = [
     "Clock",
@@ -55,6 +59,16 @@ class Clock:
         """Give the present step its share, which ends no later than the budget."""
         self.share_end = min(time.monotonic() + seconds, self.end)
 
+    @contextmanager
+    def at_most(self, seconds: float) -> Iterator[None]:
+        """Let the time be up after some seconds already, inside the block."""
+        end = self.end
+        self.end = self.share_end = min(end, time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self.end = self.share_end = end
+
     def check(self) -> None:
         """Raise when the time of the budget is used up.
 
@@ -80,6 +94,30 @@ class TimedRisk(Risk):
             if not self.processes.is_parallel:
                 self.clock.check()
             yield chunk
+
+    def with_data(self, data: Any, memory: float | None) -> TimedRisk | None:
+        """Return the risk of other data by the derivatives found right on these.
+
+        None where what was found holds for these data only: the samples depend on each other, the
+        loss does not add up, or several processes share them.
+
+        Args:
+            data: Other samples of the same kind.
+            memory: Bytes to stay below; None for as many as this risk has.
+        """
+        if self.processes.is_parallel or self._engine.must_be_whole:
+            return None
+        other = copy.copy(self)
+        other.memory = self.memory if memory is None else memory
+        other.source = Source(
+            data, dtype=self.dtype, device=self.device, memory=other.memory / 2, has_targets=True
+        )
+        other._engine = copy.copy(self._engine)
+        kept = other.source.is_kept
+        other._engine.data_bytes = sum(map(bytes_of, other.source.batches())) if kept else 0
+        other._length = None
+        other._forget()
+        return other
 
 
 class _Timed:

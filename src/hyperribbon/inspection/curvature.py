@@ -1,4 +1,4 @@
-"""Curvature: ends of the Hessian's spectrum, Gauss-Newton matrix, trace, density."""
+"""Curvature as parts of an inspection: what the rounds have found, the trace, the density."""
 
 from __future__ import annotations
 
@@ -7,119 +7,148 @@ from dataclasses import replace
 import numpy as np
 
 from hyperribbon.core.results import Spectrum
-from hyperribbon.inspection.clock import OutOfTimeError
+from hyperribbon.inspection.looks import FEW
 from hyperribbon.inspection.matrices import (
-    affordable_pairs,
     eigenpair,
     how_traced,
-    matrix_quantities,
-    measure_matrix,
     pairs_table,
-    shortened,
     spectrum_chart,
 )
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, as_array, exact, from_estimate
+from hyperribbon.inspection.rounds import Rounds
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.plots import Chart, Curve
 from hyperribbon.spectra import alignment, density, eigsh, trace
 
 __all__ = [
     "density_part",
+    "found_parts",
     "gauss_newton_part",
     "hessian_part",
+    "network_part",
+    "spectrum_part",
     "trace_part",
 ]
 
-_SMALLEST = 3
-_GROUPS = 8
+_KEYS = {
+    "loss": "model.loss",
+    "gradient": "model.gradient",
+    "accuracy": "model.accuracy",
+    "sharpness": "hessian.largest",
+    "smallest": "hessian.smallest",
+    "negativity": "hessian.negativity",
+    "ratio10": "hessian.ratio10",
+    "trace": "gauss_newton.trace",
+    "share10": "gauss_newton.share10",
+    "share50": "gauss_newton.share50",
+    "rank50": "gauss_newton.rank50",
+}
 
 
-def hessian_part(subject: Subject, notebook: Notebook, products: int) -> Part:
-    """Measure the two ends of the Hessian's spectrum."""
-    hessian = subject.hessian
-    low_share = products // 4
-    k = affordable_pairs(notebook.k, products - low_share, subject.dimension)
-    k = min(k, notebook.most_pairs(hessian))
-    top = eigsh(
-        hessian, k, seed=notebook.seed, max_matvecs=max(products - low_share, k + 2),
-        max_seconds=0.75 * notebook.clock.share_left, memory=notebook.solver_memory,
+def found_parts(rounds: Rounds) -> list[Part]:
+    """Return what the rounds have found so far as parts, those with nothing left out."""
+    parts = (network_part(rounds), hessian_part(rounds), gauss_newton_part(rounds))
+    return [part for part in parts if part.quantities]
+
+
+def network_part(rounds: Rounds) -> Part:
+    """Return the loss, the gradient and the accuracy on the most samples."""
+    found = _finest(rounds, "loss", "gradient", "accuracy")
+    if not found and rounds.plain_loss is not None:
+        loss = exact("model.loss", "Loss", rounds.plain_loss, "one forward pass")
+        found = (replace(loss, samples=rounds.looks[0].samples),)
+    if rounds.refusal:
+        return Part("basics", "The network", "Curvature", found, notes=(rounds.refusal,))
+    subject = rounds.looks[-1].subject
+    sizes = (
+        exact("model.parameters", "Parameters", subject.dimension, "counted, shared ones once"),
+        exact("model.samples", "Samples used", max(q.samples for q in found) if found else 0,
+              "the most that any number here is of"),
     )  # fmt: skip
-    top = notebook.keep("hessian", top)
-    count = min(_SMALLEST, subject.dimension)
-    bottom = eigsh(
-        hessian, count, "SA", tol=1e-3, seed=notebook.seed, eigenvectors=False,
-        max_matvecs=max(low_share, 2 * count + 20), max_seconds=notebook.clock.share_left,
-        memory=notebook.solver_memory,
-    )  # fmt: skip
-    largest = eigenpair("hessian.largest", "Largest eigenvalue of the Hessian", top, 0)
-    spread = _sampling_error(subject, top, notebook.seed)
-    if spread is not None:
-        certainty = (
-            "standard error over samples; on these samples an eigenvalue lies within "
-            f"{largest.error:.1g}"
-        )
-        largest = replace(largest, error=spread, certainty=certainty)
-    smallest = eigenpair("hessian.smallest", "Smallest eigenvalue of the Hessian", bottom, -1)
-    ratio = smallest.value / largest.value if largest.value else float("nan")
-    quantities = (
-        largest,
-        smallest,
-        Quantity("hessian.negativity", "Smallest over largest eigenvalue", ratio,
-                 smallest.error / abs(largest.value) if largest.value else float("nan"),
-                 "from the two ends", "residuals of the eigenpairs"),
-    )  # fmt: skip
-    reading = f"The sharpest direction has curvature {largest.value:.4g}"
-    if spread is not None:
-        reading += f" (± {spread:.2g} from the choice of samples)"
-    if smallest.value + smallest.error < 0:
-        reading += (
-            f"; there are directions of negative curvature, the lowest {smallest.value:.3g}, "
-            f"{abs(ratio):.1%} of it."
-        )
-    else:
-        reading += "; no direction of negative curvature was found."
-    values = as_array(top.eigenvalues)
+    return Part("basics", "The network", "Curvature", (*sizes, *found))
+
+
+def hessian_part(rounds: Rounds) -> Part:
+    """Return the ends of the Hessian's spectrum."""
+    found = _finest(rounds, "sharpness", "smallest", "negativity", "ratio10")
+    look = rounds.finest("hessian")
+    top = None if look is None else look.spectra["hessian"]
+    charts, tables, arrays = (), {}, {}
+    if top is not None:
+        charts = (spectrum_chart("hessian-spectrum", "Leading Hessian eigenvalues", {"H": top}),)
+        tables = {"Leading eigenvalues of the Hessian": pairs_table(top)}
+        arrays = {"eigenvalues": as_array(top.eigenvalues), "residuals": as_array(top.residuals)}
+    low = rounds.finest("smallest")
+    if low is not None and "smallest" in low.spectra:
+        arrays["smallest"] = as_array(low.spectra["smallest"].eigenvalues)
     return Part(
-        "hessian", "Hessian", "Curvature", quantities, (reading,),
-        charts=(spectrum_chart("hessian-spectrum", "Leading Hessian eigenvalues", {"H": top}),),
-        arrays={"eigenvalues": values, "residuals": as_array(top.residuals),
-                "smallest": as_array(bottom.eigenvalues)},
-        tables={"Leading eigenvalues of the Hessian": pairs_table(top)},
-        shortened=shortened(top, notebook.k),
+        "hessian", "Hessian", "Curvature", found, _read_ends(found), charts, tables, arrays,
+        shortened=_missing(rounds, "sharpness", "ends"),
     )  # fmt: skip
 
 
-def gauss_newton_part(subject: Subject, notebook: Notebook, products: int) -> Part:
-    """Measure the Gauss-Newton matrix and its trace."""
-    found = measure_matrix(subject.ggn, notebook.k, notebook, products)
-    spectrum = notebook.keep("gauss_newton", found.spectrum)
-    notebook.matrices["gauss_newton"] = found = replace(found, spectrum=spectrum)
-    quantities = matrix_quantities("gauss_newton", "Gauss-Newton matrix", found)
-    shown = {"Gauss-Newton": spectrum}
-    hessian = notebook.spectra.get("hessian")
-    if hessian is not None:
-        shown["Hessian"] = hessian
-        common = min(_columns(spectrum), _columns(hessian), 10)
-        quantities.append(
-            exact("gauss_newton.alignment",
-                  f"Overlap of the {common} sharpest directions with the Hessian's",
-                  _overlap(hessian, spectrum, common), "mean squared cosine of principal angles")
-        )  # fmt: skip
+def gauss_newton_part(rounds: Rounds) -> Part:
+    """Return the trace of the Gauss-Newton matrix and how few directions hold it."""
+    found = list(_finest(rounds, "trace", "share10", "share50", "rank50"))
+    look = next((entry for entry in reversed(rounds.looks) if entry.gauss_newton), None)
+    charts, tables, arrays = [], {}, {}
+    if look is not None and look.gauss_newton is not None:
+        spectrum = look.gauss_newton.spectrum
+        largest = eigenpair("gauss_newton.largest", "Largest eigenvalue of the Gauss-Newton matrix",
+                            spectrum, 0)  # fmt: skip
+        found.append(replace(largest, samples=look.samples))
+        shown = {"Gauss-Newton": spectrum}
+        hessian = look.spectra.get("hessian")
+        if hessian is not None:
+            shown["Hessian"] = hessian
+            if min(_columns(spectrum), _columns(hessian)) >= FEW:
+                overlap = exact(
+                    "gauss_newton.alignment",
+                    f"Overlap of the {FEW} sharpest directions with the Hessian's",
+                    _overlap(hessian, spectrum, FEW), "mean squared cosine of principal angles",
+                )  # fmt: skip
+                found.append(replace(overlap, samples=look.samples))
+        charts = [spectrum_chart("spectrum", "Leading eigenvalues", shown)]
+        tables = {"Leading eigenvalues of the Gauss-Newton matrix": pairs_table(spectrum)}
+        arrays = {"eigenvalues": as_array(spectrum.eigenvalues),
+                  "residuals": as_array(spectrum.residuals)}  # fmt: skip
     return Part(
-        "gauss_newton", "Gauss-Newton matrix", "Curvature", tuple(quantities),
-        charts=(spectrum_chart("spectrum", "Leading eigenvalues", shown),),
-        arrays={"eigenvalues": as_array(spectrum.eigenvalues),
-                "residuals": as_array(spectrum.residuals)},
-        tables={"Leading eigenvalues of the Gauss-Newton matrix": pairs_table(spectrum)},
-        shortened=shortened(spectrum, notebook.k),
+        "gauss_newton", "Gauss-Newton matrix", "Curvature", tuple(found), (), tuple(charts), tables,
+        arrays, shortened=_missing(rounds, "trace", "shares"),
+    )  # fmt: skip
+
+
+def spectrum_part(subject: Subject, notebook: Notebook, products: int) -> Part:
+    """Measure all leading eigenpairs of the Hessian that were asked for."""
+    number = min(notebook.k, subject.dimension, notebook.most_pairs(subject.hessian))
+    found = eigsh(subject.hessian, number, tol=1e-3, seed=notebook.seed,
+                  max_matvecs=max(products, number + 2),
+                  memory=notebook.solver_memory)  # fmt: skip
+    late = int((found.residuals > 1e-3 * found.eigenvalues.abs().clamp(
+        min=0.1 * float(found.eigenvalues.abs().max()))).sum())  # fmt: skip
+    notes = []
+    if number < notebook.k:
+        notes.append(f"The memory has room for {number} of {notebook.k} eigenpairs.")
+    if late:
+        notes.append(f"{late} of {number} eigenpairs have residuals above a thousandth.")
+    elif not bool(found.converged.all()):
+        notes.append("That no further copy of a repeated eigenvalue exists was not shown.")
+    return Part(
+        "spectrum", "Leading eigenvalues of the Hessian", "Curvature",
+        charts=(spectrum_chart("hessian-all", f"{number} leading Hessian eigenvalues",
+                               {"H": found}),),
+        arrays={"eigenvalues": as_array(found.eigenvalues),
+                "residuals": as_array(found.residuals)},
+        tables={f"The {number} leading eigenvalues of the Hessian": pairs_table(found)},
+        shortened=tuple(notes),
     )  # fmt: skip
 
 
 def trace_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Estimate the trace of the Hessian."""
     whole = trace(
-        subject.hessian, precision=0.02, seed=notebook.seed, max_matvecs=max(products, 16),
+        subject.hessian, precision=0.02, seed=notebook.seed, max_matvecs=120,
         memory=notebook.solver_memory,
     )  # fmt: skip
     quantity = from_estimate("hessian.trace", "Trace of the Hessian", whole, how_traced(whole))
@@ -156,15 +185,38 @@ def density_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     )  # fmt: skip
 
 
-def _sampling_error(subject: Subject, spectrum: Spectrum, seed: int) -> float | None:
-    """Return the standard error of vᵀHv over disjoint groups of samples, v the top eigenvector."""
-    assert spectrum.eigenvectors is not None
-    v = spectrum.eigenvectors[:, 0]
-    try:
-        values = np.array([float(v @ (g.hessian @ v)) for g in subject.groups(_GROUPS, seed)])
-    except OutOfTimeError:
-        return None
-    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) else None
+def _finest(rounds: Rounds, *keys: str) -> tuple[Quantity, ...]:
+    """Return each statistic on the most samples it is known on, under the inspection's names."""
+    found = []
+    for key in keys:
+        look = rounds.finest(key)
+        if look is not None and key in look.statistics:
+            found.append(replace(look.statistics[key], key=_KEYS[key]))
+    return tuple(found)
+
+
+def _missing(rounds: Rounds, *tasks: str) -> tuple[str, ...]:
+    """Say which looks at more samples did not fit, and the time they need."""
+    absent = [rounds.absent] if rounds.absent is not None else []
+    return tuple(
+        f"On {look.samples:,} samples this needs about {look.missing[task]:.0f} s more."
+        for task in tasks
+        for look in (*rounds.looks, *absent)
+        if task in look.missing
+    )
+
+
+def _read_ends(found: tuple[Quantity, ...]) -> tuple[str, ...]:
+    by_key = {quantity.key: quantity for quantity in found}
+    smallest, ratio = by_key.get("hessian.smallest"), by_key.get("hessian.negativity")
+    if smallest is None or ratio is None:
+        return ()
+    if smallest.value + smallest.error < 0:
+        return (
+            f"There are directions of negative curvature, the lowest {smallest.value:.3g}, "
+            f"{abs(ratio.value):.1%} of the sharpest.",
+        )
+    return ("No direction of negative curvature was found.",)
 
 
 def _columns(spectrum: Spectrum) -> int:

@@ -24,7 +24,7 @@ def outputs_at(
         subject: What is inspected.
         weights: Named tensors or coordinates (P,); the model's own when None.
     """
-    risk = subject.hessian.risk
+    risk = subject.risk
     risk = risk if weights is None else risk.at(weights)
     with torch.no_grad():
         for _, batch in risk.source.chunks(_ROWS):
@@ -35,7 +35,7 @@ def outputs_at(
 
 def loss_at(subject: Subject, weights: torch.Tensor) -> float:
     """Return the loss at coordinates (P,)."""
-    risk = subject.hessian.risk
+    risk = subject.risk
     assert risk.loss is not None
     subject.clock.check()
     with subject.processes.together("an evaluation of the loss"):
@@ -64,7 +64,7 @@ def scores_at(
 
     With several processes the samples are ordered by rank, and every rank gets all of them.
     """
-    risk = subject.hessian.risk
+    risk = subject.risk
     assert risk.loss is not None
     labelled = is_classification(subject)
     subject.clock.check()

@@ -11,8 +11,10 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
+from hyperribbon.inspection.answers import Answer, answers
 from hyperribbon.inspection.planning import InspectionPlan
 from hyperribbon.inspection.quantities import Part, Quantity
 
@@ -48,6 +50,9 @@ class Inspection:
         where: Which samples the numbers refer to.
         environment: Versions, cores and seed.
         config: The request in plain values.
+        statistics: Numbers at fixed samples and directions, by name and samples: "sharpness@64".
+            Two inspections with the same model, data and seed agree where both have one.
+        missing: Seconds that groups of them need which did not fit: "ends@512".
     """
 
     title: str
@@ -57,6 +62,8 @@ class Inspection:
     where: str
     environment: Mapping[str, Any]
     config: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Quantity] = field(default_factory=dict)
+    missing: Mapping[str, float] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Quantity]:
         """Iterate over every number."""
@@ -75,9 +82,30 @@ class Inspection:
         """Whether no step failed or was interrupted."""
         return not any(outcome.status in ("failed", "interrupted") for outcome in self.outcomes)
 
+    def answers(self) -> list[Answer]:
+        """Return at most six answers: a number, what it means, what is usual, what to do."""
+        numbers = {quantity.key: quantity for quantity in self}
+        return answers(numbers, str(self.config.get("kind", "")), self.config)
+
     def reading(self) -> list[str]:
-        """Return what was found in plain sentences."""
-        return [sentence for part in self.parts.values() for sentence in part.readings]
+        """Return what was found in plain sentences, the answers first."""
+        first = [answer.text for answer in self.answers()]
+        return first + [sentence for part in self.parts.values() for sentence in part.readings]
+
+    def headlines(self) -> pd.DataFrame:
+        """Return the statistics at fixed samples and directions, one a row, and what is absent.
+
+        Inspections of one model, data and seed agree wherever both have a value.
+        """
+        rows = [
+            {"statistic": name, "value": q.value, "error": q.error, "needs seconds": float("nan")}
+            for name, q in self.statistics.items()
+        ]
+        rows += [
+            {"statistic": name, "value": float("nan"), "error": float("nan"), "needs seconds": need}
+            for name, need in self.missing.items()
+        ]
+        return pd.DataFrame(rows, columns=["statistic", "value", "error", "needs seconds"])
 
     def table(self) -> pd.DataFrame:
         """Return every number, one a row, with how it was obtained and how certain it is."""
@@ -87,17 +115,42 @@ class Inspection:
                 for name, part in self.parts.items()
                 for quantity in part.quantities
             ],
-            columns=["part", "key", "name", "value", "error", "method", "certainty"],
+            columns=["part", "key", "name", "value", "error", "samples", "method", "certainty"],
         )
 
-    def summary(self, console: Console | None = None) -> None:
-        """Print the numbers and the plain-language reading.
+    def summary(self, console: Console | None = None, *, numbers: bool = False) -> None:
+        """Print the answers: numbers with their uncertainty, meaning, what is usual, what to do.
 
         Args:
             console: Where; the standard output by default.
+            numbers: Whether the table of all numbers follows; `.table()` has it too.
         """
         console = console or Console()
-        table = Table(title=f"{escape(self.title)} · {self.where}", title_justify="left")
+        console.print(f"[bold]{escape(self.title)}[/] · {escape(self.where)}", highlight=False)
+        for answer in self.answers():
+            beside = " ".join(filter(None, (answer.meaning, answer.usual, answer.advice)))
+            line = f"• [bold]{escape(answer.finding)}[/] {escape(beside)}"
+            console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
+        if numbers:
+            console.print(self._numbers())
+        unfinished = [o for o in self.outcomes if o.status != "done" or o.reason]
+        for outcome in unfinished:
+            reason = f", {escape(outcome.reason)}" if outcome.reason else ""
+            console.print(
+                f"  [dim]{escape(outcome.step)}: {outcome.status}{reason}[/]", highlight=False
+            )
+        for name, seconds in self.missing.items():
+            console.print(f"  [dim]{escape(name)}: absent, needs about {seconds:.0f} s[/]",
+                          highlight=False)  # fmt: skip
+        if not numbers:
+            count = sum(1 for _ in self)
+            console.print(
+                f"  [dim]{count} numbers: .table(); pictures and explanations: .report(path)[/]",
+                highlight=False,
+            )
+
+    def _numbers(self) -> Table:
+        table = Table(title="All numbers", title_justify="left")
         for column, style in (("", "bold"), ("value", ""), ("how", "dim"), ("how certain", "dim")):
             table.add_column(column, style=style, justify="right" if column == "value" else "left")
         for part in self.parts.values():
@@ -107,16 +160,7 @@ class Inspection:
             for quantity in part.quantities:
                 cells = (quantity.name, quantity.text(), quantity.method, quantity.certainty)
                 table.add_row(*(escape(cell) for cell in cells))
-        console.print(table)
-        for sentence in self.reading():
-            console.print(f" • {escape(sentence)}", highlight=False)
-        for outcome in self.outcomes:
-            if outcome.status != "done" or outcome.reason:
-                console.print(
-                    f"   [dim]{outcome.step}: {outcome.status}"
-                    f"{', ' if outcome.reason else ''}{escape(outcome.reason)}[/]",
-                    highlight=False,
-                )
+        return table
 
     def save(self, folder: str | Path) -> Path:
         """Write everything into a folder: tables as CSV, figures as SVG, arrays, the reading.

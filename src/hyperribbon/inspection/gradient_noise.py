@@ -8,6 +8,7 @@ from hyperribbon.core.results import Spectrum
 from hyperribbon.inspection.matrices import how_traced, measure_matrix, shortened
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, exact, from_estimate
+from hyperribbon.inspection.sampling import standard_error
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.noise import detailed_balance_defect, proportionality
 from hyperribbon.plots import Chart, Curve
@@ -15,13 +16,14 @@ from hyperribbon.spectra import alignment
 
 __all__ = ["noise_part"]
 
-_COMPARED = 20
+_COMPARED = 10
+"""Directions that statistics speak of, whatever the budget."""
 
 
 def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Measure the covariance of single-sample gradients and lay it beside the Hessian."""
     covariance = subject.covariance
-    found = measure_matrix(covariance, min(notebook.k, 30), notebook, products)
+    found = measure_matrix(covariance, min(notebook.k, _COMPARED), notebook)
     spectrum, whole, k = found.spectrum, found.trace, len(found.spectrum)
     spectrum = notebook.keep("noise", spectrum)
     square = float(subject.gradient.double() @ subject.gradient.double())
@@ -31,14 +33,14 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         from_estimate("noise.trace", "Trace of the gradient covariance", whole, how),
         exact("noise.gradient", "Norm of the mean gradient", square**0.5, "one pass"),
         Quantity("noise.scale", "Noise scale tr C / ‖∇L‖²", scale,
-                 whole.stderr / square if square > 0 else float("nan"),
-                 "trace over squared gradient",
-                 "exact on the data used; grows without bound towards a minimum"),
+                 _scale_error(scale, subject, notebook.seed), "trace over squared gradient",
+                 "standard error over samples; grows without bound towards a minimum",
+                 subject.samples),
         exact("noise.share", f"Share of the noise in {k} directions",
               float(spectrum.eigenvalues.double().sum()) / whole.value if whole.value else 0.0,
               f"{spectrum.method}, {spectrum.matvecs} products"),
     ]  # fmt: skip
-    readings = [_read_scale(scale, notebook.batch_size)]
+    readings = []
     charts = []
     values = spectrum.eigenvalues.double().cpu().numpy()
     marks = [Curve(np.arange(1, k + 1), np.maximum(values, 1e-300), "gradient noise", "both")]
@@ -63,7 +65,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         arrays={"eigenvalues": values},
         notes=("Detailed balance and alignment speak of the subspace of the leading Hessian "
                "eigenvectors.",),
-        shortened=shortened(spectrum, min(notebook.k, 30)),
+        shortened=shortened(spectrum),
     )  # fmt: skip
 
 
@@ -123,14 +125,14 @@ def _scatter(curvature: np.ndarray, noise: np.ndarray) -> Chart:
     )  # fmt: skip
 
 
-def _read_scale(scale: float, batch_size: int | None) -> str:
-    if not np.isfinite(scale):
-        return "The mean gradient is zero: all that moves the weights is noise."
-    text = f"A minibatch of about {scale:,.0f} samples would have as much noise as signal"
-    if batch_size is None:
-        return text + "."
-    if 0.5 < batch_size / scale < 2:
-        side = "both are alike"
-    else:
-        side = "noise dominates its steps" if batch_size < scale else "the mean gradient dominates"
-    return f"{text}; with {batch_size} samples {side}."
+def _scale_error(scale: float, subject: Subject, seed: int) -> float:
+    """Return the standard error of tr C / ‖∇L‖² that comes from the mean gradient's.
+
+    With g groups the mean of ⟨∇L_i, ∇L⟩ is ‖∇L‖², and its relative error is that of the scale.
+    """
+    gradient = subject.gradient
+    square = float(gradient.double() @ gradient.double())
+    if not square > 0:
+        return float("nan")
+    spread = standard_error(subject, lambda group: float(gradient @ group.gradient), seed)
+    return float("nan") if spread is None else 2 * scale * spread / square

@@ -6,6 +6,7 @@ import torch
 
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.inspection.evaluating import is_classification
+from hyperribbon.inspection.looks import MANY
 from hyperribbon.inspection.matrices import (
     matrix_quantities,
     measure_matrix,
@@ -50,7 +51,7 @@ def fisher_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     else:
         likelihood = "categorical" if is_classification(subject) else "gaussian"
         fisher = subject.fisher(likelihood)
-        found = measure_matrix(fisher, notebook.k, notebook, products)
+        found = measure_matrix(fisher, min(notebook.k, MANY), notebook)
         notes = (
             f"Fisher information of {_MODELS[likelihood]}; the Gauss-Newton matrix of this loss "
             "is another matrix.",
@@ -65,7 +66,7 @@ def fisher_part(subject: Subject, notebook: Notebook, products: int) -> Part:
                 "residuals": as_array(found.spectrum.residuals)},
         tables={"Leading eigenvalues of the Fisher information": pairs_table(found.spectrum)}
         if own else {},
-        notes=notes, shortened=shortened(found.spectrum, notebook.k) if own else (),
+        notes=notes, shortened=shortened(found.spectrum) if own else (),
     )  # fmt: skip
 
 

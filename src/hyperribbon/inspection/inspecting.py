@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,21 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader
 
+from hyperribbon.core.boundary import checked, count, names
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.processes import Processes, ProcessGroupError
 from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.inspection.answers import kind_of
 from hyperribbon.inspection.clock import Clock, OutOfTimeError
+from hyperribbon.inspection.curvature import found_parts
 from hyperribbon.inspection.findings import Inspection, Outcome
+from hyperribbon.inspection.layers import traces_part
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.planning import Budget, InspectionPlan, PlannedStep, make_plan
+from hyperribbon.inspection.rounds import Rounds
 from hyperribbon.inspection.steps import STEPS
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
@@ -31,16 +37,23 @@ from hyperribbon.operators.risk.calling import Forward
 
 __all__ = ["inspect"]
 
-_USABLE = 0.85
-"""Share of the budget after which no step begins at length: estimates of time are rough."""
-_SLOWEST = 3.0
-"""Largest factor by which a slow step makes the later ones spend less."""
+_FIRST = 0.9
+"""Share of the budget that the first look may take; of a large network it is all there is."""
+_ROUNDS = 0.5
+"""Share of the budget after which no look at more samples begins before the other steps."""
+_CLOSER = 0.75
+"""Share of it after which none begins before the steps that tell least for their cost."""
+_USABLE = 0.95
+"""Share of the budget after which nothing begins: estimates of time are rough."""
+_HARD = 4.0
+"""Factor by which a step may exceed its expected time before it is given up."""
+_GENEROUS = 0.25
+"""Share of the time left that every step may take, however little was expected of it."""
 _PATIENCE = 1.5
 """Factor by which a step may exceed its expected time before it settles for what it has."""
-_TELLING = 20
-"""Products from which on the time of a step tells how fast the machine is."""
 
 
+@checked(batch_size=count, params=names)
 def inspect(
     model: nn.Module,
     loss: Any,
@@ -60,10 +73,13 @@ def inspect(
 ) -> Inspection:
     """Measure the geometry of a network: curvature, noise, landscape, sub-networks, trajectory.
 
-    It first times one Hessian product, decides what fits in the budget and says so; then it
-    measures, the most telling things first. When the time is up, the step under way ends before its
-    next product and what is done is kept; so it is after Ctrl-C. The model is copied and measured
-    in evaluation mode; your own is not touched.
+    It looks at 8 samples first, which gives the loss, the sharpness, the trace and the layers, then
+    at 64, 512, 4,096 and all of them while time is left; the samples are the same in every call
+    with that seed and data, and so are the numbers: a slow machine has fewer of them, not others.
+    Then it decides what else fits in the budget, says so, and measures the most telling things
+    first. When the time is up, the step under way ends before its next product and what is done is
+    kept; so it is after Ctrl-C. What fails is a line of the result. The model is copied and
+    measured in evaluation mode; your own is not touched.
 
     Args:
         model: Any module.
@@ -92,8 +108,7 @@ def inspect(
         What was found: `.summary()`, `.table()`, `.report(path)`, `.save(folder)`.
 
     Raises:
-        ArgumentError: The model, the loss and the data do not belong together, or nothing fits in
-            the budget.
+        ArgumentError: The model, the loss and the data do not belong together.
     """
     began = time.monotonic()
     processes = Processes.of(process_group)
@@ -115,25 +130,94 @@ def inspect(
         memory=budget.bytes,
     )
     subject.clock = notebook.clock = Clock(began + budget.seconds, processes)
-    plan, subject = make_plan(STEPS, subject, notebook, budget)
     title = type(model).__name__
-    _show_plan(console, plan, title)
-    outcomes = _run(plan, subject, notebook, began + _USABLE * budget.seconds, console)
+    rounds, interrupted = Rounds(subject, notebook), False
+    rounds.first(_FIRST * budget.seconds)
+    try:
+        rounds.go_on(began + _ROUNDS * budget.seconds)
+    except KeyboardInterrupt:
+        interrupted = True
+    _take_over(rounds, notebook)
+    outcomes: list[Outcome] = []
+    if rounds.refusal:
+        plan = InspectionPlan((), rounds.looks[0].samples, 0.0, budget)
+    else:
+        left = processes.choose(0.0 if interrupted else max(notebook.clock.left, 0.0))
+        plan, look = make_plan(STEPS, rounds.looks, notebook, budget, left)
+        _show_plan(console, plan, title)
+        deadline = began + _USABLE * budget.seconds
+
+        def look_closer() -> None:
+            rounds.go_on(began + _CLOSER * budget.seconds)
+
+        outcomes = _run(plan, look.subject, notebook, deadline, console, look_closer,
+                        interrupted=interrupted)  # fmt: skip
+        interrupted = interrupted or any(o.status == "interrupted" for o in outcomes)
+    if not interrupted:
+        with suppress(KeyboardInterrupt):
+            rounds.go_on(began + _USABLE * budget.seconds)
+    parts = [*found_parts(rounds), *filter(None, [traces_part(rounds)])]
+    parts += [part for name, part in notebook.parts.items()]
     config = {
-        "model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": subject.samples,
-        "parameters": subject.dimension, "seconds": budget.seconds, "memory": budget.memory,
+        "model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": plan.samples,
+        "parameters": sum(p.numel() for p in subject.model.parameters()),
+        "seconds": budget.seconds, "memory": budget.memory,
         "optimizer": "" if notebook.rule is None else notebook.rule.text,
+        "batch_size": notebook.batch_size, "kind": kind_of(subject.model),
     }  # fmt: skip
     return Inspection(
-        title, plan, dict(notebook.parts), tuple(outcomes), subject.where(),
-        describe_environment(seed), config,
+        title, plan, {part.name: part for part in parts}, (*rounds.outcomes.values(), *outcomes),
+        _where(subject, plan.samples), describe_environment(seed), config,
+        statistics=rounds.statistics(), missing=_missing(rounds),
     )  # fmt: skip
 
 
+def _take_over(rounds: Rounds, notebook: Notebook) -> None:
+    """Give the steps what the rounds have found, from the most samples."""
+    for kind in ("hessian",):
+        look = rounds.finest(kind)
+        if look is not None:
+            notebook.keep(kind, look.spectra[kind])
+    for look in rounds.looks:
+        notebook.layer_traces = look.layer_traces or notebook.layer_traces
+        notebook.sharpness = look.statistics.get("sharpness", notebook.sharpness)
+        if look.gauss_newton is not None:
+            notebook.matrices["gauss_newton"] = look.gauss_newton
+            notebook.keep("gauss_newton", look.gauss_newton.spectrum)
+
+
+def _missing(rounds: Rounds) -> dict[str, float]:
+    """Return the seconds that tasks need which did not fit, by name and samples."""
+    absent = [] if rounds.absent is None else [rounds.absent]
+    return {
+        f"{task}@{look.samples}": seconds
+        for look in (*rounds.looks, *absent)
+        for task, seconds in look.missing.items()
+    }
+
+
+def _where(subject: Subject, samples: int) -> str:
+    """Return which samples numbers refer to."""
+    if subject.total is not None and samples >= subject.total:
+        return f"all {samples:,} samples"
+    total = "a stream" if subject.total is None else f"{subject.total:,}"
+    return f"{samples:,} samples drawn from {total}"
+
+
 def _run(
-    plan: InspectionPlan, subject: Subject, notebook: Notebook, deadline: float, console: Console
+    plan: InspectionPlan,
+    subject: Subject,
+    notebook: Notebook,
+    deadline: float,
+    console: Console,
+    look_closer: Callable[[], None],
+    *,
+    interrupted: bool = False,
 ) -> list[Outcome]:
-    """Run the steps that fit, then those that did not if time is left after all."""
+    """Run the steps that fit, then those that did not if time is left after all.
+
+    Before the first of the steps that tell least for their cost, looks at more samples go on.
+    """
     waiting = [planned for planned in plan.steps if not planned.reason]
     postponed = [planned for planned in plan.steps if planned.is_postponed]
     outcomes = [
@@ -141,12 +225,15 @@ def _run(
         for planned in plan.steps
         if planned.reason and not planned.is_postponed
     ]
+    if interrupted:
+        unfinished = [*waiting, *postponed]
+        return outcomes + [Outcome(p.step.title, "interrupted", 0.0) for p in unfinished]
     with Progress(
         TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
         transient=True, disable=not console.is_terminal,
     ) as progress:  # fmt: skip
         task = progress.add_task("", total=len(waiting) + len(postponed))
-        pace, is_second_round = 1.0, False
+        is_second_round = looked = False
         while waiting or (postponed and not is_second_round):
             if not waiting:
                 waiting, postponed, is_second_round = postponed, [], True
@@ -154,7 +241,7 @@ def _run(
             planned = waiting[0]
             title = planned.step.title
             progress.update(task, description=title)
-            products = _allowance(waiting, pace * plan.seconds_per_product, deadline)
+            products = _allowance(waiting, plan.seconds_per_product, deadline)
             products = subject.processes.choose(products)
             if products < planned.step.least:
                 postponed.append(planned)
@@ -162,9 +249,14 @@ def _run(
                 continue
             began = time.monotonic()
             expected = products * plan.seconds_per_product
-            notebook.clock.give(_PATIENCE * pace * expected)
+            room = max(_HARD * expected, _GENEROUS * (deadline - began))
             try:
-                part = planned.step.run(subject, notebook, products)
+                if planned.step.is_late and not looked:
+                    looked = True
+                    look_closer()
+                with notebook.clock.at_most(room):
+                    notebook.clock.give(_PATIENCE * expected)
+                    part = planned.step.run(subject, notebook, products)
             except KeyboardInterrupt:
                 unfinished = waiting + postponed
                 outcomes += [Outcome(p.step.title, "interrupted", 0.0) for p in unfinished]
@@ -183,8 +275,6 @@ def _run(
                 notebook.parts[part.name] = part
                 took = time.monotonic() - began
                 outcomes.append(Outcome(title, "done", took, " ".join(part.shortened)))
-                if planned.step.is_steady and products >= _TELLING:
-                    pace = min(took / expected, _SLOWEST)
             waiting.pop(0)
             progress.advance(task)
     used_up = "the time of the budget is used up"

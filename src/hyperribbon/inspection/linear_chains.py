@@ -21,7 +21,7 @@ from hyperribbon.operators.risk.data import Source
 __all__ = ["FoundChain", "find_chain", "numeric_targets"]
 
 _MEMORY = 2**28
-_Calls = list[tuple[str, nn.Module, torch.Tensor, torch.Tensor]]
+_Calls = list[tuple[str, nn.Module, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _recording(model: nn.Module) -> Iterator[_Calls]:
         if next(module.parameters(recurse=False), None) is not None:
 
             def record(layer: nn.Module, given: Any, output: Any, name: str = name) -> None:
-                calls.append((name, layer, given[0], output))
+                calls.append((name, layer, given[0] if given else None, output))
 
             handles.append(module.register_forward_hook(record))
     try:
@@ -172,8 +172,9 @@ def _last_chain(calls: _Calls) -> _Calls:
     chain: _Calls = []
     for call in reversed(calls):
         name, layer, given, output = call
-        fits = not chain or output.shape == chain[0][2].shape
-        if not isinstance(layer, nn.Linear) or given.ndim != 2 or not fits:
+        if not isinstance(layer, nn.Linear) or given.ndim != 2:
+            break
+        if chain and output.shape != chain[0][2].shape:
             break
         if names.count(name) > 1:
             raise ArgumentError(

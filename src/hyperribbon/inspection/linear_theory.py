@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.linear_moments import Moments
 from hyperribbon.inspection.clock import Clock, TimedHessian, TimedProducts, TimedRisk
@@ -24,6 +25,7 @@ __all__ = ["compare_with_theory"]
 _PRESENT = 1e-12  # variance over the largest below which inputs have no direction
 
 
+@checked()
 def compare_with_theory(
     model: nn.Module,
     data: Any,

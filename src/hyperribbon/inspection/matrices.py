@@ -17,10 +17,13 @@ from hyperribbon.inspection.quantities import (
     from_estimate,
 )
 from hyperribbon.plots import Chart, Curve
-from hyperribbon.spectra import eigsh, trace
+from hyperribbon.spectra import effective_rank, eigsh, trace
+
+COUNTS = (10, 50)
+"""Directions that statistics speak of, whatever the budget."""
 
 __all__ = [
-    "affordable_pairs",
+    "COUNTS",
     "eigenpair",
     "how_traced",
     "matrix_quantities",
@@ -33,31 +36,20 @@ __all__ = [
 ]
 
 
-def affordable_pairs(k: int, products: int, dimension: int) -> int:
-    """Return how many eigenpairs a number of products pays for, at 3 products a pair."""
-    return max(1, min(k, (products - 12) // 3, dimension))
-
-
-def measure_matrix(operator: Any, k: int, notebook: Notebook, products: int) -> Measured:
+def measure_matrix(operator: Any, k: int, notebook: Notebook) -> Measured:
     """Return the leading eigenpairs and the trace of a positive semidefinite operator.
 
     Args:
         operator: The matrix.
-        k: Pairs wanted; fewer are measured when the products do not suffice.
-        notebook: The request; its clock bounds the time.
-        products: Products that may be spent.
+        k: Pairs wanted.
+        notebook: The request.
     """
-    dimension = operator.shape[0]
-    k = min(affordable_pairs(k, products, dimension), notebook.most_pairs(operator))
-    spectrum = eigsh(
-        operator, k, seed=notebook.seed, max_matvecs=max(products, k + 2),
-        max_seconds=notebook.clock.share_left, memory=notebook.solver_memory,
-    )  # fmt: skip
-    whole = trace(
-        operator, precision=0.02, seed=notebook.seed, max_matvecs=max(products // 2, 20),
-        memory=notebook.solver_memory,
-    )  # fmt: skip
-    return Measured(spectrum, whole, dimension)
+    k = min(k, operator.shape[0])
+    spectrum = eigsh(operator, k, tol=1e-3, seed=notebook.seed, max_matvecs=20 * k + 100,
+                     memory=notebook.solver_memory)  # fmt: skip
+    whole = trace(operator, precision=0.02, seed=notebook.seed, max_matvecs=200,
+                  memory=notebook.solver_memory)  # fmt: skip
+    return Measured(spectrum, whole, operator.shape[0])
 
 
 def how_traced(found: Estimate) -> str:
@@ -77,24 +69,28 @@ def matrix_quantities(key: str, name: str, found: Measured, how: str = "") -> li
         how: Where the numbers come from, when not from products with the matrix itself.
     """
     values, whole, shares = as_array(found.spectrum.eigenvalues), found.trace, found.shares
-    low, high = _rank_bounds(values, whole.value, found.dimension)
-    squares = float((values**2).sum())
     method = how_traced(whole)
     certainty = "exact trace, eigenvalues to their residuals"
-    return [
+    relative = whole.stderr / abs(whole.value) if whole.value else 0.0
+    quantities = [
         eigenpair(f"{key}.largest", f"Largest eigenvalue of the {name}", found.spectrum, 0, how),
         from_estimate(f"{key}.trace", f"Trace of the {name}", whole, how or method),
-        Quantity(f"{key}.trace_ratio", f"Share of its trace in {len(values)} directions",
-                 float(shares[-1]), whole.stderr / abs(whole.value) if whole.value else 0.0,
-                 "leading eigenvalues over trace",
-                 certainty if whole.exact else "standard error of the trace"),
-        Quantity(f"{key}.effective_rank", f"Effective rank of the {name}", low, 0.0,
-                 "exp of the entropy of eigenvalues over their sum",
-                 f"between {low:.4g} and {high:.4g}: the tail is not resolved"),
-        exact(f"{key}.participation", "Participation ratio (at least)",
-              whole.value**2 / (squares + max(whole.value - values.sum(), 0.0) * float(values[-1]))
-              if whole.value else 0.0, "(tr A)² / tr A²"),
-    ]  # fmt: skip
+    ]
+    for count in COUNTS:
+        if count <= len(values):
+            quantities.append(
+                Quantity(f"{key}.share{count}", f"Share of its trace in {count} directions",
+                         float(shares[count - 1]), float(shares[count - 1]) * relative,
+                         "leading eigenvalues over trace",
+                         certainty if whole.exact else "standard error of the trace")
+            )  # fmt: skip
+    if len(values) >= COUNTS[-1]:
+        rank = effective_rank(np.clip(values[: COUNTS[-1]], 0.0, None))
+        quantities.append(
+            exact(f"{key}.rank{COUNTS[-1]}", f"Effective rank of its first {COUNTS[-1]} directions",
+                  rank, "exp of the entropy of their eigenvalues")
+        )  # fmt: skip
+    return quantities
 
 
 def eigenpair(key: str, name: str, spectrum: Spectrum, index: int, how: str = "") -> Quantity:
@@ -120,16 +116,10 @@ def pairs_table(spectrum: Spectrum) -> pd.DataFrame:
     )
 
 
-def shortened(spectrum: Spectrum, wanted: int) -> tuple[str, ...]:
-    """Return the note that says what the budget cut short, if it did."""
-    notes = []
-    if len(spectrum) < wanted:
-        notes.append(f"{len(spectrum)} of {wanted} eigenpairs fit in the budget.")
+def shortened(spectrum: Spectrum) -> tuple[str, ...]:
+    """Return the note that says which eigenpairs have not settled, if any."""
     late = int((~spectrum.converged).sum())
-    if late:
-        share = "within the step's share of the budget"
-        notes.append(f"{late} of {len(spectrum)} eigenpairs did not converge {share}.")
-    return tuple(notes)
+    return (f"{late} of {len(spectrum)} eigenpairs did not settle.",) if late else ()
 
 
 def spectrum_chart(name: str, title: str, spectra: dict[str, Spectrum]) -> Chart:
@@ -157,25 +147,7 @@ def share_chart(shares: np.ndarray) -> Chart:
 
 
 def share_reading(shares: np.ndarray, matrix: str) -> str:
-    """Say how few directions hold most of the trace."""
-    for threshold in (0.8, 0.5):
-        enough = np.flatnonzero(shares >= threshold)
-        if len(enough):
-            number = int(enough[0]) + 1
-            noun = "direction holds" if number == 1 else "directions hold"
-            return f"{number} {noun} {shares[number - 1]:.0%} of the {matrix} trace."
-    k = len(shares)
+    """Say how much of the trace a fixed number of directions holds."""
+    k = min(COUNTS[0], len(shares))
     leading = "leading direction holds" if k == 1 else f"{k} leading directions hold"
-    return f"The {leading} {shares[-1]:.0%} of the {matrix} trace."
-
-
-def _rank_bounds(values: np.ndarray, total: float, dimension: int) -> tuple[float, float]:
-    """Return bounds of exp(entropy) of a spectrum whose tail is known by its sum alone."""
-    shares = np.clip(values, 1e-300, None) / total
-    known = -(shares * np.log(shares)).sum()
-    tail, rest = max(1 - shares.sum(), 0.0), dimension - len(values)
-    if tail < 1e-12 or rest == 0:
-        return float(np.exp(known)), float(np.exp(known))
-    low = known - tail * np.log(shares[-1])
-    high = known - tail * np.log(tail / rest)
-    return float(np.exp(min(low, high))), float(np.exp(high))
+    return f"The {leading} {shares[k - 1]:.0%} of the {matrix} trace."

@@ -11,7 +11,7 @@ import torch
 from hyperribbon.core.results import Spectrum
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection.clock import Clock
-from hyperribbon.inspection.quantities import Measured, Part
+from hyperribbon.inspection.quantities import Measured, Part, Quantity
 from hyperribbon.inspection.update_rules import UpdateRule
 
 __all__ = ["Notebook"]
@@ -35,6 +35,8 @@ class Notebook:
         memory: Bytes to stay below.
         spectra: Eigenpairs by operator: "hessian", "gauss_newton", "noise".
         matrices: Eigenpairs with the trace: "gauss_newton".
+        layer_traces: Gauss-Newton trace by layer.
+        sharpness: The largest eigenvalue of the Hessian, with its sampling error.
         parts: Finished parts by name.
     """
 
@@ -48,6 +50,8 @@ class Notebook:
     memory: float = 2**30
     spectra: dict[str, Spectrum] = field(default_factory=dict)
     matrices: dict[str, Measured] = field(default_factory=dict)
+    layer_traces: dict[str, float] = field(default_factory=dict)
+    sharpness: Quantity | None = None
     parts: dict[str, Part] = field(default_factory=dict)
 
     @property

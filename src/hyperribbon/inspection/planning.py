@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
-import torch
 
-from hyperribbon.core.checks import ArgumentError, check_positive
-from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.checks import check_positive
 from hyperribbon.core.memory import free_memory
+from hyperribbon.core.processes import ProcessGroupError
+from hyperribbon.inspection.looks import Look
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part
 from hyperribbon.inspection.subject import Subject
 
 __all__ = ["Budget", "InspectionPlan", "PlannedStep", "Step", "make_plan"]
 
-_PROBE = 256
-"""Samples on which a product is timed; fewer when it is slow."""
-_FEWEST = 512
-"""Samples below which detail is given up before samples are."""
-_VERY_FEWEST = 64
-"""Samples below which steps are left out."""
-_QUICK = 0.05
-"""Seconds below which a product is timed again on more samples."""
-_USABLE = 0.85
-"""Share of the budget that is planned; the rest is for what estimates miss."""
+_USABLE = 0.9
+"""Share of the time left that is planned; the rest is for what estimates miss."""
+_MOST = 4e9
+"""Bytes that are used when none are named: more would not be noticed, and other machines may have
+less, where other pieces of the data would round differently."""
+_ENOUGH = 512
+"""Samples beyond which every step must fit at its full length."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Budget:
         memory: Bytes that everything together stays below, besides the model and the data given:
             graphs, solvers, recorded weights and predictions. Where it does not suffice, fewer
             eigenpairs, records or samples are used, or a step says so. None for half of what is
-            free.
+            free, 4 GB at most.
     """
 
     seconds: float = 60.0
@@ -57,7 +53,7 @@ class Budget:
         )
         check_positive("budget.seconds", budget.seconds)
         if budget.memory is None:
-            return replace(budget, memory=0.5 * free_memory())
+            return replace(budget, memory=min(0.5 * free_memory(), _MOST))
         check_positive("budget.memory", budget.memory)
         return budget
 
@@ -78,7 +74,7 @@ class Step:
         wish: Hessian products it would like, given the subject and the notebook.
         least: Products below which it is not worth starting.
         is_fixed: Whether it cannot spend less than its wish.
-        is_steady: Whether its time is that of Hessian products, so that it tells the pace.
+        is_late: Whether looks at more samples come first: it tells least for what it costs.
         obstacle: Returns why it cannot be done, or "".
     """
 
@@ -88,7 +84,7 @@ class Step:
     wish: Callable[[Subject, Notebook], float]
     least: int = 1
     is_fixed: bool = False
-    is_steady: bool = False
+    is_late: bool = False
     obstacle: Callable[[Subject, Notebook], str] = lambda subject, notebook: ""
 
 
@@ -150,72 +146,76 @@ class InspectionPlan:
 
 
 def make_plan(
-    steps: Sequence[Step], subject: Subject, notebook: Notebook, budget: Budget
-) -> tuple[InspectionPlan, Subject]:
-    """Time one product, then decide on samples and products for each step.
+    steps: Sequence[Step], looks: Sequence[Look], notebook: Notebook, budget: Budget, left: float
+) -> tuple[InspectionPlan, Look]:
+    """Decide on samples and products for each step.
 
-    All samples are used if everything fits in the budget. Otherwise their number is lowered to
-    512, then every step spends less, then samples go down to no less than 64, then the last steps
-    are left out, unless the others turn out to leave time for them.
+    As many samples are used as looks had, where every step fits at its full length; else up to 512
+    on which all fit in a shortened form; else the fewest. Then every step spends less, then the
+    last ones are left out, unless the others turn out to leave time for them. A step that cannot
+    be planned is left out and says why.
 
     Args:
         steps: Everything that could be done, the most telling first.
-        subject: What is inspected, on all samples.
+        looks: The model on growing numbers of samples, with the time of a product.
         notebook: The request.
-        budget: What it may take.
+        budget: What the inspection may take.
+        left: Seconds that are left of it.
 
     Returns:
-        The plan, and the subject on the samples it decided on.
-
-    Raises:
-        ArgumentError: Not even one step fits.
+        The plan, and the look whose samples it decided on.
     """
-    total = subject.total
-    slowest = subject.processes.largest
-    probe = subject.with_samples(min(total or _PROBE, _VERY_FEWEST), notebook.seed)
-    product = slowest(_time_product(probe))
-    if product < _QUICK and (total is None or total > probe.samples):
-        probe = subject.with_samples(min(total or _PROBE, _PROBE), notebook.seed)
-        product = slowest(_time_product(probe))
-    per_sample = product / probe.samples
-    fixed = slowest(_time_column(probe)) * (min(notebook.k, probe.dimension) + 20)
-    reasons = [step.obstacle(probe, notebook) for step in steps]
-    wishes = [step.wish(probe, notebook) for step in steps]
+    usable = _USABLE * left
+    timed = [look for look in looks if look.product] or [looks[0]]
+    reasons, wishes = _requests(steps, timed[0].subject, notebook)
     wanted = sum(wish for wish, reason in zip(wishes, reasons, strict=True) if not reason)
-    fixed_wishes = sum(
-        wish
-        for step, wish, reason in zip(steps, wishes, reasons, strict=True)
-        if step.is_fixed and not reason
-    )
-    usable = _USABLE * budget.seconds
-    affordable = int(max(usable / wanted - fixed, 0.0) / per_sample) if wanted else 0
-    most = total if total is not None else max(_FEWEST, 4096)
     least = sum(
         wish if step.is_fixed else min(wish, step.least)
         for step, wish, reason in zip(steps, wishes, reasons, strict=True)
         if not reason
     )
-    bearable = int(max(usable / least - fixed, 0.0) / per_sample) if least else most
-    samples = min(most, max(affordable, min(_FEWEST, max(bearable, _VERY_FEWEST))))
-    per_product = per_sample * samples + fixed
-    free = max(usable / per_product - fixed_wishes, 0.0)
-    scale = min(1.0, free / (wanted - fixed_wishes)) if wanted > fixed_wishes else 1.0
+    bearable = [
+        look
+        for look in timed
+        if wanted * look.product <= usable
+        or (look.samples <= _ENOUGH and least * look.product <= usable)
+    ]
+    look = bearable[-1] if bearable else timed[0]
+    fixed = sum(
+        wish
+        for step, wish, reason in zip(steps, wishes, reasons, strict=True)
+        if step.is_fixed and not reason
+    )
+    product = max(look.product, 1e-6)
+    free = max(usable / product - fixed, 0.0)
+    scale = min(1.0, free / (wanted - fixed)) if wanted > fixed else 1.0
     planned = []
     for step, wish, reason in zip(steps, wishes, reasons, strict=True):
-        products = max(1, int(wish if step.is_fixed else wish * scale))
-        if not reason and products < step.least:
-            products = step.least
-        seconds = products * per_product
-        planned.append(PlannedStep(step, max(products, int(wish)), products, seconds, reason))
-    planned = _leave_out(planned, budget.seconds)
-    if all(entry.reason for entry in planned):
-        raise ArgumentError(
-            "budget", budget.seconds,
-            f"one Hessian product on {samples} samples takes {per_product:.2g} s, so nothing fits",
-            "Give more seconds, fewer samples, or fewer parameters with params=.",
-        )  # fmt: skip
-    chosen = subject if samples == total else subject.with_samples(samples, notebook.seed)
-    return InspectionPlan(tuple(planned), samples, per_product, budget), chosen
+        products = max(1, int(wish if step.is_fixed else max(wish * scale, step.least)))
+        planned.append(
+            PlannedStep(step, max(products, int(wish)), products, products * product, reason)
+        )
+    planned = _leave_out(planned, left)
+    return InspectionPlan(tuple(planned), look.samples, product, budget), look
+
+
+def _requests(
+    steps: Sequence[Step], subject: Subject, notebook: Notebook
+) -> tuple[list[str], list[float]]:
+    """Return why steps cannot be done, and the products they wish; a failure is a reason."""
+    reasons, wishes = [], []
+    for step in steps:
+        reason, wish = "", 1.0
+        try:
+            reason = step.obstacle(subject, notebook)
+            wish = float(step.wish(subject, notebook))
+        except ProcessGroupError:
+            raise
+        except Exception as error:  # whatever a person's model raises
+            reason = f"it could not be planned: {str(error) or repr(error)}"
+        reasons.append(reason)
+        wishes.append(wish)
+    return reasons, wishes
 
 
 def _leave_out(planned: list[PlannedStep], seconds: float) -> list[PlannedStep]:
@@ -225,35 +225,6 @@ def _leave_out(planned: list[PlannedStep], seconds: float) -> list[PlannedStep]:
         if running <= seconds:
             break
         if not planned[index].reason:
-            reason = f"it would take {planned[index].seconds:.0f} s more than the budget leaves"
+            reason = f"it needs about {planned[index].seconds:.0f} s"
             planned[index] = replace(planned[index], reason=reason, is_postponed=True)
     return planned
-
-
-def _time_product(probe: Subject) -> float:
-    """Return the seconds of one Hessian product."""
-    generator = torch_generator(0, "timing")
-    vector = torch.randn(
-        probe.dimension, generator=generator, dtype=probe.hessian.dtype, device="cpu"
-    )
-    vector = vector.to(probe.hessian.device)
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        float((probe.hessian @ vector)[0])
-        times.append(time.perf_counter() - began)
-        if len(times) == 2 and times[1] > _QUICK:
-            break
-    return min(times[1:])
-
-
-def _time_column(probe: Subject, columns: int = 16) -> float:
-    """Return the seconds to make a vector orthogonal, twice, to one column of a basis."""
-    basis = torch.ones(columns, probe.dimension, dtype=probe.hessian.dtype, device="cpu")
-    basis = basis.to(probe.hessian.device)
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        float((basis.T @ (basis @ basis[0]))[0])
-        times.append(time.perf_counter() - began)
-    return min(times) / columns

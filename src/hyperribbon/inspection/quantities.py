@@ -27,6 +27,7 @@ class Quantity:
         error: Bound or standard error of it; 0 when exact, NaN when unknown.
         method: How it was obtained.
         certainty: What the error is, in words.
+        samples: How many it is of, where not of those the inspection speaks of; else 0.
     """
 
     key: str
@@ -35,6 +36,7 @@ class Quantity:
     error: float
     method: str
     certainty: str
+    samples: int = 0
 
     def text(self) -> str:
         """Return the number with its error.

@@ -9,9 +9,11 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.core.results import Spectrum
 from hyperribbon.core.tensors import tensor_of
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, exact
+from hyperribbon.inspection.sampling import standard_error
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import UpdateRule
 from hyperribbon.spectra import eigsh
@@ -31,24 +33,28 @@ def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     assert rule is not None
     hessian = subject.hessian
     rate = None if isinstance(rule.rates, Mapping) else rule.rates
-    if rate is not None and "hessian" in notebook.spectra:
-        spectrum = notebook.spectra["hessian"]
-        top, residual = float(spectrum.eigenvalues[0]), float(spectrum.residuals[0])
-        value, error = rate * (top + _decay_of_all(rule)), rate * residual
+    sharpness = notebook.sharpness
+    if rate is not None and sharpness is not None:
+        value, error = rate * (sharpness.value + _decay_of_all(rule)), rate * sharpness.error
         method = "η times the largest eigenvalue of the Hessian and the weight decay"
+        samples, certainty = sharpness.samples, sharpness.certainty
     else:
         scaled = _Scaled(hessian, *_coordinates(rule, hessian.space))
-        spectrum = eigsh(scaled, 1, tol=1e-3, seed=notebook.seed, max_matvecs=max(products, 20),
+        spectrum = eigsh(scaled, 1, tol=1e-3, seed=notebook.seed, max_matvecs=200,
                          memory=notebook.solver_memory)  # fmt: skip
         value, error = float(spectrum.eigenvalues[0]), float(spectrum.residuals[0])
         method = f"largest eigenvalue of D½(H+W)D½, {spectrum.method}, {spectrum.matvecs} products"
+        samples, certainty = subject.samples, "residual of the eigenpair"
+        spread = _spread(subject, rule, spectrum, notebook.seed)
+        if spread is not None:
+            error, certainty = spread, "standard error over samples"
     ratio = value / rule.limit
     quantities = [
         exact("stability.limit", "Stability limit of the step", rule.limit, rule.text),
         Quantity("stability.sharpness", "Sharpness in units of the step", value, error, method,
-                 "residual of the eigenpair"),
+                 certainty, samples),
         Quantity("stability.ratio", "Sharpness over stability limit", ratio, error / rule.limit,
-                 method, "residual of the eigenpair; batch noise not included"),
+                 method, f"{certainty}; batch noise not included", samples),
     ]  # fmt: skip
     if rate is not None:
         quantities.insert(
@@ -62,18 +68,21 @@ def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         )
     return Part(
         "stability", "Sharpness against the stability limit", "Curvature",
-        tuple(quantities), (_read(ratio, rule),),
+        tuple(quantities),
         notes=("The limit is that of full-batch steps on a quadratic; gradient noise lowers it.",),
     )  # fmt: skip
 
 
-def _read(ratio: float, rule: UpdateRule) -> str:
-    share = f"{ratio:.0%} of the stability limit of {rule.text}"
-    if ratio > 1.05:
-        return f"The minimum is too sharp for the step, which would leave it: {share}."
-    if ratio > 0.8:
-        return f"Training sits at the edge of stability: the sharpness is {share}."
-    return f"The step is stable here: the sharpness is {share}."
+def _spread(subject: Subject, rule: UpdateRule, spectrum: Spectrum, seed: int) -> float | None:
+    """Return the standard error of the largest eigenvalue of the scaled Hessian over samples."""
+    assert spectrum.eigenvectors is not None
+    v = spectrum.eigenvectors[:, 0]
+
+    def along(group: Subject) -> float:
+        scaled = _Scaled(group.hessian, *_coordinates(rule, group.hessian.space))
+        return float(v @ (scaled @ v))
+
+    return standard_error(subject, along, seed)
 
 
 def _decay_of_all(rule: UpdateRule) -> float:

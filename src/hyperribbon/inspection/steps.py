@@ -6,18 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
-from hyperribbon.inspection.basics import basics_part
 from hyperribbon.inspection.carrying import subnetworks_part
-from hyperribbon.inspection.curvature import (
-    density_part,
-    gauss_newton_part,
-    hessian_part,
-    trace_part,
-)
+from hyperribbon.inspection.curvature import density_part, spectrum_part, trace_part
 from hyperribbon.inspection.gradient_noise import noise_part
 from hyperribbon.inspection.information import fisher_part, gauss_newton_factor
 from hyperribbon.inspection.landscape import slices_part
 from hyperribbon.inspection.layers import layers_part
+from hyperribbon.inspection.looks import COUNTS
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.path import path_part
 from hyperribbon.inspection.planning import Step
@@ -49,36 +44,38 @@ def _no_numbers(subject: Subject, notebook: Notebook) -> str:
     return "the inputs are not tensors of real numbers"
 
 
-def _pairs(subject: Subject, notebook: Notebook) -> float:
-    return 4 * min(notebook.k, subject.dimension) + 40
-
-
 def _layers(subject: Subject) -> int:
     return len(subject.hessian.space.layers())
 
 
+def _fisher(subject: Subject, notebook: Notebook) -> float:
+    known = notebook.matrices.get("gauss_newton") is not None and gauss_newton_factor(subject)
+    return 1 if known else 3 * min(notebook.k, COUNTS[-1]) + 30
+
+
 STEPS = (
-    Step("basics", "Loss and gradient", basics_part, lambda s, n: 3, is_fixed=True),
-    Step("hessian", "Ends of the Hessian spectrum", hessian_part,
-         lambda s, n: 1.25 * _pairs(s, n), least=20, is_steady=True),
-    Step("gauss_newton", "Gauss-Newton spectrum and trace", gauss_newton_part, _pairs, least=20),
-    Step("fisher", "Fisher information", fisher_part,
-         lambda s, n: 1 if gauss_newton_factor(s) else _pairs(s, n)),
     Step("stability", "Sharpness against the stability limit", stability_part,
          lambda s, n: 40 if n.rule and isinstance(n.rule.rates, Mapping) else 1, is_fixed=True,
          obstacle=_no_rule),
-    Step("noise", "Gradient noise", noise_part, lambda s, n: 4 * min(n.k, 30) + 50, least=15),
+    Step("noise", "Gradient noise", noise_part, lambda s, n: 4 * min(n.k, COUNTS[0]) + 25,
+         is_fixed=True),
+    Step("fisher", "Fisher information", fisher_part, _fisher, is_fixed=True),
     Step("subnetworks", "Sub-networks", subnetworks_part,
          lambda s, n: _layers(s) + 12, is_fixed=True, obstacle=_no_start),
+    Step("layers", "Layer by layer", layers_part, lambda s, n: 25 * _layers(s), least=30),
     Step("sloppiness", "Sloppiness of the data", sloppiness_part, lambda s, n: 3, is_fixed=True,
          obstacle=_no_numbers),
     Step("slices", "Slices of the loss", slices_part, lambda s, n: 150, least=10),
-    Step("layers", "Layer by layer", layers_part, lambda s, n: 25 * _layers(s), least=20),
-    Step("trace", "Trace of the Hessian", trace_part, lambda s, n: 120, least=16, is_steady=True),
     Step("path", "Path of the training", path_part, lambda s, n: 5, is_fixed=True,
          obstacle=_no_trajectory),
     Step("theory", "Theory beside the measurement", theory_part, lambda s, n: 120, least=20,
-         obstacle=no_chain),
-    Step("density", "Spectral density", density_part, lambda s, n: 400, least=24),
+         is_late=True, obstacle=no_chain),
+    Step("trace", "Trace of the Hessian", trace_part, lambda s, n: 120, is_fixed=True,
+         is_late=True),
+    Step("density", "Spectral density", density_part, lambda s, n: 300, least=24,
+         is_late=True),
+    Step("spectrum", "Leading eigenvalues of the Hessian", spectrum_part,
+         lambda s, n: 8 * min(n.k, s.dimension) + 40, is_fixed=True, is_late=True,
+         obstacle=lambda s, n: "" if n.k > COUNTS[0] else "all that were asked for are known"),
 )  # fmt: skip
 """In order of how much they tell for what they cost."""

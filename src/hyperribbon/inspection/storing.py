@@ -46,6 +46,9 @@ def save_inspection(inspection: Inspection, folder: Path) -> Path:
         "title": inspection.title,
         "where": inspection.where,
         "reading": inspection.reading(),
+        "answers": [vars(answer) for answer in inspection.answers()],
+        "statistics": {name: _plain(vars(q)) for name, q in inspection.statistics.items()},
+        "missing": dict(inspection.missing),
         "parts": parts,
         "outcomes": [vars(outcome) for outcome in inspection.outcomes],
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -30,6 +31,7 @@ from hyperribbon.inspection.samples import (
 )
 from hyperribbon.operators import unsharded, unwrapped
 from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.data import Source
 
 __all__ = ["Subject"]
 
@@ -83,6 +85,7 @@ class Subject:
         check_same_samples(data, processes)
         self.data = data
         self.clock = Clock()
+        self._known: TimedRisk | None = None  # the same model on other samples
 
     def with_samples(self, number: int, seed: int, share: float = 1.0) -> Subject:
         """Return the same subject on fewer samples, with a share of the memory."""
@@ -99,7 +102,26 @@ class Subject:
             other.__dict__.pop(name, None)
         other.data = data
         other.memory = None if self.memory is None else share * self.memory
+        other._known = self.__dict__.get("risk", self._known)
         return other
+
+    def know(self, other: Subject) -> None:
+        """Take over what was found of the model on other samples."""
+        self._known = other.risk
+
+    def plain_loss(self) -> float | None:
+        """Return the loss of the first batch by the model and the loss alone, if it is finite.
+
+        It needs one evaluation and no derivatives.
+        """
+        first = next(self.model.parameters(), torch.empty(0, device="cpu"))
+        try:
+            source = Source(self.data, dtype=first.dtype, device=first.device, memory=2**28)
+            with torch.no_grad():
+                value = float(self.loss(*self.forward(self.model, next(source.batches()))))
+        except Exception:  # whatever the model or the loss raises
+            return None
+        return value if np.isfinite(value) else None
 
     def layer_label(self, name: str) -> str:
         """Return a layer's name with its kind: "0 (Linear)"."""
@@ -109,16 +131,19 @@ class Subject:
     @cached_property
     def risk(self) -> TimedRisk:
         """The mean loss on the data, whose graphs all operators share."""
-        share = share_of_samples(self.data, self.processes.rank, self.processes.size)
-        risk = TimedRisk(
-            self.model,
-            self.loss,
-            share,
-            params=self.params,
-            forward=self.forward,
-            memory=None if self.memory is None else _GRAPHS * self.memory,
-            process_group=self.processes,
-        )
+        memory = None if self.memory is None else _GRAPHS * self.memory
+        risk = None if self._known is None else self._known.with_data(self.data, memory)
+        if risk is None:
+            share = share_of_samples(self.data, self.processes.rank, self.processes.size)
+            risk = TimedRisk(
+                self.model,
+                self.loss,
+                share,
+                params=self.params,
+                forward=self.forward,
+                memory=memory,
+                process_group=self.processes,
+            )
         risk.clock = self.clock
         return risk
 
@@ -144,23 +169,22 @@ class Subject:
     @property
     def samples(self) -> int:
         """Number of samples used."""
-        return self.hessian.risk.samples
+        return self.risk.samples
 
     @property
     def dimension(self) -> int:
         """Number of coordinates P."""
-        return self.hessian.shape[0]
+        return self.risk.space.dimension
 
     @cached_property
     def vector(self) -> torch.Tensor:
         """The weights as coordinates (P,)."""
-        risk = self.hessian.risk
-        return risk.space.flatten(risk.weights())
+        return self.risk.space.flatten(self.risk.weights())
 
     @cached_property
     def gradient(self) -> torch.Tensor:
         """The gradient of the loss (P,)."""
-        return self.hessian.risk.gradient()
+        return self.risk.gradient()
 
     @property
     def is_everything(self) -> bool:
@@ -187,15 +211,20 @@ def evaluation_copy(model: nn.Module) -> nn.Module:
         for name in ("_trainer", "_fabric")
         if name in vars(module)
     ]
-    memo = {id(thing): None for thing in attached if thing is not None}
+    memo: dict[int, Any] = {id(thing): None for thing in attached if thing is not None}
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:  # weight_norm leaves them
+                memo[id(value)] = value.detach().clone()
     return copy.deepcopy(model, memo).eval()
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
     """Return outputs and targets of a batch: a pair, a tensor, or a dict with labels.
 
-    An output with `.logits` is taken as that; scores of tokens (n, T, C) for labels (n, T) come
-    with the class axis second, as torch's losses want it.
+    Of several outputs `logits` are taken, else the first tensor, as recurrent layers return their
+    outputs before their state. Scores of tokens (n, T, C) for labels (n, T) come with the class
+    axis second, as torch's losses want it.
     """
     if isinstance(batch, Mapping):
         targets = next((batch[name] for name in _LABELS if name in batch), None)
@@ -205,7 +234,7 @@ def call_model(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
     else:
         inputs, targets = batch[0], batch[-1]
         outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*batch[:-1])
-    outputs = getattr(outputs, "logits", outputs)
+    outputs = _main_output(outputs)
     if (
         isinstance(outputs, torch.Tensor)
         and isinstance(targets, torch.Tensor)
@@ -215,3 +244,19 @@ def call_model(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
     ):
         outputs = outputs.transpose(1, 2)
     return outputs, targets
+
+
+def _main_output(outputs: Any) -> Any:
+    """Return the tensor that is meant by several outputs; what holds none is returned as it is."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    if getattr(outputs, "logits", None) is not None:
+        return outputs.logits
+    if isinstance(outputs, Mapping):
+        if "logits" in outputs:
+            return outputs["logits"]
+        outputs = tuple(outputs.values())
+    if isinstance(outputs, tuple | list):
+        found = (_main_output(entry) for entry in outputs)
+        return next((entry for entry in found if isinstance(entry, torch.Tensor)), outputs)
+    return outputs

@@ -23,9 +23,12 @@ def no_chain(subject: Subject, notebook: Notebook) -> str:
     if not (isinstance(batch, tuple | list) and len(batch) == 2):
         return "the data are not pairs (inputs, targets)"
     try:
-        find_chain(subject.model, subject.with_samples(16, notebook.seed).data)
+        chain = find_chain(subject.model, subject.with_samples(16, notebook.seed).data)
     except ArgumentError as error:
         return f"linear-network theory needs a model that ends in linear layers: {error.reason}"
+    owned = dict(subject.model.named_parameters())
+    if any(f"{layer}.weight" not in owned for layer in chain.layers):
+        return "the weights of its last linear layers are computed from other parameters"
     return ""
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
@@ -30,7 +32,7 @@ from hyperribbon.operators.risk.private import unsharded, unwrapped
 
 __all__ = ["Chunk", "Risk"]
 
-_BESIDE = 8  # part of the memory for the same risk in a higher precision, beside it
+_BESIDE = 8  # part of the memory for the same risk in another precision, beside it
 
 
 @dataclass
@@ -97,6 +99,7 @@ class Risk:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
     """
 
+    @checked()
     def __init__(
         self,
         model: nn.Module | Any,
@@ -123,6 +126,7 @@ class Risk:
         self.dtype, self.device = first.dtype, first.device
         self.memory = allowance(self.device) if given is None else given
         self._length: int | None = None
+        self._is_beside = False
         self._forget()
         with self.processes.together("the reading of the data"):
             self.source = Source(
@@ -138,7 +142,9 @@ class Risk:
         self._agree()
 
     def prepare(self, kind: str) -> None:
-        """Check derivatives of a kind on a few samples and measure what they take; once.
+        """Check derivatives of a kind on a few samples, once.
+
+        Their memory is measured where not all data fit by a wide margin, and when it is asked for.
 
         Args:
             kind: "curve" for second derivatives, "push" for J v with Jᵀu, "pull" for Jᵀu.
@@ -148,6 +154,7 @@ class Risk:
         """
         with self.processes.together("the check of the derivatives"):
             self._engine.prepare(kind)
+            self._layout(is_measured=False)
 
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
@@ -167,8 +174,13 @@ class Risk:
         return other
 
     def in_precision(self, dtype: torch.dtype) -> Risk:
-        """Return the same risk at the same weights and data, evaluated in another precision."""
+        """Return the same risk at the same weights and data, evaluated in another precision.
+
+        It is there for few products beside those of this one: it keeps no graphs and goes through
+        the data in small parts.
+        """
         other = copy.copy(self)
+        other._is_beside = True
         other.function = self.function.in_precision(dtype)
         other.source = self.source.in_precision(dtype)
         other.dtype, other.memory = dtype, self.memory / _BESIDE
@@ -192,10 +204,12 @@ class Risk:
             kind: What the derivatives are used for, see `prepare`.
         """
         self._engine.prepare(kind)
-        layout = self._layout()
+        layout = self._layout(is_measured=False)
         kept = self._kept.chunks_for(layout)
         if self._kept.is_whole:
             yield from kept.values()
+            counts = [(chunk.count, chunk.amount) for chunk in kept.values()]
+            self._own = (sum(n for n, _ in counts), sum(amount for _, amount in counts))
             return
         samples, amount = 0, 0.0
         for place, (start, batch) in enumerate(self.source.chunks(layout.chunk)):
@@ -266,6 +280,16 @@ class Risk:
         vectors = 4 * self.space.dimension * self.dtype.itemsize
         return self._layout().total + vectors
 
+    def bytes_beside(self) -> int:
+        """Return what the same product takes in float64, beside it; nothing where it is that."""
+        if self.dtype == torch.float64:
+            return 0
+        other = copy.copy(self)
+        other._is_beside, other.memory = True, self.memory / _BESIDE
+        weights = sum(tensor.numel() for tensor in self.function.state.values())
+        vectors = 4 * self.space.dimension + weights
+        return other._layout().total + vectors * torch.float64.itemsize
+
     def columns_at_once(self) -> int:
         """Return how many vectors may be multiplied together within the memory."""
         return self._layout().columns
@@ -315,13 +339,29 @@ class Risk:
         check_finite_loss(self.loss.total(point.outputs, targets), point.outputs)
         return Chunk(start, point, inputs, targets, self.loss.amount(point.outputs, targets))
 
-    def _layout(self) -> Layout:
-        return Layout.within(
-            self.memory - self._engine.data_bytes,
-            self._given(),
-            self._engine.footprint(),
-            whole=self._engine.must_be_whole,
-        )
+    def _layout(self, is_measured: bool = True) -> Layout:
+        """Return how the data are cut.
+
+        Args:
+            is_measured: Whether the memory of products has to be known, also where all will fit.
+        """
+        memory, samples = self.memory - self._engine.data_bytes, self._given()
+        if self._is_beside:
+            return self._beside(samples, is_measured)
+        fits = self._engine.surely_fits(memory, samples)
+        if fits and not is_measured:
+            return Layout(samples, samples)
+        whole = fits or self._engine.must_be_whole
+        return Layout.within(memory, samples, self._engine.footprint(), whole)
+
+    def _beside(self, samples: int, is_measured: bool) -> Layout:
+        """Return the cuts for products in float64 that take a part of what the others do."""
+        is_whole = self._engine.must_be_whole
+        chunk = samples if is_whole else ceil(samples / _BESIDE)
+        if not is_measured and (is_whole or self._engine.surely_fits(self.memory / 2, chunk)):
+            return Layout(chunk, 0)
+        layout = Layout.within(self.memory / 2, chunk, self._engine.footprint(), is_whole)
+        return replace(layout, kept=0, total=2 * layout.total)
 
     def _agree(self) -> None:
         """Check that all ranks have the same model and some samples; find out its kind together."""
@@ -372,12 +412,13 @@ class _Kept:
     """Chunks that keep their graphs, by their place, for one layout."""
 
     def __init__(self) -> None:
-        self._layout: Layout | None = None
+        self._layout: tuple[int, int] | None = None
         self._chunks: dict[int, Chunk] = {}
         self.is_whole = False
 
     def chunks_for(self, layout: Layout) -> dict[int, Chunk]:
         """Return the chunks of a layout; those of another one are dropped."""
-        if layout != self._layout:
-            self._layout, self._chunks, self.is_whole = layout, {}, False
+        cuts = layout.chunk, layout.kept
+        if cuts != self._layout:
+            self._layout, self._chunks, self.is_whole = cuts, {}, False
         return self._chunks

@@ -1,0 +1,73 @@
+"""What is usual: numbers of trained networks that were measured once and stored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from torch import nn
+
+__all__ = ["Reference", "kind_of"]
+
+_FEWEST = 3
+"""Networks of a kind below which those of all kinds are told instead."""
+
+
+def kind_of(model: nn.Module) -> str:
+    """Return what a network is built of: its most telling layers.
+
+    >>> kind_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)))
+    'convolutional'
+    """
+    names = [type(module).__name__.lower() for module in model.modules()]
+    if any("attention" in name for name in names):
+        return "attention"
+    if any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in model.modules()):
+        return "recurrent"
+    if any(name.startswith("conv") for name in names):
+        return "convolutional"
+    return "fully connected"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Stored numbers of trained networks.
+
+    Attributes:
+        made: How they were made.
+        networks: One record a network: name, kind, parameters and statistics.
+    """
+
+    made: str
+    networks: tuple[dict[str, Any], ...]
+
+    @classmethod
+    @lru_cache
+    def stored(cls) -> Reference:
+        """Return the numbers that come with the package."""
+        path = files("hyperribbon.inspection.answers") / "reference.json"
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(content["made"], tuple(content["networks"]))
+
+    def usual(self, statistic: str, kind: str, format: str = ".2g") -> str:
+        """Say between which values a statistic of trained networks lies; "" when unknown.
+
+        Args:
+            statistic: Its name in the records.
+            kind: As `kind_of` returns it.
+            format: How numbers are written.
+        """
+        known = [n for n in self.networks if n["statistics"].get(statistic) is not None]
+        same = [network for network in known if network["kind"] == kind]
+        chosen, name = (same, f"{kind} ") if len(same) >= _FEWEST else (known, "")
+        if len(chosen) < _FEWEST:
+            return ""
+        values = sorted(network["statistics"][statistic] for network in chosen)
+        sizes = sorted(network["parameters"] for network in chosen)
+        return (
+            f"{len(chosen)} small trained {name}networks of {sizes[0]:,} to {sizes[-1]:,} weights "
+            f"have {values[0]:{format}} to {values[-1]:{format}}."
+        )

@@ -1,0 +1,233 @@
+"""The answers of an inspection, the most asked-for first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from hyperribbon.inspection.answers.reference import Reference
+from hyperribbon.inspection.quantities import Quantity
+
+__all__ = ["Answer", "answers"]
+
+MOST = 6
+"""Answers that a person is shown at once."""
+_EDGE, _SAFE = 1.05, 0.8
+"""Parts of the stability limit beyond which a step leaves a minimum, and below which it is safe."""
+_MUCH, _LITTLE = 2.0, 0.5
+"""Batch sizes over the noise scale beyond which the mean gradient or the noise leads."""
+
+Numbers = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One thing that was found, for a person.
+
+    Attributes:
+        term: Name of the explanation in `TERMS`.
+        finding: The number with its uncertainty.
+        meaning: What it means.
+        usual: What trained networks usually have, or "".
+        advice: What one might do, or "".
+    """
+
+    term: str
+    finding: str
+    meaning: str
+    usual: str = ""
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """Everything in one paragraph."""
+        return " ".join(filter(None, (self.finding, self.meaning, self.usual, self.advice)))
+
+
+def answers(numbers: Numbers, kind: str, config: Mapping[str, Any]) -> list[Answer]:
+    """Return at most six answers, from the numbers that were measured.
+
+    Args:
+        numbers: Quantities by key.
+        kind: What the network is built of, see `kind_of`.
+        config: The request in plain values.
+    """
+    reference = Reference.stored()
+
+    def usual(statistic: str, format: str = ".2g") -> str:
+        return reference.usual(statistic, kind, format)
+
+    found: list[Answer] = []
+    for make in (_sharpness, _stability, _concentration, _layers, _noise, _pruning, _negative,
+                 _trace, _loss):  # fmt: skip
+        answer = make(numbers, usual, config)
+        if answer is not None:
+            found.append(answer)
+    return found[:MOST]
+
+
+Usual = Callable[..., str]
+
+
+def _sharpness(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    found = numbers.get("hessian.largest")
+    if found is None:
+        return None
+    advice = ""
+    if found.value > 0 and "stability.ratio" not in numbers:
+        advice = (
+            f"Plain gradient descent is stable up to a rate of 2/λ = {2 / found.value:.2g}; "
+            "pass optimizer= to have the limit of yours."
+        )
+    return Answer(
+        "sharpness",
+        f"The sharpness is {found.text()}{_of(found)}.",
+        f"Moving the weights by a distance d along the sharpest direction raises the loss by about "
+        f"{found.value / 2:.2g}·d²." if found.value > 0 else "No direction bends upwards.",
+        usual("sharpness"), advice,
+    )  # fmt: skip
+
+
+def _stability(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    ratio = numbers.get("stability.ratio")
+    if ratio is None:
+        return None
+    rule = config.get("optimizer", "")
+    finding = f"Your step is at {_percent(ratio)} of the stability limit of {rule}."
+    if ratio.value > _EDGE:
+        meaning = "It is too long: full-batch steps would leave this minimum."
+        advice = f"Lower the learning rate by a factor {ratio.value / _SAFE:.2g} or more."
+    elif ratio.value > _SAFE:
+        meaning = "It is at the edge of stability, where the loss falls unsteadily."
+        advice = "Keep it if the loss still falls; lower it for a steadier end of training."
+    else:
+        meaning = "It is stable."
+        advice = (
+            f"There is room for a learning rate up to {_SAFE / ratio.value:.2g} times as large."
+            if ratio.value > 0 else ""
+        )  # fmt: skip
+    return Answer("stability", finding, meaning, "", advice)
+
+
+def _concentration(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    few, many = numbers.get("gauss_newton.share10"), numbers.get("gauss_newton.share50")
+    if few is None:
+        return None
+    beside = "" if many is None else f", and 50 hold {_percent(many)}"
+    total = config.get("parameters", 0)
+    return Answer(
+        "concentration",
+        f"10 of {total:,} directions hold {_percent(few)} of the curvature{beside}{_of(few)}.",
+        "The loss feels these and is nearly flat along the rest."
+        if few.value > 0.5 else "The curvature is spread over many more directions.",
+        usual("share10", ".0%"),
+        "Few directions suffice for a low-rank picture of the curvature, as in Laplace "
+        "approximations or preconditioners." if few.value > 0.5 else "",
+    )  # fmt: skip
+
+
+def _layers(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    first = numbers.get("layers.first_share")
+    if first is None:
+        return None
+    layer = first.name.partition("first layer, ")[2]
+    return Answer(
+        "layers",
+        f"{layer} holds {first.value:.0%} of the curvature, more than any other layer{_of(first)}.",
+        "A step there changes the outputs most.",
+        "",
+        "If training is unsteady, lower the learning rate of this layer first; keep it out of "
+        "pruning and low precision." if first.value > 0.5 else "",
+    )  # fmt: skip
+
+
+def _noise(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    scale = numbers.get("noise.scale")
+    if scale is None:
+        return None
+    if not isfinite(scale.value):
+        return Answer("noise", "The mean gradient is zero.", "All that moves the weights is noise.")
+    number = f"{scale.value:,.0f}" if scale.value >= 10 else f"{scale.value:.2g}"
+    error = f" ± {scale.error:,.2g}" if scale.error > 0 else ""
+    finding = f"At a batch of {number}{error} samples noise and signal are alike{_of(scale)}."
+    batch = config.get("batch_size")
+    if not batch:
+        return Answer(
+            "noise", finding, "Smaller batches are mostly noise; larger ones buy little.",
+            usual("noise_scale"), "Pass batch_size= to have yours judged.",
+        )  # fmt: skip
+    ratio = batch / scale.value if scale.value else float("inf")
+    if ratio > _MUCH:
+        meaning = f"With {batch} samples the mean gradient leads."
+        advice = "Smaller batches would cost little in steps."
+    elif ratio < _LITTLE:
+        meaning = f"With {batch} samples noise leads."
+        advice = "Larger batches would take fewer, steadier steps."
+    else:
+        meaning, advice = f"With {batch} samples both are alike.", "There is little to gain."
+    return Answer("noise", finding, meaning, usual("noise_scale"), advice)
+
+
+def _pruning(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    share = numbers.get("subnetworks.prunable")
+    if share is None:
+        return None
+    return Answer(
+        "pruning",
+        f"{share.value:.0%} of the weights can be zero, the smallest first: {share.method}.",
+        "Without any training afterwards, on these samples.",
+        usual("prunable", ".0%"),
+        "Prune by magnitude and check on held-out data; retraining allows more."
+        if share.value >= _LITTLE else "Prune with retraining only.",
+    )  # fmt: skip
+
+
+def _negative(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    ratio, smallest = numbers.get("hessian.negativity"), numbers.get("hessian.smallest")
+    if ratio is None or smallest is None:
+        return None
+    if smallest.value + smallest.error >= 0:
+        finding = f"No direction bends downwards{_of(smallest)}."
+        return Answer("negative", finding, "The weights lie in a minimum, as far as was seen.")
+    return Answer(
+        "negative",
+        f"The lowest curvature is {smallest.text()}, {abs(ratio.value):.1%} of the sharpness"
+        f"{_of(smallest)}.",
+        "Along it the loss still falls on both sides: the weights are not at a minimum.",
+        usual("negativity", ".0%"),
+        "Training on would lower the loss." if ratio.value < -0.1 else "",
+    )  # fmt: skip
+
+
+def _trace(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    trace, top = numbers.get("gauss_newton.trace"), numbers.get("hessian.largest")
+    if trace is None:
+        return None
+    meaning = "It is the sum of the curvature along all weights."
+    if top is not None and top.value > 0 and top.samples == trace.samples:
+        meaning += f" It equals {trace.value / top.value:.3g} directions of the sharpest kind."
+    return Answer("trace", f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace)}.",
+                  meaning, usual("trace"))  # fmt: skip
+
+
+def _loss(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+    loss = numbers.get("model.loss")
+    if loss is None:
+        return None
+    accuracy, gradient = numbers.get("model.accuracy"), numbers.get("model.gradient")
+    right = "" if accuracy is None else f" and the accuracy {_percent(accuracy)}"
+    slope = "" if gradient is None else f"The gradient has norm {gradient.value:.3g}."
+    return Answer("loss", f"The loss is {loss.text()}{right}{_of(loss)}.", slope)
+
+
+def _of(quantity: Quantity) -> str:
+    """Say on how many samples a number is."""
+    return f" on {quantity.samples:,} samples" if quantity.samples else ""
+
+
+def _percent(quantity: Quantity) -> str:
+    digits = 0 if quantity.error == 0 or quantity.error > 0.005 else 1
+    error = f" ± {quantity.error:.{digits}%}" if quantity.error > 5e-4 else ""
+    return f"{quantity.value:.0%}{error}" if not error else f"{quantity.value:.{digits}%}{error}"

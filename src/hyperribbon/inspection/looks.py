@@ -1,0 +1,248 @@
+"""Statistics that compare: each at a fixed number of samples and of directions, whatever the speed.
+
+A statistic is named by what it is and the samples it is of, "sharpness@64". Two inspections of one
+model and data with the same seed have the same samples, the first ones of the same draw, and the
+same number for every name that both have: a slow machine has fewer names, not other numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyperribbon.core.results import Estimate, Spectrum
+from hyperribbon.inspection.evaluating import is_classification, scores_at
+from hyperribbon.inspection.matrices import COUNTS, eigenpair
+from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.quantities import Measured, Quantity, as_array, exact
+from hyperribbon.inspection.sampling import standard_error
+from hyperribbon.inspection.subject import Subject
+from hyperribbon.spectra import effective_rank, eigsh, trace
+
+__all__ = ["TASKS", "Look", "Task", "rungs"]
+
+RUNGS = (8, 64, 512, 4096)
+"""Samples of the looks; the last one is at all of them."""
+FEW, MANY = COUNTS
+"""Directions of the Hessian and of the Gauss-Newton matrix that statistics speak of."""
+_DENSE = 2048
+"""Size up to which a matrix, or a Gram matrix, is written out."""
+_PRODUCTS = 400
+"""Products after which an eigenvalue that has not settled is given up."""
+
+
+def rungs(total: int | None) -> tuple[int, ...]:
+    """Return the numbers of samples of the looks, each a part of the next.
+
+    >>> rungs(240), rungs(5)
+    ((8, 64, 240), (5,))
+    """
+    if total is None:
+        return RUNGS
+    return (*(number for number in RUNGS if number < total), total)
+
+
+@dataclass
+class Look:
+    """What is known of a model on some of its samples.
+
+    Attributes:
+        subject: The model on these samples.
+        samples: How many.
+        product: Seconds of a Hessian product on them; 0 before one was timed.
+        statistics: Numbers by name.
+        spectra: Eigenpairs by matrix.
+        gauss_newton: Eigenpairs and trace of the Gauss-Newton matrix.
+        layer_traces: Gauss-Newton trace by layer.
+        missing: What the budget did not allow: name of the task, and seconds it needs.
+    """
+
+    subject: Subject
+    samples: int
+    product: float = 0.0
+    statistics: dict[str, Quantity] = field(default_factory=dict)
+    spectra: dict[str, Spectrum] = field(default_factory=dict)
+    gauss_newton: Measured | None = None
+    layer_traces: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, float] = field(default_factory=dict)
+
+    def add(self, *quantities: Quantity) -> None:
+        """Keep numbers, with the samples they are of."""
+        for quantity in quantities:
+            self.statistics[quantity.key] = replace(quantity, samples=self.samples)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of statistics.
+
+    Attributes:
+        name: Its name.
+        title: What it measures.
+        run: Adds its numbers to a look.
+        products: Hessian products that it takes, about, given the look and the notebook.
+        is_first: Whether it is part of the first look at few samples.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Look, Notebook], None]
+    products: Callable[[Look, Notebook], float]
+    is_first: bool = True
+
+
+def _loss(look: Look, notebook: Notebook) -> None:
+    subject = look.subject
+    gradient = subject.gradient
+    look.add(
+        exact("loss", "Loss", subject.risk.value(), "forward pass"),
+        exact("gradient", "Norm of the gradient", float(torch.linalg.vector_norm(gradient)),
+              "one pass"),
+    )  # fmt: skip
+    if is_classification(subject):
+        right = scores_at(subject)
+        error = float(right.std() / len(right) ** 0.5) if len(right) > 1 else float("nan")
+        look.add(Quantity("accuracy", "Accuracy", float(right.mean()), error, "forward pass",
+                          "standard error over samples"))  # fmt: skip
+
+
+def _sharpness(look: Look, notebook: Notebook) -> None:
+    hessian = look.subject.hessian
+    _time_product(look)
+    top = _pairs(hessian, 1, "LA", 1e-3, notebook)
+    look.spectra.setdefault("hessian", top)
+    value = eigenpair("sharpness", "Sharpness: largest eigenvalue of the Hessian", top, 0)
+    v = _column(top, 0)
+    spread = standard_error(look.subject, lambda s: float(v @ (s.hessian @ v)), notebook.seed)
+    look.add(_spread(value, spread))
+
+
+def _trace(look: Look, notebook: Notebook) -> None:
+    ggn, subject = look.subject.ggn, look.subject
+    if not ggn.has_exact_trace:
+        found = trace(ggn, precision=0.02, seed=notebook.seed, max_matvecs=_PRODUCTS,
+                      memory=notebook.solver_memory)  # fmt: skip
+        look.add(Quantity("trace", "Trace of the Gauss-Newton matrix", found.value, found.stderr,
+                          f"{found.method}, {found.matvecs} products",
+                          "standard error over random probes"))  # fmt: skip
+        return
+    diagonal = ggn.diagonal().double().cpu()
+    layers = subject.risk.space.layers()
+    pieces = diagonal.split([space.dimension for space in layers.values()])
+    look.layer_traces = {
+        name: float(piece.sum()) for name, piece in zip(layers, pieces, strict=True)
+    }
+    value = exact("trace", "Trace of the Gauss-Newton matrix", float(diagonal.sum()),
+                  "sum of its exact diagonal")  # fmt: skip
+    spread = standard_error(subject, lambda s: float(s.ggn.trace()), notebook.seed)
+    look.add(_spread(value, spread))
+
+
+def _shares(look: Look, notebook: Notebook) -> None:
+    ggn, subject = look.subject.ggn, look.subject
+    number = min(MANY, notebook.k, subject.dimension)
+    found = _pairs(ggn, number, "LA", 1e-3, notebook)
+    if "trace" in look.statistics:
+        given = look.statistics["trace"]
+        exactly = "sum of" in given.method
+        whole = _estimate(given.value, 0.0 if exactly else given.error, exactly)
+    else:
+        whole = trace(ggn, precision=0.02, seed=notebook.seed, max_matvecs=_PRODUCTS,
+                      memory=notebook.solver_memory)  # fmt: skip
+    look.gauss_newton = Measured(found, whole, subject.dimension)
+    values, total = as_array(found.eigenvalues), whole.value
+    how = f"{found.method}, {found.matvecs} products"
+    bound = float(found.residuals.double().sum()) / total if total else 0.0
+    for count in (FEW, MANY):
+        if count <= len(values) and total:
+            look.add(Quantity(f"share{count}", f"Share of the trace in {count} directions",
+                              float(values[:count].sum()) / total,
+                              bound + whole.stderr / total, how,
+                              "residuals of the eigenpairs; exact on these samples"))  # fmt: skip
+    if len(values) == MANY and values.sum() > 0:
+        rank = effective_rank(np.clip(values, 0.0, None))
+        look.add(exact("rank50", f"Effective rank of the first {MANY} directions", rank,
+                       "exp of the entropy of their eigenvalues"))  # fmt: skip
+
+
+def _ends(look: Look, notebook: Notebook) -> None:
+    hessian, dimension = look.subject.hessian, look.subject.dimension
+    number = min(FEW, notebook.k, dimension)
+    top = _pairs(hessian, number, "LA", 1e-3, notebook)
+    look.spectra["hessian"] = top
+    low = _pairs(hessian, 1, "SA", 1e-2, notebook)
+    look.spectra["smallest"] = low
+    first = float(top.eigenvalues[0])
+    smallest = eigenpair("smallest", "Smallest eigenvalue of the Hessian", low, -1)
+    look.add(smallest)
+    if first > 0:
+        look.add(Quantity("negativity", "Smallest over largest eigenvalue", smallest.value / first,
+                          smallest.error / first, "from the two ends",
+                          "residuals of the eigenpairs"))  # fmt: skip
+    if number == FEW and float(top.eigenvalues[-1]) > 0:
+        last, residual = float(top.eigenvalues[-1]), float(top.residuals[-1])
+        look.add(Quantity("ratio10", f"Largest over {FEW}th eigenvalue of the Hessian",
+                          first / last, first / last * residual / last,
+                          f"{top.method}, {top.matvecs} products",
+                          "residuals of the eigenpairs"))  # fmt: skip
+
+
+TASKS = (
+    Task("loss", "Loss and gradient", _loss, lambda look, n: 1),
+    Task("sharpness", "Sharpness", _sharpness, lambda look, n: 30),
+    Task("trace", "Trace and layers", _trace, lambda look, n: 15),
+    Task("shares", "Gauss-Newton spectrum", _shares,
+         lambda look, n: 2.5 * min(MANY, n.k) + 15, is_first=False),
+    Task("ends", "Ends of the Hessian spectrum", _ends,
+         lambda look, n: 5 * min(FEW, n.k) + 30, is_first=False),
+)  # fmt: skip
+
+
+def _pairs(op: Any, k: int, which: str, tol: float, notebook: Notebook) -> Spectrum:
+    """Return eigenpairs by a route that depends on sizes alone, never on speed."""
+    size, rows = op.shape[0], getattr(op, "gram_size", None)
+    method = "lanczos"
+    if size <= _DENSE and (k > FEW or size <= _DENSE // 4):
+        method = "dense"
+    elif k > FEW and rows is not None and rows <= _DENSE and k <= rows:
+        method = "gram"
+    if method != "lanczos" and 40 * min(size, rows or size) ** 2 > notebook.solver_memory:
+        method = "lanczos"
+    return eigsh(op, k, which, tol=tol, method=method, seed=notebook.seed,
+                 max_matvecs=max(_PRODUCTS, 6 * k), memory=notebook.solver_memory)  # fmt: skip
+
+
+def _time_product(look: Look) -> None:
+    """Note the time of a Hessian product; the first one prepares what the others use."""
+    subject = look.subject
+    vector = torch.ones(subject.dimension, dtype=subject.hessian.dtype, device="cpu")
+    vector = (vector / len(vector) ** 0.5).to(subject.hessian.device)
+    took = 0.0
+    for _ in range(2):
+        began = time.monotonic()
+        float((subject.hessian @ vector)[0])
+        took = time.monotonic() - began
+    look.product = subject.processes.largest(took)
+
+
+def _spread(value: Quantity, spread: float | None) -> Quantity:
+    if spread is None:
+        return value
+    beside = "exact" if value.error == 0 else f"an eigenvalue lies within {value.error:.1g}"
+    return replace(
+        value, error=spread, certainty=f"standard error over samples; on these samples {beside}"
+    )
+
+
+def _column(spectrum: Spectrum, index: int) -> torch.Tensor:
+    assert spectrum.eigenvectors is not None
+    return spectrum.eigenvectors[:, index]
+
+
+def _estimate(value: float, stderr: float, exactly: bool) -> Estimate:
+    return Estimate(value, stderr, exactly, 0, "exact" if exactly else "probes")
