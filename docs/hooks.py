@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from formulas import draw_formulas
+from ledger import ledger_page
 from mkdocs.structure.files import File, Files
 from scaling import lanczos_table, models_table
 
@@ -40,7 +41,10 @@ ROOMS = (
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     verdicts = _stored_verdicts()
-    pages = {"gallery/index.md": _gallery(verdicts)}
+    pages = {
+        "gallery/index.md": _gallery(verdicts),
+        "ledger.md": ledger_page(verdicts, {paper: _paper(paper) for paper in PAPERS}),
+    }
     for id, experiment in all_experiments().items():
         pages[f"gallery/{id}.md"] = _experiment_page(experiment, verdicts.get(id))
     for paper in PAPERS:
@@ -118,14 +122,21 @@ def _experiment_page(experiment: Any, stored: dict[str, Any] | None) -> str:
         figure_id = experiment.id.split("/")[1]
         for figure in stored["figures"]:
             lines += [f"![{experiment.title}]({figure_id}-{figure.stem}.png)", ""]
-        lines += ["| verdict | place | claim | measured | why |", "|---|---|---|---|---|"]
+        lines += [
+            "| verdict | place | claim | measured | band | why |",
+            "|---|---|---|---|---|---|",
+        ]
         for claim in stored["claims"]:
             measured = "—" if claim["measured"] is None else f"{claim['measured']:.4g}"
             if claim["uncertainty"]:
                 measured += f" ± {claim['uncertainty']:.2g}"
-            cells = [claim["verdict"], claim["place"], claim["reading"], measured, claim["why"]]
+            cells = [claim["verdict"], claim["place"], claim["reading"], measured]
+            cells += [claim["origin"], claim["why"]]
             lines.append("| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |")
-        lines += ["", f"Preset `{stored['preset']}`, seed {stored['seed']}."]
+        lines += [
+            "",
+            f"Preset `{stored['preset']}`, {stored['seeds']} seeds from {stored['seed']}.",
+        ]
     lines += ["", "```sh", f"hyperribbon reproduce {experiment.id} --preset laptop", "```", ""]
     return "\n".join(lines)
 
@@ -220,6 +231,7 @@ def _stored_verdicts() -> dict[str, Any]:
             "claims": read_json(path),
             "preset": info["preset"],
             "seed": info["environment"]["seed"],
+            "seeds": len(info.get("seeds", [0])),
             "figures": sorted((path.parent / "figures").glob("*.png")),
         }
     return found

@@ -14,17 +14,24 @@ from hyperribbon.core.checks import check_choice
 
 __all__ = ["list_experiments"]
 
+_PRESETS = ("smoke", "laptop", "paper")
+
 
 def list_experiments(
     paper: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option(help="Only ribbons, subnetworks, fluctuations or linear_networks."),
     ] = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Time and memory of each preset, on one core.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments, by paper and figure.
 
-    Example: `hyperribbon list --paper ribbons`
+    Times are for one core and one seed; "about" marks what was estimated from another preset.
+
+    Examples: `hyperribbon list --paper ribbons`, `hyperribbon list --cost`
     """
     if paper is not None:
         check_choice("--paper", paper, PAPERS)
@@ -33,7 +40,27 @@ def list_experiments(
     if as_json:
         typer.echo(json.dumps([{"id": id, "title": titles[id]} for id in chosen], indent=2))
         return
-    table = Table("id", "what it shows", box=None, pad_edge=False)
+    headings = _PRESETS if cost else ("what it shows",)
+    table = Table("id", *headings, box=None, pad_edge=False)
     for id in chosen:
-        table.add_row(id, titles[id])
+        table.add_row(id, *([_cost(id, preset) for preset in _PRESETS] if cost else [titles[id]]))
     Console().print(table)
+
+
+def _cost(id: str, preset: str) -> str:
+    from hyperribbon.experiments import find_experiment
+    from hyperribbon.experiments.costs import cost_of
+
+    found = cost_of(find_experiment(id), preset)
+    if found is None:
+        return "not known"
+    about = "" if found.measured else "about "
+    return f"{about}{_time(found.seconds)}, {found.megabytes / 1000:.1f} GB"
+
+
+def _time(seconds: float) -> str:
+    """Return a time as people say it."""
+    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.2g} {name}"
+    return f"{seconds:.2g} s"

@@ -105,6 +105,8 @@ def reproduce(
                 claims = outcome.run.load_claims()
                 found += claims
                 _show(claims, console)
+                if preset == "paper":
+                    console.print(f"  {_as_printed(claims)}", markup=False, soft_wrap=True)
                 console.print(f"  {outcome.run.path}\n", markup=False, soft_wrap=True)
                 if json_file is not None:
                     write_json(json_file, [claim.to_json() for claim in found])
@@ -141,6 +143,14 @@ def _changed(chosen: list[str], preset: str, with_data: bool, texts: list[str]) 
     if len(chosen) > 1:
         raise ArgumentError("--set", texts, "settings belong to one experiment", "Give one ID.")
     return read_changes(texts, find_experiment(chosen[0]).config(preset, with_data=with_data))
+
+
+def _as_printed(claims: list[Claim]) -> str:
+    """Say where the largest preset is smaller than the paper."""
+    missing = dict.fromkeys(c.needs for c in claims if c.verdict == "not comparable")
+    if missing:
+        return f"not as printed; the paper has {'; '.join(missing)}"
+    return "as printed, where the paper prints its settings"
 
 
 def _counted(claims: list[Claim]) -> str:

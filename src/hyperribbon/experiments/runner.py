@@ -14,6 +14,7 @@ from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.store import RunFolder, Store, write_json, writing
 from hyperribbon.core.store.atomic import write_text
 from hyperribbon.experiments.context import Context, Progress
+from hyperribbon.experiments.costs import peak_megabytes
 from hyperribbon.experiments.judging import at_smoke, combine
 from hyperribbon.experiments.registry import Experiment, find_experiment
 from hyperribbon.experiments.settings import change_config, changed_settings
@@ -77,13 +78,18 @@ def run(
         if folder.is_complete:
             return folder
         if not folder.has_result:
-            started = time.monotonic()
+            started, cpu = time.monotonic(), time.process_time()
             trees = [experiment.compute(chosen, context) for context in contexts]
             folder.save_result(trees[0] if seeds == 1 else {"seeds": trees})
             contexts[0].forget()
             write_json(
                 folder.path / "run.json",
-                {**folder.info, "seconds": round(time.monotonic() - started, 2)},
+                {
+                    **folder.info,
+                    "seconds": round(time.monotonic() - started, 2),
+                    "cpu_seconds": round(time.process_time() - cpu, 2),
+                    "peak_megabytes": round(peak_megabytes()),
+                },
             )
         tree = folder.load_result()
         results = [experiment.result(one) for one in (tree["seeds"] if seeds > 1 else [tree])]
