@@ -64,7 +64,7 @@ def to_torch_prune(model: nn.Module, mask: Mask) -> nn.Module:
     for name, entry in mask.items():
         if not bool(entry.any()):
             continue
-        keep = (~entry).to(torch.get_default_dtype())
+        keep = (~entry).to(state[name])
         for alias in aliases[name]:
             if alias == name or alias not in mask:
                 module = modules[layer_of(alias)]
