@@ -77,7 +77,7 @@ def test_layers_partition_the_coordinates(model):
     ("arguments", "words"),
     [
         ({"params": "nothing.*"}, "selects no parameter"),
-        ({"params": ["hidden.wight"]}, "no parameter of that name"),
+        ({"params": ["hidden.wight"]}, "no parameter or module of that name"),
         ({"mask": Mask({"nope": torch.tensor([True])})}, "no parameter of that name"),
         ({"mask": Mask({"hidden.bias": torch.tensor([True])})}, "has shape"),
         ({"mask": {"hidden.bias": torch.tensor([True])}}, "not a Mask"),
@@ -98,3 +98,22 @@ def test_a_vector_of_the_wrong_length_is_refused(model):
     space = ParameterSpace.of_model(model)
     with pytest.raises(ArgumentError, match="27 coordinates"):
         space.unflatten(torch.zeros(3))
+
+
+@pytest.mark.parametrize("params", ["0", ["0"], "0.*", ["0.weight", "0.bias"], ("0", "0.weight")])
+def test_a_module_stands_for_its_parameters(params):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    assert ParameterSpace.of_model(model, params).names == ("0.weight", "0.bias")
+
+
+def test_the_name_of_a_module_is_not_a_beginning_of_it():
+    """ "1" is the name of a module, not of all whose names begin with it."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(12)])
+    assert ParameterSpace.of_model(model, "1").names == ("1.weight", "1.bias")
+
+
+def test_frozen_parameters_of_a_module_are_named_one_by_one():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    model[0].bias.requires_grad_(False)
+    assert ParameterSpace.of_model(model, ["0"]).names == ("0.weight",)
+    assert ParameterSpace.of_model(model, ["0", "0.bias"]).names == ("0.weight", "0.bias")

@@ -170,7 +170,7 @@ def test_fisher_saliency_matches_a_loop_over_samples(mlp):
         ({"fraction": 0.5, "criterion": "size"}, "criterion='size'"),
         ({"fraction": 0.5, "order": "up"}, "order='up'"),
         ({"fraction": 0.5, "scope": "block"}, "scope='block'"),
-        ({"fraction": 0.5, "params": ["nine.weight"]}, "no parameter of that name"),
+        ({"fraction": 0.5, "params": ["nine.weight"]}, "no parameter or module of that name"),
         ({"fraction": 0.5, "params": "nine.*"}, "chooses no parameter"),
         ({"fraction": 0.5, "criterion": {"0.weight": torch.ones(2)}}, "right shape"),
     ],

@@ -13,7 +13,7 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
 
-__all__ = ["ParameterFilter", "ParameterSpace"]
+__all__ = ["ParameterFilter", "ParameterSpace", "is_named", "listed_names"]
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
@@ -46,9 +46,10 @@ class ParameterSpace:
 
         Args:
             model: Any module.
-            params: None for every parameter that requires a gradient; a name pattern such as
-                "layers.0.*" (`fnmatch`) or a predicate on (name, tensor), which choose among
-                those; or a list of exact names, which may name frozen parameters too.
+            params: None for every parameter that requires a gradient; the name of a parameter or
+                a module, a pattern such as "layers.0.*" (see `is_named`) or a predicate on (name,
+                tensor), which choose among those; or a list of names, of which those of parameters
+                may be frozen too.
             mask: Restrict the coordinates to the selected entries; parameters it does not name
                 drop out.
 
@@ -163,6 +164,19 @@ class ParameterSpace:
         }
 
 
+def is_named(name: str, wanted: str) -> bool:
+    """Whether a parameter is the one that is named, in the module that is, or fits the pattern.
+
+    Args:
+        name: The parameter's name.
+        wanted: A parameter, a module, or a pattern of `fnmatch`.
+
+    >>> [is_named("layers.0.weight", wanted) for wanted in ("layers", "*.weight", "layer")]
+    [True, True, False]
+    """
+    return name.startswith(f"{wanted}.") or fnmatchcase(name, wanted)
+
+
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy a tensor; one whose first axis is the innermost in memory in parts that are cached."""
     if source.ndim == 3 and source.stride(0) == 1:
@@ -185,19 +199,42 @@ def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> l
             )
         return list(trainable)
     if isinstance(params, str):
-        return [name for name in trainable if fnmatchcase(name, params)]
+        return [name for name in trainable if is_named(name, params)]
     if callable(params):
         return [name for name, tensor in trainable.items() if params(name, tensor)]
-    wanted = list(params)
-    unknown = [name for name in wanted if name not in available]
+    return listed_names(params, available, trainable)
+
+
+def listed_names(
+    wanted: Iterable[str], available: Mapping[str, object], trained: Iterable[str]
+) -> list[str]:
+    """Return the parameters of a list of parameters and modules, in the model's order.
+
+    Args:
+        wanted: Names; a module stands for those of its parameters that are `trained`.
+        available: Every name there is.
+        trained: Those that a module may stand for.
+
+    Raises:
+        ArgumentError: There is no parameter or module of a name.
+    """
+    chosen, unknown = set(), []
+    for name in wanted:
+        members = [other for other in trained if other.startswith(f"{name}.")]
+        if isinstance(name, str) and name in available:
+            chosen.add(name)
+        elif members:
+            chosen.update(members)
+        else:
+            unknown.append(name)
     if unknown:
         raise ArgumentError(
             "params",
             unknown,
-            "the model has no parameter of that name",
+            "the model has no parameter or module of that name",
             f"The model has: {_listing(available)}.",
         )
-    return [name for name in available if name in set(wanted)]
+    return [name for name in available if name in chosen]
 
 
 def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
@@ -222,7 +259,7 @@ def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def _listing(available: Mapping[str, torch.Tensor], limit: int = 12) -> str:
+def _listing(available: Mapping[str, object], limit: int = 12) -> str:
     names = list(available)
     return ", ".join(names[:limit]) + (
         f" and {len(names) - limit} more" if len(names) > limit else ""

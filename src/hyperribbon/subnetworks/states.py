@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, cast
 
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter
 from hyperribbon.core.checks import check_choice
+from hyperribbon.core.parameters import is_named, listed_names
 
 __all__ = ["State", "eligible_names", "layer_of", "state_of"]
 
@@ -162,17 +162,12 @@ def eligible_names(
     if params is None:
         chosen = list(eligible)
     elif isinstance(params, str):
-        chosen = [name for name in eligible if fnmatchcase(name, params)]
+        chosen = [name for name in eligible if is_named(name, params)]
     elif callable(params):
         chosen = [name for name, tensor in eligible.items() if params(name, tensor)]
     else:
-        wanted = list(params) if isinstance(params, Iterable) else [params]
-        unknown = [name for name in wanted if not isinstance(name, str) or name not in state]
-        if unknown:
-            raise ArgumentError(
-                "params", unknown, "the state has no parameter of that name", _names_of(state)
-            )
-        chosen = [name for name in state if name in set(wanted)]
+        wanted = params if isinstance(params, Iterable) else [params]
+        chosen = listed_names(wanted, state, eligible)
     if not chosen:
         raise ArgumentError("params", params, "it chooses no parameter", _names_of(state))
     return chosen
