@@ -30,6 +30,12 @@ TORCH = {"2.6": "2.6.0", "2.8": "2.8.0", "2.10": "2.10.0", "2.13": "2.13.0"}
 ENTRIES = ("floor", *TORCH, "newest")
 TOOLS = ("mlxtend", "pytest", "hypothesis", "psutil")
 OF_THEIR_TIME = ("click==8.1.8",)  # the oldest typer warns about newer ones
+SAMPLING = """import os
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = items[:: int(os.environ["EVERY"])]
+"""  # in the unpacked commit only
 SHOWN = ("torch", "numpy", "scipy", "scikit-learn", "pandas", "zarr")
 
 
@@ -72,6 +78,7 @@ def unpack(work: Path) -> tuple[Path, str]:
         subprocess.run(["tar", "-x", "-C", tree], stdin=archive.stdout, check=True)
         if archive.wait() != 0:
             sys.exit("git archive failed")
+        (tree / "conftest.py").write_text(SAMPLING)
     return tree, commit
 
 
@@ -86,12 +93,13 @@ def versions_of(python: Path) -> dict[str, str]:
     return json.loads(run.stdout)
 
 
-def run_room(python: Path, tree: Path, room: str, entry: str) -> dict[str, Any]:
+def run_room(python: Path, tree: Path, room: str, entry: str, every: int) -> dict[str, Any]:
     """Run the tests of one room; return the counts and the names of what failed."""
     results = tree / f"{entry}-{room}.xml"
     pytest = [python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={results}"]
     settings = {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "PATH": f"{python.parent}:"}
     settings["PATH"] += os.environ["PATH"]
+    settings["EVERY"] = str(every)
     log = tree / f"{entry}-{room}.log"
     with log.open("w") as out:
         subprocess.run(
@@ -116,6 +124,7 @@ def run_room(python: Path, tree: Path, room: str, entry: str) -> dict[str, Any]:
         "failed": failed,
         "skipped": count["skipped"],
         "failures": names,
+        "every": every,
     }
 
 
@@ -128,6 +137,8 @@ def table(stored: dict[str, Any]) -> str:
         for room in ROOMS:
             found = row["rooms"].get(room)
             text = "–" if found is None else f"{found['passed']}"
+            if found is not None and found["every"] > 1:
+                text += f" (1 in {found['every']})"
             if found is not None and found["failed"]:
                 text += f", {found['failed']} failed"
             cells.append(text)
@@ -157,6 +168,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run rooms that were run before")
     parser.add_argument("--remove", action="store_true", help="remove an environment after its run")
     parser.add_argument("--rooms", nargs="*", default=ROOMS)
+    parser.add_argument("--every", type=int, default=1, help="run each nth test only")
     options = parser.parse_args()
     tree, commit = unpack(options.work)
     for entry in options.entries:
@@ -164,7 +176,7 @@ def main() -> None:
         for room in options.rooms:
             if room in read_stored().get(entry, {"rooms": {}})["rooms"] and not options.again:
                 continue
-            found = {"commit": commit, **run_room(python, tree, room, entry)}
+            found = {"commit": commit, **run_room(python, tree, room, entry, options.every)}
             stored = read_stored()
             row = stored.setdefault(entry, {"versions": versions_of(python), "rooms": {}})
             row["rooms"][room] = found
