@@ -137,7 +137,7 @@ def table(stored: dict[str, Any]) -> str:
         for room in ROOMS:
             found = row["rooms"].get(room)
             text = "–" if found is None else f"{found['passed']}"
-            if found is not None and found["every"] > 1:
+            if found is not None and found.get("every", 1) > 1:
                 text += f" (1 in {found['every']})"
             if found is not None and found["failed"]:
                 text += f", {found['failed']} failed"
