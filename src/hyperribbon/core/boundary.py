@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,8 +30,10 @@ __all__ = [
     "function",
     "image",
     "instance",
+    "mapping",
     "matrices",
     "matrix",
+    "names",
     "number",
     "numbers",
     "own_function",
@@ -129,15 +131,18 @@ def _is_raw(error: Exception) -> bool:
 
 
 def _mismatch(call: Callable[..., Any], given: dict[str, Any], reason: str) -> ArgumentError:
-    shown = {
-        name: f"shape {tuple(value.shape)}" if hasattr(value, "shape") else value
-        for name, value in given.items()
-        if name not in ("self", "cls")
-    }
+    shown = {name: _brief(value) for name, value in given.items() if name not in ("self", "cls")}
     place = call.__module__.split(".")
     room = ".".join(place[: 2 if len(place) < 4 else 3])
     remedy = f"Compare them with help({room}.{call.__qualname__.removesuffix('.__init__')})."
     return ArgumentError(", ".join(shown), shown, reason, remedy)
+
+
+def _brief(value: Any) -> Any:
+    if hasattr(value, "shape"):
+        return f"shape {tuple(value.shape)}"
+    plain = isinstance(value, str | bytes | int | float | complex | tuple | list | dict)
+    return value if value is None or plain else type(value).__name__
 
 
 def _is_finite(result: Any) -> bool:
@@ -173,7 +178,7 @@ def count(argument: str, value: Any) -> int:
 def whole(argument: str, value: Any) -> int:
     """Return a whole number from 0."""
     found = check_positive(argument, value, zero=True)
-    if not found.is_integer():
+    if not found.is_integer() or found > _MOST:
         raise ArgumentError(argument, value, "it is not a whole number", "Give one from 0.")
     return int(found)
 
@@ -258,6 +263,22 @@ def text(argument: str, value: Any) -> str:
     """Return a text."""
     if not isinstance(value, str):
         raise ArgumentError(argument, value, "it is not a text", "Give a text.")
+    return value
+
+
+def names(argument: str, value: Any) -> Any:
+    """Return a pattern, a list of names, or a function that chooses parameters."""
+    listed = isinstance(value, list | tuple | set) and all(isinstance(n, str) for n in value)
+    if not (isinstance(value, str) or callable(value) or listed):
+        reason = "it is neither a pattern nor a list of names"
+        raise ArgumentError(argument, value, reason, 'Give "layer1.*" or ["layer1.weight"].')
+    return value
+
+
+def mapping(argument: str, value: Any) -> Mapping[Any, Any]:
+    """Return values by name."""
+    if not isinstance(value, Mapping):
+        raise ArgumentError(argument, value, "it is not a dict", "Give values by name.")
     return value
 
 

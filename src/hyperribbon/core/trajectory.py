@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import flag, path, text, translated, whole, zero_or_more
+from hyperribbon.core.boundary import flag, mapping, path, text, translated, whole, zero_or_more
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.states import load_state, save_state
 from hyperribbon.core.store.atomic import ensure_folder, file_digest, make_folder, stored_path
@@ -45,6 +45,7 @@ class Record:
         weights: File with the weights, or None.
         has_predictions: Whether predictions were stored.
         metrics: Names of the metrics stored.
+        buffers: Names among the weights that are a model's buffers; None where that is not known.
     """
 
     index: int
@@ -53,6 +54,7 @@ class Record:
     weights: Path | None
     has_predictions: bool
     metrics: tuple[str, ...]
+    buffers: tuple[str, ...] | None = None
 
 
 class Trajectory:
@@ -158,7 +160,7 @@ class Trajectory:
         """Epochs of the records, (T,); NaN where unknown."""
         return np.array([np.nan if r.epoch is None else r.epoch for r in self._records])
 
-    @translated(step=whole, epoch=zero_or_more)
+    @translated(step=whole, epoch=zero_or_more, metrics=mapping)
     def append(
         self,
         step: int,
@@ -167,6 +169,7 @@ class Trajectory:
         weights: Mapping[str, torch.Tensor] | None = None,
         predictions: torch.Tensor | np.ndarray | None = None,
         metrics: Mapping[str, float | np.ndarray | torch.Tensor] | None = None,
+        buffers: Collection[str] | None = None,
     ) -> Record:
         """Add a record; when this returns it is on disk and whole.
 
@@ -176,6 +179,7 @@ class Trajectory:
             weights: Named tensors, such as a state dict.
             predictions: One array, the same shape every time.
             metrics: Numbers or small arrays by name; a name keeps its shape.
+            buffers: Which of the weights are no parameters, such as running statistics.
         """
         if self._records and step <= self._records[-1].step:
             raise ArgumentError(
@@ -205,6 +209,8 @@ class Trajectory:
                 "weights": file,
                 "digest": digest,
                 "metrics": list(metrics or {}),
+                **({} if buffers is None or weights is None else
+                   {"buffers": [name for name in weights if name in set(buffers)]}),
                 "numbers": {n: float(rows[f"metrics/{n}"]) for n in metrics or {}
                             if not is_array[f"metrics/{n}"]},
             }  # fmt: skip
@@ -347,6 +353,7 @@ def _as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
             None if weights is None else stored_path(folder, weights),
             content["predictions"],
             tuple(content["metrics"]),
+            None if content.get("buffers") is None else tuple(map(str, content["buffers"])),
         )
     except (KeyError, TypeError) as error:
         raise damaged(folder, f"record {index} cannot be read ({error!r})") from None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import checked, count, flag, path, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.data.sources import SOURCES
 from hyperribbon.core.data.synthetic import sloppy_inputs, teacher_student, wishart_inputs
@@ -45,6 +46,7 @@ class LabelledData(NamedTuple):
         return LabelledData(self.inputs.flatten(1), self.targets)
 
 
+@checked(whiten=flag, folder=path, slope=zero_or_more, dimensions=count, noise=zero_or_more)
 def load_data(
     name: str = "mnist5k",
     split: str = "train",
@@ -147,13 +149,13 @@ def _subsample(
     counts = np.floor(shares * limit + 1e-9).astype(int)
     counts[0] += limit - counts.sum()
     chosen = []
-    for label, count in enumerate(counts):
+    for label, wanted in enumerate(counts):
         members = np.flatnonzero(targets.numpy() == label)
-        if count > len(members):
+        if wanted > len(members):
             raise ArgumentError(
                 "proportions", list(proportions),
-                f"class {label} would need {count} samples and has {len(members)}",
+                f"class {label} would need {wanted} samples and has {len(members)}",
                 "Lower limit= or that class's share.",
             )  # fmt: skip
-        chosen.append(rng.permutation(members)[:count])
+        chosen.append(rng.permutation(members)[:wanted])
     return torch.from_numpy(np.sort(np.concatenate(chosen)))

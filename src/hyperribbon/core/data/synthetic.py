@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import checked, count, square
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 
 __all__ = ["sloppy_inputs", "teacher_student", "wishart_inputs"]
 
 
+@checked(samples=count, dimensions=count)
 def sloppy_inputs(
     samples: int, dimensions: int, slope: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -41,6 +43,7 @@ def sloppy_inputs(
     return np.sqrt(samples) * (left * np.sqrt(eigenvalues)) @ right.T, eigenvalues
 
 
+@checked(samples=count, dimensions=count, covariance=square)
 def wishart_inputs(
     samples: int, dimensions: int, covariance: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
@@ -72,6 +75,7 @@ def wishart_inputs(
     return white @ (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
 
 
+@checked(samples=count, dimensions=count, outputs=count)
 def teacher_student(
     samples: int,
     dimensions: int,
