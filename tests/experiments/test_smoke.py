@@ -76,6 +76,9 @@ def perturbed(result):
         if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
             others = zip(*(changed(array, rng) for array in value), strict=True)
             yield from (dataclasses.replace(result, **{name: list(other)}) for other in others)
+        elif isinstance(value, dict):
+            others = changed_entries(value, rng)
+            yield from (dataclasses.replace(result, **{name: other}) for other in others)
         elif isinstance(value, int | float | np.ndarray) and not isinstance(value, bool):
             for other in changed(np.asarray(value, dtype=float), rng):
                 given = other if name in arrays else type(value)(other.item())
@@ -84,6 +87,13 @@ def perturbed(result):
         for other in arrays.values():
             if other is not array and other.shape == array.shape:
                 yield dataclasses.replace(result, **{name: other})
+
+
+def changed_entries(table, rng):
+    """Yield a table, of tables perhaps, with one of its arrays wrong."""
+    for key, value in table.items():
+        others = changed_entries(value, rng) if isinstance(value, dict) else changed(value, rng)
+        yield from ({**table, key: other} for other in others)
 
 
 def changed(array, rng):

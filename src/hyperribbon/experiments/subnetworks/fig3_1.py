@@ -9,13 +9,14 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks._drawing import (
-    draw_layer_bars,
-    judge_over_seeds,
-)
+from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.subnetworks._drawing import draw_layer_bars
 from hyperribbon.experiments.subnetworks._layers import layer_measurements
 from hyperribbon.experiments.subnetworks._training import (
+    SCALE,
+    TRAINING,
     TrainingConfig,
+    by_run,
     is_full,
     presets,
     source_of,
@@ -24,6 +25,36 @@ from hyperribbon.plots.style import COLORS, new_figure
 
 ID = "subnetworks/fig3.1"
 TITLE = "Re-randomising one layer destroys the network"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "chance",
+        "Sec. 3.1.1, Fig. 3.1",
+        "re-randomization of any single layer completely disrupts the learned representations. As "
+        "a result, the classification accuracy drops to the level of random guessing (10% accuracy "
+        "for ten classes)",
+        "With one layer drawn anew the test accuracy is at most 0.2 for every layer; Sec. 3.2.1 "
+        "calls an accuracy below 0.2 'equivalent to random guessing'.",
+        Band.at_most(0.2, "words"),
+        setting=TRAINING,
+        needs=SCALE,
+        changed="2026-11-17: at most 0.25 before, a number of our own",
+    ),
+    says(
+        "accuracy",
+        "Sec. 3.1.1",
+        "The MLP achieves a high performance on the MNIST dataset, attaining an accuracy of "
+        "0.9880.",
+        "The test accuracy of a run is 0.9880.",
+        Band.around(0.988, "printed", atol=0.00005),
+        setting=TRAINING,
+        needs="the learning rate, momentum and preparation of the inputs, which are not printed: "
+        "those that match Tables A.1 and A.2 stay below the number",
+        compare="prediction",
+        changed="2026-11-17: 'fails' before, with a band of ±0.002 of our own",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -83,33 +114,11 @@ def plot(result: Result) -> Figure:
 def claims(result: Result) -> list[Claim]:
     """Judge the fall to chance and the accuracy before it."""
     worst = int(result.rerandomized.mean(0).argmax())
-    found = [
-        judge_over_seeds(
-            f"{ID}/chance",
-            place="Fig. 3.1, Sec. 3.1.1",
-            statement="Re-randomising any single layer brings the accuracy down to guessing",
-            expected=Band.at_most(0.25, "verification"),
-            values=result.rerandomized[:, worst],
-            why=f"the best of the layers, layer {worst + 1}; {result.source}",
-        ),
-        judge_over_seeds(
-            f"{ID}/accuracy",
-            place="Sec. 3.1.1",
-            statement="The trained network reaches a test accuracy of 0.9880",
-            expected=Band.around(0.988, "paper", atol=0.002),
-            values=result.baseline,
-            why=f"the start and rate that match Tables A.1 and A.2 stay below it; {result.source}",
-        ),
-    ]
-    if result.full:
-        found.append(
-            judge_over_seeds(
-                f"{ID}/trained",
-                place="Sec. 3.1.1",
-                statement="The network is well trained: test accuracy at least 0.978",
-                expected=Band.at_least(0.978, "verification"),
-                values=result.baseline,
-                why=result.source,
-            )
-        )
-    return found
+    return LEDGER.judge(
+        {
+            "chance": by_run(
+                result, result.rerandomized[:, worst], f"the best of the layers, layer {worst + 1}"
+            ),
+            "accuracy": over_seeds(result.baseline, result.source, comparable=False),
+        }
+    )
