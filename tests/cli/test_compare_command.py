@@ -23,8 +23,12 @@ def test_two_checkpoints_are_compared(tmp_path):
         torch.save({"weight": weight, "bias": torch.zeros(2)}, tmp_path / f"{name}.pt")
     files = [str(tmp_path / name) for name in ("small.pt", "large.pt")]
     with torch.random.fork_rng():
-        done = CliRunner().invoke(app, ["compare", f"{tmp_path / 'mine.py'}:make", *files])
+        arguments = [f"{tmp_path / 'mine.py'}:make", *files, "--out", str(tmp_path / "page.html")]
+        done = CliRunner().invoke(app, ["compare", *arguments])
     assert done.exit_code == 0, done.output
     assert "small" in done.output
     assert "sharpness" in done.output
     assert "8 of 8" in done.output
+    page = (tmp_path / "page.html").read_text()
+    assert "small minus large" in page
+    assert "groups agree" in page

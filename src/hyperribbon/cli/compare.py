@@ -30,6 +30,10 @@ def compare_models(
     samples: Annotated[int, typer.Option(help="Samples to compare on.")] = 512,
     groups: Annotated[int, typer.Option(help="Disjoint groups they are cut into.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Write a report too, an HTML file."),
+    ] = None,
 ) -> None:
     """Say which of two checkpoints is flatter, and what else differs, on the same samples.
 
@@ -43,4 +47,7 @@ def compare_models(
     found = compare(
         a, b, loss, given, model=model, names=names, samples=samples, groups=groups, seed=seed
     )
-    found.summary(Console())
+    console = Console()
+    found.summary(console)
+    if out is not None:
+        console.print(f"\nThe report is {found.report(out)}", markup=False)

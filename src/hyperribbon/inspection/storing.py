@@ -14,7 +14,7 @@ from hyperribbon.inspection.findings import Inspection
 from hyperribbon.inspection.quantities import Part
 from hyperribbon.plots import STYLE, Chart, draw, draw_interactive
 
-__all__ = ["save_inspection"]
+__all__ = ["save_inspection", "store_part"]
 
 
 def save_inspection(inspection: Inspection, folder: Path) -> Path:
@@ -41,7 +41,7 @@ def save_inspection(inspection: Inspection, folder: Path) -> Path:
         folder / "result.safetensors",
         {name: dict(part.arrays) for name, part in inspection.parts.items()},
     )
-    parts = [_store_part(part, folder) for part in inspection.parts.values()]
+    parts = [store_part(part, folder) for part in inspection.parts.values()]
     content = {
         "title": inspection.title,
         "where": inspection.where,
@@ -56,7 +56,8 @@ def save_inspection(inspection: Inspection, folder: Path) -> Path:
     return folder
 
 
-def _store_part(part: Part, folder: Path) -> dict[str, Any]:
+def store_part(part: Part, folder: Path) -> dict[str, Any]:
+    """Write the tables and figures of a part, and return the rest of it in plain values."""
     tables = {}
     for title, table in part.tables.items():
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -80,7 +80,7 @@ def compare(
         console: Where progress is shown; standard error by default.
 
     Returns:
-        `.flatter` ("a", "b" or None), `.differences`, `.summary()`, `.table()`.
+        `.flatter` ("a", "b" or None), `.differences`, `.summary()`, `.table()`, `.report(path)`.
 
     Raises:
         ArgumentError: There are too few samples, or model, loss and data do not belong together.

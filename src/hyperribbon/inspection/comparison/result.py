@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 from rich.console import Console
@@ -106,6 +108,28 @@ class Comparison:
         console.print(table)
         for note in self.notes:
             console.print(f"   [dim]{escape(note)}[/]", highlight=False)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write everything into a folder, which `hyperribbon report FOLDER` shows.
+
+        Args:
+            folder: Made if absent.
+        """
+        from hyperribbon.inspection.comparison.storing import save_comparison
+
+        return save_comparison(self, Path(folder))
+
+    def report(self, path: str | Path) -> Path:
+        """Write one HTML file that shows everything and needs no network.
+
+        Args:
+            path: The file.
+        """
+        import hyperribbon
+
+        with TemporaryDirectory() as folder:
+            stored = self.save(Path(folder) / "comparison")
+            return hyperribbon.report.write_report([stored], path, title=" and ".join(self.names))
 
     def __repr__(self) -> str:
         """Show the answer."""
