@@ -11,11 +11,44 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
 from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.statements import Ledger, exact, observe, says
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import linear_networks as theory
 
 ID = "linear_networks/counts"
 TITLE = "Non-zero eigenvalues of rectangular networks, counted"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "balanced-printed",
+        "Sec. 3",
+        "of the p eigenvalues of the Hessian, at most (min{d0, d1, …, dL})² are non-zero",
+        "No balanced network has more, whatever its widths.",
+        Band(1.0, 1.0, "printed"),
+        setting="random widths and depths, balanced weights as in App. C, white inputs",
+    ),
+    says(
+        "shallow-printed",
+        "App. B",
+        "at most min{d0, d1} × min{d1, d2} may be non-zero",
+        "No network of two layers has more, whatever its widths.",
+        Band(1.0, 1.0, "printed"),
+        setting="random widths, Gaussian weights, white inputs",
+    ),
+    observe(
+        "balanced-right",
+        "Sec. 3",
+        "Exactly r(d0 + dL − r) eigenvalues are non-zero.",
+        Band(1.0, 1.0, "closed form"),
+    ),
+    observe(
+        "shallow-right",
+        "App. B",
+        "Exactly d0d2 − (d0 − r1)(d2 − r2) eigenvalues are non-zero.",
+        Band(1.0, 1.0, "closed form"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +74,6 @@ PRESETS = {
     "paper": Config(networks=1000),
 }
 
-_PRINTED_EXAMPLE = (20, 7, 5)
-
 
 @dataclass(frozen=True)
 class Result:
@@ -52,12 +83,10 @@ class Result:
         balanced: (m, 3), counted, by the rule r(d0 + dL − r), and by the printed (min d)².
         shallow: (m, 3), counted, by d0d2 − (d0 − r1)(d2 − r2), and by the printed
             min(d0, d1)·min(d1, d2).
-        example: The counted number for balanced layers of widths 20-7-5.
     """
 
     balanced: np.ndarray
     shallow: np.ndarray
-    example: int
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -75,7 +104,6 @@ def compute(config: Config, context: Context) -> Result:
     return Result(
         balanced=np.concatenate([group["balanced"] for group in found]),
         shallow=np.concatenate([group["shallow"] for group in found]),
-        example=_balanced(list(_PRINTED_EXAMPLE), context.rng("example"))[0],
     )
 
 
@@ -134,43 +162,14 @@ def plot(result: Result) -> Figure:
 
 def claims(result: Result) -> list[Claim]:
     """Judge each rule by the share of networks where it gives the counted number."""
-    found = []
-    for kind, place, values, right, printed in (
-        ("balanced", "Sec. 3", result.balanced, "r(d0 + dL − r)", "(min d)²"),
-        ("shallow", "App. B", result.shallow, "d0d2 − (d0 − r1)(d2 − r2)", "min(d0,d1)·min(d1,d2)"),
-    ):
+    measured = {}
+    for kind, values in (("balanced", result.balanced), ("shallow", result.shallow)):
         counted, by_rule, by_print = values.T
-        found.append(
-            Claim.judge(
-                f"{ID}/{kind}-printed",
-                place=place,
-                statement=f"At most {printed} eigenvalues are non-zero",
-                expected=Band(1.0, 1.0, "paper"),
-                measured=np.mean(counted <= by_print),
-                why=(
-                    f"share of {len(counted)} random networks; the print leaves out the pairs of "
-                    "one non-zero and one zero singular value, which a rectangular network has"
-                ),
-            )
+        share = f"share of {len(counted)} random networks"
+        measured[f"{kind}-printed"] = exact(
+            np.mean(counted <= by_print),
+            f"{share}; the print leaves out the pairs of one non-zero and one zero singular value, "
+            "which a rectangular network has",
         )
-        found.append(
-            Claim.judge(
-                f"{ID}/{kind}-right",
-                place=place,
-                statement=f"Exactly {right} eigenvalues are non-zero",
-                expected=Band(1.0, 1.0, "verification"),
-                measured=np.mean(counted == by_rule),
-                why=f"share of {len(counted)} random networks",
-            )
-        )
-    found.append(
-        Claim.judge(
-            f"{ID}/20-7-5",
-            place="Sec. 3",
-            statement="Balanced layers of widths 20-7-5 have 100 non-zero eigenvalues, not 25",
-            expected=Band(100, 100, "verification"),
-            measured=result.example,
-            why="rank of the Jacobian",
-        )
-    )
-    return found
+        measured[f"{kind}-right"] = exact(np.mean(counted == by_rule), share)
+    return LEDGER.judge(measured)

@@ -21,11 +21,40 @@ from hyperribbon.experiments.linear_networks._training import (
     training_items,
     with_data,
 )
+from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
 from hyperribbon.inspection import leading_eigenvalues
 from hyperribbon.plots.style import COLORS
 
 ID = "linear_networks/depth"
 TITLE = "Sharpness by depth and label imbalance, trained and predicted"
+
+_NEEDS = "5,000 images and 10,000 epochs"
+LEDGER = Ledger(
+    ID,
+    says(
+        "amplified",
+        "Sec. 4",
+        "This effect is amplified by large depths, mainly due to the leading factor of L",
+        "The sharpness at the largest share over that at the smallest grows from depth to depth.",
+        Band.at_least(0.0, "words"),
+        setting="Fig. 1 (c)'s training with 2 to 8 layers; the paper's panel is a formula",
+        needs=_NEEDS,
+    ),
+    observe(
+        "general-form",
+        "Eq. (13)",
+        "The general form gives trained sharpness at every depth and imbalance, to three digits.",
+        Band.at_most(1e-3, "closed form"),
+        needs=_NEEDS,
+    ),
+    observe(
+        "printed-form",
+        "Eq. (14)",
+        "The printed form is an upper bound of trained sharpness.",
+        Band.at_most(1e-3, "closed form"),
+        needs=_NEEDS,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -128,38 +157,17 @@ def plot(result: Result) -> Figure:
 def claims(result: Result) -> list[Claim]:
     """Judge the prediction at all depths, and what depth does."""
     difference = np.abs(result.trained / result.general - 1)
-    found = [
-        Claim.judge(
-            f"{ID}/general-form",
-            place="Eq. (13)",
-            statement="The general form gives trained sharpness at every depth and imbalance",
-            expected=Band.at_most(1e-3, "closed form"),
-            measured=difference.max(),
-            why=f"largest relative difference over {difference.size} networks",
-        ),
-        Claim.judge(
-            f"{ID}/printed-form",
-            place="Eq. (14)",
-            statement="The printed form is an upper bound, met when labels can be interpolated",
-            expected=Band.at_most(1e-3, "closed form"),
-            measured=np.max(result.trained / result.printed - 1),
-            why="largest relative excess of trained sharpness over Eq. (14)",
-        ),
-    ]
-    deep = result.depths >= 2
-    if deep.sum() > 1:
-        spread = result.trained[:, -1] / result.trained[:, 0]
-        found.append(
-            Claim.judge(
-                f"{ID}/amplified",
-                place="Sec. 4",
-                statement="The effect of label imbalance grows with depth",
-                expected=Band.at_least(0.0, "paper"),
-                measured=np.diff(spread[:, deep], axis=1).min(),
-                why=(
-                    "least growth from depth to depth of the sharpness at the largest share over "
-                    "that at the smallest"
-                ),
-            )
-        )
-    return found
+    spread = (result.trained[:, -1] / result.trained[:, 0])[:, result.depths >= 2]
+    return LEDGER.judge(
+        {
+            "amplified": over_seeds(
+                [np.diff(spread, axis=1).min()], "least growth from depth to depth, over data sets"
+            ),
+            "general-form": over_seeds(
+                [difference.max()], f"largest relative difference over {difference.size} networks"
+            ),
+            "printed-form": over_seeds(
+                [np.max(result.trained / result.printed - 1)], "largest relative excess"
+            ),
+        }
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.linear_networks._sweeps import (
+    NEEDS,
+    SETTING,
     SweepConfig,
     SweepResult,
     least_rise,
@@ -14,9 +17,38 @@ from hyperribbon.experiments.linear_networks._sweeps import (
     run_sweep,
 )
 from hyperribbon.experiments.linear_networks._training import presets, with_data
+from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
 
 ID = "linear_networks/fig2-middle"
 TITLE = "Sharpness from Kaiming uniform starts: layers out of balance"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "imbalance",
+        "Sec. 5",
+        "the theoretical predictions made in previous section stay intact, as the final sharpness "
+        "increasing with label imbalance",
+        "For every set, sharpness rises from each share of the largest class to the next.",
+        Band.at_least(0.0, "printed"),
+        setting=f"{SETTING}; Kaiming uniform start as PyTorch has it",
+        needs=NEEDS,
+    ),
+    observe(
+        "intact",
+        "Sec. 5",
+        "Sharpness is within 5% of a balanced minimum's for every set, share and start.",
+        Band.at_most(0.05, "words"),
+        needs=NEEDS,
+    ),
+    observe(
+        "sharper",
+        "Eq. (9)",
+        "A network out of balance is sharper than the balanced one of equal outputs.",
+        Band.at_least(0.0, "closed form"),
+        needs=NEEDS,
+    ),
+)
 
 Config, Result = SweepConfig, SweepResult
 
@@ -39,36 +71,16 @@ def plot(result: SweepResult) -> Figure:
 
 
 def claims(result: SweepResult) -> list[Claim]:
-    """Judge the prediction and the trend."""
-    middle = result.trained.mean(axis=-1)
-    excess = result.trained / result.general[..., None] - 1
-    least, most = excess.min(), excess.max()
-    return [
-        Claim.judge(
-            f"{ID}/imbalance",
-            place="Sec. 5",
-            statement="Sharpness rises with the share of the largest class",
-            expected=Band.at_least(0.0, "paper"),
-            measured=least_rise(middle),
-            why="least change from one share to the next larger one, over data sets",
-        ),
-        Claim.judge(
-            f"{ID}/intact",
-            place="Sec. 5",
-            statement="Predictions stay intact: sharpness is within 5% of a balanced minimum's",
-            expected=Band(-0.05, 0.05, "paper"),
-            measured=most,
-            why=(
-                f"trained networks are {least:.0%} to {most:.0%} sharper than balanced ones with "
-                f"the same outputs; their balance defect ends at {result.defect.min():.2f} or more"
+    """Judge the trend and the distance from balance, one number a start."""
+    excess = (result.trained / result.general[..., None] - 1).reshape(-1, result.trained.shape[-1])
+    defect = f"the balance defect ends at {result.defect.min():.2f} or more"
+    return LEDGER.judge(
+        {
+            "imbalance": over_seeds(
+                [least_rise(one) for one in np.moveaxis(result.trained, -1, 0)],
+                "least change from one share to the next larger one, over data sets",
             ),
-        ),
-        Claim.judge(
-            f"{ID}/sharper",
-            place="Eq. (9)",
-            statement="A network out of balance is sharper than the balanced one of equal outputs",
-            expected=Band.at_least(0.0, "verification"),
-            measured=least,
-            why="least relative difference over data sets, shares and starts",
-        ),
-    ]
+            "intact": over_seeds(excess.max(axis=0), f"largest relative difference; {defect}"),
+            "sharper": over_seeds(excess.min(axis=0), f"least relative difference; {defect}"),
+        }
+    )

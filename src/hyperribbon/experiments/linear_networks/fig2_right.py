@@ -15,6 +15,7 @@ from hyperribbon.core.data import LabelledData
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.linear_networks._data import one_hot, read_moments, white_data
 from hyperribbon.experiments.linear_networks._sweeps import (
+    SETTING,
     SHARES,
     SweepConfig,
     SweepResult,
@@ -28,6 +29,7 @@ from hyperribbon.experiments.linear_networks._training import (
     start_weights,
     with_data,
 )
+from hyperribbon.experiments.statements import Ledger, over_seeds, says
 from hyperribbon.operators import Hessian
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import linear_networks as theory
@@ -35,6 +37,36 @@ from hyperribbon.training import HalvingSchedule
 
 ID = "linear_networks/fig2-right"
 TITLE = "Sharpness of trained Tanh networks against label imbalance"
+
+_SETTING = (
+    f"{SETTING}; Tanh networks from balanced starts, as App. C has it, while the caption says "
+    "unbalanced; ten times the rate for a tenth of the epochs follows the same flow"
+)
+_QUOTE = (
+    "while the results are slightly different from the theoretical predictions, they are "
+    "qualitatively similar"
+)
+LEDGER = Ledger(
+    ID,
+    says(
+        "imbalance",
+        "Sec. 5",
+        _QUOTE,
+        "For every set, sharpness rises from each share of the largest class to the next.",
+        Band.at_least(0.0, "words"),
+        setting=_SETTING,
+        needs="5,000 images and a network of width 64",
+    ),
+    says(
+        "near",
+        "Sec. 5",
+        _QUOTE,
+        "Slightly different is within 25% of Eq. (14), for every set and share.",
+        Band(0.75, 1.25, "words"),
+        setting=_SETTING,
+        needs="5,000 images and a network of width 64",
+    ),
+)
 
 Config, Result = SweepConfig, SweepResult
 
@@ -130,21 +162,15 @@ def claims(result: SweepResult) -> list[Claim]:
     """Judge whether the trend survives the nonlinearity, and how near the prediction is."""
     trained = result.trained[..., 0]
     ratio = trained / result.printed
-    return [
-        Claim.judge(
-            f"{ID}/imbalance",
-            place="Sec. 5",
-            statement="Sharpness rises with the share of the largest class, as for linear networks",
-            expected=Band.at_least(0.0, "paper"),
-            measured=least_rise(trained),
-            why="least change from one share to the next larger one, over data sets",
-        ),
-        Claim.judge(
-            f"{ID}/near",
-            place="Sec. 5",
-            statement="Sharpness is only slightly different from Eq. (14), by 25% at most",
-            expected=Band(0.75, 1.25, "paper"),
-            measured=ratio.flat[np.abs(ratio - 1).argmax()],
-            why=f"farthest of the ratios to Eq. (14), {ratio.min():.2f} to {ratio.max():.2f}",
-        ),
-    ]
+    return LEDGER.judge(
+        {
+            "imbalance": over_seeds(
+                [least_rise(trained)],
+                "least change from one share to the next larger one, over data sets",
+            ),
+            "near": over_seeds(
+                [ratio.flat[np.abs(ratio - 1).argmax()]],
+                f"farthest of the ratios to Eq. (14), {ratio.min():.2f} to {ratio.max():.2f}",
+            ),
+        }
+    )

@@ -22,12 +22,44 @@ from hyperribbon.experiments.linear_networks._training import (
     training_items,
     with_data,
 )
+from hyperribbon.experiments.statements import Ledger, estimate, says
 from hyperribbon.plots.style import COLORS
 from hyperribbon.spectra import trace as estimate_trace
 from hyperribbon.theory import linear_networks as theory
 
 ID = "linear_networks/fig3"
 TITLE = "Sum of eigenvalues along training, sampled and in closed form"
+
+_QUOTE = (
+    "the approximation holds very well, even early in training when the loss is high so that "
+    "Assumption 1 does not hold"
+)
+_SETTING = (
+    "4 layers of width 256, η = 0.003, white inputs, 5,000 images, 100 random vectors, as in App. C"
+)
+LEDGER = Ledger(
+    ID,
+    says(
+        "trace",
+        "Sec. 2.2, on Fig. 3",
+        _QUOTE,
+        "Sampled trace and Eq. (7) agree within 1% on average over epochs and sets.",
+        Band(-0.01, 0.01, "words"),
+        setting=_SETTING,
+        needs="the networks of preset laptop",
+        compare="mean",
+    ),
+    says(
+        "early",
+        "Sec. 2.2, on Fig. 3",
+        _QUOTE,
+        "They agree within 1% at the start of training too, on average over sets.",
+        Band(-0.01, 0.01, "words"),
+        setting=f"{_SETTING}; epoch 0",
+        needs="the networks of preset laptop",
+        compare="mean",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -140,27 +172,27 @@ def plot(result: Result) -> Figure:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Judge Eq. (7) by the estimate's own standard error."""
+    """Judge Eq. (7) by the estimate's own standard error.
+
+    The records of one training share their random vectors, so only data sets are independent.
+    """
+    relative = result.estimate / result.closed_form - 1
+    error = result.stderr / result.closed_form / np.sqrt(len(result.data))
     scores = np.abs(result.estimate - result.closed_form) / result.stderr
-    relative = np.abs(result.estimate / result.closed_form - 1)
-    return [
-        Claim.judge(
-            f"{ID}/trace",
-            place="Eq. (7), Fig. 3",
-            statement="The closed form is the trace of the Hessian at every epoch",
-            expected=Band.at_most(4.0, "closed form"),
-            measured=scores.max(),
-            why=(
-                f"largest distance in standard errors over {scores.size} estimates of "
-                f"{result.products} products; largest relative one {relative.max():.2%}"
+    count = f"{relative.size} estimates of {result.products} products"
+    return LEDGER.judge(
+        {
+            "trace": estimate(
+                relative.mean(),
+                error.mean(),
+                f"mean of {count}; the farthest is {scores.max():.1f} standard errors away",
+                freedom=result.products - 1,
             ),
-        ),
-        Claim.judge(
-            f"{ID}/early",
-            place="Sec. 2.2",
-            statement="It holds early in training too, where the loss is high",
-            expected=Band.at_most(4.0, "paper"),
-            measured=scores[:, 0].max(),
-            why=f"at epoch 0, with losses up to {result.loss[:, 0].max():.2f}, in standard errors",
-        ),
-    ]
+            "early": estimate(
+                relative[:, 0].mean(),
+                error[:, 0].mean(),
+                f"at losses up to {result.loss[:, 0].max():.2f}",
+                freedom=result.products - 1,
+            ),
+        }
+    )

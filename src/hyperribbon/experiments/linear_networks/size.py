@@ -1,0 +1,157 @@
+"""Sharpness of balanced solutions against the number of samples, which Eq. (14) leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core import Band, Claim, derive_seed
+from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.linear_networks._data import NAMES, one_hot, white_data
+from hyperribbon.experiments.linear_networks._sweeps import predictions
+from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.plots.style import COLORS, new_figure
+
+ID = "linear_networks/size"
+TITLE = "Sharpness of balanced solutions against the number of samples"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "independent",
+        "Sec. 4",
+        "the sharpness at a balanced solution is independent of the dataset size n",
+        "From the smallest number of samples to the largest, the sharpness of the balanced "
+        "minimum changes by less than 5%.",
+        Band(-0.05, 0.05, "words"),
+        setting="random subsets with equal classes, 4 layers, white inputs, n above the number of "
+        "pixels as Assumption 2 asks; the paper shows no figure",
+        needs="5,000 images",
+    ),
+    observe(
+        "printed",
+        "Eq. (14)",
+        "At the largest n the balanced minimum is within 5% of Eq. (14).",
+        Band(-0.05, 0.05, "words"),
+        needs="5,000 images",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Setting.
+
+    Attributes:
+        data: Data sets.
+        sizes: Numbers of samples, ascending.
+        share: Of class 0; a tenth makes the ten classes equal.
+        depth: Number of layers.
+        draws: Random subsets of each size.
+    """
+
+    data: tuple[str, ...] = ("mnist5k",)
+    sizes: tuple[int, ...] = (1000, 2000, 4500)
+    share: float = 0.1
+    depth: int = 4
+    draws: int = 5
+
+
+PRESETS = {
+    "smoke": Config(data=("digits",), sizes=(300, 1200), draws=2),
+    "laptop": Config(),
+    "paper": Config(draws=20),
+}
+PRESETS_WITH_DATA = {
+    "smoke": PRESETS["smoke"],
+    "laptop": Config(data=("mnist", "fashion_mnist"), sizes=(1000, 2000, 5000, 20_000)),
+    "paper": Config(
+        data=("mnist", "fashion_mnist"), sizes=(1000, 2000, 5000, 20_000, 50_000), draws=20
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Sharpness by data set, size and subset.
+
+    Attributes:
+        data: Names of the data sets, m.
+        sizes: (k,).
+        general: (m, k, r), of the balanced minimum.
+        printed: (m, k, r), Eq. (14).
+    """
+
+    data: list[str]
+    sizes: np.ndarray
+    general: np.ndarray
+    printed: np.ndarray
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Take the moments of random subsets and the sharpness that they imply."""
+    items = [
+        {
+            "data": data,
+            "samples": samples,
+            "share": config.share,
+            "depth": config.depth,
+            "data_seed": derive_seed(context.seed, "subset", draw),
+        }
+        for data in config.data
+        for samples in config.sizes
+        for draw in range(config.draws)
+    ]
+    found = np.array(context.map(_measure, items, "subsets"))
+    shape = (len(config.data), len(config.sizes), config.draws)
+    general, printed = found.T.reshape(2, *shape)
+    return Result(list(config.data), np.array(config.sizes), general, printed)
+
+
+def _measure(item: Mapping[str, Any]) -> list[float]:
+    data, white, _ = white_data(item)
+    labels = one_hot(data)
+    facts = {
+        "cross": labels @ white.T / len(data.targets),
+        "proportions": labels.mean(axis=1),
+        "samples": len(data.targets),
+    }
+    predicted = predictions(facts, item["depth"])
+    return [float(predicted["general"]), float(predicted["printed"])]
+
+
+def plot(result: Result) -> Figure:
+    """Draw sharpness against the number of samples, with the range of the subsets."""
+    figure, axis = new_figure(ratio=0.75)
+    for color, name, general, printed in zip(
+        COLORS, result.data, result.general, result.printed, strict=False
+    ):
+        axis.plot(result.sizes, general.mean(axis=1), "o-", color=color, label=NAMES[name])
+        axis.vlines(result.sizes, general.min(axis=1), general.max(axis=1), color=color)
+        axis.plot(result.sizes, printed.mean(axis=1), ":", color=color)
+    axis.set(xscale="log", xlabel="samples $n$", ylabel=r"sharpness $\lambda_{\max}$")
+    axis.set_title("dotted: Eq. (14)", fontsize=8)
+    axis.legend()
+    return figure
+
+
+def claims(result: Result) -> list[Claim]:
+    """Judge the change with n and the printed form, one number a subset."""
+    change = result.general[:, -1] / result.general[:, 0] - 1
+    apart = result.general[:, -1] / result.printed[:, -1] - 1
+    sizes = f"n = {result.sizes[0]} to {result.sizes[-1]}"
+    return LEDGER.judge(
+        {
+            "independent": over_seeds(_farthest(change), f"{sizes}, the set that changes most"),
+            "printed": over_seeds(_farthest(apart), f"at n = {result.sizes[-1]}"),
+        }
+    )
+
+
+def _farthest(values: np.ndarray) -> np.ndarray:
+    """Return for each subset the value farthest from zero over data sets."""
+    return np.take_along_axis(values, np.abs(values).argmax(axis=0)[None], axis=0)[0]
