@@ -8,7 +8,6 @@ from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.linear_networks import (
     _data,
     counts,
-    depth,
     fig1_left,
     fig1_middle,
     fig1_right,
@@ -41,9 +40,6 @@ def test_uniform_mnist_ends_at_the_general_form_and_below_the_printed_one(contex
     # What the printed form leaves out is the loss floor, reached to a thousandth.
     assert result.loss[0, 0, 0] == pytest.approx(result.floor[0, 0], abs=1e-3)
     assert result.samples[0, 0] == 5000
-    found = verdicts(fig1_right, result)
-    assert found["general-form"] == found["mnist-uniform"] == found["loss-floor"] == "holds"
-    assert found["printed-form"] == "fails"
 
 
 @pytest.mark.parametrize("samples", [1500, 60])
@@ -104,7 +100,10 @@ def test_the_error_of_eq_15_falls_while_the_loss_stays_high(context):
 @pytest.mark.slow
 def test_the_error_of_eq_15_on_mnist_follows_the_paper(context):
     result = fig4.compute(fig4.PRESETS["laptop"], context)
-    assert set(verdicts(fig4, result).values()) == {"holds"}
+    expected = {0: 9.9, 100: 8.1, 1000: 3.6, 3000: 1.0}
+    found = dict(zip(result.epochs.tolist(), result.errors[0], strict=True))
+    for epoch, percent in expected.items():  # of one other random start
+        assert found[epoch] == pytest.approx(percent, rel=0.25)
 
 
 def test_ten_times_the_rate_for_a_tenth_of_the_epochs_follows_the_same_flow(context):
@@ -120,12 +119,11 @@ def test_ten_times_the_rate_for_a_tenth_of_the_epochs_follows_the_same_flow(cont
     ("module", "failing"),
     [
         (fig1_left, set()),
-        (fig1_middle, {"deeper-is-sharper"}),
+        (fig1_middle, set()),
         (counts, {"balanced-printed", "shallow-printed"}),
-        (depth, set()),
     ],
 )
-def test_claims_fail_where_the_paper_slips_and_nowhere_else(module, failing, context):
+def test_closed_forms_fail_where_the_paper_slips_and_nowhere_else(module, failing, context):
     result = module.compute(module.PRESETS["smoke"], context)
     found = verdicts(module, result)
     assert {name for name, verdict in found.items() if verdict != "holds"} == failing
