@@ -177,7 +177,9 @@ def check_array(
     wanted = wanted or "an array of numbers"
     remedy = way_out or f"Give {wanted}."
     if _is_tensor(value):
-        value = value.detach().cpu().numpy()
+        from hyperribbon.core.tensors import host_array
+
+        value = host_array(value)
     try:
         array = np.asarray(value)
         if np.iscomplexobj(array) or array.dtype.kind not in "biuf":

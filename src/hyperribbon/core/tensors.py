@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-__all__ = ["tensor_of"]
+__all__ = ["host_array", "tensor_of"]
 
 
 def tensor_of(values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -21,3 +22,13 @@ def tensor_of(values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         return values if dtype is None else values.to(dtype)
     return torch.as_tensor(values, dtype=dtype, device="cpu")
+
+
+def host_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor of any device as an array; bfloat16, which numpy lacks, as float32.
+
+    >>> host_array(torch.ones(2, dtype=torch.bfloat16)).dtype
+    dtype('float32')
+    """
+    values = tensor.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()

@@ -17,6 +17,7 @@ from hyperribbon.core.checks import (
     check_positive_int,
 )
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.tensors import host_array
 from hyperribbon.manifold.tiles import PRECISIONS, sum_logs
 
 __all__ = ["DistanceReport", "bhattacharyya"]
@@ -142,7 +143,7 @@ def bhattacharyya(
 
 def _models(name: str, given: Any) -> np.ndarray:
     if isinstance(given, torch.Tensor):
-        given = given.detach().cpu().numpy()
+        given = host_array(given)
     array = given if isinstance(given, np.ndarray) else check_array(name, given, empty=True)
     if array.dtype.kind not in "biuf":
         raise ArgumentError(name, array, "it holds no real numbers", "Give probabilities.")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_array
+from hyperribbon.core.tensors import host_array
 from hyperribbon.core.trajectory import Trajectory
 
 __all__ = ["Predictions", "open_models"]
@@ -24,7 +25,7 @@ def open_models(X: Any) -> Any:
             arrays), the path of a zarr array, or a `Trajectory` with predictions.
     """
     if isinstance(X, torch.Tensor):
-        return X.detach().cpu().numpy()
+        return host_array(X)
     if isinstance(X, Trajectory):
         return _Recorded(X)
     if isinstance(X, str | Path):

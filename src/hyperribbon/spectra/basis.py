@@ -6,7 +6,7 @@ from math import isfinite
 
 import torch
 
-from hyperribbon.spectra.products import Products, asymmetry_error, asymmetry_limit
+from hyperribbon.spectra.products import Products, asymmetry_error
 from hyperribbon.spectra.rows import make_rows
 
 __all__ = ["Basis"]
@@ -206,5 +206,5 @@ class Basis:
             self.gram[everything, added] = self.products.summed(gram)
             self.gram[added, everything] = self.gram[everything, added].T.clone()
         gap = float((columns[near:] - swapped).abs().max())
-        if gap > max(asymmetry_limit(self.products.dtype), 4 * self.eps) * self._scale:
+        if gap > max(self.products.asymmetry_limit, 4 * self.eps) * self._scale:
             raise asymmetry_error(self.products.op, gap / self._scale)

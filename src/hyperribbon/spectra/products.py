@@ -76,6 +76,11 @@ class Products:
         self.length = self.rows.stop - self.rows.start
 
     @property
+    def asymmetry_limit(self) -> float:
+        """How far |xᵀAy − yᵀAx| may rise by the rounding of products, relative to ‖A‖."""
+        return asymmetry_limit(self._input_dtype)
+
+    @property
     def is_explicit(self) -> bool:
         """Whether the operator is a matrix that is written out already."""
         return isinstance(self.op, np.ndarray | torch.Tensor)
@@ -156,7 +161,7 @@ class Products:
             )
         scale = float(matrix.abs().max())
         gap = float((matrix - matrix.T).abs().max())
-        if gap > asymmetry_limit(self._input_dtype) * scale:
+        if gap > self.asymmetry_limit * scale:
             raise asymmetry_error(self.op, gap / scale)
         return (matrix + matrix.T) / 2
 

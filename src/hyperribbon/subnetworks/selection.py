@@ -12,6 +12,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, torch_generator
 from hyperribbon.core.checks import check_choice, check_finite, check_fraction
+from hyperribbon.core.tensors import host_array
 from hyperribbon.subnetworks.states import (
     State,
     check_same_architecture,
@@ -113,7 +114,9 @@ def rank(
     for group in members.values():
         flat = torch.cat([scores[name].reshape(-1) for name in group])
         signed = flat if order == "smallest" else -flat
-        groups.append((tuple(group), torch.from_numpy(np.argsort(signed.numpy(), kind="stable"))))
+        groups.append(
+            (tuple(group), torch.from_numpy(np.argsort(host_array(signed), kind="stable")))
+        )
     return Ranking(scores, tuple(groups))
 
 

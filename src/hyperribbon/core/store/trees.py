@@ -15,6 +15,7 @@ from safetensors.numpy import save as save_tensors
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import write_bytes
+from hyperribbon.core.tensors import host_array
 
 __all__ = ["TREE_KEYS", "load_tree", "save_tree"]
 
@@ -65,7 +66,7 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         node = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
     if isinstance(node, torch.Tensor):
-        node = node.detach().cpu().numpy()
+        node = host_array(node)
     if isinstance(node, np.generic):
         node = node.item()
     if isinstance(node, np.ndarray):

@@ -101,7 +101,7 @@ def _without_smallest(side: Side, removed: float) -> torch.Tensor:
     tensors = space.unflatten(side.vector)
     mask = select(tensors, fraction=removed)
     kept: dict[str, Any] = {
-        name: torch.where(mask[name], 0.0, tensor) if name in mask else tensor
+        name: tensor.masked_fill(mask[name].to(tensor.device), 0.0) if name in mask else tensor
         for name, tensor in tensors.items()
     }
     return space.flatten(kept)
