@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
+from errors.calling import Call
+from errors.network_calls import network_calls
 from hyperribbon import manifold, subnetworks
 from hyperribbon.theory import fluctuations, gradient_flow, linear_networks, meanfield, ribbons
 
@@ -34,18 +35,6 @@ MASK = hr.select(STATE, fraction=0.5)
 MODEL = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 MODEL_STATE = {name: tensor.clone() for name, tensor in MODEL.state_dict().items()}
 DATA = (torch.randn(10, 3), torch.randint(0, 2, (10,)))
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function and arguments it accepts."""
-
-    function: Callable[..., Any]
-    arguments: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 def _theory() -> Iterator[Call]:
@@ -322,7 +311,7 @@ def _flat(X: Any, sample_weight: Any, **settings: Any) -> Any:
     return manifold.PCA(**settings).fit(X, sample_weight=sample_weight).embedding_
 
 
-CALLS = {call.name: call for call in (*_theory(), *_rest())}
+CALLS = {call.name: call for call in (*_theory(), *_rest(), *network_calls())}
 """By name."""
 
 BAD: dict[str, Any] = {

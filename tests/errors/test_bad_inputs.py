@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from errors.calls import BAD, CALLS
 from hyperribbon.core.boundary import checked, matrix, positive
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.experiments.sweeping import SweepWarning
+from hyperribbon.training import DivergenceError, RecordingWarning
 
 CALLED = ("params", "measure", "initializer", "loss", "metric", "block", "gradient",
-          "hessian_product")  # fmt: skip
+          "hessian_product", "train", "make", "augment", "on_epoch", "on_step", "on_member",
+          "function", "predictions", "log", "forward", "optimizer", "schedule",
+          "operators")  # fmt: skip
 """Arguments that are functions: what a person's own function raises is his."""
+
+DOCUMENTED = (DivergenceError, RecordingWarning, SweepWarning)
+"""What is said beside an ArgumentError, of values that are numbers but lead nowhere."""
 
 
 def finite(result):
@@ -30,8 +37,8 @@ def finite(result):
 def attempt(call, argument, label):
     """Call with one bad argument; return the message, or nothing when it was accepted."""
     try:
-        result = call.function(**{**call.arguments, argument: BAD[label]})
-    except ArgumentError as error:
+        result = call(**{argument: BAD[label]})
+    except (ArgumentError, *DOCUMENTED) as error:
         return str(error)
     assert finite(result), f"{call.name}({argument}={label}) returned {result}"
     return ""
@@ -39,7 +46,7 @@ def attempt(call, argument, label):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_good_calls_are_accepted(name):
-    CALLS[name].function(**CALLS[name].arguments)
+    CALLS[name]()
 
 
 PLACES = [(name, argument) for name, call in CALLS.items() for argument in call.arguments]
@@ -68,8 +75,8 @@ def test_several_bad_inputs_give_one_message_too(name, labels, data):
         argument = data.draw(st.sampled_from(sorted(call.arguments)))
         if not (argument in CALLED and label == "function"):
             changed[argument] = BAD[label]
-    with contextlib.suppress(ArgumentError):
-        assert finite(call.function(**{**call.arguments, **changed}))
+    with contextlib.suppress(ArgumentError, *DOCUMENTED):
+        assert finite(call(**changed))
 
 
 @pytest.mark.slow

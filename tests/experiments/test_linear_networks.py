@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.linear_networks import (
@@ -59,9 +60,20 @@ def test_moments_from_the_gram_matrix_are_those_of_the_singular_value_decomposit
     assert np.allclose(ours, theirs, rtol=1e-9)
 
 
-def test_subsampling_keeps_the_shares_and_stops_at_the_largest_class():
-    counts = np.bincount(_data.subsample("digits", 0.5, 1500, 0).targets)
-    assert counts[0] <= 178
+def test_subsampling_keeps_the_shares_and_says_when_a_class_is_too_small(context, monkeypatch):
+    with pytest.raises(ArgumentError, match=r"class 0 would need 7.* and has 178"):
+        _data.subsample("digits", 0.5, 1500, 0)
+    samples = _data.fitting_samples("digits", 0.5, 1500)
+    labels = []
+    monkeypatch.setattr(context, "shared_folder", lambda work, item, label: labels.append(label))
+    config = SweepConfig(data=("digits",), shares=(0.1, 0.5), samples=1500)
+    assert [item["samples"] for item in _data.data_items(config, context)] == [1500, samples]
+    assert labels == [
+        "moments of digits, 0.1",
+        f"moments of digits, 0.5 ({samples} of 1500 images)",
+    ]
+    counts = np.bincount(_data.subsample("digits", 0.5, samples, 0).targets)
+    assert counts[0] == 178
     assert len(set(counts[1:])) == 1
     assert 0.48 < counts[0] / counts.sum() < 0.52
 

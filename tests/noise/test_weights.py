@@ -221,6 +221,32 @@ def test_statistics_of_batch_norm_are_not_weights(tmp_path):
         np.testing.assert_allclose(found.mean, rows.mean(0))
 
 
+def test_buffers_are_told_by_what_they_are(tmp_path):
+    """Names say nothing: a buffer may be called anything, and so may a parameter."""
+
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.my_running_mean = torch.nn.Parameter(torch.zeros(3))
+            self.register_buffer("scale", torch.ones(5))
+
+        def forward(self, x):
+            return (x * self.my_running_mean).sum(1)
+
+    model = Named()
+    recorder = hr.Recorder(tmp_path, "1it")
+    recorder.attach(model)
+    for step in range(20):
+        with torch.no_grad():
+            model.my_running_mean += torch.randn(3, generator=torch.Generator().manual_seed(step))
+            model.scale += 100.0
+        recorder.step(0.0)
+    recorder.close()
+    found = hr.weight_covariance(tmp_path)
+    assert len(found.mean) == 3
+    assert found.total < 1000
+
+
 def test_widths_of_a_parabola_follow_its_curvature(power_law):
     rotation, curvature, H = power_law
     weights = gaussian(4000, curvature**0.8, 0, rotation)

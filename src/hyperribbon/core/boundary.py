@@ -36,6 +36,7 @@ __all__ = [
     "names",
     "number",
     "numbers",
+    "optional",
     "own_function",
     "path",
     "positive",
@@ -313,6 +314,15 @@ def image(argument: str, value: Any) -> tuple[int, ...]:
         reason = "it is not (channels, height, width)"
         raise ArgumentError(argument, value, reason, "Give a shape such as (1, 28, 28).")
     return tuple(int(size) for size in found)
+
+
+def optional(check: Check) -> Check:
+    """Return the check of an argument that may be None though that is not its default.
+
+    Args:
+        check: The check of other values.
+    """
+    return lambda argument, value: None if value is None else check(argument, value)
 
 
 def instance(kind: type, way_out: str) -> Check:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import flag, mapping, path, text, translated, whole, zero_or_more
+from hyperribbon.core.boundary import (
+    flag,
+    mapping,
+    number,
+    path,
+    text,
+    translated,
+    whole,
+    zero_or_more,
+)
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.states import load_state, save_state
 from hyperribbon.core.store.atomic import ensure_folder, file_digest, make_folder, stored_path
@@ -27,6 +36,7 @@ from hyperribbon.core.store.records import (
     migrate,
     open_records,
 )
+from hyperribbon.core.tensors import host_array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,7 +230,7 @@ class Trajectory:
         self._shapes |= {name: row.shape for name, row in rows.items()}
         return record
 
-    @translated(step=whole)
+    @translated(step=number)
     def truncate(self, step: int) -> None:
         """Forget the records after a step, to go on from there."""
         count = sum(record.step <= step for record in self._records)
@@ -338,7 +348,7 @@ class Trajectory:
 
 def _as_row(value: Any, dtype: type | None = None) -> np.ndarray:
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        value = host_array(value)
     return np.asarray(value, dtype=dtype)
 
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import hyperribbon.experiments as package
+from hyperribbon.core.boundary import checked, text
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.claims import Claim
 from hyperribbon.experiments.context import Context
@@ -124,6 +125,7 @@ def all_experiments() -> dict[str, Experiment]:
     return found
 
 
+@checked(id=text)
 def find_experiment(id: str) -> Experiment:
     """Return an experiment by its id.
 

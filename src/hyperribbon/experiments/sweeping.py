@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hyperribbon.core.boundary import checked, count, flag, function, text
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import (
     clear_leftovers,
@@ -35,6 +36,7 @@ class SweepWarning(UserWarning):
     """Some points of a sweep failed; the others are there."""
 
 
+@checked(function=function, jobs=count, version=text, retry=flag)
 def sweep(
     function: Callable[[Point], Any],
     grid: Mapping[str, Sequence[Any]] | Sequence[Point],

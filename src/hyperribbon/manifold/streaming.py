@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, row
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.krylov import leading_pairs
@@ -125,6 +126,7 @@ class StreamedInPCA:
     centring: Centring
 
 
+@checked(n_components=count, sample_weight=row)
 def stream_inpca(
     X: Any,
     n_components: int = 3,
@@ -308,6 +310,8 @@ class _Bar:
 
     def __init__(self, stack: ExitStack) -> None:
         from rich.progress import Progress
+
+        import hyperribbon.core.rich_quietly  # noqa: F401 - before anything imports rich
 
         self._progress = stack.enter_context(Progress())
         self._passes = 0

@@ -8,23 +8,28 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import array, checked, count, row
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.tensors import host_array
 from hyperribbon.manifold.distances import bhattacharyya
 
 __all__ = ["geodesic", "ignorance", "progress", "resample", "trajectory_distances", "truth"]
 
 
+@checked(classes=count)
 def truth(targets: Any, classes: int) -> np.ndarray:
     """Return the model that knows every label: (samples, classes), one-hot."""
-    labels = targets.cpu().numpy() if isinstance(targets, torch.Tensor) else np.asarray(targets)
+    labels = host_array(targets) if isinstance(targets, torch.Tensor) else np.asarray(targets)
     return np.eye(check_positive_int("classes", classes))[labels]
 
 
+@checked(samples=count, classes=count)
 def ignorance(samples: int, classes: int) -> np.ndarray:
     """Return the model that gives every class the same probability: (samples, classes)."""
     return np.full((samples, classes), 1 / check_positive_int("classes", classes))
 
 
+@checked(start=array, end=array, tau=array)
 def geodesic(start: np.ndarray, end: np.ndarray, tau: float | np.ndarray) -> np.ndarray:
     """Return the shortest path from one model to another, in the metric of Fisher.
 
@@ -46,6 +51,7 @@ def geodesic(start: np.ndarray, end: np.ndarray, tau: float | np.ndarray) -> np.
     return (first[..., None] * a + second[..., None] * b) ** 2
 
 
+@checked(end=array, start=array)
 def progress(
     P: Any,
     end: np.ndarray,
@@ -66,7 +72,7 @@ def progress(
         distance: "angle" or "bhattacharyya".
     """
     check_choice("distance", distance, ("angle", "bhattacharyya"))
-    roots = np.sqrt(P.detach().cpu().numpy() if isinstance(P, torch.Tensor) else np.asarray(P))
+    roots = np.sqrt(host_array(P) if isinstance(P, torch.Tensor) else np.asarray(P))
     start = ignorance(*end.shape) if start is None else start
     to_start = np.einsum("msc,sc->ms", roots, np.sqrt(start))
     to_end = np.einsum("msc,sc->ms", roots, np.sqrt(end))
@@ -90,6 +96,7 @@ def progress(
     return (low + high) / 2
 
 
+@checked(path=array, along=row, grid=row)
 def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Return a trajectory at given progress: (len(grid), samples, classes).
 
@@ -118,6 +125,7 @@ def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarra
     )
 
 
+@checked()
 def trajectory_distances(paths: Sequence[np.ndarray], *, floor: float | None = None) -> np.ndarray:
     """Return the mean Bhattacharyya distance of trajectories at equal progress: (paths, paths).
 

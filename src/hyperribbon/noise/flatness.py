@@ -11,6 +11,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import stdtrit
 
+from hyperribbon.core.boundary import checked, count, flag, own_function, seed_number, whole
 from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
@@ -74,6 +75,16 @@ class VarianceFlatness:
     doubt: str = ""
 
 
+@checked(
+    k=count,
+    start=whole,
+    window=count,
+    loss=own_function,
+    resamples=count,
+    warn=flag,
+    strict=flag,
+    seed=seed_number,
+)
 def variance_flatness(
     trajectory: Any,
     curvature: Any,
@@ -121,7 +132,8 @@ def variance_flatness(
     >>> abs(variance_flatness(weights, H).exponent - 2) < 0.1
     True
     """
-    check_fraction("confidence", confidence)
+    if not 0 < check_fraction("confidence", confidence) < 1:
+        raise ArgumentError("confidence", confidence, "no interval is that sure", "Give 0.95.")
     check_positive_int("resamples", resamples)
     if isinstance(trajectory, WeightCovariance):
         found = trajectory

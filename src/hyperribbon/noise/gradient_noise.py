@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from hyperribbon.core.boundary import checked, square
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
@@ -65,6 +66,7 @@ class GradientNoise:
     captured: float
 
 
+@checked()
 def measure_noise(
     model: nn.Module,
     loss: Any,
@@ -96,6 +98,7 @@ def measure_noise(
     return compare_noise(H, C, k=k, seed=seed)
 
 
+@checked()
 def compare_noise(
     H: Any, C: GradientCovariance, *, k: int | None = None, seed: int = 0
 ) -> GradientNoise:
@@ -158,6 +161,7 @@ def compare_noise(
     )
 
 
+@checked()
 def noise_scale(C: GradientCovariance) -> float:
     """Return tr C₁/‖∇L‖², C₁ the covariance of single-sample gradients.
 
@@ -168,6 +172,7 @@ def noise_scale(C: GradientCovariance) -> float:
     return total / square if square > 0 else float("inf")
 
 
+@checked(H=square, C=square)
 def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
     """Return α = tr(HC)/tr(H²) and the defect ‖C − αH‖/‖C‖ (0 proportional, 1 unrelated).
 
@@ -182,6 +187,7 @@ def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
     return factor, float(np.linalg.norm(C - factor * H)) / norm
 
 
+@checked(H=square, C=square)
 def detailed_balance_defect(H: np.ndarray, C: np.ndarray) -> float:
     """Return ‖Q‖/‖C‖ with the antisymmetric Q of Eq. (2.31) of [fluctuations].
 

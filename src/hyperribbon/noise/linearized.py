@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
@@ -74,6 +75,7 @@ class LinearizedNetwork:
         return theory.stationary_covariance(self.hessian(), C, lr, time=time)
 
 
+@checked()
 def linearize(
     model: nn.Module,
     data: Any,

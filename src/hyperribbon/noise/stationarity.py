@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import chi2
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.boundary import checked
+from hyperribbon.core.checks import ArgumentError, check_array
 
 __all__ = ["Stationarity", "autocorrelation_time", "stationarity"]
+
+
+def _columns(argument: str, value: Any) -> np.ndarray:
+    found = check_array(argument, value, ndim=2, empty=True)
+    if not len(found):
+        raise ArgumentError(argument, found, "it holds no moment", "Give one row a moment.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Stationarity:
     stationary: bool
 
 
+@checked(series=_columns)
 def autocorrelation_time(series: np.ndarray) -> np.ndarray:
     """Return the integrated autocorrelation time 1 + 2 Σ ρ(t) of each column, at least one.
 
@@ -51,6 +61,7 @@ def autocorrelation_time(series: np.ndarray) -> np.ndarray:
     return np.maximum(1.0, times[window, np.arange(series.shape[1])])
 
 
+@checked(projections=_columns)
 def stationarity(projections: np.ndarray) -> Stationarity:
     """Test whether the mean of weights along given modes is fixed.
 

@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import checked, count
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -15,6 +16,7 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.spectra import eigsh, trace
 from hyperribbon.theory import fluctuations as theory
 
@@ -75,6 +77,7 @@ def stationary_covariance(
 def stationary_covariance(
     H: Any, C: Any, lr: float, time: str = ..., *, k: int = ..., seed: int = ...
 ) -> LeadingCovariance: ...
+@checked(k=count)
 def stationary_covariance(
     H: Any, C: Any, lr: float, time: str = "continuous", *, k: int = 20, seed: int = 0
 ) -> Any:
@@ -134,7 +137,7 @@ def stationary_covariance(
 
 def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
     """Raise unless the noise has no negative variance in any direction, but for rounding."""
-    matrix = torch.as_tensor(C).detach().cpu()
+    matrix = tensor_of(C).detach().cpu()
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         return  # the shapes are compared with H's
     precision = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
@@ -151,7 +154,7 @@ def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
 
 def project(operator: Any, basis: torch.Tensor | np.ndarray) -> np.ndarray:
     """Return BᵀAB (k, k) of an operator, array or tensor A, in double precision."""
-    block = torch.as_tensor(basis)
+    block = tensor_of(basis)
     if isinstance(operator, np.ndarray):
         product = torch.from_numpy(operator @ block.double().cpu().numpy())
     elif isinstance(getattr(operator, "dtype", None), torch.dtype):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import checked, count, whole
 from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
+from hyperribbon.core.parameters import is_named
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
@@ -20,7 +22,7 @@ from hyperribbon.training import RunningMoments
 __all__ = ["CovarianceComparison", "WeightCovariance", "compare_covariance", "weight_covariance"]
 
 _LARGEST_DENSE = 4096
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batches, not weights
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # if nothing else tells
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class CovarianceComparison:
     predicted: np.ndarray
 
 
+@checked(k=count, start=whole, window=count)
 def weight_covariance(
     trajectory: Any,
     *,
@@ -90,7 +93,9 @@ def weight_covariance(
 ) -> WeightCovariance:
     """Return the principal modes of weights over the moments of a trajectory.
 
-    Weights are the recorded floating-point tensors but the running statistics of batch norm.
+    Weights are the recorded floating-point tensors that are parameters. Records of a `Recorder` say
+    which are buffers; of other checkpoints the running statistics of batch norm are left out by
+    their names, and `params` names what is meant where a model has other buffers.
 
     Exact, and streaming: with fewer weights than moments one pass accumulates the P×P covariance;
     otherwise blocks of checkpoints give the n×n Gram matrix, whose eigenvectors a second pass turns
@@ -129,7 +134,7 @@ def weight_covariance(
     dense = rows.width <= min(len(rows), _LARGEST_DENSE)
     values, modes = (_dense_modes if dense else _gram_modes)(rows, mean)
     values, modes = values[:count].copy(), np.ascontiguousarray(modes[:, :count])
-    B = None if basis is None else torch.as_tensor(basis).double().cpu().numpy()
+    B = None if basis is None else tensor_of(basis).double().cpu().numpy()
     projections, seen, squares = [], [], 0.0
     for first, last in rows.ranges():
         deviations = rows.deviations(first, last, mean)
@@ -157,6 +162,7 @@ def weight_covariance(
     )
 
 
+@checked(start=whole)
 def compare_covariance(
     trajectory: Any, predicted: LeadingCovariance, *, start: int = 0, **options: Any
 ) -> CovarianceComparison:
@@ -203,10 +209,14 @@ class _Rows:
             self._source: Any = source
             self._stop = len(source)
         else:
-            array = torch.as_tensor(source).double().cpu().numpy()
+            array = tensor_of(source).double().cpu().numpy()
             if array.ndim != 2:
                 raise ArgumentError(
                     "trajectory", array, "it is not (n, P)", "Give one row a moment."
+                )
+            if params is not None:
+                raise ArgumentError(
+                    "params", params, "the columns of an array have no names", "Leave it out."
                 )
             self._source = check_finite("trajectory", array)
             self._stop = len(array)
@@ -266,12 +276,13 @@ class _Rows:
         if isinstance(self._source, np.ndarray):
             return self._source[index]
         state = self._source.weights(index)
+        buffers = self._source[index].buffers
         chosen = [
             tensor.double().reshape(-1)
             for name, tensor in state.items()
             if tensor.is_floating_point()
-            and not name.endswith(_STATISTICS)
-            and (self._params is None or any(fnmatchcase(name, p) for p in self._params))
+            and not (name.endswith(_STATISTICS) if buffers is None else name in buffers)
+            and (self._params is None or any(is_named(name, p) for p in self._params))
         ]
         if not chosen:
             raise ArgumentError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.base import LinearOperator
 
@@ -18,6 +19,7 @@ class Projected(LinearOperator):
         basis: U (P, r), usually with orthonormal columns.
     """
 
+    @checked()
     def __init__(self, operator: LinearOperator, basis: torch.Tensor) -> None:
         _check_square(operator)
         if basis.ndim != 2 or basis.shape[0] != operator.shape[0]:
@@ -45,6 +47,7 @@ class Restricted(LinearOperator):
         indices: Coordinates that stay, as whole numbers, in any order.
     """
 
+    @checked()
     def __init__(self, operator: LinearOperator, indices: torch.Tensor) -> None:
         _check_square(operator)
         size = operator.shape[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.boundary import checked, seed_number
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
@@ -72,6 +73,7 @@ class Fisher(FactoredOperator):
             "exact", or as for `Hessian`.
     """
 
+    @checked(seed=seed_number)
     def __init__(
         self,
         model: Any,

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk
 from hyperribbon.operators.risk.data import Data
@@ -24,6 +25,7 @@ class GGN(FactoredOperator):
     with logits and use CrossEntropyLoss for the matrix that is meant.
     """
 
+    @checked()
     def __init__(
         self, model: Any, loss: Any = MISSING, data: Data = MISSING, **options: Any
     ) -> None:

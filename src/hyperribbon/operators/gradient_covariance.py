@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.boundary import checked, flag
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.factored import FactoredOperator
@@ -40,6 +41,7 @@ class GradientCovariance(FactoredOperator):
         ArgumentError: As for `Hessian`, or the batch is larger than the data.
     """
 
+    @checked(centered=flag, replacement=flag)
     def __init__(
         self,
         model: Any,

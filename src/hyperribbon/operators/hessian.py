@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk
@@ -46,6 +47,7 @@ class Hessian(RiskOperator):
     _forwards = 6.0
     _kind = "curve"
 
+    @checked()
     def __init__(
         self, model: Any, loss: Any = MISSING, data: Data = MISSING, **options: Any
     ) -> None:

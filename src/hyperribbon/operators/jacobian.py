@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
@@ -37,6 +38,7 @@ class Jacobian(LinearOperator):
 
     is_symmetric = False
 
+    @checked()
     def __init__(self, model: Any, inputs: Any = MISSING, **options: Any) -> None:
         loss = MISSING if isinstance(model, Risk) else None
         self._set(risk_of(model, loss, inputs, options))
@@ -108,6 +110,7 @@ class NTK(LinearOperator):
     activations and back-propagated output gradients, without J. Arguments are those of `Jacobian`.
     """
 
+    @checked()
     def __init__(self, model: Any, inputs: Any = MISSING, **options: Any) -> None:
         self._set(Jacobian(model, inputs, **options))
 

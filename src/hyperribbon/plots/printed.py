@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.style import COLORS, SEQUENTIAL, label_logs, new_figure
 
@@ -16,6 +17,7 @@ __all__ = ["draw"]
 _LEGEND_LIMIT = 9
 
 
+@checked()
 def draw(chart: Chart) -> Figure:
     """Return a chart as a matplotlib figure.
 

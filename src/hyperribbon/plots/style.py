@@ -11,6 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullFormatter
 
+from hyperribbon.core.boundary import checked, count, positive
 from hyperribbon.core.checks import check_choice
 
 __all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "label_logs", "new_figure"]
@@ -48,6 +49,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
+@checked(rows=count, columns=count, ratio=positive)
 def new_figure(
     rows: int = 1,
     columns: int = 1,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import checked, flag_or_text
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -18,6 +19,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.spectra.convergence import tolerances
 from hyperribbon.spectra.gram import gram_spectrum
 from hyperribbon.spectra.lanczos import lanczos
@@ -26,15 +28,16 @@ from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import Audit, least_floor, precise_images, rounded_up
 from hyperribbon.spectra.search import Pairs, select
 
-__all__ = ["as_spectrum", "eigsh", "products_limit"]
+__all__ = ["ENDS", "as_spectrum", "eigsh", "products_limit"]
 
 _ROUNDING = 1e-15
 _METHODS = ("auto", "lanczos", "gram", "dense")
-_ENDS = ("LA", "SA", "LM", "BE")
+ENDS = ("LA", "SA", "LM", "BE")
 _STORAGES = ("auto", "memory", "half", "disk")
 _SHARDED = "sharded"
 
 
+@checked(eigenvectors=flag_or_text)
 def eigsh(
     op: Any,
     k: int,
@@ -109,7 +112,7 @@ def eigsh(
         raise ArgumentError(
             "k", k, f"the operator has only {products.size} eigenvalues", "Ask for fewer."
         )
-    check_choice("which", which, _ENDS)
+    check_choice("which", which, ENDS)
     check_choice("method", method, _METHODS)
     check_choice("storage", storage, _STORAGES)
     tol = check_positive("tol", tol)
@@ -290,7 +293,7 @@ def _start_rows(v0: Spectrum | torch.Tensor | np.ndarray, products: Products) ->
         raise ArgumentError(
             "v0", v0, "that spectrum has no eigenvectors", "Compute it with eigenvectors=True."
         )
-    block = torch.as_tensor(given).to(products.device, products.dtype)
+    block = tensor_of(given).to(products.device, products.dtype)
     block = block.unsqueeze(1) if block.ndim == 1 else block
     if block.ndim != 2 or block.shape[0] != products.size or block.shape[1] == 0:
         raise ArgumentError(

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import check_finite, check_positive, check_positive_int
+from hyperribbon.core.boundary import checked, count, positive, seed_number
+from hyperribbon.core.checks import check_finite
 from hyperribbon.core.results import Estimate
+from hyperribbon.core.tensors import tensor_of
 from hyperribbon.spectra.confirmation import Moments, confirmed_trace, exactly
 from hyperribbon.spectra.planning import affordable_vectors
 from hyperribbon.spectra.probing import SQUARES, TRACE, estimate
@@ -39,6 +41,7 @@ class DiagonalEstimate:
     matvecs: int
 
 
+@checked(precision=positive, seed=seed_number, max_matvecs=count, memory=positive)
 def trace(
     op: Any,
     *,
@@ -77,11 +80,8 @@ def trace(
     6.0
     """
     products = Products(op)
-    precision = check_positive("precision", precision)
-    max_matvecs = check_positive_int("max_matvecs", max_matvecs)
-    memory = None if memory is None else check_positive("memory", memory)
     if products.is_explicit:
-        return exactly(products, float(torch.as_tensor(op).diagonal().double().sum()))
+        return exactly(products, float(tensor_of(op).diagonal().double().sum()))
     vectors = affordable_vectors(products, memory, LEAST_VECTORS)
     if getattr(op, "has_exact_trace", False):
         found = confirmed_trace(products, Sketch(products, seed, "check", vectors))
@@ -93,6 +93,7 @@ def trace(
     return estimate(Sketch(products, seed, "trace", vectors), TRACE, precision, max_matvecs)
 
 
+@checked(matvecs=count, seed=seed_number)
 def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
     """Return the diagonal of a symmetric operator.
 
@@ -109,9 +110,8 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
         seed: Seed of the probes.
     """
     products = Products(op)
-    matvecs = check_positive_int("matvecs", matvecs)
     if products.is_explicit or getattr(op, "has_exact_trace", False):
-        given = torch.as_tensor(op.diagonal()).to(products.device, products.dtype)
+        given = tensor_of(op.diagonal()).to(products.device, products.dtype)
         exact = check_finite("the operator's diagonal", given)
         return DiagonalEstimate(exact, torch.zeros_like(exact), True, 0)
     if products.size <= matvecs:
@@ -131,6 +131,7 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
     return DiagonalEstimate(known + mean, variance.sqrt(), False, products.matvecs)
 
 
+@checked(precision=positive, seed=seed_number, max_matvecs=count, memory=positive)
 def frobenius(
     op: Any,
     *,
@@ -159,11 +160,8 @@ def frobenius(
         ArgumentError: As for `trace`.
     """
     products = Products(op)
-    precision = check_positive("precision", precision)
-    max_matvecs = check_positive_int("max_matvecs", max_matvecs)
-    memory = None if memory is None else check_positive("memory", memory)
     if products.is_explicit:
-        return exactly(products, float(torch.linalg.matrix_norm(torch.as_tensor(op).double())))
+        return exactly(products, float(torch.linalg.matrix_norm(tensor_of(op).double())))
     vectors = affordable_vectors(products, memory, LEAST_VECTORS)
     if (getattr(op, "gram_size", None) or _GRAM_LIMIT + 1) <= _GRAM_LIMIT:
         norm = float(torch.linalg.matrix_norm(op.gram().double()))

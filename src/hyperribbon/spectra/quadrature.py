@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from scipy.special import stdtrit
 
+from hyperribbon.core.boundary import checked, count
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Density
@@ -26,6 +27,7 @@ _MISPLACED = 0.01  # mass that the two may put in different places
 _INVISIBLE = 1e-6  # part of the largest value below which densities are not told from zero
 
 
+@checked(probes=count, steps=count, points=count)
 def density(
     op: Any,
     *,

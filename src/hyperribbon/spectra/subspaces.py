@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.results import Spectrum
+from hyperribbon.core.tensors import tensor_of
 
 __all__ = ["Alignment", "alignment"]
 
@@ -38,6 +40,7 @@ class Alignment:
         return float((self.cosines**2).mean())
 
 
+@checked()
 def alignment(U: Subspace, V: Subspace) -> Alignment:
     """Return the principal angles between the spans of U (P, a) and V (P, b).
 
@@ -74,7 +77,7 @@ def _basis(name: str, given: Subspace) -> torch.Tensor:
         raise ArgumentError(
             name, given, "it has no eigenvectors", "Compute it with eigenvectors=True."
         )
-    block = torch.as_tensor(vectors)
+    block = tensor_of(vectors)
     block = (block.unsqueeze(1) if block.ndim == 1 else block).double()
     if block.ndim != 2 or not 0 < block.shape[1] <= block.shape[0]:
         raise ArgumentError(

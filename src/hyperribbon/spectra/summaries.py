@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hyperribbon.core.boundary import checked, number, row
 from hyperribbon.core.checks import (
     ArgumentError,
     check_finite,
@@ -14,10 +15,12 @@ from hyperribbon.core.checks import (
     check_positive_int,
 )
 from hyperribbon.core.results import Estimate, Spectrum
+from hyperribbon.core.tensors import tensor_of
 
 __all__ = ["Summary", "effective_rank", "summarize"]
 
 
+@checked(weights=row)
 def effective_rank(weights: torch.Tensor | np.ndarray) -> float:
     """Return exp(−Σ pᵢ ln pᵢ) with pᵢ = |wᵢ| / Σ|w|: the number of weights that share evenly.
 
@@ -89,6 +92,7 @@ class Summary:
         return int(np.searchsorted(cumulative, threshold)) + 1 if cumulative[-1] else 0
 
 
+@checked(trace=number)
 def summarize(
     eigenvalues: Spectrum | torch.Tensor | np.ndarray, trace: float | Estimate | None = None
 ) -> Summary:
@@ -113,7 +117,7 @@ def summarize(
 
 
 def _as_array(name: str, given: torch.Tensor | np.ndarray) -> np.ndarray:
-    values = np.asarray(torch.as_tensor(given).detach().cpu().double()).reshape(-1)
+    values = np.asarray(tensor_of(given).detach().cpu().double()).reshape(-1)
     if len(values) == 0:
         raise ArgumentError(name, given, "it is empty", "Give at least one number.")
     return check_finite(name, values)

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.boundary import checked, count, flag, function, positive, seed_number
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.convergence import tolerances
-from hyperribbon.spectra.eigensolvers import as_spectrum, eigsh, products_limit
+from hyperribbon.spectra.eigensolvers import ENDS, as_spectrum, eigsh, products_limit
 from hyperribbon.spectra.planning import agreed_capacity
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.search import Search
@@ -56,6 +57,7 @@ class Tracker:
     [4.0, 8.0]
     """
 
+    @checked(k=count, make=function, tol=positive, seed=seed_number)
     def __init__(
         self,
         k: int,
@@ -66,7 +68,7 @@ class Tracker:
         seed: int = 0,
     ) -> None:
         self.k, self.make = check_positive_int("k", k), make
-        self.which, self.tol, self.seed = which, tol, seed
+        self.which, self.tol, self.seed = check_choice("which", which, ENDS), tol, seed
         self.reset()
 
     def reset(self) -> None:
@@ -163,7 +165,8 @@ class Tracker:
         """Return which (k,) of the last eigenvalues equal the one before: a chain sees one copy."""
         values = self._values
         near = tolerances(values, float(values.abs().max()), self.tol)
-        return torch.cat([torch.zeros(1, device="cpu"), values.diff().abs() <= near[1:]]).bool()
+        first = torch.zeros(1, dtype=torch.bool, device=values.device)
+        return torch.cat([first, values.diff().abs() <= near[1:]])
 
     def _drift(
         self, search: Search, rows: torch.Tensor, values: torch.Tensor, start: torch.Tensor
@@ -185,6 +188,7 @@ class Tracker:
         self._room = gap / 2 if drift is None else self._room - drift
 
 
+@checked(eigenvectors=flag)
 def track(
     operators: Iterable[Any] | Callable[[Any], Any],
     k: int,

@@ -12,6 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from hyperribbon.core.boundary import (
+    array,
+    checked,
+    count,
+    flag,
+    matrix,
+    positive,
+    row,
+    whole,
+    wholes,
+)
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -27,6 +38,7 @@ __all__ = ["ChainStatistics", "RunningMoments", "simulate_one_layer", "trace_one
 _FROM_ELSEWHERE, _AFTER_ANNEALING = 7.0, 0.5
 FROM_SOLUTION = 3.5
 _BUFFERED_ROWS = 4096
+_MOST_STEPS = 1e12  # that anybody waits for
 
 
 class RunningMoments:
@@ -36,6 +48,7 @@ class RunningMoments:
         dimension: Length of a vector.
     """
 
+    @checked(dimension=count)
     def __init__(self, dimension: int) -> None:
         self.count = 0
         self._sum = np.zeros(dimension)
@@ -101,6 +114,20 @@ class ChainStatistics:
         return float(self.chain_variances.std(ddof=1) / math.sqrt(self.chains))
 
 
+@checked(
+    X=matrix,
+    Y=row,
+    lr=positive,
+    batch_size=count,
+    steps=count,
+    chains=count,
+    start=array,
+    burn_in=whole,
+    anneal=positive,
+    every=count,
+    measure_noise=flag,
+    substeps=count,
+)
 def simulate_one_layer(
     X: np.ndarray,
     Y: np.ndarray,
@@ -160,6 +187,8 @@ def simulate_one_layer(
     waited = needed if burn_in is None else int(check_positive("burn_in", burn_in, zero=True))
     hot = 0
     if anneal != 1:
+        if waited > _MOST_STEPS * anneal:
+            raise ArgumentError("anneal", anneal, "burning in would not end", "Give one above 1.")
         hot = math.ceil(waited / anneal)
         waited = hot + math.ceil(_AFTER_ANNEALING * slowest)
     spacing = max(1, int(0.1 / (lr * rates[-1])))
@@ -206,6 +235,7 @@ def simulate_one_layer(
     )
 
 
+@checked(X=matrix, Y=row, lr=positive, batch_size=count, record=wholes, chains=count, start=array)
 def trace_one_layer(
     X: np.ndarray,
     Y: np.ndarray,

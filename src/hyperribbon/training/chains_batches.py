@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, instance
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.training.sampling import SAMPLING_SCHEMES
 
@@ -15,6 +16,12 @@ _BLOCK, _CACHED = 1 << 20, 1 << 17
 _SMALL = 512
 
 
+@checked(
+    samples=count,
+    batch_size=count,
+    chains=count,
+    rng=instance(np.random.Generator, "Give np.random.default_rng(seed)."),
+)
 def chain_batches(
     samples: int, batch_size: int, chains: int, *, sampling: str, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:

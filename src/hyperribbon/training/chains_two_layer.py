@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from hyperribbon.core.boundary import checked, count, matrix, positive, whole, wholes
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -53,6 +54,7 @@ class TwoLayerEnsemble:
     covariance: np.ndarray | None
 
 
+@checked(X=matrix, Y=matrix, W1=matrix, W2=matrix, lr=positive, tol=positive, max_steps=count)
 def descend_two_layer(
     X: np.ndarray,
     Y: np.ndarray,
@@ -97,6 +99,18 @@ def descend_two_layer(
     return W1, W2
 
 
+@checked(
+    X=matrix,
+    Y=matrix,
+    W1=matrix,
+    W2=matrix,
+    lr=positive,
+    batch_size=count,
+    record=wholes,
+    chains=count,
+    every=count,
+    burn_in=whole,
+)
 def simulate_two_layer(
     X: np.ndarray,
     Y: np.ndarray,

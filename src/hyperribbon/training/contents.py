@@ -32,7 +32,7 @@ class Contents:
         names = [m.name for m in self.measurements]
         if len(set(names)) < len(names):
             raise ArgumentError("measure", names, "two have the same name", "Rename one.")
-        if isinstance(predictions, str):
+        if not callable(predictions):
             check_choice("predictions", predictions, ("log_probabilities", "outputs"))
         self._probe, self._predictions, self._weights = probe, predictions, weights
 

@@ -15,8 +15,10 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from hyperribbon.core.boundary import checked, count, flag, optional, own_function
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.torch_inside import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.training.cadence import Cadence
 from hyperribbon.training.evaluation import Loss, Pair, evaluate, in_memory, predict
@@ -91,6 +93,14 @@ class Ensemble:
         return np.concatenate(stacks)
 
 
+@checked(
+    epochs=count,
+    batch_size=optional(count),
+    nesterov=flag,
+    together=flag,
+    augment=own_function,
+    on_member=own_function,
+)
 def train_ensemble(
     make: Make | Mapping[str, Make],
     loss: Loss,
@@ -333,12 +343,12 @@ def _folder(folder: str | Path | None, name: str, seed: int) -> Path | None:
 
 
 def _can_batch(model: nn.Module) -> bool:
-    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    kinds = (Dropout, NormWithStatistics)
     return not any(isinstance(module, kinds) for module in model.modules())
 
 
 def _should_batch(models: Sequence[nn.Module]) -> bool:
     """On a CPU a batched convolution becomes a grouped one, slower than its parts in turn."""
     on_cpu = next(models[0].parameters()).device.type == "cpu"
-    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in models[0].modules())
+    convolves = any(isinstance(m, Convolution) for m in models[0].modules())
     return len(models) > 1 and _can_batch(models[0]) and not (on_cpu and convolves)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, default_collate
 
+from hyperribbon.core.boundary import checked, count, flag, text
 from hyperribbon.core.checks import ArgumentError
 
 __all__ = ["Loss", "Pair", "Probe", "evaluate", "in_memory", "in_mode", "predict"]
@@ -31,6 +32,7 @@ def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
             module.training = mode
 
 
+@checked(batch_size=count, log_probabilities=flag)
 @torch.no_grad()
 def predict(
     model: nn.Module, probe: Probe, *, log_probabilities: bool = True, batch_size: int = 2000
@@ -56,6 +58,7 @@ def predict(
     return logits.log_softmax(-1) if log_probabilities else logits
 
 
+@checked(batch_size=count, prefix=text)
 @torch.no_grad()
 def evaluate(
     model: nn.Module, loss: Loss, data: Pair | Dataset, *, batch_size: int = 2000, prefix: str = ""

@@ -8,7 +8,9 @@ from math import sqrt
 import torch
 from torch import nn
 
+from hyperribbon.core.boundary import checked, instance
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
+from hyperribbon.core.torch_inside import Convolution, fan_in_and_fan_out
 
 __all__ = ["Init", "build", "initialize"]
 
@@ -36,6 +38,7 @@ def build(
     return model
 
 
+@checked(generator=instance(torch.Generator, "Give torch.Generator()."))
 @torch.no_grad()
 def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch") -> None:
     """Draw every weight of a model anew, in place.
@@ -54,7 +57,7 @@ def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch
     """
     _check(init)
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
+        if isinstance(module, nn.Linear | Convolution):
             _draw_layer(module.weight, module.bias, generator, init)
         elif isinstance(module, nn.Embedding):
             module.weight.normal_(generator=generator)
@@ -74,7 +77,7 @@ def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch
 def _draw_layer(
     weight: torch.Tensor, bias: torch.Tensor | None, generator: torch.Generator, init: Init
 ) -> None:
-    fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(weight)
+    fan_in, fan_out = fan_in_and_fan_out(weight)
     bias_scale = 0.0
     if init == "torch":
         bound = 1 / sqrt(fan_in)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, matrices, positive
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -82,6 +83,7 @@ class LinearRun:
     measured: dict[str, np.ndarray]
 
 
+@checked()
 def draw_linear_weights(
     widths: Sequence[int],
     start: str = "kaiming_uniform",
@@ -126,6 +128,7 @@ def draw_linear_weights(
     ]
 
 
+@checked(weights=matrices, lr=positive, epochs=count)
 def train_linear(
     weights: Sequence[np.ndarray],
     moments: Moments,

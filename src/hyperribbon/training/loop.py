@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from hyperribbon.core.boundary import checked, count, flag, optional, own_function
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.training.evaluation import Loss, Pair, evaluate, in_memory, in_mode
@@ -72,6 +73,14 @@ class DivergenceError(RuntimeError):
         return (type(self), (self.step, self.epoch, self.lr, self.history))
 
 
+@checked(
+    epochs=count,
+    batch_size=optional(count),
+    nesterov=flag,
+    on_epoch=own_function,
+    on_step=own_function,
+    augment=own_function,
+)
 def train(
     model: nn.Module,
     loss: Loss,

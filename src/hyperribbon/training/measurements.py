@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hyperribbon.core.boundary import function, own_function
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.results import Spectrum
 from hyperribbon.training.evaluation import in_mode
@@ -47,10 +48,11 @@ class Measurement:
     def __post_init__(self) -> None:
         check_name("measure", self.name)
         check_positive_int("every", self.every)
+        function("function", self.function)
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         """Return the metrics by full name."""
-        value = self.function(model)
+        value = own_function("function", self.function)(model)
         if isinstance(value, Spectrum):
             value = {
                 "eigenvalues": value.eigenvalues,

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hyperribbon.core.boundary import checked, count, flag, image, instance
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.training.initialization import Init, build
@@ -37,6 +38,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@checked(bias=flag, dtype=instance(torch.dtype, "Give torch.float32."))
 def mlp(
     widths: Sequence[int],
     activation: str = "relu",
@@ -76,11 +78,13 @@ def mlp(
     return build(make, _generator(seed), init).to(dtype)  # type: ignore[return-value]
 
 
+@checked(inputs=count, outputs=count)
 def linear(inputs: int, outputs: int, seed: Seed = 0, *, init: Init = "torch") -> nn.Sequential:
     """Return a linear (softmax-regression) model."""
     return mlp((inputs, outputs), seed=seed, init=init)
 
 
+@checked(shape=image, classes=count, width=count)
 def all_convolutional(
     shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: int = 16
 ) -> nn.Module:
@@ -111,6 +115,7 @@ def all_convolutional(
     return build(make, _generator(seed), "kaiming")
 
 
+@checked(shape=image, classes=count, width=count, depth=count, patch=count, kernel=count)
 def conv_mixer(
     shape: tuple[int, int, int],
     classes: int,
@@ -156,6 +161,7 @@ def conv_mixer(
     return build(make, _generator(seed))
 
 
+@checked(shape=image, classes=count, width=count, depth=count, heads=count, patch=count)
 def vision_transformer(
     shape: tuple[int, int, int],
     classes: int,
@@ -203,6 +209,7 @@ def vision_transformer(
     return build(make, _generator(seed))
 
 
+@checked(shape=image, classes=count, width=count, blocks=count)
 def wide_resnet(
     shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: int = 16, blocks: int = 1
 ) -> nn.Module:
@@ -255,6 +262,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+@checked(shape=image, classes=count)
 def make_architecture(
     name: str, shape: tuple[int, int, int], classes: int, seed: Seed = 0
 ) -> nn.Module:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
+from hyperribbon.core.boundary import checked, flag, mapping, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
 
 __all__ = ["OptimizerChoice", "Schedule", "make_optimizer", "rate_factor"]
@@ -14,6 +15,7 @@ Schedule = Mapping[int, float] | Callable[[int], float] | None
 OptimizerChoice = str | Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 
 
+@checked(momentum=zero_or_more, nesterov=flag)
 def make_optimizer(
     parameters: Iterable[torch.Tensor],
     optimizer: OptimizerChoice,
@@ -77,6 +79,7 @@ def rate_factor(schedule: Schedule, epoch: int) -> float:
         return 1.0
     if callable(schedule):
         return float(schedule(epoch))
+    mapping("schedule", schedule)
     factor = 1.0
     for start in sorted(schedule):
         if epoch >= start:

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
+from hyperribbon.core.boundary import checked, instance, mapping, whole, zero_or_more
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.store import ensure_folder, make_folder, stored_path
@@ -67,6 +68,7 @@ class Recorder:
             scalars), or several of these.
     """
 
+    @checked()
     def __init__(
         self,
         folder: str | Path,
@@ -95,6 +97,7 @@ class Recorder:
         self._failing = False
         self.trajectory = Trajectory.create(self.folder)
 
+    @checked(optimizer=instance(Stateful, "Give a torch optimiser."), step=whole)
     def attach(
         self,
         model: nn.Module,
@@ -167,6 +170,7 @@ class Recorder:
             self._write(strict=True)
         return self._position[0]
 
+    @checked(epoch=zero_or_more, metrics=mapping, step=whole)
     def step(
         self,
         loss: float | torch.Tensor | None = None,
@@ -291,6 +295,7 @@ class Recorder:
                     step,
                     epoch=epoch,
                     weights=self._contents.weights(self._model),
+                    buffers=dict(self._model.named_buffers()),
                     predictions=predictions,
                     metrics=metrics,
                 )

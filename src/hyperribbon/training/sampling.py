@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hyperribbon.core.boundary import checked, count, whole
 from hyperribbon.core.checks import check_choice
 from hyperribbon.core.generators import numpy_generator
 
@@ -17,6 +18,7 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
     return -(-samples // batch_size)
 
 
+@checked(samples=count, batch_size=count, epoch=whole)
 def epoch_batches(
     samples: int, batch_size: int, *, scheme: str, seed: int, epoch: int
 ) -> tuple[torch.Tensor, ...]:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hyperribbon.core.boundary import checked, count
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 
 __all__ = ["Scattering", "scattering_features"]
@@ -44,6 +45,7 @@ class Scattering(nn.Module):
     rows: torch.Tensor
     columns: torch.Tensor
 
+    @checked(scales=count, angles=count, layers=count)
     def __init__(
         self,
         shape: tuple[int, int],
@@ -124,6 +126,7 @@ class Scattering(nn.Module):
         return self.rows @ signal @ self.columns.T
 
 
+@checked(scales=count, angles=count, layers=count, batch_size=count)
 def scattering_features(
     images: torch.Tensor,
     *,

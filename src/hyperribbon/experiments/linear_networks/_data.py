@@ -29,20 +29,27 @@ _FILE = "moments.safetensors"
 _EMPTY = 1e-14  # variance over the largest below which a direction counts as empty
 
 
+def fitting_samples(data: str, share: float, samples: int) -> int:
+    """Return how many images there can be, at most `samples`, with a share of class 0."""
+    targets = load_data(data, _SPLITS.get(data, "train")).targets
+    others = int(targets.max())
+    available = int((targets == 0).sum())
+    while samples - others * int((1 - share) / others * samples + 1e-9) > available:
+        samples -= 1
+    return samples
+
+
 def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
     """Return flat images with a share of class 0 and equal shares of the other classes.
 
-    As in App. C of [linear_networks], with the ninth that its formula leaves out. When class 0 is
-    too small for `samples` images at that share, as many are taken as it allows.
+    As in App. C of [linear_networks], with the ninth that its formula leaves out.
+
+    Raises:
+        ArgumentError: A class has too few images; see `fitting_samples`.
     """
     split = _SPLITS.get(data, "train")
-    targets = load_data(data, split).targets
-    classes = int(targets.max()) + 1
-    other = (1 - share) / (classes - 1)
-    available = int((targets == 0).sum())
-    while samples - (classes - 1) * int(other * samples + 1e-9) > available:
-        samples -= 1
-    shares = [share] + [other] * (classes - 1)
+    others = int(load_data(data, split).targets.max())
+    shares = [share] + [(1 - share) / others] * others
     return load_data(data, split, limit=samples, proportions=shares, seed=seed).flat()
 
 
@@ -71,17 +78,19 @@ def one_hot(data: LabelledData) -> np.ndarray:
 
 
 def data_items(config: Any, context: Context) -> list[dict[str, Any]]:
-    """Return one item for each data set and share, its moments prepared in a shared folder."""
+    """Return one item for each data set and share, its moments prepared in a shared folder.
+
+    Where class 0 has too few images for all that are asked for, the label of the work says how many
+    are taken, and so do the facts of `read_moments`.
+    """
     items = []
     for data in config.data:
         for share in config.shares:
-            item = {
-                "data": data,
-                "share": share,
-                "samples": config.samples,
-                "data_seed": context.seed,
-            }
-            folder = context.shared_folder(_prepare, item, f"moments of {NAMES[data]}, {share:g}")
+            samples = fitting_samples(data, share, config.samples)
+            item = {"data": data, "share": share, "samples": samples, "data_seed": context.seed}
+            fewer = "" if samples == config.samples else f" ({samples} of {config.samples} images)"
+            label = f"moments of {NAMES[data]}, {share:g}{fewer}"
+            folder = context.shared_folder(_prepare, item, label)
             items.append({**item, "folder": str(folder)})
     return items
 
