@@ -12,6 +12,8 @@ from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import descend_two_layer, simulate_one_layer, simulate_two_layer
 
 __all__ = [
+    "GOOD",
+    "ROUGH",
     "linear_network",
     "median_error",
     "ratio_items",
@@ -19,11 +21,17 @@ __all__ = [
     "seeds",
     "simulate_fluctuations",
     "simulation_item",
-    "spectral_errors",
+    "spectral_error",
     "two_layer_ensemble",
     "unit_noise",
     "unit_weights",
 ]
+
+GOOD = 0.1
+"""What is read into "agrees", "good agreement" and "well described": within a tenth."""
+
+ROUGH = 0.25
+"""What is read into "reasonable", "applicable" and "essentially": within a quarter."""
 
 
 def regression(
@@ -146,11 +154,10 @@ def simulate_fluctuations(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def spectral_errors(measured: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
-    """Return mean and largest relative difference of two matrices' ordered eigenvalues."""
+def spectral_error(measured: np.ndarray, expected: np.ndarray) -> float:
+    """Return the mean relative difference of two matrices' ordered eigenvalues."""
     values, reference = np.linalg.eigvalsh(measured), np.linalg.eigvalsh(expected)
-    errors = np.abs(values - reference) / reference
-    return float(errors.mean()), float(errors.max())
+    return float(np.mean(abs(values - reference) / reference))
 
 
 def linear_network(item: Mapping[str, Any]) -> tuple[np.ndarray, ...]:

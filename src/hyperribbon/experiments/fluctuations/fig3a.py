@@ -11,18 +11,38 @@ from matplotlib.figure import Figure
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import (
+    GOOD,
     regression,
     seeds,
     simulate_fluctuations,
     simulation_item,
-    spectral_errors,
+    spectral_error,
     unit_noise,
 )
+from hyperribbon.experiments.statements import Ledger, over_seeds, says
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import fluctuations as theory
 
 ID = "fluctuations/fig3a"
 TITLE = "Spectrum of the gradient noise"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "spectrum",
+        "Sec. II B 2, on Fig. 3(a)",
+        "The good agreement of the two spectra supports the validity of the additive noise "
+        "approximation in this regime.",
+        "The eigenvalues of SGD's noise covariance are those of Eq. (2.17) on the same data, on "
+        "average within a tenth (a threshold to the words), at every P/N.",
+        Band.at_most(GOOD, "words"),
+        setting="N = 100, λ = 0.1, S = 10, σε² = 0.01 as printed; the paper compares one data set "
+        "with the mean over several, which the dotted lines show",
+        needs="N = 100 and 20,000 steps of 128 chains",
+        changed="2026-11-17: two bands before, 2% for P/N ≥ 2 and 20% near the threshold, neither "
+        "the paper's",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +76,6 @@ class Result:
     predicted: np.ndarray
     averaged: np.ndarray
     mean_error: np.ndarray
-    worst_error: np.ndarray
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -73,7 +92,7 @@ def compute(config: Config, context: Context) -> Result:
     ]
     parts = context.map(simulate_fluctuations, items, label="chains of SGD")
     unit = unit_noise(config.inputs, config.batch_size, config.label_variance)
-    errors = [spectral_errors(p["noise_covariance"], p["theory_noise"]) for p in parts]
+    errors = [spectral_error(p["noise_covariance"], p["theory_noise"]) for p in parts]
     averaged = []
     for item in items:
         spectra = []
@@ -87,8 +106,7 @@ def compute(config: Config, context: Context) -> Result:
         np.array([np.linalg.eigvalsh(p["noise_covariance"])[::-1] for p in parts]) / unit,
         np.array([np.linalg.eigvalsh(p["theory_noise"])[::-1] for p in parts]) / unit,
         np.array(averaged),
-        np.array([mean for mean, _ in errors]),
-        np.array([worst for _, worst in errors]),
+        np.array(errors),
     )
 
 
@@ -111,23 +129,8 @@ def plot(result: Result) -> Figure:
 
 def claims(result: Result) -> list[Claim]:
     """Judge the agreement of the spectra."""
-    wide = result.ratios >= 2
-    return [
-        Claim.judge(
-            f"{ID}/spectrum",
-            place="Fig. 3(a), Eq. (2.17)",
-            statement="SGD's noise spectrum is that of Eq. (2.17) on the same data for P/N ≥ 2.",
-            expected=Band.at_most(0.02, "verification"),
-            measured=result.mean_error[wide].max(),
-            why="Largest mean relative error of the eigenvalues over the ratios.",
-        ),
-        Claim.judge(
-            f"{ID}/near-threshold",
-            place="Fig. 3(a)",
-            statement="Near the interpolation threshold the agreement remains good.",
-            expected=Band.at_most(0.2, "paper"),
-            measured=result.mean_error[0],
-            why=f"Mean relative error at P/N = {result.ratios[0]:g}; the smallest eigenvalues are "
-            "raised by the noise of the fluctuations themselves.",
-        ),
-    ]
+    why = "mean relative error of the eigenvalues, one value a ratio: " + ", ".join(
+        f"{error:.3f} at {ratio:g}"
+        for ratio, error in zip(result.ratios, result.mean_error, strict=True)
+    )
+    return LEDGER.judge({"spectrum": over_seeds(result.mean_error, why)})
