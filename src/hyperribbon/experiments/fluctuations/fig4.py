@@ -12,11 +12,14 @@ from matplotlib.figure import Figure
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import (
+    GOOD,
+    ROUGH,
     median_error,
     regression,
     seeds,
     simulation_item,
 )
+from hyperribbon.experiments.statements import Ledger, estimate, says
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 from hyperribbon.training import trace_one_layer
@@ -24,10 +27,41 @@ from hyperribbon.training import trace_one_layer
 ID = "fluctuations/fig4"
 TITLE = "Relaxation of weight modes"
 
+LEDGER = Ledger(
+    ID,
+    says(
+        "modes",
+        "Sec. II B 3, on Fig. 4",
+        "We find that the relaxation behavior is overall well described by Eq. (2.27), with minor "
+        "deviations from the purely exponential relaxation for P ≃ N.",
+        "The modes' mean over runs follows Eq. (2.27) within a tenth of the solution (a threshold "
+        "to the words), root mean square over times and modes.",
+        Band.at_most(GOOD, "words"),
+        setting="N = 50, P = 52, λ = 0.1, S = 10, σε² = 0.01, modes 1, 5 and 25 as in the figure",
+        needs="N = 50 and P = 52",
+        changed="2026-11-17: within 5% before, which the paper does not print",
+    ),
+    says(
+        "loss-settles-first",
+        "Sec. II B 3, on Fig. 4",
+        "An interesting observation (see inset to Fig. 4) is that the loss settles to the constant "
+        "L* already for t ≪ ω0, although the slowest modes zk have not yet all reached their final "
+        "value.",
+        "When the loss has come within a quarter of L*, the slowest mode is, in the median data "
+        "set, still farther than a tenth from its final value (thresholds to the words).",
+        Band.at_least(GOOD, "words"),
+        setting="N = 50, P = 52, σε² = 0.01 as in the figure, from zero weights, mean path of "
+        "Eq. (2.27) in 400 data sets; the figure shows one",
+        needs="N = 50 and P = 52",
+        changed="2026-11-17: the loss below 2L* before 0.1/ω₀ was asked, neither number being the "
+        "paper's",
+    ),
+)
+
 
 @dataclass(frozen=True)
 class Config:
-    """Task and run of the figure; `chains` runs give the mean, more data sets the loss's time."""
+    """Task and run of the figure; `chains` runs for the mean, more data sets for the loss."""
 
     inputs: int = 50
     samples: int = 52
@@ -54,7 +88,7 @@ PRESETS = {
 class Result:
     """Times t = λτ (T,), modes (T, k) of one run and their mean, theory, losses.
 
-    `settling` (realisations,) is the time at which the loss falls below 2L*, over 1/ω₀.
+    `remaining` (realisations,) is |1 − z₀/z₀*| when the loss has come within a quarter of L*.
     """
 
     times: np.ndarray
@@ -68,25 +102,25 @@ class Result:
     loss: np.ndarray
     final_loss: float
     slowest: float
-    settling: np.ndarray
+    remaining: np.ndarray
 
 
 def compute(config: Config, context: Context) -> Result:
     """Trace chains of SGD from zero weights; time the mean loss of many data sets."""
     item = simulation_item(config, context.seed, points=config.points, modes=list(config.modes))
     traced = context.map(_relax, [item], label="chains of SGD")[0]
-    settling = [_settling_time(config, seed) for seed in seeds(context.seed, config.realisations)]
-    return Result(**traced, settling=np.array(settling))
+    left = [_way_left(config, seed) for seed in seeds(context.seed, config.realisations)]
+    return Result(**traced, remaining=np.array(left))
 
 
-def _settling_time(config: Config, seed: int) -> float:
-    """Return ω₀t at which L(⟨z(t)⟩) of Eqs. (2.26), (2.27) falls below 2L*, from zero weights."""
+def _way_left(config: Config, seed: int) -> float:
+    """Return exp(−ω₀t) when L(⟨z(t)⟩) of Eqs. (2.26), (2.27) is near L*, from zero weights."""
     X, Y, _ = regression(config.inputs, config.samples, config.label_variance, seed)
     rates, V = np.linalg.eigh(theory.hessian(X))
     solution, final = V.T @ theory.minimum_norm_solution(X, Y), theory.regression_loss(X, Y)
     times = np.geomspace(1e-5, 30, 600)
     left = theory.mode_mean(times / rates[0], rates, 0 * rates, solution) - solution
-    return float(times[np.argmax(0.5 * left**2 @ rates < final)])
+    return float(np.exp(-times[np.argmax(0.5 * left**2 @ rates < ROUGH * final)]))
 
 
 def _relax(item: Mapping[str, Any]) -> dict:
@@ -150,29 +184,22 @@ def plot(result: Result) -> Figure:
 
 def claims(result: Result) -> list[Claim]:
     """Judge the exponential relaxation and the early settling of the loss."""
-    deviation = (result.mean - result.theory) / abs(result.solution)
-    early = np.mean(result.settling < 0.1)
-    return [
-        Claim.judge(
-            f"{ID}/modes",
-            place="Fig. 4, Eq. (2.27)",
-            statement="The modes relax exponentially with the Hessian's rates.",
-            expected=Band.at_most(0.05, "paper"),
-            measured=float(np.sqrt(np.mean(deviation[:, 1:] ** 2))),
-            uncertainty=float(
-                np.sqrt(np.mean((result.mean_error / result.solution)[:, 1:] ** 2))
-                / np.sqrt(result.mean.size)
+    deviation = (result.mean - result.theory)[:, 1:] / abs(result.solution[1:])
+    error = (result.mean_error / result.solution)[:, 1:]
+    reached = np.mean(result.remaining < GOOD)
+    return LEDGER.judge(
+        {
+            "modes": estimate(
+                np.sqrt(np.mean(deviation**2)),
+                np.sqrt(np.mean(error**2) / deviation.size),
+                "root mean square deviation of the mean over chains, relative to the solution",
             ),
-            why="Root mean square deviation of the mean over chains, relative to the solution.",
-        ),
-        Claim.judge(
-            f"{ID}/loss-settles-first",
-            place="Fig. 4, Sec. II B 3",
-            statement="The loss reaches its floor (2L*) long before the slowest mode (0.1/ω₀).",
-            expected=Band.at_most(0.1, "paper"),
-            measured=float(np.median(result.settling)),
-            uncertainty=median_error(result.settling),
-            why=f"ω₀t, median over data sets; {early:.0%} of them settle before 0.1. With P − N = "
-            "2 the slowest mode's share of the loss, ½ω₀z₀², is as large as L* itself.",
-        ),
-    ]
+            "loss-settles-first": estimate(
+                np.median(result.remaining),
+                median_error(result.remaining),
+                "share of its way that the slowest mode still has to go, median over data sets; "
+                f"{reached:.0%} of them have less than a tenth left",
+                freedom=len(result.remaining) - 1,
+            ),
+        }
+    )

@@ -11,16 +11,44 @@ from matplotlib.figure import Figure
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import (
+    GOOD,
     simulate_fluctuations,
     simulation_item,
-    spectral_errors,
+    spectral_error,
     unit_weights,
 )
+from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import fluctuations as theory
 
 ID = "fluctuations/fig5b"
 TITLE = "Spectrum of the weight covariance"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "spectrum",
+        "Sec. II C 1, on Fig. 5(b)",
+        "The numerical results from SGD are well captured by Eq. (2.30) (dashed lines)",
+        "The eigenvalues of SGD's covariance are those of Eq. (2.30) on the same data, on average "
+        "within a tenth (a threshold to the words), at every P/N.",
+        Band.at_most(GOOD, "words"),
+        setting="N = 100, λ = 0.1, S = 10 as printed, P/N from 1.1 to 10; the figure begins at "
+        "1.05, where a mode takes 1.3 million steps to relax",
+        needs="400,000 steps of 64 chains",
+        changed="2026-11-17: mean error below 5% and worst below 15% at three P/N before, none of "
+        "them the paper's",
+    ),
+    observe(
+        "discrete",
+        "Fig. 5(b)",
+        "The exact discrete-time covariance is at least as close to SGD as Eq. (2.30), in the mean "
+        "over all P/N (within 5% of the error).",
+        Band.at_most(1.05, "words"),
+        needs="400,000 steps of 64 chains",
+        compare="mean",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -59,11 +87,8 @@ class Result:
     discrete: np.ndarray
     balance: np.ndarray
     mean_error: np.ndarray
-    worst_error: np.ndarray
     discrete_mean_error: np.ndarray
-    discrete_worst_error: np.ndarray
     burn_in: np.ndarray
-    trace_ratio: np.ndarray
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -84,18 +109,17 @@ def compute(config: Config, context: Context) -> Result:
         )[::-1]
         for part in parts
     ]
-    continuous = [spectral_errors(part["covariance"], part["theory"]) for part in parts]
-    discrete = [spectral_errors(part["covariance"], part["discrete"]) for part in parts]
+    continuous = [spectral_error(part["covariance"], part["theory"]) for part in parts]
+    discrete = [spectral_error(part["covariance"], part["discrete"]) for part in parts]
     return Result(
         np.array(config.ratios),
         spectra("covariance"),
         spectra("theory"),
         spectra("discrete"),
         np.array(balance) / unit,
-        *np.array(continuous).T,
-        *np.array(discrete).T,
+        np.array(continuous),
+        np.array(discrete),
         burn_in=np.array([part["burn_in"] for part in parts]),
-        trace_ratio=np.array([np.trace(p["covariance"]) / np.trace(p["theory"]) for p in parts]),
     )
 
 
@@ -120,44 +144,19 @@ def plot(result: Result) -> Figure:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Judge mean and worst error of the spectrum at each of the three test ratios."""
-    judged = []
-    for ratio in (1.1, 2.0, 10.0):
-        if ratio not in result.ratios:
-            continue
-        row = int(np.argmin(abs(result.ratios - ratio)))
-        for name, value, bound in (
-            ("mean", result.mean_error[row], 0.05),
-            ("worst", result.worst_error[row], 0.15),
-        ):
-            judged.append(
-                Claim.judge(
-                    f"{ID}/{name}-error-{ratio:g}",
-                    place="Fig. 5(b), Eq. (2.30)",
-                    statement=f"SGD's spectrum of M follows Eq. (2.30) at P/N = {ratio:g}: "
-                    f"{name} relative error of the eigenvalues.",
-                    expected=Band.at_most(bound, "verification"),
-                    measured=value,
-                    why=f"Same data, burn-in of {result.burn_in[row]} steps in every chain.",
-                )
-            )
-    gap = abs(np.log(result.balance / result.predicted)).max(axis=1)
-    return [
-        *judged,
-        Claim.judge(
-            f"{ID}/discrete",
-            place="Fig. 5(b)",
-            statement="The exact discrete-time covariance is at least as close as Eq. (2.30).",
-            expected=Band.at_most(1.05, "verification"),
-            measured=result.discrete_mean_error.mean() / result.mean_error.mean(),
-            why="Mean spectral error against the discrete form over that against Eq. (2.30).",
-        ),
-        Claim.judge(
-            f"{ID}/broken-balance",
-            place="Fig. 5(b)",
-            statement="Near the threshold detailed balance is broken visibly.",
-            expected=Band.at_least(np.log(2), "paper"),
-            measured=gap[0],
-            why=f"Largest |log ratio| of the eigenvalues, P/N = {result.ratios[0]:g}.",
-        ),
-    ]
+    """Judge the spectrum against Eq. (2.30), and the discrete form against it."""
+    why = "mean relative error of the eigenvalues, one value a ratio: " + ", ".join(
+        f"{error:.3f} at {ratio:g} (burn-in {steps} steps)"
+        for ratio, error, steps in zip(
+            result.ratios, result.mean_error, result.burn_in, strict=True
+        )
+    )
+    return LEDGER.judge(
+        {
+            "spectrum": over_seeds(result.mean_error, why),
+            "discrete": over_seeds(
+                result.discrete_mean_error / result.mean_error,
+                "error against the discrete form over that against Eq. (2.30), one value a ratio",
+            ),
+        }
+    )
