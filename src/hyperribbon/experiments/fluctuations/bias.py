@@ -13,12 +13,42 @@ from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import linear_network
 from hyperribbon.experiments.fluctuations._two_layer import two_layer_item
+from hyperribbon.experiments.statements import Ledger, observe, over_seeds
 from hyperribbon.noise import variance_flatness
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 
 ID = "fluctuations/bias"
 TITLE = "Measured exponent against number of samples"
+
+LEDGER = Ledger(
+    ID,
+    observe(
+        "inflation",
+        "Sec. III C 3",
+        "Fits on the modes of 60 samples overstate the exponent by half or more.",
+        Band.at_least(1.5, "words"),
+    ),
+    observe(
+        "many",
+        "Sec. III C 3",
+        "Thousands of independent samples give the true exponent within 0.1.",
+        Band(-0.1, 0.1, "words"),
+    ),
+    observe(
+        "correction",
+        "Sec. III C 3",
+        "Resampling from the fitted Gaussian removes half or more of the bias, in the mean.",
+        Band.at_most(0.5, "words"),
+        compare="mean",
+    ),
+    observe(
+        "warning",
+        "Sec. III C 3",
+        "Every measurement says so when its samples are too few.",
+        Band(1, 1, "words"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -117,43 +147,25 @@ def plot(result: Result) -> Figure:
 
 def claims(result: Result) -> list[Claim]:
     """Judge the inflation, its estimate, the warning, and the large-sample limit."""
-    fitted, corrected = result.fitted.mean(axis=1), result.corrected.mean(axis=1)
-    error = result.fitted.std(axis=1, ddof=1) / np.sqrt(result.fitted.shape[1])
-    few, many = 0, -1
-    middle = len(result.counts) // 2
-    return [
-        Claim.judge(
-            f"{ID}/inflation",
-            place="Sec. III C 3",
-            statement="Fits on the modes of few samples overstate the exponent.",
-            expected=Band.at_least(1.5, "verification"),
-            measured=fitted[few] / result.true,
-            uncertainty=error[few] / result.true,
-            why=f"Fitted over true exponent from {result.counts[few]} samples.",
-        ),
-        Claim.judge(
-            f"{ID}/many",
-            place="Sec. III C 3",
-            statement="Thousands of independent samples give the true exponent within 0.1.",
-            expected=Band(-0.1, 0.1, "verification"),
-            measured=fitted[many] - result.true,
-            uncertainty=error[many],
-            why=f"Fitted minus true exponent from {result.counts[many]} samples.",
-        ),
-        Claim.judge(
-            f"{ID}/correction",
-            place="Sec. III C 3",
-            statement="Resampling from the fitted Gaussian removes most of the bias.",
-            expected=Band.at_most(0.5, "verification"),
-            measured=abs(corrected[middle] - result.true) / abs(fitted[middle] - result.true),
-            why=f"Share of the bias that remains at {result.counts[middle]} samples.",
-        ),
-        Claim.judge(
-            f"{ID}/warning",
-            place="Sec. III C 3",
-            statement="The measurement says so when its samples are too few.",
-            expected=Band(1.0, 1.0, "verification"),
-            measured=result.warned[few].mean(),
-            why=f"Share of measurements from {result.counts[few]} samples that warned.",
-        ),
-    ]
+    few, middle, many = 0, len(result.counts) // 2, -1
+    each = "one value a repetition"
+    bias = result.fitted[middle].mean() - result.true
+    return LEDGER.judge(
+        {
+            "inflation": over_seeds(
+                result.fitted[few] / result.true,
+                f"fitted over true exponent from {result.counts[few]} samples, {each}",
+            ),
+            "many": over_seeds(
+                result.fitted[many] - result.true,
+                f"fitted minus true exponent from {result.counts[many]} samples, {each}",
+            ),
+            "correction": over_seeds(
+                (result.corrected[middle] - result.true) / bias,
+                f"share of the mean bias left at {result.counts[middle]} samples, {each}",
+            ),
+            "warning": over_seeds(
+                result.warned[few], f"whether it warned from {result.counts[few]} samples, {each}"
+            ),
+        }
+    )
