@@ -85,6 +85,7 @@ def test_several_runs_are_judged_by_their_scatter_and_exact_numbers_stay_exact()
     assert runs[0][0].verdict == "undecided"
     x, y = combine(runs, ledger.comparisons())
     assert (x.verdict, x.seeds, x.exact) == ("holds", (0.98, 1.0, 1.02), False)
+    assert "scatter" in runs[0][0].why and "scatter" not in x.why
     assert (y.verdict, y.seeds, y.exact) == ("holds", (1.0,), True)
 
 

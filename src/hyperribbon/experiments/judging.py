@@ -30,6 +30,7 @@ __all__ = [
 LEVEL = 0.95
 Comparison = Literal["run", "mean", "prediction"]
 _FEWEST_FOR_PREDICTION = 5
+_ONE_SEED = "one seed: its scatter is not known"
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def decide(measured: Measurement, band: Band, compare: Comparison = "run") -> Ju
         interval = (mean - float(spread), mean + float(spread))
         return Judgement(band.verdict(*interval), mean, measured.error, interval)
     if count == 1 or not np.isfinite(values).all():
-        note = "one seed: its scatter is not known" if count == 1 else "a seed gave no number"
+        note = _ONE_SEED if count == 1 else "a seed gave no number"
         return Judgement("undecided", mean, math.nan, (math.nan, math.nan), note)
     deviation = float(values.std(ddof=1))
     error, quantile = deviation / math.sqrt(count), stats.t.ppf((1 + LEVEL) / 2, count - 1)
@@ -176,6 +177,7 @@ def combine(runs: Sequence[Sequence[Claim]], comparisons: dict[str, Comparison])
             found.append(first)
             continue
         judged = decide(over_seeds(values), first.expected, comparisons.get(id, "run"))
+        why = first.why.removesuffix(_ONE_SEED).removesuffix("; ")
         incomparable = any(claim.verdict == "not comparable" for claim in same)
         found.append(
             dataclasses.replace(
@@ -185,7 +187,7 @@ def combine(runs: Sequence[Sequence[Claim]], comparisons: dict[str, Comparison])
                 interval=judged.interval,
                 seeds=values,
                 verdict="not comparable" if incomparable else judged.verdict,
-                why="; ".join(filter(None, (judged.note, f"first seed: {first.why}"))),
+                why="; ".join(filter(None, (judged.note, f"first seed: {why}"))),
             )
         )
     return found
