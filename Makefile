@@ -10,7 +10,7 @@ OUT ?= runs
 PRESET ?= laptop
 ARGS ?= --all
 
-.PHONY: help demo test lint types format slow bench docs reproduce clean
+.PHONY: help demo test lint types format slow bench docs reproduce matrix package clean
 
 help:
 	@echo "make demo       set up, run the main job on bundled data, write demo/report.html"
@@ -20,6 +20,8 @@ help:
 	@echo "make bench      compare speed with other libraries, side by side"
 	@echo "make docs       build the documentation into site/"
 	@echo "make reproduce  the papers' figures (PRESET=smoke|laptop|paper, ARGS='ribbons/fig4')"
+	@echo "make matrix     the tests on the oldest and the newest versions (ENTRIES='floor newest')"
+	@echo "make package    build the wheel and the sources, and try them in another folder"
 	@echo "make clean      remove the environment and everything that was built"
 
 demo: $(STAMPS)/demo
@@ -59,6 +61,15 @@ docs: $(STAMPS)/docs
 reproduce: $(STAMPS)/demo
 	@echo "== Reproducing figures"
 	@$(BIN)/hyperribbon reproduce $(ARGS) --preset $(PRESET) --out $(OUT)
+
+matrix:
+	@echo "== Testing on the oldest and the newest versions"
+	@$(PYTHON) tools/matrix.py $(ENTRIES)
+
+package: $(STAMPS)/dev
+	@echo "== Building the packages and trying them"
+	@$(PIP) build hatchling
+	@$(BIN)/python tools/package.py
 
 clean:
 	@echo "== Removing the environment and everything that was built"

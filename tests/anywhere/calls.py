@@ -50,26 +50,40 @@ class Setting:
     def vectors(self, columns: int) -> torch.Tensor:
         like = next(self.model.parameters())
         drawn = torch.randn(39, columns, generator=generator(5), dtype=torch.float64, device="cpu")
-        return drawn.to(like.device, like.dtype)
+        return drawn.to(torch.bfloat16).to(like.device, like.dtype)
 
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(seed)
 
 
-def make_setting(folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Setting:
-    """Return the same network on any device, before anything ambient is set."""
+def make_setting(
+    folder: Path,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    rounded: torch.dtype | None = None,
+) -> Setting:
+    """Return the same network on any device, before anything ambient is set.
+
+    Args:
+        folder: Where calls may write.
+        device: Where the network and the data are.
+        dtype: Type of the weights and of the inputs.
+        rounded: A coarser type whose rounding the numbers have; `dtype` by default.
+    """
+    rounded = dtype if rounded is None else rounded
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     chain = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 3, bias=False))
     draws = generator(1)
     for module in (model, chain):
         for parameter in module.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=draws).to(device, dtype)
+            parameter.data.copy_(torch.randn(parameter.shape, generator=draws).to(rounded))
+        module.to(device, dtype)
     initial = {
-        name: (tensor + torch.randn(tensor.shape, generator=draws).to(device, dtype)).detach()
+        name: torch.randn(tensor.shape, generator=draws).to(rounded).to(device, dtype)
         for name, tensor in model.state_dict().items()
     }
-    inputs = torch.randn(24, 5, generator=draws).to(device, dtype)
+    inputs = torch.randn(24, 5, generator=draws).to(rounded).to(device, dtype)
     targets = torch.randint(0, 3, (24,), generator=draws).to(device)
     risk = hr.Risk(model, Setting.loss, (inputs, targets))
     return Setting(model, initial, (inputs, targets), chain, folder, risk)
@@ -184,9 +198,17 @@ def stationary(at: Setting) -> Any:
 
 def inspected(at: Setting) -> Any:
     console = Console(file=io.StringIO())
-    found = hr.inspect(at.model, at.loss, at.data, at.initial, k=3, console=console)
+    found = hr.inspect(at.model, at.loss, at.data, at.initial, k=3, budget=1e4, console=console)
     table = found.table()
     return {f"{row.part}.{row.key}": row.value for row in table.itertuples()}
+
+
+def compared(at: Setting) -> Any:
+    other = at.copy()
+    other.load_state_dict(at.initial)
+    console = Console(file=io.StringIO())
+    found = hr.compare(at.model, other, loss=at.loss, data=at.data, k=2, console=console)
+    return found.differences
 
 
 CALLS: dict[str, Callable[[Setting], Any]] = {
@@ -219,9 +241,15 @@ CALLS: dict[str, Callable[[Setting], Any]] = {
     "Recorder, Trajectory, weight_covariance, variance_flatness": recorded,
     "stationary_covariance": stationary,
     "inspect": inspected,
+    "compare": compared,
     "compare_with_theory": lambda at: hr.compare_with_theory(at.chain, at.data, k=2),
     "load_data": lambda at: hr.load_data("digits", limit=20).flat(),
 }
+LONG = {"inspect", "compare", "find_ticket"}
+LONG |= {"Recorder, Trajectory, weight_covariance, variance_flatness"}
+AS_IT_RUNS = LONG | {"Fisher", "Fisher mc", "Jacobian", "NTK", "train", "train_ensemble"}
+AS_IT_RUNS |= {"compare_with_theory", "layer_criticality", "bhattacharyya, InPCA, PCA"}
+AS_IT_RUNS |= {"Streaming, stream_inpca"}
 WITHOUT_TENSORS = {"ArgumentError", "Band", "Claim", "sweep", "__version__"}
 RESULTS = {"Density", "Estimate", "Spectrum", "Risk"}
 
