@@ -11,9 +11,14 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks._drawing import draw_band, judge_over_seeds
+from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.experiments.subnetworks._drawing import draw_band
 from hyperribbon.experiments.subnetworks._training import (
+    SCALE,
+    TRAINING,
     TrainingConfig,
+    by_run,
+    is_full,
     load_run,
     presets,
     source_of,
@@ -23,6 +28,29 @@ from hyperribbon.plots.style import COLORS, new_figure
 
 ID = "subnetworks/fig4.2"
 TITLE = "Training and test loss"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "converged",
+        "Fig. 4.2",
+        "The model achieves convergence after approximately 75 epochs.",
+        "After 75 of 100 epochs at most 0.02 of the training loss's whole fall is still to come "
+        "(our threshold).",
+        Band.at_most(0.02, "words"),
+        setting=TRAINING,
+        needs=SCALE,
+    ),
+    says(
+        "test-flat",
+        "Sec. 4.3",
+        "the model converges (training and test losses flatten) after around 75 epochs",
+        "From epoch 75 on the test loss stays within 0.05 of its final value (our threshold).",
+        Band.at_most(0.05, "words"),
+        setting=TRAINING,
+        needs=SCALE,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +71,7 @@ class Result:
         test_loss: (seeds, e).
         milestones: (m,), epochs at which the rate falls.
         source: What was trained.
+        full: Whether as in the paper, on all of MNIST.
     """
 
     epochs: np.ndarray
@@ -50,6 +79,7 @@ class Result:
     test_loss: np.ndarray
     milestones: np.ndarray
     source: str
+    full: bool
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -61,6 +91,7 @@ def compute(config: Config, context: Context) -> Result:
         np.array([one["test"] for one in measured]),
         np.array(config.milestones),
         source_of(config),
+        is_full(config),
     )
 
 
@@ -90,22 +121,18 @@ def claims(result: Result) -> list[Claim]:
     final = result.train_loss[:, -1:]
     drop = result.train_loss[:, :1] - final
     late = result.epochs >= 0.75 * result.epochs[-1]
-    return [
-        judge_over_seeds(
-            f"{ID}/converged",
-            place="Fig. 4.2",
-            statement="The training loss has converged after about 75 of 100 epochs",
-            expected=Band.at_most(0.02, "paper"),
-            values=((result.train_loss - final) / drop)[:, late].max(1),
-            why="largest share of the total fall still to come after three quarters of the "
-            f"epochs; {result.source}",
-        ),
-        judge_over_seeds(
-            f"{ID}/test-flat",
-            place="Fig. 4.2",
-            statement="The test loss is flat after about 75 epochs",
-            expected=Band.at_most(0.05, "paper"),
-            values=np.ptp(result.test_loss[:, late], axis=1) / result.test_loss[:, -1],
-            why=f"its relative range over the last quarter; {result.source}",
-        ),
-    ]
+    to_come = ((result.train_loss - final) / drop)[:, late]
+    return LEDGER.judge(
+        {
+            "converged": by_run(
+                result,
+                to_come[:, 0],
+                "share of the fall still to come after three quarters of the epochs",
+            ),
+            "test-flat": by_run(
+                result,
+                np.ptp(result.test_loss[:, late], axis=1) / result.test_loss[:, -1],
+                "its relative range over the last quarter",
+            ),
+        }
+    )

@@ -9,13 +9,46 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks._drawing import judge_over_seeds
+from hyperribbon.experiments.statements import Ledger, observe, says
 from hyperribbon.experiments.subnetworks._embedding import hidden_embedding
-from hyperribbon.experiments.subnetworks._training import TrainingConfig, presets, source_of
+from hyperribbon.experiments.subnetworks._training import (
+    SCALE,
+    TRAINING,
+    TrainingConfig,
+    by_run,
+    is_full,
+    presets,
+    source_of,
+)
 from hyperribbon.plots.style import new_figure
 
 ID = "subnetworks/fig4.3"
 TITLE = "t-SNE of the last hidden layer: ten clusters"
+
+LEDGER = Ledger(
+    ID,
+    says(
+        "clusters",
+        "Sec. 4.3.1, Fig. 4.3",
+        "The visualization reveals ten distinct clusters, each corresponding to a different class "
+        "label",
+        "At least 0.9 of the test images have their nearest neighbour in the plane in their own "
+        "class (our threshold).",
+        Band.at_least(0.9, "words"),
+        setting=TRAINING,
+        needs=SCALE,
+    ),
+    observe(
+        "collapse",
+        "Sec. 4.3.1",
+        "On test images the last hidden layer has collapsed: at most 0.1 of its variance is "
+        "within the classes.",
+        Band.at_most(0.1, "words"),
+        needs=SCALE,
+        changed="2026-11-17: a claim before; the paper names the clusters neural collapse and "
+        "says nothing of variances",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +78,7 @@ class Result:
             their label.
         within: (seeds,), within-class variance over total variance of the hidden layer.
         source: What was trained.
+        full: Whether as in the paper, on all of MNIST.
     """
 
     position: np.ndarray
@@ -52,6 +86,7 @@ class Result:
     neighbour_accuracy: np.ndarray
     within: np.ndarray
     source: str
+    full: bool
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -63,6 +98,7 @@ def compute(config: Config, context: Context) -> Result:
         neighbour_accuracy=np.array([one["neighbour_accuracy"] for one in embedded]),
         within=np.array([one["within"] for one in embedded]),
         source=source_of(config),
+        full=is_full(config),
     )
 
 
@@ -79,23 +115,18 @@ def plot(result: Result) -> Figure:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Judge the clusters and the neural collapse read into them."""
-    return [
-        judge_over_seeds(
-            f"{ID}/clusters",
-            place="Fig. 4.3",
-            statement="The ten classes form ten distinct clusters in the plane",
-            expected=Band.at_least(0.9, "paper"),
-            values=result.neighbour_accuracy,
-            why=f"share of test points whose nearest neighbour has their class; {result.source}",
-        ),
-        judge_over_seeds(
-            f"{ID}/collapse",
-            place="Sec. 4.3.1",
-            statement="The clusters are neural collapse: within-class variance vanishes",
-            expected=Band.at_most(0.1, "paper"),
-            values=result.within,
-            why="within-class share of the hidden layer's variance on test images: t-SNE shows "
-            f"separation, not collapse; {result.source}",
-        ),
-    ]
+    """Judge the clusters, and beside them the collapse that they are named after."""
+    return LEDGER.judge(
+        {
+            "clusters": by_run(
+                result,
+                result.neighbour_accuracy,
+                "share of test images whose nearest neighbour has their class",
+            ),
+            "collapse": by_run(
+                result,
+                result.within,
+                "within-class share of the variance: t-SNE shows separation, not collapse",
+            ),
+        }
+    )

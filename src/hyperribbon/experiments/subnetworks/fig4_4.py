@@ -11,10 +11,14 @@ from matplotlib.figure import Figure
 
 from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks._drawing import judge_over_seeds
+from hyperribbon.experiments.statements import Ledger, over_seeds, says
 from hyperribbon.experiments.subnetworks._embedding import hidden_embedding
+from hyperribbon.experiments.subnetworks._spectra import FISHER
 from hyperribbon.experiments.subnetworks._training import (
+    SCALE,
     TrainingConfig,
+    by_run,
+    is_full,
     load_run,
     presets,
     source_of,
@@ -28,8 +32,30 @@ from hyperribbon.plots.style import DIVERGING, new_figure
 ID = "subnetworks/fig4.4"
 TITLE = "Gradient projections on the 1st, 10th, 100th and 500th eigenvector"
 
-_RESOLVED = 1e-8
-"""Eigenvalues this far below the largest carry a rounding error of about 1e-6 of their size."""
+LEDGER = Ledger(
+    ID,
+    says(
+        "leading-dominates",
+        "Sec. 4.3.1, Fig. 4.4",
+        "the eigenvector associated with the largest eigenvalue exhibits the most significant "
+        "response to changes in the data",
+        "Of the four eigenvectors shown, the first has the largest root mean square projection of "
+        "the gradients of the test images.",
+        Band.at_most(1.0, "words"),
+        setting=FISHER,
+        needs=SCALE,
+    ),
+    says(
+        "unit-norm",
+        "Eq. (4.24), Sec. 4.3.1",
+        "is derived in Appendix A.2 to ensure uθi has unit norm in L^2(ρ)",
+        "For F of Eq. (4.13), which sums over the outputs, the first eigenfunction of the label's "
+        "output has E[u²] = 1 over the data of F.",
+        Band.around(1.0, "printed", atol=1e-5),
+        setting="F of Eq. (4.13), as Sec. 4.3 says; the proof of App. A.2 takes the F of a single "
+        "output, for which the norm is one",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +94,7 @@ class Result:
         single_norm: (seeds, e), E[u²] over the training images, label's output only.
         summed_norm: (seeds, e), the same summed over all outputs.
         source: What was trained.
+        full: Whether as in the paper, on all of MNIST.
     """
 
     position: np.ndarray
@@ -78,6 +105,7 @@ class Result:
     single_norm: np.ndarray
     summed_norm: np.ndarray
     source: str
+    full: bool
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -102,6 +130,7 @@ def compute(config: Config, context: Context) -> Result:
             for key in ("relative", "response", "single_norm", "summed_norm")
         },
         source=source_of(config),
+        full=is_full(config),
     )
 
 
@@ -151,36 +180,18 @@ def plot(result: Result) -> Figure:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Judge the size of the responses and the normalisation of Appendix A.2."""
-    ratio = result.response[:, 1:].max(1) / result.response[:, 0]
-    exact = (result.relative > _RESOLVED).all(0)
-    return [
-        judge_over_seeds(
-            f"{ID}/leading-dominates",
-            place="Fig. 4.4",
-            statement="The leading eigenvector has the largest response on test images",
-            expected=Band.at_most(1.0, "paper"),
-            values=ratio,
-            why="largest root mean square projection of the others, over the leading one's; "
-            f"{result.source}",
-        ),
-        judge_over_seeds(
-            f"{ID}/unit-norm",
-            place="Eq. (4.24), App. A.2",
-            statement="The eigenfunction of one output has unit norm over the data",
-            expected=Band.around(1.0, "paper", atol=0.02),
-            values=result.single_norm[:, 0],
-            why="F sums over the outputs and u takes the label's only; summed over outputs the "
-            f"norm is {result.summed_norm[:, 0].mean():.6f}; {result.source}",
-        ),
-        judge_over_seeds(
-            f"{ID}/unit-norm-summed",
-            place="App. A.2",
-            statement="Summed over all outputs the norm is one",
-            expected=Band.around(1.0, "closed form", atol=1e-5),
-            values=np.abs(result.summed_norm[:, exact] - 1).max(1) + 1,
-            why=f"farthest of the eigenvectors {', '.join(str(j) for j in result.shown[exact])}, "
-            f"whose eigenvalues are above {_RESOLVED:g} of the largest and so known to that "
-            f"accuracy; {result.source}",
-        ),
-    ]
+    """Judge the size of the responses and the normalisation of Eq. (4.24)."""
+    return LEDGER.judge(
+        {
+            "leading-dominates": by_run(
+                result,
+                result.response[:, 1:].max(1) / result.response[:, 0],
+                "largest root mean square projection of the others, over the leading one's",
+            ),
+            "unit-norm": over_seeds(
+                result.single_norm[:, 0],
+                f"summed over the outputs it is {result.summed_norm[:, 0].mean():.6f}; "
+                + result.source,
+            ),
+        }
+    )
