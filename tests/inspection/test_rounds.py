@@ -213,3 +213,24 @@ def test_no_superlative_over_a_part(trained, quiet, monkeypatch):
     assert part.readings == part.quantities == ()
     assert part.tables["Sharpness by layer"]["layer"].tolist() == ["layer2 (Linear)"]
     assert "1 of 3 layers, those with the largest traces" in part.shortened[0]
+
+
+def test_steps_are_given_ten_directions_where_they_are_known(trained):
+    """A look at more samples that knows the sharpest direction alone does not replace them."""
+    from hyperribbon.inspection.inspecting import _take_over
+    from hyperribbon.inspection.looks import TASKS
+    from hyperribbon.inspection.notebook import Notebook
+    from hyperribbon.inspection.rounds import Rounds
+    from hyperribbon.inspection.subject import Subject
+
+    model, loss, data, _ = trained
+    notebook = Notebook(k=10, seed=0)
+    rounds = Rounds(Subject(model, loss, data), notebook)
+    for size, names in ((64, ("sharpness", "ends")), (240, ("sharpness",))):
+        look = rounds._begin(size)
+        for task in TASKS:
+            if task.name in names:
+                rounds._try(look, task)
+    _take_over(rounds, notebook)
+    assert notebook.sharpness.samples == 240
+    assert notebook.spectra["hessian"].eigenvectors.shape[1] == 10

@@ -72,8 +72,8 @@ def network_part(rounds: Rounds) -> Part:
 def hessian_part(rounds: Rounds) -> Part:
     """Return the ends of the Hessian's spectrum."""
     found = _finest(rounds, "sharpness", "smallest", "negativity", "ratio10")
-    look = rounds.finest("hessian")
-    top = None if look is None else look.spectra["hessian"]
+    look = rounds.finest("hessian") or rounds.finest("top")
+    top = None if look is None else look.spectra.get("hessian", look.spectra.get("top"))
     charts, tables, arrays = (), {}, {}
     if top is not None:
         charts = (spectrum_chart("hessian-spectrum", "Leading Hessian eigenvalues", {"H": top}),)

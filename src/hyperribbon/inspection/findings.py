@@ -140,7 +140,7 @@ class Inspection:
                 f"  [dim]{escape(outcome.step)}: {outcome.status}{reason}[/]", highlight=False
             )
         for name, seconds in self.missing.items():
-            console.print(f"  [dim]{escape(name)}: absent, needs about {seconds:.0f} s[/]",
+            console.print(f"  [dim]{escape(name)}: absent, needs about {max(seconds, 1):.0f} s[/]",
                           highlight=False)  # fmt: skip
         if not numbers:
             count = sum(1 for _ in self)

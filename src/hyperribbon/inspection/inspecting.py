@@ -174,10 +174,10 @@ def inspect(
 
 def _take_over(rounds: Rounds, notebook: Notebook) -> None:
     """Give the steps what the rounds have found, from the most samples."""
-    for kind in ("hessian",):
+    for kind in ("top", "hessian"):  # ten directions where they are known, else one
         look = rounds.finest(kind)
         if look is not None:
-            notebook.keep(kind, look.spectra[kind])
+            notebook.keep("hessian", look.spectra[kind])
     for look in rounds.looks:
         notebook.layer_traces = look.layer_traces or notebook.layer_traces
         notebook.sharpness = look.statistics.get("sharpness", notebook.sharpness)

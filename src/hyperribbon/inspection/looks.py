@@ -20,7 +20,7 @@ from hyperribbon.inspection.evaluating import is_classification, scores_at
 from hyperribbon.inspection.matrices import COUNTS, eigenpair
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Measured, Quantity, as_array, exact
-from hyperribbon.inspection.sampling import standard_error
+from hyperribbon.inspection.sampling import sharpness_error, standard_error
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.spectra import effective_rank, eigsh, trace
 
@@ -56,7 +56,7 @@ class Look:
         samples: How many.
         product: Seconds of a Hessian product on them; 0 before one was timed.
         statistics: Numbers by name.
-        spectra: Eigenpairs by matrix.
+        spectra: Eigenpairs of the Hessian: "top" the first, "hessian" ten, "smallest" the last.
         gauss_newton: Eigenpairs and trace of the Gauss-Newton matrix.
         layer_traces: Gauss-Newton trace by layer.
         missing: What the budget did not allow: name of the task, and seconds it needs.
@@ -115,11 +115,9 @@ def _sharpness(look: Look, notebook: Notebook) -> None:
     hessian = look.subject.hessian
     _time_product(look)
     top = _pairs(hessian, 1, "LA", 1e-3, notebook)
-    look.spectra.setdefault("hessian", top)
+    look.spectra["top"] = top
     value = eigenpair("sharpness", "Sharpness: largest eigenvalue of the Hessian", top, 0)
-    v = _column(top, 0)
-    spread = standard_error(look.subject, lambda s: float(v @ (s.hessian @ v)), notebook.seed)
-    look.add(_spread(value, spread))
+    look.add(_spread(value, sharpness_error(look.subject, _column(top, 0), notebook.seed)))
 
 
 def _trace(look: Look, notebook: Notebook) -> None:
@@ -194,7 +192,7 @@ def _ends(look: Look, notebook: Notebook) -> None:
 
 TASKS = (
     Task("loss", "Loss and gradient", _loss, lambda look, n: 1),
-    Task("sharpness", "Sharpness", _sharpness, lambda look, n: 30),
+    Task("sharpness", "Sharpness", _sharpness, lambda look, n: 45),
     Task("trace", "Trace and layers", _trace, lambda look, n: 15),
     Task("shares", "Gauss-Newton spectrum", _shares,
          lambda look, n: 2.5 * min(MANY, n.k) + 15, is_first=False),
@@ -207,10 +205,10 @@ def _pairs(op: Any, k: int, which: str, tol: float, notebook: Notebook) -> Spect
     """Return eigenpairs by a route that depends on sizes alone, never on speed."""
     size, rows = op.shape[0], getattr(op, "gram_size", None)
     method = "lanczos"
-    if size <= _DENSE and (k > FEW or size <= _DENSE // 4):
-        method = "dense"
-    elif k > FEW and rows is not None and rows <= _DENSE and k <= rows:
+    if k > FEW and rows is not None and k <= rows <= min(_DENSE, size):
         method = "gram"
+    elif size <= (_DENSE if k > FEW else _DENSE // 4):
+        method = "dense"
     if method != "lanczos" and 40 * min(size, rows or size) ** 2 > notebook.solver_memory:
         method = "lanczos"
     return eigsh(op, k, which, tol=tol, method=method, seed=notebook.seed,

@@ -80,7 +80,7 @@ def line_slice(
     points = check_positive_int("points", points) // 2 * 2 + 1
     t = np.linspace(-extent, extent, points)
     losses = np.array([loss_at(subject, subject.vector + float(x) * unit) for x in t])
-    slope = float(subject.gradient @ unit)
+    slope = float(subject.gradient.to(unit) @ unit)
     curvature = float(unit @ (subject.hessian @ unit))
     here = losses[points // 2]
     quadratic = here + slope * t + curvature * t**2 / 2
@@ -115,7 +115,7 @@ def plane_slice(
         ]
     )
     basis = torch.stack([first, second], dim=1)
-    g = (basis.T @ subject.gradient).double().cpu().numpy()
+    g = (basis.T @ subject.gradient.to(basis)).double().cpu().numpy()
     h = (basis.T @ (subject.hessian @ basis)).double().cpu().numpy()
     grid_s, grid_t = np.meshgrid(s, t)
     quadratic = (

@@ -68,7 +68,7 @@ STEPS = (
     Step("slices", "Slices of the loss", slices_part, lambda s, n: 150, least=10),
     Step("path", "Path of the training", path_part, lambda s, n: 5, is_fixed=True,
          obstacle=_no_trajectory),
-    Step("theory", "Theory beside the measurement", theory_part, lambda s, n: 120, least=20,
+    Step("theory", "Theory beside the measurement", theory_part, lambda s, n: 300, is_fixed=True,
          is_late=True, obstacle=no_chain),
     Step("trace", "Trace of the Hessian", trace_part, lambda s, n: 120, is_fixed=True,
          is_late=True),

@@ -8,17 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from hyperribbon.core.store import read_json
+from hyperribbon.inspection.answers import TERMS
 from hyperribbon.report.images import stored_pictures
-from hyperribbon.report.parts import Picture, Section, Tab, Table, distinct_labels, flatten
+from hyperribbon.report.parts import (
+    AnswerRow,
+    Explained,
+    Picture,
+    Section,
+    Tab,
+    Table,
+    distinct_labels,
+    flatten,
+)
 
 __all__ = ["INSPECTION_FILE", "inspection_tabs"]
 
 INSPECTION_FILE = "inspection.json"
 _HEADLINES = (
-    "model.loss", "model.accuracy", "hessian.largest", "gauss_newton.trace_ratio",
+    "model.loss", "model.accuracy", "hessian.largest", "gauss_newton.trace",
+    "gauss_newton.share10", "gauss_newton.share50", "gauss_newton.rank50", "hessian.ratio10",
     "stability.ratio", "noise.scale", "subnetworks.critical", "subnetworks.prunable",
-    "manifold.stress", "data.slope",
 )  # fmt: skip
+_LABELS = (("meaning", "Meaning"), ("usual", "Usual"), ("advice", "You might"))
+_ABOUT = {
+    "basics": "loss", "hessian": "sharpness", "gauss_newton": "concentration",
+    "fisher": "concentration", "stability": "stability", "layer_traces": "layers",
+    "layers": "layers", "noise": "noise", "subnetworks": "pruning", "trace": "trace",
+}  # fmt: skip
 _COLUMNS = ("number", "value", "how it was obtained", "how certain it is")
 
 
@@ -98,9 +114,39 @@ def _summary(run: _Stored) -> Section:
         Table(f"{run.label}-settings", "Settings and environment", ("name", "value"), settings,
               folded=True),
     ]  # fmt: skip
+    answers = [_answer(entry) for entry in run.content.get("answers", [])]
+    tables.insert(0, _statistics(run))
+    others = list(run.content["reading"])[len(answers) :]
     return Section(
-        run.label, note=f"measured on {run.content['where']}", facts=facts,
-        points=list(run.content["reading"]), tables=tables,
+        run.label, note=f"measured on {run.content['where']}", answers=answers, facts=facts,
+        points=others, tables=[table for table in tables if table.rows],
+    )  # fmt: skip
+
+
+def _answer(entry: dict[str, str]) -> AnswerRow:
+    rest = tuple((label, entry[key]) for key, label in _LABELS if entry.get(key))
+    return AnswerRow(entry["finding"], rest, _explained(entry.get("term", "")))
+
+
+def _explained(name: str) -> Explained | None:
+    term = TERMS.get(name)
+    return None if term is None else Explained(term.title, (term.what, term.reading))
+
+
+def _statistics(run: _Stored) -> Table:
+    """Return the numbers at fixed samples and directions, and what did not fit."""
+    rows = [
+        [q["name"], f"{q['samples']:,}", _value(q), q["certainty"]]
+        for q in run.content.get("statistics", {}).values()
+    ]
+    for name, seconds in run.content.get("missing", {}).items():
+        task, _, samples = name.partition("@")
+        rows.append([task, f"{int(samples):,}", "absent", f"needs about {max(seconds, 1):.0f} s"])
+    return Table(
+        f"{run.label}-statistics", "Numbers that compare", ("number", "samples", "value",
+        "how certain it is"), rows,
+        caption="At fixed samples and directions: the same for every inspection of this model, "
+        "data and seed, whatever the machine.", folded=True,
     )  # fmt: skip
 
 
@@ -129,7 +175,7 @@ def _part_section(
     name: str, runs: list[_Stored], pictures: dict[int, dict[str, Picture]], *, many: bool
 ) -> Section:
     first = runs[0].parts[name]
-    section = Section(first["title"])
+    section = Section(first["title"], term=_explained(_ABOUT.get(name, "")))
     charts = dict.fromkeys(chart["name"] for run in runs for chart in run.parts[name]["charts"])
     for chart in charts:
         for run in runs:

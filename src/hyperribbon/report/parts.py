@@ -10,7 +10,9 @@ from typing import Any
 from hyperribbon.core.claims import Claim
 
 __all__ = [
+    "AnswerRow",
     "ClaimRow",
+    "Explained",
     "Page",
     "Picture",
     "Section",
@@ -145,6 +147,34 @@ def _details(claim: Claim) -> list[tuple[str, str]]:
     return [(term, text) for term, text in parts.items() if text and claim.setting + claim.quote]
 
 
+@dataclass(frozen=True)
+class Explained:
+    """A word with two paragraphs on it.
+
+    Attributes:
+        title: The word.
+        paragraphs: What it is, and how to read it.
+    """
+
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """An answer ready to be shown.
+
+    Attributes:
+        finding: The number with its uncertainty.
+        rest: What it means, what is usual, what one might do: label and sentence.
+        term: The word behind it, explained, or None.
+    """
+
+    finding: str
+    rest: tuple[tuple[str, str], ...]
+    term: Explained | None = None
+
+
 @dataclass
 class Section:
     """A piece of a tab.
@@ -152,6 +182,8 @@ class Section:
     Attributes:
         title: Heading.
         note: One line beside the heading: an id, a preset, a folder.
+        answers: What a person wants to know first.
+        term: The word the section is about, explained.
         text: Paragraphs.
         points: Sentences of a list.
         facts: Headline numbers: what, value, how certain.
@@ -165,6 +197,8 @@ class Section:
 
     title: str
     note: str = ""
+    answers: list[AnswerRow] = field(default_factory=list)
+    term: Explained | None = None
     text: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)

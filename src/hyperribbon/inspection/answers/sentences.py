@@ -156,7 +156,7 @@ def _noise(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer 
     if not batch:
         return Answer(
             "noise", finding, "Smaller batches are mostly noise; larger ones buy little.",
-            usual("noise_scale"), "Pass batch_size= to have yours judged.",
+            usual("noise_scale", ",.0f"), "Pass batch_size= to have yours judged.",
         )  # fmt: skip
     ratio = batch / scale.value if scale.value else float("inf")
     if ratio > _MUCH:
@@ -167,7 +167,7 @@ def _noise(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer 
         advice = "Larger batches would take fewer, steadier steps."
     else:
         meaning, advice = f"With {batch} samples both are alike.", "There is little to gain."
-    return Answer("noise", finding, meaning, usual("noise_scale"), advice)
+    return Answer("noise", finding, meaning, usual("noise_scale", ",.0f"), advice)
 
 
 def _pruning(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:

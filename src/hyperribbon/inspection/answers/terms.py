@@ -107,7 +107,8 @@ TERMS = {
     "negative": Term(
         "Negative curvature",
         "The smallest eigenvalue of the Hessian is found like the largest one. Below zero, there "
-        "is a direction along which the loss curves downwards.",
+        "is a direction along which the loss curves downwards, so that a step either way along it "
+        "lowers the loss.",
         "A few percent of the largest eigenvalue is ordinary for networks stopped early. "
         "A large negative share says that the weights lie near a saddle, and that training on "
         "would still find a lower loss.",

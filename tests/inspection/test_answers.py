@@ -1,0 +1,115 @@
+"""Answers: few, true, with numbers and uncertainties, and every word explained."""
+
+import io
+import json
+from importlib.resources import files
+
+import pytest
+from rich.console import Console
+from torch import nn
+
+from hyperribbon.inspection.answers import TERMS, Reference, answers, kind_of
+from hyperribbon.inspection.quantities import Quantity
+
+EVERYTHING = {
+    "hessian.largest": (10.0, 0.5), "stability.ratio": (0.5, 0.025),
+    "gauss_newton.share10": (0.7, 0.0), "gauss_newton.share50": (0.9, 0.0),
+    "layers.first_share": (0.6, 0.0), "noise.scale": (80.0, 9.0),
+    "subnetworks.prunable": (0.8, 0.0), "hessian.negativity": (-0.2, 0.0),
+    "hessian.smallest": (-2.0, 0.1), "gauss_newton.trace": (30.0, 2.0), "model.loss": (0.3, 0.0),
+}  # fmt: skip
+
+
+def _numbers(**changes):
+    values = {**EVERYTHING, **{key.replace("__", "."): value for key, value in changes.items()}}
+    names = {"layers.first_share": "Share of the trace in its first layer, conv1 (Conv2d)"}
+    return {
+        key: Quantity(key, names.get(key, key), *value, "how", "sure", 512)
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+CONFIG = {"optimizer": "SGD, η = 0.1", "batch_size": 64, "parameters": 1000}
+
+
+def test_there_are_at_most_six_each_with_a_number_and_an_explained_term():
+    found = answers(_numbers(), "convolutional", CONFIG)
+    assert [a.term for a in found] == [
+        "sharpness", "stability", "concentration", "layers", "noise", "pruning",
+    ]  # fmt: skip
+    assert all(any(c.isdigit() for c in answer.finding) for answer in found)
+    assert "10 ± 0.5 on 512 samples" in found[0].finding
+    assert "50% ± 2%" in found[1].finding
+    assert "80 ± 9" in found[4].finding
+    assert "conv1 (Conv2d) holds 60%" in found[3].finding
+
+
+@pytest.mark.parametrize(
+    ("ratio", "word"), [(0.5, "stable"), (0.9, "edge of stability"), (1.3, "too long")]
+)
+def test_the_step_is_judged_by_its_limit(ratio, word):
+    found = answers(_numbers(stability__ratio=(ratio, 0.01)), "", CONFIG)
+    assert word in found[1].meaning
+
+
+@pytest.mark.parametrize(("scale", "word"), [(80.0, "alike"), (8.0, "mean"), (800.0, "noise")])
+def test_the_batch_is_judged_by_the_noise_scale(scale, word):
+    found = answers(_numbers(noise__scale=(scale, 1.0)), "", CONFIG)
+    assert word in found[4].meaning
+
+
+def test_little_that_was_measured_still_gives_answers():
+    few = dict.fromkeys(
+        ("stability__ratio", "gauss_newton__share10", "noise__scale", "subnetworks__prunable",
+         "hessian__negativity")
+    )  # fmt: skip
+    found = answers(_numbers(**few), "attention", {})
+    assert [a.term for a in found] == ["sharpness", "layers", "trace", "loss"]
+    assert "2/λ = 0.2" in found[0].advice
+    assert answers({}, "", {}) == []
+
+
+def test_every_term_has_two_paragraphs():
+    for name, term in TERMS.items():
+        assert len(term.what.split()) > 25, name
+        assert len(term.reading.split()) > 25, name
+
+
+def test_what_is_usual_is_told_from_stored_networks():
+    path = files("hyperribbon.inspection.answers") / "reference.json"
+    stored = json.loads(path.read_text())
+    assert "benchmarks/reference.py" in stored["made"]
+    reference = Reference(
+        "", tuple(
+            {"kind": kind, "parameters": size, "statistics": {"sharpness": value}}
+            for kind, size, value in (("a", 10, 1.0), ("a", 20, 2.0), ("a", 30, 3.0), ("b", 5, 9.0))
+        ),
+    )  # fmt: skip
+    assert reference.usual("sharpness", "a").startswith("3 small trained a networks of 10 to 30")
+    assert "1 to 3." in reference.usual("sharpness", "a")
+    assert reference.usual("sharpness", "b").startswith("4 small trained networks")
+    assert reference.usual("nothing", "a") == ""
+
+
+def test_kinds():
+    attention = nn.MultiheadAttention(4, 1)
+    assert kind_of(nn.Sequential(nn.Linear(2, 2))) == "fully connected"
+    assert kind_of(nn.Sequential(nn.LSTM(2, 2))) == "recurrent"
+    assert kind_of(nn.ModuleList([nn.Conv1d(1, 1, 1), attention])) == "attention"
+
+
+def test_the_summary_opens_with_answers_and_leaves_the_table_to_those_who_ask(trained, quiet):
+    from hyperribbon.inspection import inspect
+
+    model, loss, data, _ = trained
+    found = inspect(model, loss, data, k=3, budget=6, console=quiet)
+    texts = []
+    for numbers in (False, True):
+        console = Console(record=True, width=120, file=io.StringIO())
+        found.summary(console, numbers=numbers)
+        texts.append(console.export_text())
+    assert texts[0].splitlines()[1].strip().startswith("• The sharpness is")
+    assert texts[0].count(" • ") == len(found.answers()) <= 6
+    assert "All numbers" not in texts[0]
+    assert "how certain" in texts[1]
