@@ -3,8 +3,9 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from hyperribbon.core import Band, Claim
+from hyperribbon.core import Band
 from hyperribbon.core.store import Store
+from hyperribbon.experiments.statements import Ledger, exact, says
 from hyperribbon.plots.style import new_figure
 from hyperribbon.report import write_report
 
@@ -22,11 +23,11 @@ def report(tmp_path_factory) -> Path:
     figure.savefig(run.figures / "curve.svg")
     chart = go.Figure(go.Scatter(x=[1, 2, 3], y=[1, 10, 100], name=HOSTILE))
     (run.figures / "curve.plotly.json").write_text(chart.to_json())
-    run.save_claims([
-        Claim.judge(f"ribbons/fig4/{i}", place="Fig. 4", statement=HOSTILE,
-                    expected=Band(0.5, 1.5, "paper"), measured=value, why="measured")
-        for i, value in enumerate((1.0, 2.0, 3.0))
-    ])  # fmt: skip
+    values = {"a": 1.0, "b": 2.0, "c": 3.0}
+    band = Band(0.5, 1.5, "words")
+    said = [says(n, "Fig. 4", HOSTILE, HOSTILE, band, setting=HOSTILE) for n in values]
+    measured = {name: exact(value, "measured") for name, value in values.items()}
+    run.save_claims(Ledger("ribbons/fig4", *said).judge(measured))
     return write_report([store.folder], folder / "report.html")
 
 

@@ -39,6 +39,23 @@ def test_list_shows_ids(cli):
     assert {"ribbons/fig4"} <= {entry["id"] for entry in json.loads(output)}
 
 
+def test_list_tells_what_presets_cost(cli):
+    status, output, _ = cli("list", "--paper", "ribbons", "--cost")
+    assert status == 0
+    (line,) = [line for line in output.splitlines() if line.startswith("ribbons/fig4")]
+    assert " s, " in line and "about" in line and "GB" in line
+
+
+def test_settings_of_ones_own_are_read_and_belong_to_one_experiment(cli, tmp_path):
+    options = ("--preset", "smoke", "--out", tmp_path, "--seeds", "2", "--set", "samples=20")
+    status, output, _ = cli("reproduce", "ribbons/fig4", *options)
+    assert status == 0 and "3 claims" in output
+    (run,) = tmp_path.glob("ribbons*/run.json")
+    assert json.loads(run.read_text())["changed"] == {"samples": 20}
+    status, _, error = cli("reproduce", "--paper", "ribbons", *options)
+    assert status == 2 and "one experiment" in error
+
+
 def test_reproduce_writes_claims(cli, tmp_path):
     claims_file = tmp_path / "claims.json"
     status, output, _ = cli(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from hyperribbon.core import ArgumentError, Band, Claim
+from hyperribbon.core import ArgumentError, Band
 from hyperribbon.core.store import (
     Store,
     config_hash,
@@ -19,6 +19,7 @@ from hyperribbon.core.store import (
     write_text,
     writing,
 )
+from hyperribbon.experiments.statements import Ledger, exact, says
 
 
 def test_a_tree_comes_back_bit_for_bit(tmp_path):
@@ -95,9 +96,8 @@ def test_a_run_keeps_config_environment_result_and_claims(tmp_path):
     run = Store(tmp_path).run("ribbons/x", Config(), 7, title="X", preset="smoke")
     assert not run.is_complete
     run.save_result({"x": np.arange(3)})
-    claim = Claim.judge(
-        "ribbons/x/y", place="", statement="", expected=Band(0, 1, "paper"), measured=0.5, why=""
-    )
+    said = says("y", "Fig. 1", "y is small", "y < 1", Band(0, 1, "words"), setting="any")
+    (claim,) = Ledger("ribbons/x", said).judge({"y": exact(0.5)})
     run.save_claims([claim])
     (again,) = Store(tmp_path).runs()
     assert again.is_complete and again.info["config"] == {"a": 1, "b": [0.5]}

@@ -10,6 +10,7 @@ import pytest
 from hyperribbon.core import ArgumentError, Band, Claim
 from hyperribbon.core.store import Store
 from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.experiments.statements import Ledger, estimate, says
 from hyperribbon.report import write_report
 from hyperribbon.report.parts import ClaimRow
 
@@ -21,10 +22,10 @@ PNG = bytes.fromhex(
 
 
 def _claim(measured: float, name: str = "x", statement: str = "x is about one") -> Claim:
-    return Claim.judge(
-        f"ribbons/fig4/{name}", place="Fig. 4", statement=statement,
-        expected=Band(0.9, 1.1, "paper"), measured=measured, uncertainty=0.01, why="because",
-    )  # fmt: skip
+    said = says(
+        name, "Fig. 4", "x is about one", statement, Band(0.9, 1.1, "words"), setting="as printed"
+    )
+    return Ledger("ribbons/fig4", said).judge({name: estimate(measured, 0.01, "because")})[0]
 
 
 @pytest.fixture
