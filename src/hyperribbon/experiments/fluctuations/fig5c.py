@@ -44,7 +44,8 @@ LEDGER = Ledger(
         "broken-balance",
         "Sec. II C 1",
         "While, generally, detailed balance is broken for SGD",
-        "Near the threshold, at P = 1.1N, the same two eigenvalues are farther apart than that.",
+        "Near the threshold, at P = 1.1N, the smallest or the largest eigenvalue of Eq. (2.33) is "
+        "off that of Eq. (2.30) by more than a quarter (a threshold to the word).",
         Band.at_least(ROUGH, "words"),
         setting="N = 100, means over data sets",
         needs="N = 100 and 20 data sets",

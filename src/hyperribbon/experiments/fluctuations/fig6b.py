@@ -22,6 +22,11 @@ from hyperribbon.training import simulate_one_layer
 ID = "fluctuations/fig6b"
 TITLE = "Loss along the modes for correlated inputs"
 
+_SETTING = (
+    "N = 40, P = 200, Wishart covariance as in the figure; modes of Eq. (2.30), of which the paper "
+    "says it"
+)
+
 LEDGER = Ledger(
     ID,
     says(
@@ -33,8 +38,7 @@ LEDGER = Ledger(
         "The half of the modes with larger variance has the same mean curvature as the other half "
         "within a quarter (a threshold to the words), in the mean over data sets.",
         Band(-np.log(1 + ROUGH), np.log(1 + ROUGH), "words"),
-        setting="N = 40, P = 200, Wishart covariance as in the figure; modes of Eq. (2.30), of "
-        "which the paper says it",
+        setting=_SETTING,
         needs="N = 40 and 24 data sets",
         compare="mean",
         changed="2026-11-17: modes of runs of SGD and a factor of two before; in runs of a limited "
@@ -47,7 +51,7 @@ LEDGER = Ledger(
         "The rank correlation of variance and curvature over the modes is within ±0.3 (a threshold "
         "to the words), in the mean over data sets.",
         Band(-0.3, 0.3, "words"),
-        setting="as above; the figure too averages over several runs",
+        setting=_SETTING + "; the figure too averages over several runs",
         needs="N = 40 and 24 data sets",
         compare="mean",
         changed="2026-11-17: modes of runs of SGD before, where it falls from 0.7 to 0.2 between "

@@ -19,6 +19,11 @@ from hyperribbon.theory import fluctuations as theory
 ID = "fluctuations/fig8a"
 TITLE = "Covariance of a two-layer network"
 
+_SETTING = (
+    "N_i = 30, N_h = 20, N_o = 1 as in the figure, an ensemble of 1500 runs from the solution in "
+    "place of one long run, whose mean drifts"
+)
+
 LEDGER = Ledger(
     ID,
     says(
@@ -29,8 +34,7 @@ LEDGER = Ledger(
         "of two of them, beyond that of a finite ensemble, is below that of 0.1 (a threshold to "
         "the words).",
         Band.at_most(GOOD**2, "words"),
-        setting="N_i = 30, N_h = 20, N_o = 1 as in the figure, an ensemble of 1500 runs from the "
-        "solution in place of one long run, whose mean drifts",
+        setting=_SETTING,
         needs="N_i = 30 and 1500 chains",
     ),
     says(
@@ -41,7 +45,7 @@ LEDGER = Ledger(
         "The mean square correlation of two components of z₁ is below that of a quarter (a "
         "threshold to the words).",
         Band.at_most(ROUGH**2, "words"),
-        setting="the same ensemble",
+        setting=_SETTING,
         needs="N_i = 30 and 1500 chains",
     ),
 )

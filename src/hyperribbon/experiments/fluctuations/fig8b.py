@@ -22,6 +22,11 @@ from hyperribbon.plots.style import COLORS, new_figure
 ID = "fluctuations/fig8b"
 TITLE = "Fluctuations from a small start"
 
+_SETTING = (
+    "N_i = 30, N_h = 20, S = 10 and the start of the figure; an ensemble from the solution, not "
+    "one long run, whose mean drifts"
+)
+
 LEDGER = Ledger(
     ID,
     says(
@@ -32,7 +37,7 @@ LEDGER = Ledger(
         "The first mode of W₁W₁ᵀ holds three quarters or more of the variance of δW₂ (a threshold "
         "to the word).",
         Band.at_least(1 - ROUGH, "words"),
-        setting="the network, task and start of the figure; an ensemble from the solution",
+        setting=_SETTING,
         needs="N_i = 30 and 500 chains",
         changed="2026-11-17: nine tenths before; the same word is read alike in the whole paper",
     ),
@@ -44,7 +49,7 @@ LEDGER = Ledger(
         "The variance of the leading mode is that of Eq. (3.34) within a tenth (a threshold to the "
         "words).",
         Band(1 - GOOD, 1 + GOOD, "words"),
-        setting="the same ensemble; the unit is the unexplained variance of these targets",
+        setting=_SETTING + "; the unit is the unexplained variance of these targets",
         needs="N_i = 30 and 500 chains",
         compare="mean",
         changed="2026-11-17: within 15% before",
@@ -56,7 +61,7 @@ LEDGER = Ledger(
         "The first N_i modes hold nine tenths or more of the variance of δW₁ in SGD (a threshold "
         "to the word).",
         Band.at_least(1 - GOOD, "words"),
-        setting="the same ensemble",
+        setting=_SETTING,
         needs="N_i = 30 and 500 chains",
     ),
 )

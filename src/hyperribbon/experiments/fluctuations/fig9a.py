@@ -18,6 +18,11 @@ from hyperribbon.theory import fluctuations as theory
 ID = "fluctuations/fig9a"
 TITLE = "Loss along the modes of the second layer"
 
+_SETTING = (
+    "N_i = 50, N_h = 40, σy² = 1 as in Fig. 9(a), standard start, an ensemble at S = 100: the text "
+    "says large batch, and prints no number"
+)
+
 LEDGER = Ledger(
     ID,
     says(
@@ -28,8 +33,7 @@ LEDGER = Ledger(
         "direction of that mode.",
         "The variance falls with the flatness of the second layer's modes: ψ > 0.",
         Band.at_least(0, "printed"),
-        setting="N_i = 50, N_h = 40, σy² = 1 as in Fig. 9(a), standard start, S = 100: the paper "
-        "says large batch, and prints no number",
+        setting=_SETTING,
         needs="N_i = 50 and 600 chains",
     ),
     says(
@@ -39,7 +43,7 @@ LEDGER = Ledger(
         "The exponent over the modes is 2, to the digit printed, without the largest tenth of D₁, "
         "which the paper excepts.",
         Band.around(2, "printed", atol=0.5),
-        setting="the same ensemble",
+        setting=_SETTING,
         needs="N_i = 50 and 600 chains",
         changed="2026-11-17: all modes and 2 ± 0.1 before; Eq. (3.36), on which it rests, excepts "
         "the few largest eigenvalues",
@@ -52,7 +56,7 @@ LEDGER = Ledger(
         "Without the largest tenth of D₁, the variance is D₁/D₂ in its unit, in the mean over "
         "modes within a quarter (thresholds to the words).",
         Band(1 - ROUGH, 1 + ROUGH, "words"),
-        setting="the same ensemble",
+        setting=_SETTING,
         needs="N_i = 50 and 600 chains",
         changed="2026-11-17: the leading mode within a tenth before, which the paper excepts",
     ),

@@ -20,6 +20,11 @@ from hyperribbon.theory import fluctuations as theory
 ID = "fluctuations/fig9b"
 TITLE = "Loss along the modes of the first layer"
 
+_SETTING = (
+    "N_i = 30, N_h = 20, σy² = 1 as printed; an ensemble at S = 100, which is not printed; "
+    "inputs not whitened"
+)
+
 LEDGER = Ledger(
     ID,
     says(
@@ -29,8 +34,7 @@ LEDGER = Ledger(
         "Along each of the first N_i modes of SGD's δW₁ the loss rises by ½σx²D₂θ² within a tenth "
         "(a threshold to the words), root mean square over the modes.",
         Band.at_most(GOOD, "words"),
-        setting="N_i = 30, N_h = 20, σy² = 1 as printed; S = 100, which the paper does not print; "
-        "inputs not whitened",
+        setting=_SETTING,
         needs="N_i = 30 and 1500 chains",
         changed="2026-11-17: the mean over modes within 3% before",
     ),
@@ -42,7 +46,7 @@ LEDGER = Ledger(
         "Beyond mode N_i the loss of SGD rises, on average, by less than a tenth of the plateau (a "
         "threshold to the word).",
         Band.at_most(GOOD, "words"),
-        setting="the same ensemble",
+        setting=_SETTING,
         needs="N_i = 30 and 1500 chains",
         changed="2026-11-17: below 2% before",
     ),

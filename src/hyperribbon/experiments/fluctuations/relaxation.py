@@ -21,6 +21,11 @@ from hyperribbon.training import simulate_two_layer
 ID = "fluctuations/relaxation"
 TITLE = "Relaxation of two-layer modes"
 
+_SETTING = (
+    "N_i = 20, N_h = 12, P = 4000, S = 100; the paper prints none and assumes white inputs, which "
+    "at P = 200N_i differ by about √(N_i/P) = 7% in a mode"
+)
+
 LEDGER = Ledger(
     ID,
     says(
@@ -30,8 +35,7 @@ LEDGER = Ledger(
         "The variances of an ensemble begun at one point grow as Eq. (3.41), within a tenth in "
         "the mean over times and groups of modes.",
         Band(1 - GOOD, 1 + GOOD, "closed form"),
-        setting="N_i = 20, N_h = 12, P = 4000, S = 100; the paper prints none and assumes whitened "
-        "inputs, which at P = 200N_i differ by about √(N_i/P) = 7% in a mode",
+        setting=_SETTING,
         needs="P = 4000 and 1000 chains",
         compare="mean",
     ),
@@ -42,7 +46,7 @@ LEDGER = Ledger(
         "The mean correlation in time of a group of modes is that of Eq. (3.40) within a tenth of "
         "the stationary variance, at all times.",
         Band.at_most(GOOD, "closed form"),
-        setting="the same ensemble",
+        setting=_SETTING,
         needs="P = 4000 and 1000 chains",
     ),
     says(
@@ -52,7 +56,7 @@ LEDGER = Ledger(
         "Their variance stays below a hundredth of that of a moving mode (a tenth in amplitude; a "
         "threshold to the word).",
         Band.at_most(GOOD**2, "words"),
-        setting="the same ensemble, at the end of the growth",
+        setting=_SETTING + "; at the end of the growth",
         needs="P = 4000 and 1000 chains",
     ),
 )

@@ -20,6 +20,8 @@ from hyperribbon.plots.style import COLORS, new_figure
 ID = "fluctuations/sampling"
 TITLE = "Three ways to draw minibatches"
 
+_SETTING = "N = 100, λ = 0.1, S = 10, P/N from 2 to 20, the same data for both schemes"
+
 LEDGER = Ledger(
     ID,
     says(
@@ -30,7 +32,7 @@ LEDGER = Ledger(
         "Fresh batches without replacement give the same variance of the weights as with "
         "replacement, within a tenth (a threshold to the word).",
         Band(1 - GOOD, 1 + GOOD, "words"),
-        setting="N = 100, λ = 0.1, S = 10, P/N from 2 to 20, the same data for both schemes",
+        setting=_SETTING,
         needs="N = 100 and 30,000 steps of 64 chains",
         changed="2026-11-17: epoch shuffling was compared before, of which the sentence does not "
         "speak",
@@ -43,7 +45,7 @@ LEDGER = Ledger(
         "Fresh batches without replacement have (P−S)/(P−1) of the exact variance with "
         "replacement, within 5%.",
         Band(0.95, 1.05, "closed form"),
-        setting="as above; at λ = 0.1 the variance is linear in the noise but for 1%",
+        setting=_SETTING + "; at λ = 0.1 the variance is linear in the noise but for 1%",
         needs="N = 100 and 30,000 steps of 64 chains",
         compare="mean",
     ),
