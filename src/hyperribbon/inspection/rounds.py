@@ -18,6 +18,8 @@ __all__ = ["Rounds"]
 
 _PATIENCE = 2.5
 """Factor by which a task may exceed the time expected of it before it is given up."""
+_LONGER = 3.0
+"""Factor by which a task may have taken longer than its products before that is not believed."""
 _GENEROUS = 0.3
 """Share of the time left that every task may take, however little was expected of it."""
 _WIDE = 64
@@ -114,8 +116,9 @@ class Rounds:
         if not earlier:
             return by_products
         nearest = max(earlier)
-        took = self._seconds[nearest, task.name]
-        return max(took, min(took * samples / nearest, by_products))
+        scaled = self._seconds[nearest, task.name] * samples / nearest
+        # What ran first in a process took longer for reasons of its own.
+        return max(by_products, min(scaled, _LONGER * by_products))
 
     def _begin(self, size: int) -> Look:
         subject = self.subject
