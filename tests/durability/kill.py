@@ -53,7 +53,8 @@ def wait(pid: int) -> int:
 def look(task: str, run: Path, whole: list, log: Path) -> None:
     """Compare what is on disk with what was reported, and with a run that nobody disturbed."""
     reported = int(log.read_bytes() or 0)
-    begun = (run / "trajectory.json").exists() if task == "record" else run.exists()
+    header = "trajectory.json" if task.startswith("record") else ""
+    begun = (run / header).exists()
     assert begun or not reported, "everything is lost"
     if begun:
         assert_reported_is_there(task, run, whole, reported)
@@ -72,7 +73,7 @@ def finish(task: str, run: Path, whole: list, log: Path) -> None:
 
 
 def main(folder: Path, seed: int, task: str, kills: int, disks: int) -> None:
-    rng, log = random.Random(seed), folder / f"{task}.log"
+    rng, log = random.Random(seed), folder / f"{task.replace('/', '-')}.log"
     place = folder / task
     place.mkdir(parents=True)
     TASKS[task](place / "warm", lambda number: None)  # imports what the children need, once

@@ -84,8 +84,6 @@ def _operators() -> Iterator[Call]:
         yield Call(kind, {"model": model(), "inputs": INPUTS, "params": "*"})
     yield Call(_times, {"block": torch.ones(26)})
     yield Call(_at, {"weights": torch.ones(26)})
-    yield Call(_scaled, {"factor": 2.0})
-    yield Call(_added, {"other": hr.Hessian(model(), LOSS, DATA)})
     yield Call(
         operators.Projected,
         {"operator": hr.GGN(model(), LOSS, DATA), "basis": torch.eye(26)[:, :3]},
@@ -106,14 +104,6 @@ def _times(block: Any) -> Any:
 
 def _at(weights: Any) -> Any:
     return hr.GGN(model(), LOSS, DATA).at(weights)
-
-
-def _scaled(factor: Any) -> Any:
-    return hr.GGN(model(), LOSS, DATA) * factor
-
-
-def _added(other: Any) -> Any:
-    return hr.GGN(model(), LOSS, DATA) + other
 
 
 def _spectra() -> Iterator[Call]:

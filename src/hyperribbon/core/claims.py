@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 from hyperribbon.core.checks import ArgumentError, check_choice
@@ -35,6 +36,9 @@ class Band:
 
     def __post_init__(self) -> None:
         check_choice("origin", self.origin, ORIGINS + _OLD_ORIGINS)
+        for edge in ("low", "high"):
+            if not isinstance(getattr(self, edge), Real):
+                raise ArgumentError(edge, getattr(self, edge), "it is not a number", "Give one.")
         if not self.low <= self.high:
             raise ArgumentError(
                 "low", self.low, f"the band ends at {self.high}, before it begins", "Swap them."
@@ -130,31 +134,6 @@ class Claim:
     def by_seed(self) -> tuple[bool, ...]:
         """Whether the number of each seed, by itself, lies in the band."""
         return tuple(self.expected.low <= value <= self.expected.high for value in self.seeds)
-
-    @classmethod
-    def judge(
-        cls,
-        id: str,
-        *,
-        place: str,
-        statement: str,
-        expected: Band,
-        measured: float,
-        uncertainty: float = 0.0,
-        why: str,
-    ) -> Claim:
-        """Return a claim without a quote, judged by measured ± 2 standard errors.
-
-        >>> Claim.judge("ribbons/fig4/x", place="Fig. 4", statement="x is about one",
-        ...             expected=Band(0.9, 1.1, "words"), measured=1.3, why="").verdict
-        'fails'
-        """
-        measured, uncertainty = float(measured), float(uncertainty)
-        interval = (measured - 2 * uncertainty, measured + 2 * uncertainty)
-        return cls(
-            id, id.split("/")[0], place, "", statement, "", expected, measured, uncertainty,
-            interval, (measured,), expected.verdict(*interval), why,
-        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; infinite edges and numbers that are not finite become None."""

@@ -100,6 +100,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         self.seed = seed
         self.streaming = streaming
 
+    @checked()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:
         """Build the space.
 
@@ -274,6 +275,7 @@ class PCA(TransformerMixin, BaseEstimator):
     def __init__(self, n_components: int | None = 3) -> None:
         self.n_components = n_components
 
+    @checked()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> PCA:
         """Build the space from predictions (models, ...), flattened for each model."""
         points = _flat(X)
