@@ -1,7 +1,7 @@
 """Run the tests on the oldest and newest versions hyperribbon names, and store what they say.
 
 Each entry is an environment of its own under a folder outside the repository. What is tested is
-the last commit, unpacked beside the environments. The counts go to docs/versions.json, room by
+a commit, unpacked beside the environments. The counts go to docs/versions.json, room by
 room, so that a run that was stopped goes on where it was; the table in docs/versions.md is drawn
 from them.
 
@@ -34,7 +34,7 @@ SAMPLING = """import os
 
 
 def pytest_collection_modifyitems(items):
-    items[:] = items[:: int(os.environ["EVERY"])]
+    items[:] = items[:: int(os.environ.get("EVERY", "1"))]
 """  # in the unpacked commit only
 SHOWN = ("torch", "numpy", "scipy", "scikit-learn", "pandas", "zarr")
 
@@ -67,14 +67,14 @@ def make_environment(entry: str, work: Path) -> Path:
     return python
 
 
-def unpack(work: Path) -> tuple[Path, str]:
-    """Unpack the last commit into a folder named after it."""
-    asked = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
+def unpack(work: Path, commit: str) -> tuple[Path, str]:
+    """Unpack a commit into a folder named after it."""
+    asked = ["git", "-C", ROOT, "rev-parse", "--short", commit]
     commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     tree = work / f"tree-{commit}"
     if not tree.exists():
         tree.mkdir(parents=True)
-        archive = subprocess.Popen(["git", "-C", ROOT, "archive", "HEAD"], stdout=subprocess.PIPE)
+        archive = subprocess.Popen(["git", "-C", ROOT, "archive", commit], stdout=subprocess.PIPE)
         subprocess.run(["tar", "-x", "-C", tree], stdin=archive.stdout, check=True)
         if archive.wait() != 0:
             sys.exit("git archive failed")
@@ -168,9 +168,10 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run rooms that were run before")
     parser.add_argument("--remove", action="store_true", help="remove an environment after its run")
     parser.add_argument("--rooms", nargs="*", default=ROOMS)
+    parser.add_argument("--commit", default="HEAD", help="what is tested")
     parser.add_argument("--every", type=int, default=1, help="run each nth test only")
     options = parser.parse_args()
-    tree, commit = unpack(options.work)
+    tree, commit = unpack(options.work, options.commit)
     for entry in options.entries:
         python = make_environment(entry, options.work)
         for room in options.rooms:
