@@ -9,7 +9,7 @@ import pytest
 from hyperribbon.experiments import all_experiments
 from hyperribbon.experiments import run as run_one
 
-CONVERTED = ("ribbons", "linear_networks", "fluctuations")
+CONVERTED = ("ribbons", "linear_networks", "fluctuations", "subnetworks")
 """Papers whose claims are all stated with their quotes before anything is measured."""
 
 EXPLAINED = {

@@ -85,15 +85,16 @@ def test_a_printed_single_run_is_met_by_a_prediction_interval():
 
 def test_descent_follows_the_modified_loss_with_and_without_momentum(context):
     config = gradient_regularisation.Config(halvings=3, time=0.5)
-    claims = gradient_regularisation.claims(gradient_regularisation.compute(config, context))
-    assert len(claims) == 9
-    assert {claim.verdict for claim in claims} == {"holds"}
+    result = gradient_regularisation.compute(config, context)
+    orders = {"loss itself": 1, "modified loss": 2, "opposite sign": 1, "twice the penalty": 1}
+    for name, order in orders.items():
+        assert result.slopes[name] == pytest.approx(order * np.ones(3), abs=0.15), name
+    assert {claim.verdict for claim in gradient_regularisation.claims(result)} == {"holds"}
 
 
 def test_mean_field_predictions_hold_at_width_1000(context):
     config = meanfield.Config(widths=(500, 1000), outputs=5, samples=30, draws=5)
     result = meanfield.compute(config, context)
-    assert result.refused
     for activation, measured in result.measured.items():
         ratio = measured[:, -1].mean(0) / result.predicted[activation][-1]
         assert np.abs(ratio - 1) == pytest.approx(0, abs=0.15), activation

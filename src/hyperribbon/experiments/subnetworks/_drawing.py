@@ -1,4 +1,4 @@
-"""How the figures of [subnetworks] show and judge a quantity over seeds."""
+"""How the figures of [subnetworks] show a quantity over seeds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from hyperribbon.core import Band, Claim
 from hyperribbon.experiments.subnetworks._training import mean_and_error
 
-__all__ = ["draw_band", "draw_layer_bars", "judge_over_seeds"]
+__all__ = ["draw_band", "draw_layer_bars"]
 
 
 def draw_band(axis: Axes, x: np.ndarray, values: np.ndarray, **style: Any) -> None:
@@ -39,19 +38,3 @@ def draw_layer_bars(
         height = 0.02 if value > 0.3 else values[:, layer - 1].max() + 0.03
         axis.text(layer, height, f"{value:.2f}", ha="center", va="bottom", fontsize=8)
     axis.set(xlabel="layer", ylabel=ylabel, ylim=(0, 1.1), xticks=layers)
-
-
-def judge_over_seeds(
-    name: str, *, place: str, statement: str, expected: Band, values: Any, why: str
-) -> Claim:
-    """Judge the mean of one number a seed, with its standard error over the seeds."""
-    mean, error = mean_and_error(values)
-    return Claim.judge(
-        name,
-        place=place,
-        statement=statement,
-        expected=expected,
-        measured=mean,
-        uncertainty=error,
-        why=why,
-    )
