@@ -43,7 +43,7 @@ def test_list_tells_what_presets_cost(cli):
     status, output, _ = cli("list", "--paper", "ribbons", "--cost")
     assert status == 0
     (line,) = [line for line in output.splitlines() if line.startswith("ribbons/fig4")]
-    assert " s, " in line and "about" in line and "GB" in line
+    assert " s, 0" in line and "about" in line and "GB" in line
 
 
 def test_settings_of_ones_own_are_read_and_belong_to_one_experiment(cli, tmp_path):

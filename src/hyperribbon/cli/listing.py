@@ -54,8 +54,9 @@ def _cost(id: str, preset: str) -> str:
     found = cost_of(find_experiment(id), preset)
     if found is None:
         return "not known"
-    about = "" if found.measured else "about "
-    return f"{about}{_time(found.seconds)}, {found.megabytes / 1000:.1f} GB"
+    if found.measured:
+        return f"{_time(found.seconds)}, {found.megabytes / 1000:.1f} GB"
+    return f"about {_time(found.seconds)} to {_time(found.at_most)}"
 
 
 def _time(seconds: float) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from hyperribbon.experiments.registry import Experiment
@@ -17,7 +20,7 @@ try:
 except ImportError:  # not on this system: the memory stays unknown
     resource = None
 
-__all__ = ["Cost", "cost_of", "peak_megabytes"]
+__all__ = ["Cost", "collect", "cost_of", "peak_megabytes"]
 
 _ORDER = ("smoke", "laptop", "paper")
 
@@ -27,12 +30,14 @@ class Cost:
     """Time on one core and memory of one seed.
 
     Attributes:
-        seconds: Seconds of one core.
-        megabytes: Largest memory of the process.
-        measured: Whether it was measured at this preset; if not, both numbers are estimates.
+        seconds: Seconds of one core; of an estimate, what it takes at least.
+        at_most: Of an estimate, what it takes at most.
+        megabytes: Largest memory of the process; of an estimate, of the preset it comes from.
+        measured: Whether it was measured at this preset.
     """
 
     seconds: float
+    at_most: float
     megabytes: float
     measured: bool
 
@@ -40,10 +45,9 @@ class Cost:
 def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> Cost | None:
     """Return what an experiment costs at a preset, or None where nothing was measured at all.
 
-    An estimate takes the nearest preset that was measured and multiplies its time by the ratios of
-    the settings that count something (samples, steps, seeds, the length of a list), which is right
-    when the work is proportional to each of them, and multiplies the memory above that of an empty
-    process by the same ratio, but at most tenfold.
+    An estimate takes the nearest preset that was measured and the ratios of the settings that count
+    something (samples, steps, seeds, the length of a list): its time grows at least by the largest
+    of them, if that setting drives the work alone, and at most by their product.
 
     Args:
         experiment: The experiment.
@@ -52,19 +56,33 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
     """
     known = _measured().get(experiment.id, {})
     if preset in known:
-        return Cost(*known[preset], True)
-    nearest = min(
-        known, key=lambda name: abs(_ORDER.index(name) - _ORDER.index(preset)), default=None
-    )
-    if nearest is None:
+        seconds, megabytes = known[preset]
+        return Cost(seconds, seconds, megabytes, True)
+    if not known:
         return None
+    nearest = min(known, key=lambda name: abs(_ORDER.index(name) - _ORDER.index(preset)))
     seconds, megabytes = known[nearest]
-    growth = _growth(
-        experiment.config(nearest, with_data=with_data),
-        experiment.config(preset, with_data=with_data),
-    )
-    base = min(known[name][1] for name in known) * 0.8
-    return Cost(seconds * growth, base + (megabytes - base) * min(max(growth, 0.1), 10), False)
+    before, after = (experiment.config(name, with_data=with_data) for name in (nearest, preset))
+    ratios = _ratios(before, after)
+    bounds = sorted((_farthest(ratios), math.prod(ratios)))
+    return Cost(seconds * bounds[0], seconds * bounds[1], megabytes, False)
+
+
+def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
+    """Return what the runs of stores cost, by experiment and preset, for one seed on one core.
+
+    Only runs of one process count, as `hyperribbon reproduce` makes them without --jobs, with the
+    preset's own settings.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for store in stores:
+        for path in sorted(Path(store).glob("*/run.json")):
+            info = json.loads(path.read_text())
+            if "cpu_seconds" in info and "changed" not in info:
+                seconds = info["cpu_seconds"] / len(info.get("seeds", [0]))
+                cost = [round(seconds, 2), float(info["peak_megabytes"])]
+                found.setdefault(info["id"], {})[info["preset"]] = cost
+    return found
 
 
 def peak_megabytes() -> float:
@@ -75,12 +93,14 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
-def _growth(before: Any, after: Any) -> float:
-    ratio = 1.0
-    for field in dataclasses.fields(before):
-        old, new = (_size(getattr(config, field.name)) for config in (before, after))
-        ratio *= new / old if old and new else 1.0
-    return ratio
+def _ratios(before: Any, after: Any) -> list[float]:
+    names = [field.name for field in dataclasses.fields(before)]
+    sizes = [[_size(getattr(config, name)) for config in (before, after)] for name in names]
+    return [new / old for old, new in sizes if old and new]
+
+
+def _farthest(ratios: list[float]) -> float:
+    return max(ratios, key=lambda ratio: abs(math.log(ratio)), default=1.0)
 
 
 def _size(value: Any) -> int:
