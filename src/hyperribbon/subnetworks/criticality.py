@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed
-from hyperribbon.core.boundary import function
+from hyperribbon.core.boundary import checked, own_function
 from hyperribbon.core.checks import check_positive, check_positive_int
 from hyperribbon.core.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
@@ -67,6 +67,7 @@ class Criticality:
         return pd.DataFrame([vars(layer) for layer in self.layers])
 
 
+@checked(metric=own_function)
 def layer_criticality(
     final: nn.Module | State,
     initial: nn.Module | State,
@@ -104,7 +105,6 @@ def layer_criticality(
     """
     check_positive("tolerance", tolerance)
     check_positive_int("draws", draws, maximum=10**6)
-    function("metric", metric)
     if initial is None:
         raise ArgumentError(
             "initial",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import check_choice
 from hyperribbon.core.parameters import is_named, listed_names
 
@@ -118,6 +119,7 @@ def check_mask(mask: Mask, state: State) -> None:
             )
 
 
+@checked()
 def eligible_names(
     source: nn.Module | State,
     include: str = "weights",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
+from hyperribbon.core.boundary import checked, own_function
 from hyperribbon.core.checks import check_choice, check_fraction, check_positive_int
 from hyperribbon.core.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
@@ -73,6 +74,7 @@ class Ticket:
         )
 
 
+@checked(train=own_function, metric=own_function)
 def find_ticket(
     model: nn.Module,
     train: Callable[[nn.Module], object],
