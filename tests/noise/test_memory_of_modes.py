@@ -101,8 +101,8 @@ def test_slow_modes_in_short_records_or_windows_are_refused(n, window):
     [(1000, None), (3000, None), (10_000, None), (10_000, 300), (10_000, 1000), (10_000, 3300)],
 )
 def test_intervals_cover_or_are_refused(n, window):
-    """200 seeds: 0.95 ± 0.015; of those that are not refused, at least twenty to be judged."""
+    """200 seeds: 0.95 ± 0.015 if none is refused; at least twenty others are needed to judge."""
     found = outcomes(n, window, range(200))
     print(n, window, "accepted", len(found), "covered", round(float(np.mean(found or [1])), 3))
     if len(found) >= 20:
-        assert 0.9 <= np.mean(found) <= 0.98 + 0.015
+        assert 0.9 <= np.mean(found) <= 0.98
