@@ -83,7 +83,9 @@ class Config(TrainingConfig):
     limit_threshold: float = 0.6
 
 
-PRESETS, PRESETS_WITH_DATA = presets(Config, smoke={"step": 0.05}, paper={"step": 0.005})
+PRESETS, PRESETS_WITH_DATA = presets(
+    Config, smoke={"step": 0.05}, laptop={"seeds": 6}, paper={"step": 0.005}
+)
 
 
 @dataclass(frozen=True)

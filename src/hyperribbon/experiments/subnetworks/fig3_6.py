@@ -129,7 +129,9 @@ class Config(TrainingConfig):
     points: int = 40
 
 
-PRESETS, PRESETS_WITH_DATA = presets(Config, smoke={"points": 20}, paper={"points": 100})
+PRESETS, PRESETS_WITH_DATA = presets(
+    Config, smoke={"points": 20}, laptop={"seeds": 6}, paper={"points": 100}
+)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Config(TrainingConfig):
     """
 
     draws: int = 5
-    lecun_seeds: int = 3
+    lecun_seeds: int = 5
 
 
 PRESETS, PRESETS_WITH_DATA = presets(
