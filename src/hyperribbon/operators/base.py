@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import ALONE, Processes
+from hyperribbon.core.tensors import host_array
 
 __all__ = ["Cost", "LinearOperator", "Scaled", "Sum", "plain_arithmetic"]
 
@@ -76,13 +77,17 @@ class LinearOperator(ABC):
         return self._multiply(block)
 
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
-        """Return the product with a vector (columns,) or a block of vectors (columns, k)."""
+        """Return the product with a vector (columns,) or a block of vectors (columns, k).
+
+        An operator of 16 bits takes float32 too, which is what its eigenvectors are given in: the
+        product has the operator's precision and the vector's type.
+        """
         with self.processes.together("the check of a vector", same=other):
             block = _checked(other, self.shape[1], self.dtype, self.device)
         with plain_arithmetic(self.device):
             if block.shape[1] == 0:
-                return self._multiply(block.new_zeros(self.shape[1], 1))[:, :0]
-            product = self._multiply(block)
+                return self._multiply(block.new_zeros(self.shape[1], 1))[:, :0].to(other.dtype)
+            product = self._multiply(block).to(other.dtype)
         return product.squeeze(1) if other.ndim == 1 else product
 
     @property
@@ -102,10 +107,10 @@ class LinearOperator(ABC):
         """Return a scipy operator on numpy arrays, with the same products."""
 
         def forward(array: np.ndarray) -> np.ndarray:
-            return (self @ self._from_numpy(array)).cpu().numpy()
+            return host_array(self @ self._from_numpy(array))
 
         def adjoint(array: np.ndarray) -> np.ndarray:
-            return (self.T @ self._from_numpy(array)).cpu().numpy()
+            return host_array(self.T @ self._from_numpy(array))
 
         products: dict[str, Any] = {
             "matvec": lambda x: forward(x.reshape(-1)),
@@ -113,7 +118,7 @@ class LinearOperator(ABC):
             "matmat": forward,
             "rmatmat": adjoint,
         }
-        dtype = torch.empty(0, dtype=self.dtype, device="cpu").numpy().dtype
+        dtype = host_array(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
         return ScipyOperator(shape=self.shape, dtype=dtype, **products)
 
     def diagonal(self) -> torch.Tensor:
@@ -299,12 +304,13 @@ def _checked(other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:
             f"the operator has {size} columns",
             f"Give a tensor of shape ({size},) or ({size}, k).",
         )
-    if other.dtype != dtype or other.device != device:
+    widened = torch.finfo(dtype).bits == 16 and other.dtype == torch.float32
+    if not (other.dtype == dtype or widened) or other.device != device:
         raise ArgumentError(
             "vector",
             other,
             f"the operator works in {dtype} on {device}",
             "Convert it with .to(operator.device, operator.dtype).",
         )
-    block = other.detach()
+    block = other.detach().to(dtype)
     return block.unsqueeze(1) if block.ndim == 1 else block
