@@ -135,9 +135,15 @@ def planned(at: Setting) -> Any:
     return hr.plan(at.hessian, 3).best.matvecs
 
 
-def manifold(at: Setting) -> Any:
+def predictions(at: Setting) -> torch.Tensor:
+    """Probabilities of six models; in 16 bits their rows would not sum to one."""
     with torch.no_grad():
-        outputs = torch.stack([(at.model(at.data[0]) * (i + 1)).softmax(-1) for i in range(6)])
+        outputs = at.model(at.data[0])
+    return torch.stack([(outputs.float() * (i + 1)).softmax(-1) for i in range(6)])
+
+
+def manifold(at: Setting) -> Any:
+    outputs = predictions(at)
     distances = hr.bhattacharyya(outputs)
     embedded = hr.InPCA(n_components=2).fit(outputs)
     flat = hr.PCA(n_components=2).fit(outputs.flatten(1))
@@ -145,8 +151,7 @@ def manifold(at: Setting) -> Any:
 
 
 def streamed(at: Setting) -> Any:
-    with torch.no_grad():
-        outputs = torch.stack([(at.model(at.data[0]) * (i + 1)).softmax(-1) for i in range(6)])
+    outputs = predictions(at)
     place = hr.Streaming(folder=at.folder / "tiles")
     return hr.stream_inpca(outputs, n_components=2, streaming=place).eigenvalues
 
@@ -200,7 +205,8 @@ def inspected(at: Setting) -> Any:
     console = Console(file=io.StringIO())
     found = hr.inspect(at.model, at.loss, at.data, at.initial, k=3, budget=1e4, console=console)
     table = found.table()
-    return {f"{row.part}.{row.key}": row.value for row in table.itertuples()}
+    # Of how many layers the sharpness is measured is a matter of time.
+    return {f"{r.part}.{r.key}": r.value for r in table.itertuples() if r.part != "layers"}
 
 
 def compared(at: Setting) -> Any:
