@@ -38,8 +38,8 @@ LEDGER = Ledger(
     observe(
         "correction",
         "Sec. III C 3",
-        "Resampling from the fitted Gaussian removes half or more of the bias, in the mean.",
-        Band.at_most(0.5, "words"),
+        "Resampling from the fitted Gaussian leaves less than half of the bias, in the mean.",
+        Band(-0.5, 0.5, "words"),
         compare="mean",
     ),
     observe(
