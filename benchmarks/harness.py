@@ -41,6 +41,8 @@ written: a look, not a result.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import importlib.util
 import inspect
@@ -176,6 +178,9 @@ def relative_difference(ours: Any, theirs: Any) -> float:
 def peak_memory(function: Callable[..., Any], *arguments: Any) -> float:
     """Return by how many bytes resident memory rises at its peak while `function` runs.
 
+    What the heap holds free is given back to the system before, so that it is not used again
+    unseen: the rise is what the function needs, not what it needs beyond others' leavings.
+
     The function runs in a fresh process, so it and its arguments must be picklable. When it is a
     generator function, what it does before its first `yield` (imports, loading data) counts as the
     base and not as the rise.
@@ -201,6 +206,8 @@ def _measure_memory(sender: Any, function: Callable[..., Any], arguments: tuple)
         if running is not None:
             next(running)
         gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # other systems than Linux's
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         base = _memory_line("VmRSS")
         for _ in running if running is not None else [function(*arguments)]:

@@ -30,6 +30,7 @@ __all__ = [
     "OURS",
     "WAYS",
     "Entry",
+    "clock",
     "directions",
     "exact_products",
     "peak_of",
@@ -127,6 +128,8 @@ class Entry:
         vectors: What it is multiplied with.
         multiply: The product, or None when it does not run.
         answer: The first product.
+        built: Seconds to build it: ours looks at model, loss and data, compares derivatives with
+            finite differences and tries routes.
         first: Seconds to build it and multiply once.
         help: The name in `HELPS` that it needs; "" when it runs as it is.
         error: What it said when it did not run as it is.
@@ -136,6 +139,7 @@ class Entry:
     vectors: torch.Tensor
     multiply: Multiply | None = None
     answer: torch.Tensor | None = None
+    built: float = 0.0
     first: float = 0.0
     help: str = ""
     error: str = ""
@@ -150,6 +154,7 @@ class Entry:
                 start = clock()
                 with HELPS[attempt]():
                     multiply = WAYS[name](subject)
+                    entry.built = clock() - start
                     answer = multiply(vectors).detach()
                 entry.first = clock() - start
                 entry.multiply, entry.answer, entry.help = multiply, answer, attempt
@@ -157,6 +162,11 @@ class Entry:
             except Exception as error:
                 entry.error = entry.error or told(error)
         return entry
+
+    @property
+    def operator(self) -> Any:
+        """Ours whose product it is; None for others."""
+        return getattr(self.multiply, "__self__", None)
 
     def __call__(self) -> torch.Tensor:
         """Multiply once more."""

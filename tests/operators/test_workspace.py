@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from hyperribbon.operators import GGN, Hessian
+from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.workspace import Workspace, Workspaces
 
 
@@ -111,3 +112,12 @@ def test_what_flows_back_over_used_memory_is_right_with_frozen_layers(chosen, la
     expected = 2 * jacobian.T @ (jacobian @ block)
     for _ in range(2):
         torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_sums_of_chunks_that_went_different_ways_add_up():
+    sums, like = GradientSums(), torch.ones(1)
+    sums.add({"w": torch.full((1, 2, 3), 5.0), "b": torch.full((1, 2), 7.0)})
+    sums.inward("w", "b", like, (4, 1, 2)).add_(1.0)
+    found = sums.named()
+    assert torch.equal(found["w"], torch.full((1, 2, 3), 6.0))
+    assert torch.equal(found["b"], torch.full((1, 2), 8.0))

@@ -51,6 +51,16 @@ def test_memory_is_counted():
     assert not route(result, "dense").fits
 
 
+def test_the_product_that_measures_rounding_is_counted():
+    small, large = Shape(10**6, flops=1e9, memory=10**9), Shape(10**6, flops=1e9, memory=10**9)
+    cost = large.cost()
+    cost.beside = 5 * 10**8
+    large.cost = lambda: cost
+    for method in ("lanczos", "dense"):
+        ours, theirs = route(plan(small, 10), method), route(plan(large, 10), method)
+        assert theirs.memory == ours.memory + cost.beside
+
+
 def test_less_memory_means_a_smaller_basis():
     rich = route(plan(Shape(1_000_000), 10, memory=8e9), "lanczos")
     poor = route(plan(Shape(1_000_000), 10, memory=4e8), "lanczos")

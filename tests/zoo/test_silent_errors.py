@@ -220,6 +220,20 @@ def test_mixed_samples_are_the_same_whatever_the_memory():
             check(model, loss, x, y, memory=ONE)
 
 
+@pytest.mark.parametrize("place", range(1, 12))
+def test_one_sample_that_depends_on_the_first_is_found(place):
+    class Leaning(nn.Linear):
+        def forward(self, x):
+            rows = super().forward(x)
+            extra = torch.zeros_like(rows)
+            if len(rows) == 12:
+                extra[place] = rows[0]
+            return rows + extra
+
+    x, y = torch.randn(12, 5), torch.arange(12) % 3
+    assert hr.Risk(Leaning(5, 3), nn.CrossEntropyLoss(), (x, y)).mixes_samples
+
+
 def test_mixed_samples_in_several_batches_are_refused():
     model, (x, y) = Centred().double(), points()
     for data in ([(x[:3], y[:3]), (x[3:], y[3:])], DataLoader(TensorDataset(x, y), batch_size=3)):

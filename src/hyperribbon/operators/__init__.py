@@ -8,20 +8,38 @@ from hyperribbon.operators.gradient_covariance import GradientCovariance
 from hyperribbon.operators.hessian import Hessian
 from hyperribbon.operators.jacobian import NTK, Jacobian
 from hyperribbon.operators.risk import Risk
+from hyperribbon.operators.risk.likelihoods import (
+    Bernoulli,
+    Categorical,
+    FromDistribution,
+    Gaussian,
+    Laplace,
+    Likelihood,
+    Poisson,
+    StudentT,
+)
 from hyperribbon.operators.risk.private import unsharded, unwrapped
 
 __all__ = [
+    "Bernoulli",
+    "Categorical",
     "Cost",
     "Fisher",
+    "FromDistribution",
     "GGN",
+    "Gaussian",
     "GradientCovariance",
     "Hessian",
     "Jacobian",
+    "Laplace",
+    "Likelihood",
     "LinearOperator",
     "NTK",
+    "Poisson",
     "Projected",
     "Restricted",
     "Risk",
+    "StudentT",
     "unsharded",
     "unwrapped",
 ]

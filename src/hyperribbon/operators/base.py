@@ -36,10 +36,13 @@ class Cost:
     Attributes:
         bytes: Working memory at its peak, with what is kept between products.
         flops: Floating-point operations.
+        beside: Memory of the same product in a higher precision while the other's is kept; 0 where
+            there is none.
     """
 
     bytes: int
     flops: float
+    beside: int = 0
 
 
 class LinearOperator(ABC):
@@ -248,7 +251,11 @@ class Sum(LinearOperator):
         known = [cost for cost in costs if cost is not None]
         if len(known) < len(costs):
             return None
-        return Cost(sum(c.bytes for c in known), sum(c.flops for c in known))
+        return Cost(
+            sum(c.bytes for c in known),
+            sum(c.flops for c in known),
+            max(c.beside for c in known),
+        )
 
     def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
         """Return the sum of the terms in another precision."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator, plain_arithmetic
@@ -46,6 +47,7 @@ class RiskOperator(LinearOperator):
         """The coordinates: which entry is which weight."""
         return self.risk.space
 
+    @checked()
     def at(self: Self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Self:
         """Return the same operator at other weights: named tensors, or coordinates (P,)."""
         return self._with(self.risk.at(weights))
@@ -58,7 +60,8 @@ class RiskOperator(LinearOperator):
 
     def cost(self) -> Cost:
         """Return the memory and operations of one product."""
-        return Cost(self.risk.working_bytes(self._kind), self._forwards * self.risk.forward_flops())
+        flops = self._forwards * self.risk.forward_flops()
+        return Cost(self.risk.working_bytes(self._kind), flops, self.risk.bytes_beside())
 
     def layers(self: Self) -> dict[str, Self]:
         """Return the diagonal blocks: one operator a layer, by the layer's name."""
@@ -95,7 +98,8 @@ class RiskOperator(LinearOperator):
 
     def _multiply_own(self, block: torch.Tensor) -> torch.Tensor:
         """Return the unscaled product of this rank's samples."""
-        parts = -(-block.shape[1] // self.risk.columns_at_once())
+        columns = block.shape[1]
+        parts = 1 if columns == 1 else -(-columns // self.risk.columns_at_once())
         with plain_arithmetic(self.device):
             pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
@@ -106,6 +110,7 @@ class RiskOperator(LinearOperator):
             sums = GradientSums(workspace)
             for chunk in self.risk.chunks(self._kind):
                 self._add_product(chunk, directions, sums)
+                del chunk  # else its graph is there while the next one is built
             return self.risk.flatten([sums], block.shape[1])
 
     @abstractmethod

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.boundary import checked, flag, positive
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.memory import free_memory
 from hyperribbon.spectra.products import Products
@@ -98,6 +99,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@checked(eigenvectors=flag, tol=positive)
 def plan(
     op: Any,
     k: int,
@@ -115,9 +117,10 @@ def plan(
         lanczos  about m = 3k + 25 products, 2·m·P numbers, m·(c + 8·m·P) operations and
                  2 readings of the basis a product
 
-    on top of what a product itself takes (`op.cost()`, where the operator knows it). Where memory
-    is short of m vectors, Lanczos restarts with fewer, and its basis may be kept in half precision
-    (when `tol` allows its rounding) or on disk instead.
+    on top of what a product itself takes (`op.cost()`, where the operator knows it) and the one in
+    double precision that measures the rounding of the results. Where memory is short of m vectors,
+    Lanczos restarts with fewer, and its basis may be kept in half precision (when `tol` allows its
+    rounding) or on disk instead.
 
     Args:
         op: Any object with `.shape` and `@`.
@@ -182,7 +185,8 @@ def affordable_vectors(products: Products, memory: float | None, least: int) -> 
         ArgumentError: There is no room for as many.
     """
     available = free_memory(products.device) if memory is None else int(memory)
-    vector, product = products.size * products.dtype.itemsize, _product_bytes(products) + _SMALL
+    vector = products.size * products.dtype.itemsize
+    product = _product_bytes(products, is_audited=False) + _SMALL
     count = -int(products.processes.largest(-((available - product) // vector)))
     if count < least:
         needed = product + least * vector
@@ -287,9 +291,12 @@ def _preference(route: Route) -> float:
     return 0.0 if route.method == "dense" and route.seconds < _EXACT_SECONDS else route.seconds
 
 
-def _product_bytes(products: Products) -> int:
+def _product_bytes(products: Products, is_audited: bool = True) -> int:
+    """Return what a product takes, with the audit's in a higher precision beside it."""
     cost = products.op.cost() if hasattr(products.op, "cost") else None
-    return 0 if cost is None else int(cost.bytes)
+    if cost is None:
+        return 0
+    return int(cost.bytes) + (int(getattr(cost, "beside", 0)) if is_audited else 0)
 
 
 def _product_flops(products: Products) -> float:

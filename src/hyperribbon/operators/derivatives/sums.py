@@ -137,10 +137,13 @@ class GradientSums:
         found = dict(self._plain)
         for (weight, bias), buffer in self._inward.items():
             rows = buffer.unflatten(1, (self._rows, -1))
+            sums = {}
             if bias is not None:
-                found[bias], rows = rows[0], rows[1:]
+                sums[bias], rows = rows[0], rows[1:]
             if weight is not None:
-                found[weight] = rows.permute(1, 2, 0)
+                sums[weight] = rows.permute(1, 2, 0)
+            for name, total in sums.items():  # other chunks may have gone another way
+                found[name] = total if name not in found else total + found[name]
         for weight, buffer in self._outward.items():
             rows = buffer.unflatten(1, (self._rows, -1)).unbind(1)
             for total, row in zip(found[weight], rows, strict=True):  # stays in the cache

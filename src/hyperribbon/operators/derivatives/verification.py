@@ -6,6 +6,7 @@ rarely crossed, and rounding is so small, that a right derivative agrees to seve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +49,20 @@ class Disagreement(ArgumentError):
 def some_direction(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return a random direction in proportion to the weights, always the same."""
     generator = torch.Generator("cpu").manual_seed(0)
-    overall = max(float(leaf.detach().double().square().mean()) for leaf in leaves.values())
+    sizes = {name: _mean_square(leaf) for name, leaf in leaves.items()}
+    overall = max(sizes.values())
     direction = {}
     for name, leaf in leaves.items():
-        drawn = torch.randn(leaf.shape, generator=generator, dtype=torch.float64, device="cpu")
-        size = float(leaf.detach().double().square().mean()) if leaf.numel() else 0.0
-        scale = max(size, 0.01 * overall, 1e-6) ** 0.5
-        direction[name] = (scale * drawn).to(leaf)
+        drawn = torch.randn(leaf.shape, generator=generator, dtype=torch.float32, device="cpu")
+        direction[name] = drawn.mul_(max(sizes[name], 0.01 * overall, 1e-6) ** 0.5).to(leaf)
     return direction
+
+
+def _mean_square(tensor: torch.Tensor) -> float:
+    norm = torch.linalg.vector_norm(
+        tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    )
+    return float(norm) ** 2 / max(tensor.numel(), 1)
 
 
 def check_slopes(
@@ -82,9 +89,10 @@ def check_slopes(
     point.pull(seeds, sums, list(direction))
     pulled = sums.named()
     forward = float((seeds.double() * pushed.double()).sum())
-    terms = [(pulled[n].double() * block[n].double()).flatten() for n in direction]
-    backward = float(torch.cat(terms).sum())
-    scale = float(torch.cat(terms).abs().sum()) + abs(forward)
+    backward, scale = 0.0, abs(forward)
+    for name, along in block.items():
+        term = pulled[name].double() * along
+        backward, scale = backward + float(term.sum()), scale + float(term.norm(1))
     if abs(forward - backward) > _agreement(pushed.dtype) * scale:
         raise _error(list(direction), abs(forward - backward) / scale, "first")
 
@@ -188,7 +196,7 @@ def _compare(
     estimates: list[dict[str, torch.Tensor]] = []
     for step in steps:
         ahead, behind = shifted(direction, step), shifted(direction, -step)
-        estimate = {n: (ahead[n].double() - behind[n].double()) / (2 * step) for n in found}
+        estimate = {n: (ahead[n].double() - behind[n]).div_(2 * step) for n in found}
         sizes = {n: _floor(ahead[n], step) for n in found}
         error, wrong = _difference(found, estimate, sizes, agreement)
         if not wrong:
@@ -225,15 +233,13 @@ def _check_gradient(direction: Block, shifted: Shifted, precision: torch.dtype) 
     for step in _STEPS if precision == torch.float64 else _COARSE_STEPS:
         ahead, behind = shifted(direction, step), shifted(direction, -step)
         slope = (float(ahead[TOTAL]) - float(behind[TOTAL])) / (2 * step)
-        terms = [
-            0.5 * (ahead[name].double() + behind[name].double()) * direction[name].double()
-            for name in direction
-        ]
-        expected = sum(float(term.sum()) for term in terms)
-        scale = sum(float(term.abs().sum()) for term in terms)
+        expected = scale = 0.0
         floor = 100 * torch.finfo(precision).eps * abs(float(ahead[TOTAL])) / step
-        bends = [(ahead[n] - behind[n]).double() * direction[n].double() for n in direction]
-        floor += sum(float(bend.abs().sum()) for bend in bends)  # near a minimum, where ∇L vanishes
+        for name, along in direction.items():
+            first, second = ahead[name].double(), behind[name].double()
+            term = (first + second).mul_(0.5).mul_(along)
+            expected, scale = expected + float(term.sum()), scale + float(term.norm(1))
+            floor += float((first - second).mul_(along).norm(1))  # at minima, where ∇L vanishes
         limit = (1e-3 if precision == torch.float64 else 0.1) * scale + floor
         gap = abs(slope - expected)
         if gap <= limit:
@@ -247,11 +253,12 @@ def _difference(
     found: Block, expected: Block, floors: Mapping[str, float], agreement: float
 ) -> tuple[float, list[str]]:
     """Return the largest relative difference, and the names that differ by too much."""
-    whole = sum(float(t.double().square().sum()) for t in expected.values()) ** 0.5
+    norms = {name: float(tensor.double().norm()) for name, tensor in expected.items()}
+    whole = math.hypot(*norms.values())
     worst, wrong = 0.0, []
     for name, tensor in expected.items():
-        gap = float((found[name].double() - tensor).norm())
-        scale = float(tensor.norm()) + 0.05 * whole
+        gap = float((tensor.double() - found[name]).norm())
+        scale = norms[name] + 0.05 * whole
         if gap > agreement * scale + floors[name]:
             wrong.append(name)
             worst = max(worst, gap / max(scale, 1e-300))
@@ -260,8 +267,7 @@ def _difference(
 
 def _floor(result: torch.Tensor, step: float) -> float:
     """Return the rounding of a finite difference."""
-    rounding = 100 * torch.finfo(result.dtype).eps * float(result.double().norm()) / step
-    return rounding
+    return 100 * torch.finfo(result.dtype).eps * float(result.double().norm()) / step
 
 
 def _settled(estimates: Sequence[Block], agreement: float) -> bool:

@@ -12,11 +12,13 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import Processes
 from hyperribbon.core.torch_inside import BatchNorm, Dropout, InstanceNorm
+from hyperribbon.operators.derivatives.graphs import operation_names
 from hyperribbon.operators.derivatives.purity import preserved_random_state
+from hyperribbon.operators.risk.batches import tensors
 from hyperribbon.operators.risk.data import batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import Loss
-from hyperribbon.operators.risk.private import node_names
+from hyperribbon.operators.risk.memory import Meter
 
 __all__ = [
     "check_finite_loss",
@@ -35,24 +37,30 @@ def tolerance(dtype: torch.dtype) -> float:
     return min(1e3 * torch.finfo(dtype).eps, 0.05)
 
 
-def probe_model(model: nn.Module, function: ModelFunction, batch: Any) -> torch.Tensor:
-    """Return the outputs of a batch, after checks that a model is a fixed function of its leaves.
+def probe_model(
+    model: nn.Module, function: ModelFunction, batch: Any, first: torch.Tensor | None = None
+) -> int:
+    """Return the bytes of all tensors that an evaluation makes, after checks of the model.
 
     Args:
         model: The person's model, for names in messages.
         function: The model in private.
         batch: A few samples.
+        first: Their outputs, evaluated before.
 
     Raises:
         ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
             writes to its weights, or it reaches the person's own ones.
     """
+    meter = Meter([*function.state.values(), *tensors(batch)])
     with preserved_random_state(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        outputs, again = (function(batch)[0] for _ in range(2))
-        plain = function.plainly(batch)[0]
+        with meter:
+            outputs = function(batch)[0]
+        with torch.no_grad():
+            again = function.plainly(batch)[0]
     check_checkpoints(outputs, [str(warning.message) for warning in said])
-    for other in (again, plain):
+    for other in (again,) if first is None else (again, first):
         if not _equal(outputs, other, tolerance(outputs.dtype) ** 0.5):
             raise _random_error(model)
     if len(outputs) != batch_size(batch):
@@ -71,7 +79,7 @@ def probe_model(model: nn.Module, function: ModelFunction, batch: Any) -> torch.
             "its forward pass changes these weights in place, so it is not a fixed function",
             "Remove the change (for nn.Embedding: max_norm=None) or do it before.",
         )
-    outside = function.reaches_outside(plain)
+    outside = function.reaches_outside(outputs)
     if outside:
         raise ArgumentError(
             "model",
@@ -81,13 +89,13 @@ def probe_model(model: nn.Module, function: ModelFunction, batch: Any) -> torch.
             "Reach weights through self, and in forward=lambda model, batch: … through the model "
             "that it is given.",
         )
-    return outputs
+    return meter.made
 
 
 def check_checkpoints(outputs: torch.Tensor, said: Sequence[str]) -> None:
     """Raise when activations are checkpointed in the way that hides weights from autograd."""
     hidden = any("None of the inputs have requires_grad=True" in message for message in said)
-    if hidden or "CheckpointFunctionBackward" in node_names(outputs):
+    if hidden or "CheckpointFunctionBackward" in operation_names(outputs):
         raise ArgumentError(
             "model",
             "torch.utils.checkpoint(…, use_reentrant=True)",
@@ -110,16 +118,16 @@ def mixes_samples(model: nn.Module, function: ModelFunction, batch: Any) -> bool
     if count < 2:
         return False
     with torch.no_grad():
-        together = function(batch)[0]
-        for index in sorted({0, count // 2, count - 1}):
+        together = function.plainly(batch)[0]
+        for start, stop in ((0, 1), (1, count)):
             try:
-                alone = function(cut(batch, index, index + 1))[0]
+                apart = function.plainly(cut(batch, start, stop))[0]
             except ArgumentError:
                 raise
             except (RuntimeError, ValueError, IndexError):
                 return True
-            own = together[index : index + 1]
-            if alone.shape != own.shape or not _equal(own, alone, tolerance(own.dtype)):
+            own = together[start:stop]
+            if apart.shape != own.shape or not _equal(own, apart, tolerance(own.dtype)):
                 return True
     return False
 

@@ -218,6 +218,7 @@ class Risk:
             if samples <= layout.kept:
                 kept[place] = chunk
             yield chunk
+            del chunk  # its graph goes before the next one is built
         self._kept.is_whole = self.source.is_kept and samples <= layout.kept
         self._own = (samples, amount)
 

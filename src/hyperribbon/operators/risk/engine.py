@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.operators.derivatives.chain import trace_chain
-from hyperribbon.operators.derivatives.chain_derivatives import ChainLinearisation
+from hyperribbon.operators.derivatives.chains.linearisation import ChainLinearisation
+from hyperribbon.operators.derivatives.chains.tracing import trace_chain
 from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.linearisation import (
     AutogradLinearisation,
@@ -33,7 +33,7 @@ from hyperribbon.operators.derivatives.verification import (
     same_derivatives,
     some_direction,
 )
-from hyperribbon.operators.risk.batches import bytes_of, joined, split
+from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
 from hyperribbon.operators.risk.contract import (
     check_one_batch,
     mixes_samples,
@@ -43,13 +43,15 @@ from hyperribbon.operators.risk.contract import (
 from hyperribbon.operators.risk.data import Source, batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import CallableLoss, Loss
-from hyperribbon.operators.risk.memory import Footprint, measured
+from hyperribbon.operators.risk.memory import Footprint, Meter, measured, surely_fits
 from hyperribbon.operators.risk.shifting import shifted_gradients, shifted_outputs
 
 __all__ = ["Engine"]
 
 _PROBE = 4  # samples on which derivatives are tried out
-_LOOKED_AT = 64  # samples that are evaluated together and, some of them, alone
+_LOOKED_AT = 64  # samples that are evaluated together, and apart from the first one
+_LARGE = 2**20  # bytes of a sample's evaluation from which there are fewer of both
+_FEWER = 2, 8
 _ROWS = 256  # samples evaluated together for their outputs
 _JUDGED = 2**28  # bytes of outputs on which a loss is judged
 
@@ -111,13 +113,18 @@ class Engine:
         self.mixes = self.must_be_whole = self._is_chain = False
         self.is_piecewise_linear = True
         self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
+        self._made = 0.0
+        self._kinds: set[str] = set()
         several = source.some(_LOOKED_AT)
         self._probe = None if several is None else cut(several, 0, _PROBE)
         if self._probe is None:
             return
-        if not self._runs_on_some(source):
+        first = self._evaluated_on_some(source)
+        if first is None:
             self._probe = several = next(source.batches())
-        probe_model(model, function, self._probe)
+        self._made = probe_model(model, function, self._probe, first) / batch_size(self._probe)
+        if self._made > _LARGE and first is not None:
+            self._probe, several = (cut(several, 0, count) for count in _FEWER)
         self.mixes = self.mixes or mixes_samples(model, function, several)
         if self.mixes:
             check_one_batch(model, source.is_one_batch)
@@ -146,82 +153,82 @@ class Engine:
         return point, split(batch)[0], evaluation.targets
 
     def prepare(self, kind: str) -> None:
-        """Check a kind of derivatives on the probe and measure what they take, once.
+        """Check a kind of derivatives on the probe, once.
 
         Raises:
             ArgumentError: They differ from finite differences.
         """
-        if kind in self._footprints:
+        if kind in self._kinds:
             return
-        if self._probe is None:
-            self._footprints[kind] = Footprint()
-            return
-        every = some_direction(self._function.leaves)
-        direction = self._connected(every)
-        whole, block = _one_row(every), _one_row(direction)
-        curved: dict[int, Block] = {}
-        counted = Choices()
-        counted.exclude("push", "forward")  # forward mode does not bear being watched
-        settled = self._settle(whole) if kind == "push" else None
+        if self._probe is not None and kind != "pull":
+            direction = self._connected()
+            if direction:
+                try:
+                    self._verify(kind, direction)
+                except (RuntimeError, NotImplementedError) as error:
+                    raise _underivable(error) from error
+        self._kinds.add(kind)
 
-        def product(samples: int) -> Linearisation:
-            batch = cut(self._probe, 0, samples)
-            point, _, targets = self.linearise(self._function, batch, counted)
-            sums = GradientSums()
-            if kind == "curve":
-                assert self._loss is not None
-                point.curve(self._loss, targets, whole, sums)
-                if block and not _same(whole, block):
-                    sums = GradientSums()
-                    point.curve(self._loss, targets, block, sums)
-                curved[samples] = {name: rows[0] for name, rows in sums.named().items()}
-            else:
-                pushed = point.outputs.unsqueeze(0)
-                if kind == "push" and self._choices.allows("push", "reverse"):
-                    pushed = point.push(whole)
-                point.pull(pushed, sums, list(whole))
-            return point
-
-        count = batch_size(self._probe)
-        try:
-            footprint = measured(product, count, 0 if self.must_be_whole else count // 2)
-        except (RuntimeError, NotImplementedError) as error:
-            raise _underivable(error) from error
-        if direction:
-            self._verify(direction, curved.get(count, {}), settled)
-        self._footprints[kind] = footprint
-
-    def _verify(self, direction: Block, curved: Block, settled: Linearisation | None) -> None:
-        """Compare derivatives on the probe with finite differences.
-
-        Args:
-            direction: v by name.
-            curved: ∇²ℓ v by name, where second derivatives are in question.
-            settled: The derivatives on the probe, where first ones are.
-        """
-        if curved:
-            assert self._loss is not None
-            shifted, precision = shifted_gradients(self._function, self._loss, self._probe)
-            check_curvature(curved, direction, shifted, precision)
-        elif settled is not None:
+    def _verify(self, kind: str, direction: Block) -> None:
+        """Compare derivatives along a direction, on the probe, with finite differences."""
+        point, _, targets = self.linearise(self._function, self._probe)
+        if kind == "push":
             shifted, precision = shifted_outputs(self._function, self._probe)
-            check_slopes(settled, direction, shifted, precision)
+            check_slopes(point, direction, shifted, precision)
+            return
+        assert self._loss is not None
+        sums = GradientSums()
+        point.curve(self._loss, targets, _one_row(direction), sums)
+        curved = {name: rows[0] for name, rows in sums.named().items()}
+        del point
+        shifted, precision = shifted_gradients(self._function, self._loss, self._probe)
+        check_curvature(curved, direction, shifted, precision)
 
-    def _settle(self, block: Block) -> Linearisation:
-        """Return the derivatives on the probe, after the ways to J v were tried."""
-        point, _, _ = self.linearise(self._function, self._probe)
-        try:
-            point.push(block)
-        except (RuntimeError, NotImplementedError) as error:
-            raise _underivable(error) from error
-        return point
+    def surely_fits(self, memory: float, samples: int) -> bool:
+        """Whether all derivatives that are in use fit by a wide margin, without being measured."""
+        weights = sum(leaf.nbytes for leaf in self._function.leaves.values())
+        return surely_fits(memory / max(len(self._kinds), 1), samples * self._made, weights)
 
     def footprint(self) -> Footprint:
         """Return what all kinds of derivatives that are in use take together."""
         total = Footprint()
-        for footprint in self._footprints.values():
-            total = total.plus(footprint)
+        for kind in sorted(self._kinds):
+            if kind not in self._footprints:
+                self._footprints[kind] = self._measured(kind)
+            total = total.plus(self._footprints[kind])
         return total
+
+    def _measured(self, kind: str) -> Footprint:
+        """Return what a kind of derivatives takes, measured on the probe."""
+        if self._probe is None:
+            return Footprint()
+        block = _one_row(some_direction(self._function.leaves))
+        counted = Choices()
+        counted.exclude("push", "forward")  # forward mode does not bear being watched
+
+        def product(samples: int, meter: Meter) -> Linearisation:
+            batch = cut(self._probe, 0, samples)
+            point, _, targets = self.linearise(self._function, batch, counted)
+            meter.end_stage()
+            sums = GradientSums()
+            if kind == "curve":
+                assert self._loss is not None
+                point.curve(self._loss, targets, block, sums)
+            else:
+                pushed = point.outputs.unsqueeze(0)
+                if kind == "push" and self._choices.allows("push", "reverse"):
+                    pushed = point.push(block)
+                meter.end_stage()
+                point.pull(pushed, sums, list(block))
+            return point
+
+        count = batch_size(self._probe)
+        present = [*self._function.state.values(), *tensors(self._probe)]
+        fewer = 0 if self.must_be_whole else count // 2
+        try:
+            return measured(product, count, fewer, present)
+        except (RuntimeError, NotImplementedError) as error:
+            raise _underivable(error) from error
 
     def structured(self, point: Linearisation) -> set[str]:
         """Return the parameters whose factors give the gradients of single samples."""
@@ -244,7 +251,7 @@ class Engine:
         self._is_chain, self.is_piecewise_linear = all(chains), all(linear)
         self.mixes, self.must_be_whole = any(mixing), any(whole)
 
-    def _connected(self, direction: Block) -> dict[str, torch.Tensor]:
+    def _connected(self) -> dict[str, torch.Tensor]:
         """Return a direction without the weights that no gradient reaches.
 
         By no_grad() or detach(), or because they are padding: the derivatives are those that
@@ -253,7 +260,7 @@ class Engine:
         outputs = self._function(self._probe)[0]
         if not outputs.requires_grad:
             return {}
-        leaves = self._function.leaves
+        leaves, direction = self._function.leaves, some_direction(self._function.leaves)
         with twice_differentiable():
             slopes = torch.autograd.grad(
                 outputs, list(leaves.values()), torch.ones_like(outputs), allow_unused=True
@@ -279,21 +286,21 @@ class Engine:
         except RuntimeError:
             return False
 
-    def _runs_on_some(self, source: Source) -> bool:
-        """Whether the model can be evaluated on some of the samples.
+    def _evaluated_on_some(self, source: Source) -> torch.Tensor | None:
+        """Return the outputs of some of the samples; None where the model cannot be evaluated so.
 
         A model that needs all of them at once (a graph whose nodes are the samples) mixes them.
         """
         try:
             with torch.no_grad():
-                self._function.plainly(self._probe)
+                return self._function.plainly(self._probe)[0]
         except ArgumentError:
             raise
         except Exception:
             if not source.is_one_batch:
                 raise
             self.mixes = True
-        return not self.mixes
+            return None
 
     def _judge(self, loss: Loss, source: Source) -> None:
         """Let a loss that is known as a function only find out on real data whether it adds up.
@@ -334,10 +341,6 @@ class Engine:
 
 def _one_row(direction: Block) -> dict[str, torch.Tensor]:
     return {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
-
-
-def _same(first: Block, second: Block) -> bool:
-    return len(first) == len(second) and all(torch.equal(first[n], second[n]) for n in second)
 
 
 def _underivable(error: Exception) -> ArgumentError:

@@ -11,10 +11,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.derivatives.graphs import graph_leaves
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 from hyperribbon.operators.risk.batches import copied, tensors
 from hyperribbon.operators.risk.calling import Forward, call
-from hyperribbon.operators.risk.private import foreign_parameters, private_copy
+from hyperribbon.operators.risk.private import private_copy
 
 __all__ = ["ModelFunction"]
 
@@ -79,7 +80,9 @@ class ModelFunction:
     def in_precision(self, precision: torch.dtype | None) -> ModelFunction:
         """Return the same function in another precision (None: its own), without autocast."""
         with torch.autocast(self._device, enabled=False):
-            return ModelFunction(self.module, self._names, self._forward, precision=precision)
+            other = ModelFunction(self.module, self._names, self._forward, precision=precision)
+        other._writes = self._writes
+        return other
 
     def __call__(
         self, batch: Any, watcher: TorchFunctionMode | None = None
@@ -116,7 +119,8 @@ class ModelFunction:
 
     def reaches_outside(self, outputs: torch.Tensor) -> list[str]:
         """Return the person's own parameters that outputs depend on, around the private copy."""
-        return foreign_parameters(outputs, self._theirs)
+        reached = (id(leaf) for leaf in graph_leaves(outputs))
+        return [self._theirs[leaf] for leaf in reached if leaf in self._theirs]
 
     def has_changed(self) -> list[str]:
         """Return the leaves that an evaluation has written to."""

@@ -7,7 +7,7 @@ tensor that comes into being is counted.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from hyperribbon.core.memory import free_memory
 from hyperribbon.core.torch_inside import TorchDispatchMode, tree_leaves
 
-__all__ = ["SHARE", "Footprint", "Layout", "Meter", "measured"]
+__all__ = ["SHARE", "Footprint", "Layout", "Meter", "measured", "surely_fits"]
 
 SHARE = 0.5
 """Part of the memory that is free on the device that may be used when memory= is not given."""
@@ -25,20 +25,35 @@ SHARE = 0.5
 _HEAP = 1.25  # memory that a heap takes, over the tensors that live in it
 _CHUNK_BYTES = 2**32  # graphs of larger chunks gain nothing
 _LEAST = 64 * 2**20  # even a small share of the memory is no less than this
+_LOOSE = 8  # a product takes 0.5 to 2 times what an evaluation makes, and 3 to 9 times the weights
 
 
 class Meter(TorchDispatchMode):
     """Counts the bytes of tensors that come into being and live on.
 
+    Args:
+        present: Tensors that are there already; views of them are not counted.
+
     Attributes:
         live: Bytes in tensors that live.
-        peak: The most there were.
+        peak: The most there were, since the last stage began.
+        made: Bytes of all that ever came into being.
+        stages: Peaks of the stages that have ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, present: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
-        self._known = {}
-        self.live = self.peak = 0
+        self._known: dict[int, Any] = {}
+        self.live = self.peak = self.made = 0
+        self.stages: list[int] = []
+        for tensor in present:
+            storage = tensor.untyped_storage()
+            self._known[storage._cdata] = storage
+
+    def end_stage(self) -> None:
+        """Note the peak, and begin another stage."""
+        self.stages.append(self.peak)
+        self.peak = self.live
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -46,7 +61,7 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._count(leaf)
         return result
@@ -60,17 +75,15 @@ class Meter(TorchDispatchMode):
         if key in self._known:
             return
         size = storage.nbytes()
-        self._known[key] = weakref.finalize(storage, self._forget, key, size)
-        self._known[key].atexit = False
-        self._change(size)
 
-    def _change(self, size: int) -> None:
+        def forget(_: Any) -> None:
+            del self._known[key]
+            self.live -= size
+
+        self._known[key] = weakref.ref(storage, forget)
         self.live += size
+        self.made += size
         self.peak = max(self.peak, self.live)
-
-    def _forget(self, key: int, size: int) -> None:
-        self._known.pop(key, None)
-        self._change(-size)
 
 
 @dataclass(frozen=True)
@@ -96,33 +109,43 @@ class Footprint:
         )
 
 
-def measured(product: Callable[[int], Any], samples: int, fewer: int) -> Footprint:
+def measured(
+    product: Callable[[int, Meter], Any], samples: int, fewer: int, present: Sequence[torch.Tensor]
+) -> Footprint:
     """Return the footprint of something that keeps what it returns.
 
-    With B(n) bytes for n samples, a sample takes (B(n) − B(m))/(n − m) and the rest is fixed.
+    With B(n) bytes for n samples, a sample takes (B(n) − B(m))/(n − m) and the rest is fixed. Each
+    stage has its own B: with few samples another one has the peak than with many.
 
     Args:
-        product: Builds graphs on some samples and multiplies once; returns what keeps the graphs.
+        product: Builds graphs on some samples and multiplies once, in stages; returns what keeps
+            the graphs.
         samples: n.
         fewer: m < n; 0 when the product cannot be done on fewer samples.
+        present: Tensors that are there in any case.
     """
-    kept, working = _counted(product, samples)
-    kept_by_fewer, working_by_fewer = _counted(product, fewer) if fewer else (0, 0)
+    kept, peaks = _counted(product, samples, present)
+    kept_by_fewer, peaks_by_fewer = (0, [0] * len(peaks))
+    if fewer:
+        kept_by_fewer, peaks_by_fewer = _counted(product, fewer, present)
     more = samples - fewer
     each = max((kept - kept_by_fewer) / more, 1.0)
-    each_working = max((working - working_by_fewer) / more, 1.0)
-    fixed = max(kept + working - samples * (each + each_working), 0.0)
-    return Footprint(_HEAP * each, _HEAP * each_working, _HEAP * fixed)
+    rises = [(peak - less) / more for peak, less in zip(peaks, peaks_by_fewer, strict=True)]
+    fixed = max(peak - samples * max(rise, 0.0) for peak, rise in zip(peaks, rises, strict=True))
+    return Footprint(_HEAP * each, _HEAP * max(*rises, each + 1.0) - _HEAP * each, _HEAP * fixed)
 
 
-def _counted(product: Callable[[int], Any], samples: int) -> tuple[int, int]:
-    """Return the bytes that stay and those that come and go."""
-    meter = Meter()
+def _counted(
+    product: Callable[[int, Meter], Any], samples: int, present: Sequence[torch.Tensor]
+) -> tuple[int, list[int]]:
+    """Return the bytes that stay, and the peaks of the stages."""
+    meter = Meter(present)
     with meter:
-        holder = product(samples)
-    kept, working = meter.live, meter.peak - meter.live
+        holder = product(samples, meter)
+    meter.end_stage()
+    kept = meter.live
     del holder
-    return kept, working
+    return kept, meter.stages
 
 
 @dataclass(frozen=True)
@@ -138,8 +161,8 @@ class Layout:
 
     chunk: int
     kept: int
-    columns: int
-    total: int
+    columns: int = 1
+    total: int = 0
 
     @classmethod
     def within(
@@ -168,6 +191,17 @@ class Layout:
         used = kept * footprint.kept + (chunk * footprint.kept if kept < samples else 0)
         columns = max(1, int((room - used) / 2 / worked_on))
         return cls(chunk, kept, columns, int(used + worked_on + footprint.fixed))
+
+
+def surely_fits(memory: float, made: float, weights: float) -> bool:
+    """Whether a product would fit by a wide margin, so that its memory need not be measured.
+
+    Args:
+        memory: Bytes to stay below.
+        made: Bytes of tensors that an evaluation of all samples makes.
+        weights: Bytes of the weights.
+    """
+    return _LOOSE * made + 2 * _LOOSE * weights <= memory
 
 
 def allowance(device: torch.device) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import ALONE, Processes
 
-__all__ = ["foreign_parameters", "node_names", "private_copy", "unsharded", "unwrapped"]
+__all__ = ["private_copy", "unsharded", "unwrapped"]
 
 _HOOKS = (
     "_forward_pre_hooks",
@@ -81,33 +81,6 @@ def private_copy(model: nn.Module, tensors: Tensors) -> nn.Module:
             "Give the Python module it was made from, before torch.jit.script or torch.jit.trace.",
         )
     return _Copying(tensors).module(model)
-
-
-def foreign_parameters(outputs: torch.Tensor, theirs: Mapping[int, str]) -> list[str]:
-    """Return which of a person's own parameters the graph of some outputs reaches.
-
-    Args:
-        outputs: A result that was computed by a private copy.
-        theirs: Names by id of the person's tensors.
-    """
-    leaves = (getattr(node, "variable", None) for node in _nodes(outputs))
-    return [theirs[id(leaf)] for leaf in leaves if leaf is not None and id(leaf) in theirs]
-
-
-def node_names(outputs: torch.Tensor) -> set[str]:
-    """Return the names of the operations in the graph of some outputs."""
-    return {node.name() for node in _nodes(outputs)}
-
-
-def _nodes(outputs: torch.Tensor) -> set[Any]:
-    seen: set[Any] = set()
-    waiting = [outputs.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return seen
 
 
 class _Copying:

@@ -90,5 +90,5 @@ class _Shifting:
         with torch.no_grad():
             for name, tensor in direction.items():
                 leaf = self._function.leaves[name]
-                leaf.copy_(self._here[name] + step * tensor.to(leaf))
+                torch.add(self._here[name], tensor.to(leaf), alpha=step, out=leaf)
         return self._evaluate(self._function, self._batch)

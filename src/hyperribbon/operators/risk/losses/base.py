@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.derivatives.graphs import graph_leaves
 
 __all__ = ["Loss", "no_root", "one_element_each", "wide", "zero_rows"]
 
@@ -125,7 +126,7 @@ class Loss(ABC):
         frozen = {id(tensor) for tensor in parameters.values() if not tensor.requires_grad}
         with torch.enable_grad(), _Watching(frozen) as watching:
             total = self.total(outputs.detach().requires_grad_(), targets)
-        found = _leaves(total) | watching.used
+        found = {id(leaf) for leaf in graph_leaves(total)} | watching.used
         return [name for name, tensor in parameters.items() if id(tensor) in found]
 
 
@@ -171,19 +172,3 @@ class _Watching(TorchFunctionMode):
             parts = argument if isinstance(argument, list | tuple) else (argument,)
             self.used |= {id(part) for part in parts} & self._wanted
         return func(*args, **named)
-
-
-def _leaves(total: torch.Tensor) -> set[int]:
-    """Return the ids of the tensors whose gradients a result's graph accumulates."""
-    seen: set[Any] = set()
-    found: set[int] = set()
-    waiting = [total.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if (variable := getattr(node, "variable", None)) is not None:
-            found.add(id(variable))
-        waiting += [following for following, _ in node.next_functions]
-    return found

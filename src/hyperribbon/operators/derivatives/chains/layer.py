@@ -1,7 +1,6 @@
 """A linear layer of a chain on one batch: its own part in derivatives, by matrix products only.
 
-Biases are weights of one more input that is always one. Inputs that are zero on the whole batch
-drop out where there are enough of them to pay for the copying.
+Biases are weights of one more input that is always one.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from hyperribbon.operators.derivatives.workspace import Workspace
 
 __all__ = ["Layer"]
 
-_USED = 0.8  # inputs drop out when no more than this part of them is ever used
-
 
 @dataclass
 class Layer:
@@ -28,8 +25,6 @@ class Layer:
         bias_name: The bias's name when it is a coordinate.
         features: What its coordinates are multiplied with, (n, d): a one when the bias is a
             coordinate, then the inputs when the weight is.
-        width: Columns of `features` before any dropped out.
-        columns: Those that are not zero on the whole batch, or None for all.
         slopes: φ′ at the pre-activations, (n, d_out), or None for the identity.
         bends: φ″, or None where it vanishes.
     """
@@ -38,8 +33,6 @@ class Layer:
     weight_name: str | None
     bias_name: str | None
     features: torch.Tensor
-    width: int
-    columns: torch.Tensor | None = None
     slopes: torch.Tensor | None = None
     bends: torch.Tensor | None = None
 
@@ -55,11 +48,12 @@ class Layer:
         parts = [inputs.new_ones(len(inputs), 1)] if bias_name else []
         parts += [inputs] if weight_name else []
         features = torch.cat(parts, dim=1) if parts else inputs[:, :0]
-        layer = cls(weight, weight_name, bias_name, features, features.shape[1])
-        used = features.any(0).nonzero().squeeze(1)
-        if len(used) < _USED * layer.width:
-            layer.columns, layer.features = used, features[:, used]
-        return layer
+        return cls(weight, weight_name, bias_name, features)
+
+    @property
+    def width(self) -> int:
+        """Columns of `features`; none when nothing of the layer is a coordinate."""
+        return self.features.shape[1]
 
     def only(self, names: frozenset[str]) -> Layer:
         """Return the layer with those of its parameters as coordinates that have such names."""
@@ -74,18 +68,13 @@ class Layer:
     @property
     def inputs(self) -> torch.Tensor:
         """What flows in, (n, d_in), when the weight is a coordinate."""
-        features = self.features
-        if self.columns is not None:
-            features = features.new_zeros(len(features), self.width)
-            features[:, self.columns] = self.features
-        return features[:, int(self.bias_name is not None) :]
+        return self.features[:, int(self.bias_name is not None) :]
 
     def own_change(self, directions: Directions) -> torch.Tensor | None:
         """Return the pre-activations' change (n, k, d_out) by the layer's own parameters."""
         if not self.width:
             return None
         part = directions.inward(self.weight_name, self.bias_name)
-        part = part if self.columns is None else part[self.columns]
         change = self.changes(len(self.features), directions.rows, part, directions.workspace)
         torch.mm(self.features, part, out=change.flatten(1))
         return change
@@ -103,10 +92,7 @@ class Layer:
             return
         shape = self.width, back.shape[1], len(self.weight)
         total = sums.inward(self.weight_name, self.bias_name, back, shape)
-        if self.columns is None:
-            total.addmm_(self.features.T, back.flatten(1))
-        else:
-            total.index_add_(0, self.columns, self.features.T @ back.flatten(1))
+        total.addmm_(self.features.T, back.flatten(1))
 
     def add_mixed(self, flow: torch.Tensor, before: torch.Tensor, sums: GradientSums) -> None:
         """Add the weight's gradient by the change of its inputs.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hyperribbon.operators.derivatives.chain_layer import Layer
+from hyperribbon.operators.derivatives.chains.layer import Layer
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums

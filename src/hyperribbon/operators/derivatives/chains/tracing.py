@@ -9,9 +9,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.torch_inside import tree_leaves
-from hyperribbon.operators.derivatives.activations import Activation, activation_of
-from hyperribbon.operators.derivatives.chain_derivatives import ChainLinearisation
-from hyperribbon.operators.derivatives.chain_layer import Layer
+from hyperribbon.operators.derivatives.chains.activations import Activation, activation_of
+from hyperribbon.operators.derivatives.chains.layer import Layer
+from hyperribbon.operators.derivatives.chains.linearisation import ChainLinearisation
 
 __all__ = ["trace_chain"]
 

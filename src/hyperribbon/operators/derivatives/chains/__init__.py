@@ -1,0 +1,1 @@
+"""Chains of linear layers and elementwise activations, differentiated by matrix products only."""

@@ -1,0 +1,31 @@
+"""The graph that autograd has recorded: its operations and the leaves it reaches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["graph_leaves", "operation_names"]
+
+
+def operation_names(result: torch.Tensor) -> set[str]:
+    """Return the names of the operations in the graph of a result."""
+    return {node.name() for node in _nodes(result)}
+
+
+def graph_leaves(result: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors whose gradients the graph of a result accumulates."""
+    found = (getattr(node, "variable", None) for node in _nodes(result))
+    return [leaf for leaf in found if leaf is not None]
+
+
+def _nodes(result: torch.Tensor) -> set[Any]:
+    seen: set[Any] = set()
+    waiting = [result.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return seen

@@ -1,0 +1,99 @@
+"""What products take is told before, and what checks them takes no more."""
+
+import pytest
+import torch
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon.operators.risk.memory import Footprint, Layout, Meter, measured
+
+
+def convolutional():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.GELU(), nn.Conv2d(6, 6, 3), nn.GELU(), nn.Flatten(), nn.Linear(96, 3)
+    )
+    return model, (torch.randn(64, 1, 8, 8), torch.randint(3, (64,)))
+
+
+def chain():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    return model, (torch.randn(512, 6), torch.randint(3, (512,)))
+
+
+def peak_of(work, data):
+    with Meter(data) as meter:
+        work()
+    return meter.peak
+
+
+def test_views_of_what_is_there_are_not_counted():
+    present = torch.zeros(100)
+    with Meter([present]) as meter:
+        present.view(10, 10).t()
+        made = torch.ones(50)
+    assert meter.peak == meter.made == made.nbytes
+
+
+@pytest.mark.parametrize("samples", [4, 400])
+def test_every_stage_has_its_own_share(samples):
+    """One stage takes 1000 + 4 a sample, the other 10 a sample: the first rules."""
+
+    def product(count, meter):
+        torch.empty(1000 + 4 * count, dtype=torch.uint8)
+        meter.end_stage()
+        torch.empty(10 * count, dtype=torch.uint8)
+
+    footprint = measured(product, 4, 2, [])
+    true = max(1000 + 4 * samples, 10 * samples)
+    each = footprint.kept + footprint.working
+    assert true <= footprint.fixed + samples * each <= 1.25 * (true + 1000 + 2 * samples)
+
+
+@pytest.mark.parametrize("build", [convolutional, chain])
+@pytest.mark.parametrize("kind", [hr.Hessian, hr.GGN])
+def test_a_forecast_is_what_a_product_takes(build, kind):
+    model, data = build()
+    operator = kind(model, nn.CrossEntropyLoss(), data)
+    vector = torch.randn(operator.shape[0])
+    peak = peak_of(lambda: operator @ vector, data)
+    assert peak / 1.5 <= operator.cost().bytes <= 1.5 * 1.25 * peak
+
+
+@pytest.mark.parametrize("build", [convolutional, chain])
+@pytest.mark.parametrize("kind", [hr.Hessian, hr.GGN])
+def test_a_product_in_double_precision_takes_no_more_than_the_first(build, kind):
+    model, data = build()
+    operator = kind(model, nn.CrossEntropyLoss(), data)
+    vector = torch.randn(operator.shape[0])
+    own = peak_of(lambda: operator @ vector, data)
+    twin = operator.in_precision(torch.float64)
+    found = []
+    beside = peak_of(lambda: found.append(twin @ vector.double()), data)
+    assert beside <= own
+    assert beside <= 1.5 * operator.cost().beside
+    torch.testing.assert_close(found[0].float(), operator @ vector, rtol=1e-4, atol=1e-5)
+
+
+def test_graphs_stay_when_the_memory_is_measured_later():
+    model, data = convolutional()
+    evaluated = []
+
+    def forward(model, batch):
+        evaluated.append(len(batch[0]))
+        return model(batch[0])
+
+    operator = hr.Hessian(model, nn.CrossEntropyLoss(), data, forward=forward)
+    vector = torch.randn(operator.shape[0])
+    operator @ vector
+    operator.cost()
+    evaluated.clear()
+    operator @ vector
+    assert not evaluated
+
+
+def test_a_layout_never_says_less_than_its_parts():
+    footprint = Footprint(kept=10.0, working=5.0, fixed=100.0)
+    layout = Layout.within(1e6, 50, footprint)
+    assert layout.total >= 50 * 10 + layout.chunk * 5 + 100
