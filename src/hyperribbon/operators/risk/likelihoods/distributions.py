@@ -11,7 +11,6 @@ from torch import distributions as td
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import derive_seed
-from hyperribbon.core.gpus import gpu_numbers
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
 from hyperribbon.operators.risk.losses.base import one_element_each, wide
 
@@ -131,7 +130,7 @@ class FromDistribution(Likelihood):
         """Return targets drawn by the distribution itself, sample after sample."""
         stream, start = seed
         drawn = []
-        with torch.random.fork_rng(devices=gpu_numbers()):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             for place, output in enumerate(outputs.split(1)):
                 torch.manual_seed(derive_seed(stream, "fisher", start + place))
                 drawn.append(self._at(output).sample((samples,)))
