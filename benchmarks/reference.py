@@ -28,7 +28,7 @@ FILE = (
 )
 SAMPLES = 512
 MADE = (
-    "Twelve networks trained on scikit-learn's digits or on 4,000 images of MNIST with "
+    "{count} networks trained on scikit-learn's digits or on 4,000 images of MNIST with "
     "cross-entropy, one seed each, each inspected on 512 of its training samples: "
     "benchmarks/reference.py."
 )
@@ -150,7 +150,10 @@ def main() -> None:
         records[name] = measure(name)
         print(name, records[name]["statistics"])
         ordered = [records[name] for name in NETWORKS if name in records]
-        FILE.write_text(json.dumps({"made": MADE, "networks": ordered}, indent=1) + "\n")
+        FILE.write_text(
+            json.dumps({"made": MADE.format(count=len(ordered)), "networks": ordered}, indent=1)
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -140,11 +140,20 @@ class Slow(nn.Module):
 
 
 @pytest.mark.parametrize("widths", [(6, 12, 3), (6, 40, 3)])
-def test_statistics_do_not_depend_on_speed(classified, quiet, widths):
-    """On 240 samples, with a budget that lets the slow one see a part of them only."""
-    model, loss = mlp(widths, "tanh", seed=1), nn.CrossEntropyLoss()
-    quick = inspect(Slow(model, 0.0), loss, classified, k=12, budget=4, console=quiet)
-    slow = inspect(Slow(model, 0.03), loss, classified, k=12, budget=4, console=quiet)
+def test_statistics_do_not_depend_on_speed(classified, quiet, widths, monkeypatch):
+    """On a clock that stands still, and on one that runs on whenever it is looked at."""
+    model, loss, found = mlp(widths, "tanh", seed=1), nn.CrossEntropyLoss(), []
+    for tick in (0.0, 0.02):
+        now = [0.0]
+
+        def look(now=now, tick=tick):
+            now[0] += tick
+            return now[0]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", look)
+            found.append(inspect(model, loss, classified, k=12, budget=20, console=quiet))
+    quick, slow = found
     common = set(quick.statistics) & set(slow.statistics)
     assert {"loss@8", "sharpness@8", "trace@8"} <= common
     for name in common:
@@ -234,3 +243,28 @@ def test_steps_are_given_ten_directions_where_they_are_known(trained):
     _take_over(rounds, notebook)
     assert notebook.sharpness.samples == 240
     assert notebook.spectra["hessian"].eigenvectors.shape[1] == 10
+
+
+def test_a_sharpness_that_has_not_settled_is_a_bound_under_another_name(trained, monkeypatch):
+    from hyperribbon.inspection import looks
+    from hyperribbon.inspection.curvature import hessian_part
+    from hyperribbon.inspection.notebook import Notebook
+    from hyperribbon.inspection.rounds import Rounds
+    from hyperribbon.inspection.subject import Subject
+
+    _, loss, data, _ = trained
+    model, notebook = mlp((6, 40, 20, 3), "tanh", seed=1), Notebook(k=10, seed=0)
+
+    def hurried(*arguments, **options):
+        return original(*arguments, **{**options, "max_matvecs": 4})
+
+    original = looks.eigsh
+    monkeypatch.setattr(looks, "eigsh", hurried)
+    rounds = Rounds(Subject(model, loss, data), notebook)
+    rounds._try(rounds._begin(64), looks.TASKS[1])
+    (bound,) = hessian_part(rounds).quantities
+    assert bound.key == "hessian.least"
+    assert "sharpness@64" not in rounds.statistics()
+    true = torch.linalg.eigvalsh(rounds.looks[0].subject.hessian.to_dense().double())[-1]
+    assert bound.value <= float(true) * (1 + 1e-5)
+    assert rounds.looks[0].missing["sharpness"] > 0

@@ -128,3 +128,56 @@ def test_a_loss_that_is_maximised_has_no_limit(task):
     model, _ = task
     with pytest.raises(ArgumentError, match="maximises"):
         update_rule(torch.optim.SGD(model.parameters(), lr=0.1, maximize=True), model)
+
+
+def _frozen_adam(model, scale, kind, decay):
+    """Adam with a scaling that differs by weight and does not change, in two groups."""
+    groups = [
+        {"params": model.a.parameters(), "lr": scale, "betas": (0.9, 1 - 1e-12)},
+        {"params": model.b.parameters(), "lr": 0.3 * scale, "betas": (0.6, 1 - 1e-12),
+         "weight_decay": decay},
+    ]  # fmt: skip
+    optimizer = kind(groups, lr=1.0, eps=1e-8, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(3)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.tensor(1e15),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.rand(parameter.shape, generator=generator).to(parameter) + 0.1,
+            }
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "decay"), [(torch.optim.Adam, 0.0), (torch.optim.Adam, 5.0), (torch.optim.AdamW, 2.0)]
+)
+def test_adam_of_different_groups_diverges_just_above_the_limit(task, kind, decay):
+    """The part's own number, at 0.95 and 1.05 of the limit, against torch's own steps."""
+    model, data = task
+
+    def half_squares(outputs, targets):
+        return ((outputs - targets) ** 2 / 2).mean()
+
+    def ratio(scale):
+        rule = update_rule(_frozen_adam(model, scale, kind, decay), model)
+        notebook = Notebook(k=2, seed=0, rule=rule)
+        part = stability_part(Subject(model, half_squares, data), notebook, 40)
+        return part["stability.ratio"]
+
+    assert ratio(0.01).error > 0
+    for wanted, grows in ((0.95, False), (1.05, True)):
+        scale = 0.01
+        for _ in range(4):  # AdamW's limit depends on the rate too
+            scale *= wanted / ratio(scale).value
+        optimizer = _frozen_adam(model, scale, kind, decay)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(1.0)
+        size = 0.0  # the largest on the way: once gradients are huge, their squares damp Adam
+        for _ in range(300):
+            optimizer.zero_grad()
+            half_squares(model(data[0]), data[1]).backward()
+            optimizer.step()
+            size = max(size, *(float(p.detach().abs().max()) for p in model.parameters()))
+        assert (size > 1e3) is grows

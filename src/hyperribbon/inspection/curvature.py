@@ -36,6 +36,7 @@ _KEYS = {
     "gradient": "model.gradient",
     "accuracy": "model.accuracy",
     "sharpness": "hessian.largest",
+    "bound": "hessian.least",
     "smallest": "hessian.smallest",
     "negativity": "hessian.negativity",
     "ratio10": "hessian.ratio10",
@@ -71,7 +72,8 @@ def network_part(rounds: Rounds) -> Part:
 
 def hessian_part(rounds: Rounds) -> Part:
     """Return the ends of the Hessian's spectrum."""
-    found = _finest(rounds, "sharpness", "smallest", "negativity", "ratio10")
+    sharpness = "sharpness" if rounds.finest("sharpness") else "bound"
+    found = _finest(rounds, sharpness, "smallest", "negativity", "ratio10")
     look = rounds.finest("hessian") or rounds.finest("top")
     top = None if look is None else look.spectra.get("hessian", look.spectra.get("top"))
     charts, tables, arrays = (), {}, {}

@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
 
 from hyperribbon.core.results import Estimate, Spectrum
+from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.evaluating import is_classification, scores_at
 from hyperribbon.inspection.matrices import COUNTS, eigenpair
 from hyperribbon.inspection.notebook import Notebook
@@ -32,6 +34,8 @@ FEW, MANY = COUNTS
 """Directions of the Hessian and of the Gauss-Newton matrix that statistics speak of."""
 _DENSE = 2048
 """Size up to which a matrix, or a Gram matrix, is written out."""
+_SHARE = 0.5
+"""Share of the time left after which an eigenvalue that has not settled is a lower bound."""
 _PRODUCTS = 400
 """Products after which an eigenvalue that has not settled is given up."""
 
@@ -114,8 +118,13 @@ def _loss(look: Look, notebook: Notebook) -> None:
 def _sharpness(look: Look, notebook: Notebook) -> None:
     hessian = look.subject.hessian
     _time_product(look)
-    top = _pairs(hessian, 1, "LA", 1e-3, notebook)
+    left = max(_SHARE * notebook.clock.left, 1e-3)
+    top = _pairs(hessian, 1, "LA", 1e-3, notebook, seconds=left if isfinite(left) else None)
     look.spectra["top"] = top
+    if not bool(top.converged[0]):  # the time was up: another number under another name
+        value = eigenpair("bound", "Sharpness, at least", top, 0)
+        look.add(replace(value, certainty="curvature along one direction, so a lower bound"))
+        raise OutOfTimeError("the largest eigenvalue had not settled when the time was up")
     value = eigenpair("sharpness", "Sharpness: largest eigenvalue of the Hessian", top, 0)
     look.add(_spread(value, sharpness_error(look.subject, _column(top, 0), notebook.seed)))
 
@@ -201,7 +210,9 @@ TASKS = (
 )  # fmt: skip
 
 
-def _pairs(op: Any, k: int, which: str, tol: float, notebook: Notebook) -> Spectrum:
+def _pairs(
+    op: Any, k: int, which: str, tol: float, notebook: Notebook, seconds: float | None = None
+) -> Spectrum:
     """Return eigenpairs by a route that depends on sizes alone, never on speed."""
     size, rows = op.shape[0], getattr(op, "gram_size", None)
     method = "lanczos"
@@ -211,8 +222,10 @@ def _pairs(op: Any, k: int, which: str, tol: float, notebook: Notebook) -> Spect
         method = "dense"
     if method != "lanczos" and 40 * min(size, rows or size) ** 2 > notebook.solver_memory:
         method = "lanczos"
-    return eigsh(op, k, which, tol=tol, method=method, seed=notebook.seed,
-                 max_matvecs=max(_PRODUCTS, 6 * k), memory=notebook.solver_memory)  # fmt: skip
+    return eigsh(
+        op, k, which, tol=tol, method=method, seed=notebook.seed, max_seconds=seconds,
+        max_matvecs=max(_PRODUCTS, 6 * k), memory=notebook.solver_memory,
+    )  # fmt: skip
 
 
 def _time_product(look: Look) -> None:

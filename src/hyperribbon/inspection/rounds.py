@@ -62,10 +62,15 @@ class Rounds:
             ArgumentError: The model, the loss and the data do not belong together.
         """
         with self.notebook.clock.at_most(seconds):
+            until = time.monotonic() + seconds
             look = self._begin(self._sizes[0])
             for task in TASKS:
-                if task.is_first or look.samples >= _WIDE or len(self._sizes) == 1:
+                if not (task.is_first or look.samples >= _WIDE or len(self._sizes) == 1):
+                    continue
+                if self.refusal or self._fits(look.samples, task, until):
                     self._try(look, task)
+                else:
+                    look.missing[task.name] = self.expected(look.samples, task)
 
     def go_on(self, until: float) -> None:
         """Do what has not been done, in the order of samples, as far as it fits.

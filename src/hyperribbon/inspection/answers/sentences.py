@@ -72,9 +72,18 @@ Usual = Callable[..., str]
 
 
 def _sharpness(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
-    found = numbers.get("hessian.largest")
-    if found is None:
+    found, least = numbers.get("hessian.largest"), numbers.get("hessian.least")
+    if found is None and least is None:
         return None
+    if found is None:
+        assert least is not None
+        return Answer(
+            "sharpness",
+            f"The sharpness is at least {least.value:.3g}{_of(least)}.",
+            "So much the loss bends along one direction; the time did not suffice to find the "
+            "sharpest.",
+            usual("sharpness"), "Give a larger budget=, or fewer weights with params=.",
+        )  # fmt: skip
     advice = ""
     if found.value > 0 and "stability.ratio" not in numbers:
         advice = (
