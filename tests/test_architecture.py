@@ -186,3 +186,9 @@ def test_only_one_module_uses_private_names_of_torch(path):
             parts = ast.unparse(node).split("(")[0].split(".")[1:]
             private = [part for part in parts if part.startswith("_") and part != "__version__"]
             assert not private, f"{path}:{node.lineno} uses {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_one_module_speaks_of_cuda(path):
+    if path != SOURCE / "core" / "gpus.py":
+        assert "torch.cuda" not in path.read_text(), f"{path}: use hyperribbon.core.gpus"

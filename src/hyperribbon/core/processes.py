@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hyperribbon.core.checks import ArgumentError, ProcessGroupError
+from hyperribbon.core.gpus import take_own_gpu
 
 __all__ = ["ALONE", "PeerError", "ProcessGroupError", "Processes", "joined_processes"]
 
@@ -265,10 +265,8 @@ def joined_processes() -> Iterator[Processes]:
     if not dist.is_available() or not dist.is_torchelastic_launched():
         yield ALONE
         return
-    has_gpus = torch.cuda.is_available()
-    if has_gpus:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if has_gpus else "gloo", timeout=timedelta(seconds=_TIMEOUT))
+    backend = "nccl" if take_own_gpu() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=_TIMEOUT))
     try:
         yield Processes.of(True)
     finally:

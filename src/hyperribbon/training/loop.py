@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from hyperribbon.core.boundary import checked, count, flag, optional, own_function
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.generators import derive_seed, torch_generator
+from hyperribbon.core.gpus import seed_gpus
 from hyperribbon.training.evaluation import Loss, Pair, evaluate, in_memory, in_mode
 from hyperribbon.training.measurements import random_state, set_random_state
 from hyperribbon.training.optimizers import OptimizerChoice, Schedule, make_optimizer, rate_factor
@@ -246,8 +247,7 @@ def _own_randomness(seed: int) -> Iterator[None]:
     before = random_state()
     try:
         torch.set_rng_state(torch_generator(seed, "dropout").get_state())
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(derive_seed(seed, "dropout"))
+        seed_gpus(derive_seed(seed, "dropout"))
         yield
     finally:
         set_random_state(before)

@@ -15,6 +15,7 @@ from torch import nn
 
 from hyperribbon.core.boundary import function, own_function
 from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.gpus import gpu_random_states, set_gpu_random_states
 from hyperribbon.core.results import Spectrum
 from hyperribbon.training.evaluation import in_mode
 
@@ -120,13 +121,23 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def random_state() -> dict[str, Any]:
-    """Return the global random states of torch, numpy and Python, as tensors and plain values."""
+    """Return the global random states of torch, numpy and Python, as tensors and plain values.
+
+    numpy's words are widened: torch 2.4 cannot write uint32.
+    """
     kind, words, position, has_gauss, gauss = np.random.get_state()  # type: ignore[misc]
+    wide = torch.from_numpy(np.array(words, dtype=np.int64))
     version, internal, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
-        "numpy": [str(kind), torch.from_numpy(np.array(words)), int(position), has_gauss, gauss],
+        "cuda": gpu_random_states(),
+        "numpy": [
+            str(kind),
+            wide,
+            int(position),
+            has_gauss,
+            gauss,
+        ],
         "python": [version, torch.tensor(internal, device="cpu"), gauss_next],
     }
 
@@ -134,9 +145,8 @@ def random_state() -> dict[str, Any]:
 def set_random_state(state: dict[str, Any]) -> None:
     """Put back what `random_state` returned."""
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    set_gpu_random_states(state["cuda"])
     kind, words, position, has_gauss, gauss = state["numpy"]
-    np.random.set_state((kind, words.numpy(), position, has_gauss, gauss))
+    np.random.set_state((kind, words.numpy().astype(np.uint32), position, has_gauss, gauss))
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal.tolist()), gauss_next))

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, TypeVar
 
-import torch
-
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.gpus import wait_for_gpus
 
 __all__ = ["Choices"]
 
@@ -77,7 +76,7 @@ class Choices:
                 failure = error
                 self.exclude(question, name)
                 continue
-            _wait()
+            wait_for_gpus()
             times[name] = perf_counter() - start
             if not agree(next(iter(answers.values())), answers[name]):
                 del times[name], answers[name]
@@ -90,8 +89,3 @@ class Choices:
                 best = name
         self._best[question] = best
         return answers[best]
-
-
-def _wait() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from hyperribbon.core.gpus import gpu_numbers
+
 __all__ = ["preserved_random_state"]
 
 
@@ -16,7 +18,7 @@ __all__ = ["preserved_random_state"]
 def preserved_random_state() -> Iterator[None]:
     """Give back the global random state of torch, numpy and Python as it was."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with torch.random.fork_rng(devices=gpu_numbers()):
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ from torch import distributions as td
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import derive_seed
+from hyperribbon.core.gpus import gpu_numbers
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
 from hyperribbon.operators.risk.losses.base import one_element_each, wide
 
@@ -130,7 +131,7 @@ class FromDistribution(Likelihood):
         """Return targets drawn by the distribution itself, sample after sample."""
         stream, start = seed
         drawn = []
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with torch.random.fork_rng(devices=gpu_numbers()):
             for place, output in enumerate(outputs.split(1)):
                 torch.manual_seed(derive_seed(stream, "fisher", start + place))
                 drawn.append(self._at(output).sample((samples,)))
