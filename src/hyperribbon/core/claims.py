@@ -15,7 +15,6 @@ Verdict = Literal["holds", "fails", "undecided", "not comparable"]
 VERDICTS = ("holds", "fails", "undecided", "not comparable")
 ORIGINS = ("printed", "words", "closed form", "regression")
 KINDS = ("claim", "observation")
-_OLD_ORIGINS = ("paper", "verification")
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Band:
     origin: str
 
     def __post_init__(self) -> None:
-        check_choice("origin", self.origin, ORIGINS + _OLD_ORIGINS)
+        check_choice("origin", self.origin, ORIGINS)
         for edge in ("low", "high"):
             if not isinstance(getattr(self, edge), Real):
                 raise ArgumentError(edge, getattr(self, edge), "it is not a number", "Give one.")
@@ -128,7 +127,7 @@ class Claim:
     @property
     def on_the_paper(self) -> bool:
         """Whether the verdict is one on the paper: no observation, no regression of our own."""
-        return self.kind == "claim" and self.expected.origin not in ("regression", "verification")
+        return self.kind == "claim" and self.expected.origin != "regression"
 
     @property
     def by_seed(self) -> tuple[bool, ...]:
