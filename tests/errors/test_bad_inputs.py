@@ -38,7 +38,10 @@ def attempt(call, argument, label):
     """Call with one bad argument; return the message, or nothing when it was accepted."""
     try:
         result = call(**{argument: BAD[label]})
-    except (ArgumentError, *DOCUMENTED) as error:
+    except ArgumentError as error:
+        assert error.argument and error.reason and error.remedy
+        return str(error)
+    except DOCUMENTED as error:
         return str(error)
     assert finite(result), f"{call.name}({argument}={label}) returned {result}"
     return ""
@@ -57,9 +60,7 @@ PLACES = [(name, argument) for name, call in CALLS.items() for argument in call.
 def test_bad_inputs_give_one_message(place, label):
     name, argument = place
     if not (argument in CALLED and label == "function"):
-        message = attempt(CALLS[name], argument, label)
-        named = (*CALLS[name].arguments, "weights")  # layers are told by their place among them
-        assert not message or any(each in message for each in named)
+        attempt(CALLS[name], argument, label)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
