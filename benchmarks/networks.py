@@ -204,7 +204,7 @@ def _limits(
         if name in weighed:
             peak = _peak(network, entry)
             limits.append(Limit(f"{name}: peak memory", peak, unit="MB"))
-            if name in OURS and network.columns is None:
+            if name in OURS and network.columns is None and entry.operator is not None:
                 limits += _forecasts(entry, peak)
     return limits
 

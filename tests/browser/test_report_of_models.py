@@ -79,7 +79,7 @@ def test_two_models_stand_side_by_side(report, open_page):
     page = open_page().open(report)
     heads = page.locator("#panel-1 table").first.locator("th").all_inner_texts()
     assert heads == ["number", "Sequential (model0)", "Sequential (model1)"]
-    assert "Largest eigenvalue of the Hessian" in page.locator("#panel-1").inner_text()
+    assert "Sharpness" in page.locator("#panel-1").inner_text()
 
 
 def test_twenty_runs_of_a_hundred_checkpoints_stay_small_and_open(

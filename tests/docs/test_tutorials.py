@@ -39,7 +39,7 @@ def test_larger_steps_end_in_flatter_places(tmp_path, capsys):
 def test_an_inspected_model_has_its_report(tmp_path, capsys):
     run("inspect_a_model", tmp_path)
     printed = capsys.readouterr().out
-    assert "Fisher trace" in printed
+    assert "The sharpness is" in printed
     assert "stability limit" in printed
     assert (tmp_path / "report.html").stat().st_size > 1e6
 

@@ -43,7 +43,7 @@ def test_uniform_mnist_ends_at_the_general_form_and_below_the_printed_one(contex
     assert result.samples[0, 0] == 5000
 
 
-@pytest.mark.parametrize("samples", [1500, 60])
+@pytest.mark.parametrize("samples", [500, 60])
 def test_moments_from_the_gram_matrix_are_those_of_the_singular_value_decomposition(samples):
     item = {"data": "digits", "share": 0.3, "samples": samples, "data_seed": 1}
     data, white, scales = _data.white_data(item)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import nn
@@ -132,6 +133,10 @@ def inspect(
     subject.clock = notebook.clock = Clock(began + budget.seconds, processes)
     title = type(model).__name__
     rounds, interrupted = Rounds(subject, notebook), False
+    console.print(
+        f"Inspecting {escape(title)} for at most {budget.seconds:.0f} s: few samples first.",
+        highlight=False,
+    )
     rounds.first(_FIRST * budget.seconds)
     try:
         rounds.go_on(began + _ROUNDS * budget.seconds)

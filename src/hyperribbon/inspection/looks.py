@@ -26,7 +26,7 @@ from hyperribbon.inspection.sampling import sharpness_error, standard_error
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.spectra import effective_rank, eigsh, trace
 
-__all__ = ["TASKS", "Look", "Task", "rungs"]
+__all__ = ["TASKS", "Look", "Task", "rungs", "time_product"]
 
 RUNGS = (8, 64, 512, 4096)
 """Samples of the looks; the last one is at all of them."""
@@ -117,7 +117,7 @@ def _loss(look: Look, notebook: Notebook) -> None:
 
 def _sharpness(look: Look, notebook: Notebook) -> None:
     hessian = look.subject.hessian
-    _time_product(look)
+    time_product(look)
     left = max(_SHARE * notebook.clock.left, 1e-3)
     top = _pairs(hessian, 1, "LA", 1e-3, notebook, seconds=left if isfinite(left) else None)
     look.spectra["top"] = top
@@ -228,8 +228,10 @@ def _pairs(
     )  # fmt: skip
 
 
-def _time_product(look: Look) -> None:
-    """Note the time of a Hessian product; the first one prepares what the others use."""
+def time_product(look: Look) -> None:
+    """Note the time of a Hessian product, once; the first one prepares what the others use."""
+    if look.product:
+        return
     subject = look.subject
     vector = torch.ones(subject.dimension, dtype=subject.hessian.dtype, device="cpu")
     vector = (vector / len(vector) ** 0.5).to(subject.hessian.device)

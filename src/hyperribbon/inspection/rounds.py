@@ -9,7 +9,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import ProcessGroupError
 from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.findings import Outcome
-from hyperribbon.inspection.looks import TASKS, Look, Task, rungs
+from hyperribbon.inspection.looks import TASKS, Look, Task, rungs, time_product
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Quantity
 from hyperribbon.inspection.subject import Subject
@@ -83,10 +83,12 @@ class Rounds:
         for size in self._sizes:
             look = next((entry for entry in self.looks if entry.samples >= size), None)
             if look is None:
-                if not self._fits(size, TASKS[0], until) or not self._fits(size, TASKS[1], until):
+                if not self._fits(size, TASKS[0], until):
                     self._miss(size)
                     return
                 look = self._begin(size)
+                self._try(look, TASKS[0])
+                self._time_product(look, until)
             self.absent = None
             for task in self._waiting(look):
                 if self._fits(look.samples, task, until):
@@ -121,7 +123,9 @@ class Rounds:
         if not earlier:
             return by_products
         nearest = max(earlier)
-        scaled = self._seconds[nearest, task.name] * samples / nearest
+        before = next((look.product for look in known if look.samples == nearest), 0.0)
+        growth = product / before if before else samples / nearest
+        scaled = self._seconds[nearest, task.name] * growth
         # What ran first in a process took longer for reasons of its own.
         return max(by_products, min(scaled, _LONGER * by_products))
 
@@ -158,6 +162,20 @@ class Rounds:
                 f"calling it on the first samples fails ({type(error).__name__}: {error})",
                 "Call the model and the loss on a batch of the data first; forward= says how.",
             ) from error  # fmt: skip
+
+    def _time_product(self, look: Look, until: float) -> None:
+        """Time a product on more samples, where that is sure to leave most of the time."""
+        known = [entry for entry in self.looks if entry.product]
+        if not known:
+            return
+        taken = known[-1].product * look.samples / known[-1].samples
+        room = (until - time.monotonic()) / 2
+        if self.subject.processes.choose(2 * taken <= room):
+            try:
+                with self.notebook.clock.at_most(room):
+                    time_product(look)
+            except OutOfTimeError:
+                return
 
     def _waiting(self, look: Look) -> list[Task]:
         is_last = look.samples >= self._sizes[-1]

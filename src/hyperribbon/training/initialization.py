@@ -10,7 +10,7 @@ from torch import nn
 
 from hyperribbon.core.boundary import checked, instance
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
-from hyperribbon.core.torch_inside import Convolution, fan_in_and_fan_out
+from hyperribbon.core.torch_inside import Convolution, NormWithStatistics, fan_in_and_fan_out
 
 __all__ = ["Init", "build", "initialize"]
 
@@ -61,7 +61,7 @@ def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch
             _draw_layer(module.weight, module.bias, generator, init)
         elif isinstance(module, nn.Embedding):
             module.weight.normal_(generator=generator)
-        elif isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.modules.batchnorm._NormBase):
+        elif isinstance(module, nn.LayerNorm | nn.GroupNorm | NormWithStatistics):
             module.reset_parameters()
         elif hasattr(module, "draw"):
             module.draw(generator)  # type: ignore[operator]

@@ -64,7 +64,7 @@ class Difference:
     @property
     def agreeing(self) -> int:
         """Groups whose difference has the sign of the whole."""
-        return sum(np.sign(value) == np.sign(self.difference) for value in self.groups)
+        return sum(value * self.difference > 0 for value in self.groups)
 
 
 @dataclass(frozen=True)

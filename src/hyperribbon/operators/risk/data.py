@@ -129,7 +129,7 @@ class Source:
         position = 0
         for batch in self.batches():
             count = batch_size(batch)
-            for start in range(0, count, size):
+            for start in range(0, count, max(size, 1)):
                 some = cut(batch, start, min(start + size, count))
                 yield position + start, some if self._later is None else brought(some, self._later)
             position += count
