@@ -372,6 +372,7 @@ REDRAWN = """([handle, key, plots, patience]) => new Promise(resolve => {
 })"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", CASES)
 def test_slider_to_picture_is_measured(visit, curves, key, record_property, capsys):
     """From the key press to all pictures redrawn, in the browser's own clock; reported only."""

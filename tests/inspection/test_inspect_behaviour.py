@@ -52,10 +52,39 @@ def test_the_plan_is_shown(trained):
 def test_a_small_budget_is_kept_by_using_fewer_samples_and_saying_so(wide, quiet):
     model, loss, data = wide
     began = time.monotonic()
-    found = inspect(model, loss, data, k=20, budget=8, console=quiet)
-    assert time.monotonic() - began < 3 * 8
-    assert found["model.samples"].value < 4000
+    found = inspect(Slow(model, 0.02), loss, data, k=20, budget=4, console=quiet)
+    assert time.monotonic() - began < 3 * 4
     assert "drawn from 4,000" in found.where
+    assert found.missing
+
+
+class Slow(nn.Module):
+    """The same function, slower by a time for every sample."""
+
+    def __init__(self, model, seconds):
+        super().__init__()
+        self.model, self.seconds = model, seconds
+
+    def forward(self, x):
+        time.sleep(self.seconds * len(x) / 64)
+        return self.model(x)
+
+
+def test_no_time_at_all_still_gives_the_loss(wide, quiet):
+    found = inspect(*wide, budget=1e-300, console=quiet)
+    assert found["model.loss"].value > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"initial": {"a": 1}}, "not a state dict"),
+        ({"initial": {"a": torch.ones(2)}}, "no weight of these names"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_explained(wide, quiet, options, match):
+    with pytest.raises(ArgumentError, match=match):
+        inspect(*wide, **({"budget": 5, "console": quiet} | options))
 
 
 def _timed(subject, seconds):

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hyperribbon.core.boundary import checked, count, names
-from hyperribbon.core.checks import check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.processes import Processes, ProcessGroupError
 from hyperribbon.core.states import load_state
@@ -124,7 +124,7 @@ def inspect(
     notebook = Notebook(
         k=check_positive_int("k", k),
         seed=seed,
-        initial=_initial_state(initial),
+        initial=_initial_state(model, initial),
         trajectory=_open_trajectory(trajectory),
         rule=None if optimizer is None else update_rule(optimizer, model),
         batch_size=batch_size or _loader_batch(data),
@@ -316,13 +316,27 @@ def _show_plan(console: Console, plan: InspectionPlan, title: str) -> None:
 
 
 def _initial_state(
+    model: nn.Module,
     initial: nn.Module | Mapping[str, torch.Tensor] | str | Path | None,
 ) -> Mapping[str, torch.Tensor] | None:
-    if initial is None or isinstance(initial, Mapping):
-        return initial
+    if initial is None:
+        return None
     if isinstance(initial, nn.Module):
-        return {name: tensor.detach().clone() for name, tensor in initial.state_dict().items()}
-    return load_state(initial)
+        initial = {name: tensor.detach().clone() for name, tensor in initial.state_dict().items()}
+    if isinstance(initial, Mapping) and not all(
+        isinstance(value, torch.Tensor) for value in initial.values()
+    ):
+        raise ArgumentError(
+            "initial", sorted(map(str, initial))[:5], "it is not a state dict of named tensors",
+            "Give model.state_dict() from before the training.",
+        )  # fmt: skip
+    state = initial if isinstance(initial, Mapping) else load_state(initial)
+    if not set(state) & set(model.state_dict()):
+        raise ArgumentError(
+            "initial", sorted(state)[:5], "the model has no weight of these names",
+            "Give model.state_dict() from before the training.",
+        )  # fmt: skip
+    return state
 
 
 def _open_trajectory(trajectory: Trajectory | str | Path | None) -> Trajectory | None:
