@@ -16,6 +16,7 @@ from hyperribbon.operators import (
     Hessian,
     Jacobian,
     Projected,
+    Rescaled,
     Restricted,
 )
 
@@ -111,6 +112,17 @@ def test_algebra():
     restricted = Restricted(first, indices)
     assert torch.allclose(restricted.to_dense(), a[indices][:, indices], atol=1e-12)
     assert torch.allclose(restricted.diagonal(), a.diagonal()[indices], atol=1e-12)
+
+
+def test_rescaling_is_that_of_the_dense_matrix():
+    first = operator_of("hessian", 1)
+    a, d, w = first.to_dense(), *vectors(first, 3, 2).T
+    expected = d[:, None] * (a + torch.diag(w)) * d
+    assert torch.allclose(Rescaled(first, d, w).to_dense(), expected, atol=1e-12)
+    assert torch.allclose(Rescaled(first, 2.0, 0.5).to_dense(), 4 * a + 2 * torch.eye(len(a)),
+                          atol=1e-12)  # fmt: skip
+    single = Rescaled(first, d, w).in_precision(torch.float32)
+    assert torch.allclose(single.to_dense().double(), expected, atol=1e-4)
 
 
 def test_scipy_sees_the_same_matrix():

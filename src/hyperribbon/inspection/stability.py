@@ -16,6 +16,7 @@ from hyperribbon.inspection.quantities import Part, Quantity, exact
 from hyperribbon.inspection.sampling import standard_error
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import UpdateRule
+from hyperribbon.operators import Rescaled
 from hyperribbon.spectra import eigsh
 
 __all__ = ["stability_part"]
@@ -39,7 +40,7 @@ def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         method = "η times the largest eigenvalue of the Hessian and the weight decay"
         samples, certainty = sharpness.samples, sharpness.certainty
     else:
-        scaled = _Scaled(hessian, *_coordinates(rule, hessian.space))
+        scaled = Rescaled(hessian, *_coordinates(rule, hessian.space))
         spectrum = eigsh(scaled, 1, tol=1e-3, seed=notebook.seed, max_matvecs=200,
                          memory=notebook.solver_memory)  # fmt: skip
         value, error = float(spectrum.eigenvalues[0]), float(spectrum.residuals[0])
@@ -79,7 +80,7 @@ def _spread(subject: Subject, rule: UpdateRule, spectrum: Spectrum, seed: int) -
     v = spectrum.eigenvectors[:, 0]
 
     def along(group: Subject) -> float:
-        scaled = _Scaled(group.hessian, *_coordinates(rule, group.hessian.space))
+        scaled = Rescaled(group.hessian, *_coordinates(rule, group.hessian.space))
         return float(v @ (scaled @ v))
 
     return standard_error(subject, along, seed)
@@ -110,23 +111,3 @@ def _flat(values: Any, space: ParameterSpace) -> torch.Tensor:
     shapes = dict(zip(space.names, space.shapes, strict=True))
     given = ((name, tensor_of(values[name])) for name in space.names)
     return space.flatten({name: value.detach().expand(shapes[name]) for name, value in given})
-
-
-class _Scaled:
-    """The operator D½ (H + W) D½."""
-
-    def __init__(
-        self, operator: Any, root: torch.Tensor | float, decay: torch.Tensor | float
-    ) -> None:
-        self.operator, self.root, self.decay = operator, root, decay
-        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
-
-    def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
-        root, decay = (
-            value.to(other).reshape(-1, *[1] * (other.ndim - 1))
-            if isinstance(value, torch.Tensor)
-            else value
-            for value in (self.root, self.decay)
-        )
-        scaled = root * other
-        return root * (self.operator @ scaled + decay * scaled)

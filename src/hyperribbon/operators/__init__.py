@@ -1,6 +1,6 @@
 """Curvature matrices of a model, known by their products: Hessian, GGN, Fisher, Jacobian, NTK."""
 
-from hyperribbon.operators.algebra import Projected, Restricted
+from hyperribbon.operators.algebra import Projected, Rescaled, Restricted
 from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.fisher import Fisher
 from hyperribbon.operators.ggn import GGN
@@ -37,6 +37,7 @@ __all__ = [
     "NTK",
     "Poisson",
     "Projected",
+    "Rescaled",
     "Restricted",
     "Risk",
     "StudentT",

@@ -1,4 +1,4 @@
-"""Compressions and restrictions of operators."""
+"""Compressions, restrictions and rescalings of operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.base import LinearOperator
 
-__all__ = ["Projected", "Restricted"]
+__all__ = ["Projected", "Rescaled", "Restricted"]
 
 
 class Projected(LinearOperator):
@@ -78,6 +78,39 @@ class Restricted(LinearOperator):
     def diagonal(self) -> torch.Tensor:
         """Return the chosen entries of the operator's diagonal."""
         return self.operator.diagonal()[self.indices]
+
+
+class Rescaled(LinearOperator):
+    """The matrix D (A + W) D for diagonal D and W.
+
+    Args:
+        operator: A symmetric operator A.
+        scale: The diagonal of D: (P,), or one number for all.
+        shift: The diagonal of W: (P,), or one number for all.
+    """
+
+    def __init__(
+        self,
+        operator: LinearOperator,
+        scale: torch.Tensor | float,
+        shift: torch.Tensor | float = 0.0,
+    ) -> None:
+        _check_square(operator)
+        super().__init__(operator.shape, operator.dtype, operator.device)
+        self.operator, self.processes = operator, operator.processes
+        self.scale, self.shift = (
+            torch.as_tensor(value, dtype=operator.dtype, device=operator.device).reshape(-1, 1)
+            for value in (scale, shift)
+        )
+
+    def in_precision(self, dtype: torch.dtype) -> Rescaled | None:
+        """Return the same matrix with products in a precision."""
+        operator = self.operator.in_precision(dtype)
+        return None if operator is None else Rescaled(operator, self.scale, self.shift)
+
+    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        scaled = self.scale * block
+        return self.scale * (self.operator @ scaled + self.shift * scaled)
 
 
 def _check_square(operator: LinearOperator) -> None:

@@ -17,9 +17,9 @@ from hyperribbon.core.states import load_state
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection.loading import matching_state
 from hyperribbon.inspection.subject import Subject
-from hyperribbon.operators.base import LinearOperator
+from hyperribbon.operators import LinearOperator, Rescaled
 
-__all__ = ["Grouped", "Rescaled", "Side", "as_model"]
+__all__ = ["Grouped", "Side", "as_model"]
 
 
 class Grouped:
@@ -47,28 +47,6 @@ class Grouped:
         """Return the product with the matrix of all samples but those of a group."""
         share = float(self.shares[group])
         return ((self.whole @ block) - share * (self.groups[group] @ block)) / (1 - share)
-
-
-class Rescaled(LinearOperator):
-    """The matrix D A D for a diagonal D.
-
-    Args:
-        operator: A.
-        scale: (P,) the diagonal of D.
-    """
-
-    def __init__(self, operator: LinearOperator, scale: torch.Tensor) -> None:
-        super().__init__(operator.shape, operator.dtype, operator.device)
-        self.operator, self.processes = operator, operator.processes
-        self.scale = scale.to(operator.device, operator.dtype)
-
-    def in_precision(self, dtype: torch.dtype) -> Rescaled | None:
-        """Return the same matrix with products in a precision."""
-        operator = self.operator.in_precision(dtype)
-        return None if operator is None else Rescaled(operator, self.scale)
-
-    def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        return self.scale[:, None] * self.operator._multiply(self.scale[:, None] * block)
 
 
 class Side:
