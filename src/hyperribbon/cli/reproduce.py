@@ -45,8 +45,11 @@ def reproduce(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     seeds: Annotated[
-        int, typer.Option(help="How many seeds, from --seed on; claims are judged over all.")
-    ] = 1,
+        str,
+        typer.Option(
+            help="How many seeds, from --seed on, or auto: as many as decide in the preset's time."
+        ),
+    ] = "1",
     changes: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--set", help="A setting of yours, such as depth=3; may be repeated."),

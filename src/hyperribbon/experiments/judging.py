@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ __all__ = [
     "estimate",
     "exact",
     "over_seeds",
+    "wants_seeds",
 ]
 
 LEVEL = 0.95
@@ -91,37 +92,40 @@ class Judgement:
     note: str = ""
 
 
-def decide(measured: Measurement, band: Band, compare: Comparison = "run") -> Judgement:
+def decide(
+    measured: Measurement, band: Band, compare: Comparison = "run", level: float = LEVEL
+) -> Judgement:
     """Compare a measurement with a band.
 
     Over n seeds with mean m and standard deviation s, the interval is Student's,
 
         m ± t·s/√n,   or for a number printed from one run   m ± t·s·√(1 + 1/n),
 
-    with t the 97.5% quantile at n − 1 degrees of freedom. The statement holds when the interval
-    lies in the band (for a band around an equality this is the equivalence test), fails when it
-    lies outside, and is undecided when it straddles an edge. It is undecided as well when some
-    seeds alone lie in the band and others do not, unless the statement is about a mean. A number
-    printed from one run holds when the prediction interval reaches it, and is undecided when there
-    are fewer than five seeds or the interval is wider than the number is large.
+    with t the quantile at n − 1 degrees of freedom. The statement holds when the interval lies in
+    the band (for a band around an equality this is the equivalence test), fails when it lies
+    outside, and is undecided when it straddles an edge. It is undecided as well when some seeds
+    alone lie in the band and others do not, unless the statement is about a mean. A number printed
+    from one run holds when the prediction interval reaches it, and is undecided when there are
+    fewer than five seeds or the interval is wider than the number is large.
 
     Args:
         measured: The number or numbers.
         band: What is expected.
         compare: "run" (the sentence is about any single run), "mean" (about an average over runs)
             or "prediction" (the paper prints the number of one run).
+        level: Of the interval.
     """
     values = np.array(measured.values)
     mean, count = float(values.mean()), len(values)
     if measured.error is not None:
-        spread = stats.t.ppf((1 + LEVEL) / 2, measured.freedom) * measured.error
+        spread = stats.t.ppf((1 + level) / 2, measured.freedom) * measured.error
         interval = (mean - float(spread), mean + float(spread))
         return Judgement(band.verdict(*interval), mean, measured.error, interval)
     if count == 1 or not np.isfinite(values).all():
         note = _ONE_SEED if count == 1 else "a seed gave no number"
         return Judgement("undecided", mean, math.nan, (math.nan, math.nan), note)
     deviation = float(values.std(ddof=1))
-    error, quantile = deviation / math.sqrt(count), stats.t.ppf((1 + LEVEL) / 2, count - 1)
+    error, quantile = deviation / math.sqrt(count), stats.t.ppf((1 + level) / 2, count - 1)
     if compare == "prediction":
         spread = float(quantile) * deviation * math.sqrt(1 + 1 / count)
         return _predicted(band, mean, error, (mean - spread, mean + spread), count)
@@ -160,12 +164,27 @@ def _missing(band: Band, mean: float, deviation: float) -> str:
     return f"would need about {seeds} seeds"
 
 
-def combine(runs: Sequence[Sequence[Claim]], comparisons: dict[str, Comparison]) -> list[Claim]:
+def wants_seeds(claim: Claim, compare: Comparison = "run") -> bool:
+    """Tell whether more seeds could decide a claim: its interval straddles an edge of the band.
+
+    Seeds that disagree will not agree again, and a prediction interval does not shrink to nothing.
+    """
+    if claim.verdict != "undecided" or claim.exact or not np.isfinite(claim.seeds).all():
+        return False
+    return compare == "mean" or (compare == "run" and len(set(claim.by_seed)) == 1)
+
+
+def combine(
+    runs: Sequence[Sequence[Claim]],
+    comparisons: Mapping[str, Comparison],
+    level: float = LEVEL,
+) -> list[Claim]:
     """Judge each claim anew over several runs of an experiment, one value a run.
 
     Args:
         runs: The claims of each run.
         comparisons: How a claim is compared, by id; "run" where it is not named.
+        level: Of the intervals.
     """
     if len(runs) == 1:
         return list(runs[0])
@@ -176,7 +195,7 @@ def combine(runs: Sequence[Sequence[Claim]], comparisons: dict[str, Comparison])
         if all(claim.exact for claim in same) and np.ptp(values) == 0:
             found.append(first)
             continue
-        judged = decide(over_seeds(values), first.expected, comparisons.get(id, "run"))
+        judged = decide(over_seeds(values), first.expected, comparisons.get(id, "run"), level)
         why = first.why.removesuffix(_ONE_SEED).removesuffix("; ")
         incomparable = any(claim.verdict == "not comparable" for claim in same)
         found.append(

@@ -10,13 +10,14 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from hyperribbon.core.checks import check_positive_int
+from hyperribbon.core.claims import Claim
 from hyperribbon.core.store import RunFolder, Store, write_json, writing
 from hyperribbon.core.store.atomic import write_text
 from hyperribbon.experiments.context import Context, Progress
 from hyperribbon.experiments.costs import peak_megabytes
-from hyperribbon.experiments.judging import at_smoke, combine
+from hyperribbon.experiments.judging import LEVEL, at_smoke, combine
 from hyperribbon.experiments.registry import Experiment, find_experiment
+from hyperribbon.experiments.seeds import AUTO, SECONDS, check_seeds, run_seeds
 from hyperribbon.experiments.settings import change_config, changed_settings
 from hyperribbon.experiments.statements import with_settings
 from hyperribbon.experiments.workers import Workers
@@ -30,7 +31,7 @@ def run(
     config: Mapping[str, Any] | Any = None,
     *,
     preset: str = "smoke",
-    seeds: int = 1,
+    seeds: int | str = 1,
     seed: int = 0,
     out: str | Path = "runs",
     with_data: bool = False,
@@ -45,7 +46,8 @@ def run(
         config: Settings that differ from the preset's, by name, or a whole configuration.
         preset: "smoke" (seconds), "laptop" (minutes) or "paper" (as printed).
         seeds: How many seeds, from `seed` on; claims are judged over all of them, and the figure
-            shows the first.
+            shows the first. "auto" takes as many as decide the claims within the preset's time
+            (`experiments.seeds.SECONDS`), by a rule that is fixed beforehand: see `run_seeds`.
         seed: Seed of everything random in it.
         out: The store's folder.
         with_data: Use the presets for full data sets.
@@ -61,53 +63,72 @@ def run(
     printed = experiment.config(preset, with_data=with_data)
     chosen = printed if config is None else change_config(printed, config)
     changed = changed_settings(printed, chosen)
-    all_seeds = list(range(seed, seed + check_positive_int("seeds", seeds)))
+    asked = check_seeds(seeds)
     store = Store(out)
     info: dict[str, Any] = {"title": experiment.title, "preset": preset, "code": experiment.code}
-    if seeds > 1:
-        info["seeds"] = all_seeds
+    if asked == AUTO:
+        info["sequential"] = True
+    elif asked > 1:
+        info["seeds"] = list(range(seed, seed + asked))
     if changed:
         info["changed"] = changed
     folder = store.run(id, chosen, seed, **info)
+
+    def context(one: int) -> Context:
+        return Context(one, folder.parts, store.shared, progress, workers)
+
+    def judge(trees: list[Any], level: float) -> list[Claim]:
+        claims = [experiment.claims(experiment.result(tree)) for tree in trees]
+        return combine(claims, experiment.comparisons, level)
+
     with folder.locked():
-        contexts = [Context(s, folder.parts, store.shared, progress, workers) for s in all_seeds]
         if fresh:
-            contexts[0].forget()
+            context(seed).forget()
             for name in ("claims.json", "result.safetensors"):
                 (folder.path / name).unlink(missing_ok=True)
         if folder.is_complete:
             return folder
         if not folder.has_result:
             started, cpu = time.monotonic(), time.process_time()
-            trees = [experiment.compute(chosen, context) for context in contexts]
-            folder.save_result(trees[0] if seeds == 1 else {"seeds": trees})
-            contexts[0].forget()
+            trees, level = run_seeds(
+                lambda one: experiment.compute(chosen, context(one)),
+                judge,
+                asked,
+                seed,
+                folder.parts,
+                SECONDS[preset],
+                experiment.comparisons,
+            )
+            folder.save_result(trees[0] if asked == 1 else {"seeds": trees, "level": level})
+            context(seed).forget()
             write_json(
                 folder.path / "run.json",
                 {
                     **folder.info,
+                    **({"seeds": list(range(seed, seed + len(trees)))} if asked == AUTO else {}),
                     "seconds": round(time.monotonic() - started, 2),
                     "cpu_seconds": round(time.process_time() - cpu, 2),
                     "peak_megabytes": round(peak_megabytes()),
                 },
             )
-        tree = folder.load_result()
-        results = [experiment.result(one) for one in (tree["seeds"] if seeds > 1 else [tree])]
-        _draw(experiment, results[0], folder, _caption(changed, all_seeds))
-        claims = combine([experiment.claims(result) for result in results], experiment.comparisons)
+        found = folder.load_result()
+        trees, level = ([found], LEVEL) if asked == 1 else (found["seeds"], found["level"])
+        _draw(experiment, trees[0], folder, _caption(changed, seed, len(trees)))
+        claims = judge(trees, level)
         claims = with_settings(at_smoke(claims) if preset == "smoke" else claims, changed)
         folder.save_claims(claims)
     return folder
 
 
-def _caption(changed: Mapping[str, Any], seeds: list[int]) -> str:
+def _caption(changed: Mapping[str, Any], seed: int, count: int) -> str:
     parts = [f"{name} = {value}" for name, value in changed.items()]
     text = f"changed: {', '.join(parts)}" if parts else ""
-    of_seeds = f"seed {seeds[0]} of {len(seeds)}" if len(seeds) > 1 else ""
+    of_seeds = f"seed {seed} of {count}" if count > 1 else ""
     return " · ".join(filter(None, (text, of_seeds)))
 
 
-def _draw(experiment: Experiment, result: Any, run: RunFolder, caption: str) -> None:
+def _draw(experiment: Experiment, tree: Any, run: RunFolder, caption: str) -> None:
+    result = experiment.result(tree)
     with mpl.rc_context(STYLE):
         for name, figure in _named(experiment.plot(result)).items():
             label_logs(figure)

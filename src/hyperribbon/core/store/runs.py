@@ -148,10 +148,10 @@ class Store:
             id: What is run, such as "ribbons/fig4".
             config: Its configuration, a dataclass or a dict of plain values.
             seed: Its seed.
-            **info: Further plain values to record (title, preset, …); of these only `code` and
-                `seeds` are part of the hash.
+            **info: Further plain values to record (title, preset, …); of these only `code`,
+                `seeds` and `sequential` are part of the hash.
         """
-        several = [info["seeds"]] if "seeds" in info else []
+        several = [info[name] for name in ("seeds", "sequential") if name in info]
         digest = config_hash(id, config, seed, info.get("code", ""), *several)
         run = RunFolder(self.folder / f"{id.replace('/', '_')}-{digest}")
         if not (run.path / "run.json").is_file():
