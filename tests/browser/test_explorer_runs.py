@@ -9,7 +9,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.experiments import run
-from hyperribbon.inspection.path import as_probabilities
+from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.training import Measurement, mlp
 
 pytestmark = pytest.mark.browser

@@ -22,12 +22,12 @@ from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.evaluating import loss_at
 from hyperribbon.inspection.looks import Look
 from hyperribbon.inspection.notebook import Notebook
-from hyperribbon.inspection.path import as_probabilities
 from hyperribbon.inspection.planning import make_plan
 from hyperribbon.inspection.samples import count_samples, few_samples, groups_of_samples
 from hyperribbon.inspection.steps import STEPS
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
+from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.training import Recorder, mlp, train
 
 

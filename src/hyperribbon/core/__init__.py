@@ -5,8 +5,9 @@ Names load on first use, so that the command line answers without torch where it
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hyperribbon.core.first_use import on_first_use
 
 if TYPE_CHECKING:
     from hyperribbon.core.checks import ArgumentError, MissingExtraError
@@ -32,24 +33,14 @@ __all__ = [
     "torch_generator",
 ]
 
-_NAMES_BY_MODULE = {
-    "checks": ("ArgumentError", "MissingExtraError"),
-    "claims": ("Band", "Claim"),
-    "generators": ("derive_seed", "numpy_generator", "torch_generator"),
-    "mask": ("Mask",),
-    "parameters": ("ParameterFilter", "ParameterSpace"),
-    "results": ("Density", "Estimate", "Spectrum"),
-}
-_HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "checks": ("ArgumentError", "MissingExtraError"),
+        "claims": ("Band", "Claim"),
+        "generators": ("derive_seed", "numpy_generator", "torch_generator"),
+        "mask": ("Mask",),
+        "parameters": ("ParameterFilter", "ParameterSpace"),
+        "results": ("Density", "Estimate", "Spectrum"),
+    },
+)

@@ -23,6 +23,7 @@ __all__ = [
     "check_positive",
     "check_positive_int",
     "check_real",
+    "is_tensor",
 ]
 
 Array = TypeVar("Array", np.ndarray, "torch.Tensor")
@@ -79,7 +80,7 @@ class MissingExtraError(ImportError):
 
 
 def _short(value: Any, limit: int = 80) -> str:
-    if _is_tensor(value):
+    if is_tensor(value):
         return f"tensor of shape {tuple(value.shape)}, {value.dtype}, {value.device}"
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}, {value.dtype}"
@@ -143,7 +144,7 @@ def check_fraction(argument: str, value: float) -> float:
 def check_finite(argument: str, value: Array) -> Array:
     """Return `value` if it holds no NaN and no infinity."""
     given: Any = value
-    finite = given.isfinite() if _is_tensor(given) else np.isfinite(given)
+    finite = given.isfinite() if is_tensor(given) else np.isfinite(given)
     if not bool(finite.all()):
         raise ArgumentError(
             argument,
@@ -176,7 +177,7 @@ def check_array(
     wanted = " or ".join(kinds.get(n, f"an array of {n} axes") for n in axes or ())
     wanted = wanted or "an array of numbers"
     remedy = way_out or f"Give {wanted}."
-    if _is_tensor(value):
+    if is_tensor(value):
         from hyperribbon.core.tensors import host_array
 
         value = host_array(value)
@@ -203,7 +204,7 @@ def _as_number(argument: str, value: Any) -> float:
         raise ArgumentError(argument, value, "it is not a number", "Give a number.") from None
 
 
-def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
     """Whether something is a tensor, without importing torch: who has one has imported it."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from hyperribbon.core.boundary import checked, seed_number
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["derive_seed", "numpy_generator", "torch_generator"]
 
@@ -34,6 +37,8 @@ def torch_generator(
     seed: int, *keys: str | int | float, device: torch.device | str = "cpu"
 ) -> torch.Generator:
     """Return a torch generator for the stream named by (seed, keys)."""
+    import torch
+
     return torch.Generator(device).manual_seed(derive_seed(seed, *keys))
 
 

@@ -13,11 +13,9 @@ from safetensors.torch import save_file
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import writing
+from hyperribbon.core.store.checkpoints import INDEX_SUFFIX
 
-__all__ = ["INDEX_SUFFIX", "load_state", "refusal", "save_state"]
-
-INDEX_SUFFIX = ".index.json"
-"""End of the name of a file that lists the shards of a model."""
+__all__ = ["load_state", "refusal", "save_state"]
 
 
 def load_state(path: str | Path) -> dict[str, torch.Tensor]:

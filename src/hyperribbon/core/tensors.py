@@ -1,11 +1,18 @@
-"""Values of any kind as tensors, whatever `torch.set_default_device` says."""
+"""Values of any kind as tensors or arrays, whatever `torch.set_default_device` says.
+
+Who has a tensor has imported torch; who has none need not wait for it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+
+from hyperribbon.core.checks import is_tensor
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["host_array", "tensor_of"]
 
@@ -15,20 +22,32 @@ def tensor_of(values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
     `torch.as_tensor` without a device would move both to the default device.
 
+    >>> import torch
     >>> with torch.device("meta"):
     ...     tensor_of([1.0, 2.0]).tolist()
     [1.0, 2.0]
     """
+    import torch
+
     if isinstance(values, torch.Tensor):
         return values if dtype is None else values.to(dtype)
     return torch.as_tensor(values, dtype=dtype, device="cpu")
 
 
-def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor of any device as an array; bfloat16, which numpy lacks, as float32.
+def host_array(values: Any) -> np.ndarray:
+    """Return a tensor of any device, or anything else, as an array on the host.
 
+    bfloat16, which numpy lacks, becomes float32.
+
+    >>> import torch
     >>> host_array(torch.ones(2, dtype=torch.bfloat16)).dtype
     dtype('float32')
+    >>> host_array([1, 2])
+    array([1, 2])
     """
-    values = tensor.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if not is_tensor(values):
+        return np.asarray(values)
+    import torch
+
+    host = values.detach().cpu()
+    return (host.float() if host.dtype == torch.bfloat16 else host).numpy()

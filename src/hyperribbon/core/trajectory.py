@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from hyperribbon.core.boundary import (
     flag,
@@ -21,7 +20,6 @@ from hyperribbon.core.boundary import (
     zero_or_more,
 )
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.states import load_state, save_state
 from hyperribbon.core.store.atomic import ensure_folder, file_digest, make_folder, stored_path
 from hyperribbon.core.store.blocks import BlockLog
 from hyperribbon.core.store.checkpoints import find_checkpoints
@@ -40,6 +38,7 @@ from hyperribbon.core.tensors import host_array
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
 __all__ = ["Record", "Trajectory"]
 
@@ -210,6 +209,8 @@ class Trajectory:
                 file = f"weights/{int(step):09d}.safetensors"
                 path = stored_path(self.folder, file)
                 make_folder(path.parent)
+                from hyperribbon.core.states import save_state
+
                 save_state(path, weights)
                 digest = file_digest(path)
             is_array = {name: name == "predictions" or row.ndim > 0 for name, row in rows.items()}
@@ -247,6 +248,8 @@ class Trajectory:
     @translated()
     def weights(self, index: int) -> dict[str, torch.Tensor]:
         """Return the stored weights of a record."""
+        from hyperribbon.core.states import load_state
+
         path = self._records[index].weights
         if path is None:
             raise ArgumentError(
@@ -259,6 +262,8 @@ class Trajectory:
 
     def weight_vector(self, index: int) -> torch.Tensor:
         """Return the floating-point weights of a record as one vector."""
+        import torch
+
         state = self.weights(index)
         return torch.cat([t.reshape(-1) for t in state.values() if t.is_floating_point()])
 
@@ -347,9 +352,7 @@ class Trajectory:
 
 
 def _as_row(value: Any, dtype: type | None = None) -> np.ndarray:
-    if isinstance(value, torch.Tensor):
-        value = host_array(value)
-    return np.asarray(value, dtype=dtype)
+    return np.asarray(host_array(value), dtype=dtype)
 
 
 def _as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:

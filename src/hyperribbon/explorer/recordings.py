@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.explorer.pages import axes_layout
-from hyperribbon.inspection.path import as_probabilities
 from hyperribbon.manifold import InPCA
+from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.plots.style import COLORS
 
 __all__ = ["draw_embedding", "draw_metrics", "draw_spectra", "point_colors"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.inspection.path import as_probabilities
 from hyperribbon.manifold import InPCA
+from hyperribbon.manifold.predictions import as_probabilities
 
 __all__ = ["JointEmbedding", "embed_runs"]
 

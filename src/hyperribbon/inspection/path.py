@@ -11,9 +11,10 @@ from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, exact
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.manifold import PCA, InPCA
+from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.plots import Chart, Curve, Path
 
-__all__ = ["as_probabilities", "path_part"]
+__all__ = ["path_part"]
 
 _FEWEST = 4
 _PART = 32
@@ -77,19 +78,6 @@ def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         "path", "Path of the training", "Trajectory", tuple(quantities), tuple(readings),
         tuple(charts), arrays=arrays,
     )  # fmt: skip
-
-
-def as_probabilities(predictions: np.ndarray) -> np.ndarray:
-    """Return predictions (…, classes) as probabilities: they may be logarithms or scores.
-
-    >>> as_probabilities(np.log([[0.25, 0.75]]))
-    array([[0.25, 0.75]])
-    """
-    predictions = np.asarray(predictions, dtype=np.float64)
-    if (predictions >= 0).all() and np.allclose(predictions.sum(-1), 1, atol=1e-3):
-        return predictions / predictions.sum(-1, keepdims=True)
-    shifted = np.exp(predictions - predictions.max(-1, keepdims=True))
-    return shifted / shifted.sum(-1, keepdims=True)
 
 
 def _times(trajectory: Trajectory) -> tuple[np.ndarray, str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -15,10 +14,11 @@ from hyperribbon.core.checks import (
     check_choice,
     check_positive,
     check_positive_int,
+    is_tensor,
 )
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.core.tensors import host_array
-from hyperribbon.manifold.tiles import PRECISIONS, sum_logs
+from hyperribbon.manifold.tiles import PRECISIONS, sum_logs, usual_workers
 
 __all__ = ["DistanceReport", "bhattacharyya"]
 
@@ -79,7 +79,7 @@ def bhattacharyya(
         subset: Use this many samples, drawn without replacement; None for all.
         seed: For the draw of the subset.
         precision: "single" (error about 1e-7) or "double".
-        threads: Tiles computed at once; None for torch's number of threads.
+        threads: Tiles computed at once; None for as many as torch, or numpy without it, uses.
         report: Whether to return a `DistanceReport` too.
 
     Returns:
@@ -107,7 +107,7 @@ def bhattacharyya(
         check_positive_int("subset", subset, maximum=total)
         chosen = numpy_generator(seed, "subset").permutation(total)[:subset]
         parts = np.array_split(chosen, min(_PARTS, subset))
-    workers = torch.get_num_threads() if threads is None else check_positive_int("threads", threads)
+    workers = usual_workers() if threads is None else check_positive_int("threads", threads)
     sums, sizes = [], []
     zeros = floored = underflows = 0
     for part in parts:
@@ -142,7 +142,7 @@ def bhattacharyya(
 
 
 def _models(name: str, given: Any) -> np.ndarray:
-    if isinstance(given, torch.Tensor):
+    if is_tensor(given):
         given = host_array(given)
     array = given if isinstance(given, np.ndarray) else check_array(name, given, empty=True)
     if array.dtype.kind not in "biuf":

@@ -8,13 +8,25 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import torch
 
-from hyperribbon.core.checks import ArgumentError, check_array
+from hyperribbon.core.checks import ArgumentError, check_array, is_tensor
 from hyperribbon.core.tensors import host_array
 from hyperribbon.core.trajectory import Trajectory
 
-__all__ = ["Predictions", "open_models"]
+__all__ = ["Predictions", "as_probabilities", "open_models"]
+
+
+def as_probabilities(predictions: np.ndarray) -> np.ndarray:
+    """Return predictions (…, classes) as probabilities: they may be logarithms or scores.
+
+    >>> as_probabilities(np.log([[0.25, 0.75]]))
+    array([[0.25, 0.75]])
+    """
+    predictions = np.asarray(predictions, dtype=np.float64)
+    if (predictions >= 0).all() and np.allclose(predictions.sum(-1), 1, atol=1e-3):
+        return predictions / predictions.sum(-1, keepdims=True)
+    shifted = np.exp(predictions - predictions.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
 
 
 def open_models(X: Any) -> Any:
@@ -24,7 +36,7 @@ def open_models(X: Any) -> Any:
         X: An array, a tensor, a zarr array (or anything else with `.shape` that is sliced into
             arrays), the path of a zarr array, or a `Trajectory` with predictions.
     """
-    if isinstance(X, torch.Tensor):
+    if is_tensor(X):
         return host_array(X)
     if isinstance(X, Trajectory):
         return _Recorded(X)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from hyperribbon.core.boundary import array, checked, count, row
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
@@ -19,7 +18,7 @@ __all__ = ["geodesic", "ignorance", "progress", "resample", "trajectory_distance
 @checked(classes=count)
 def truth(targets: Any, classes: int) -> np.ndarray:
     """Return the model that knows every label: (samples, classes), one-hot."""
-    labels = host_array(targets) if isinstance(targets, torch.Tensor) else np.asarray(targets)
+    labels = host_array(targets)
     return np.eye(check_positive_int("classes", classes))[labels]
 
 
@@ -72,7 +71,7 @@ def progress(
         distance: "angle" or "bhattacharyya".
     """
     check_choice("distance", distance, ("angle", "bhattacharyya"))
-    roots = np.sqrt(host_array(P) if isinstance(P, torch.Tensor) else np.asarray(P))
+    roots = np.sqrt(host_array(P))
     start = ignorance(*end.shape) if start is None else start
     to_start = np.einsum("msc,sc->ms", roots, np.sqrt(start))
     to_end = np.einsum("msc,sc->ms", roots, np.sqrt(end))

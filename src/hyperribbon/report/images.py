@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from io import BytesIO
 from pathlib import Path
 
-import matplotlib as mpl
-
-from hyperribbon.plots import STYLE, Chart, draw, draw_interactive
 from hyperribbon.report.parts import Picture
 
-__all__ = ["data_uri", "drawn_picture", "stored_pictures"]
+__all__ = ["data_uri", "stored_pictures"]
 
 _LARGE_SVG = 400_000
 """Above this many bytes a PNG of the same figure is preferred, if it is smaller."""
@@ -48,16 +44,6 @@ def stored_pictures(folder: Path) -> list[Picture]:
         title = "" if name == "figure" else name.replace("_", " ").replace("-", " ")
         pictures.append(Picture(name, title, _static(files), _chart(chart)))
     return pictures
-
-
-def drawn_picture(chart: Chart) -> Picture:
-    """Return a chart as a picture, static and interactive."""
-    buffer = BytesIO()
-    with mpl.rc_context(STYLE):
-        draw(chart).savefig(buffer, format="svg", metadata={"Date": None})
-    interactive = str(draw_interactive(chart).to_json())
-    image = data_uri("svg", buffer.getvalue())
-    return Picture(chart.name, chart.title, image, interactive, chart.caption, chart.toggles)
 
 
 def _chart(path: Path | None) -> str | None:

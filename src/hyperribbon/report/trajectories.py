@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path as FolderPath
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection.comparing import JointEmbedding, embed_runs
-from hyperribbon.plots import Chart, Curve, Path
-from hyperribbon.report.images import drawn_picture
-from hyperribbon.report.parts import Section, Tab, Table, distinct_labels, format_number
+from hyperribbon.plots import STYLE, Chart, Curve, Path, draw, draw_interactive
+from hyperribbon.report.images import data_uri
+from hyperribbon.report.parts import Picture, Section, Tab, Table, distinct_labels, format_number
 
 __all__ = ["trajectory_tabs"]
 
@@ -43,7 +45,7 @@ def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
     joint = embed_runs(trajectories)
     if joint is not None:
         charts.insert(0, _embedding_chart(joint, labels))
-    pictures = [drawn_picture(chart) for chart in charts]
+    pictures = [_drawn(chart) for chart in charts]
     rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
     summary = Table("runs", "Runs", ("run", "records", "last step", *metrics), rows,
                     caption="Values at the last record that has them.")  # fmt: skip
@@ -96,3 +98,13 @@ def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
 
 def _file_name(metric: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in metric)
+
+
+def _drawn(chart: Chart) -> Picture:
+    """Return a chart as a picture, static and interactive."""
+    buffer = BytesIO()
+    with mpl.rc_context(STYLE):
+        draw(chart).savefig(buffer, format="svg", metadata={"Date": None})
+    interactive = str(draw_interactive(chart).to_json())
+    image = data_uri("svg", buffer.getvalue())
+    return Picture(chart.name, chart.title, image, interactive, chart.caption, chart.toggles)

@@ -16,8 +16,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import RunFolder, ensure_folder, write_text
 from hyperribbon.report.experiments import experiment_tabs
 from hyperribbon.report.inspections import INSPECTION_FILE, inspection_tabs
-from hyperribbon.report.parts import Page
-from hyperribbon.report.trajectories import trajectory_tabs
+from hyperribbon.report.parts import Page, Tab
 
 __all__ = ["render", "write_report"]
 
@@ -52,7 +51,7 @@ def write_report(
     runs = [folder for folder in found if folder not in (*inspections, *trajectories)]
     tabs = [
         *inspection_tabs(inspections),
-        *trajectory_tabs(trajectories),
+        *(_training_tabs(trajectories) if trajectories else []),
         *experiment_tabs([RunFolder(folder) for folder in runs]),
     ]
     subtitle = ", ".join(
@@ -91,6 +90,12 @@ def render(page: Page) -> str:
         plotly=plotly,
         scripts=Markup(" ".join(_hash(script) for script in (js, plotly) if script)),
     )
+
+
+def _training_tabs(folders: list[Path]) -> list[Tab]:
+    from hyperribbon.report.trajectories import trajectory_tabs  # draws: takes a second to load
+
+    return trajectory_tabs(folders)
 
 
 def _folders(path: Path) -> list[Path]:

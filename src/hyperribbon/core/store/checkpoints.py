@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.states import INDEX_SUFFIX
 
-__all__ = ["find_checkpoints"]
+__all__ = ["INDEX_SUFFIX", "find_checkpoints"]
+
+INDEX_SUFFIX = ".index.json"
+"""End of the name of a file that lists the shards of a model."""
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MODEL_FILES = ("model.safetensors", f"model.safetensors{INDEX_SUFFIX}", "pytorch_model.bin")

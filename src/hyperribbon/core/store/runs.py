@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
 from hyperribbon.core.checks import ArgumentError
@@ -45,6 +44,8 @@ def config_hash(*parts: Any) -> str:
 
 def describe_environment(seed: int) -> dict[str, Any]:
     """Return versions, cores and seed: what a reader needs to repeat a run."""
+    import torch
+
     packages = {}
     for name in ("hyperribbon", "torch", "numpy", "scipy", "scikit-learn"):
         try:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as save_tensors
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_tensor
 from hyperribbon.core.store.atomic import write_bytes
 from hyperribbon.core.tensors import host_array
 
@@ -65,7 +64,7 @@ def load_tree(path: Path) -> Any:
 def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         node = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-    if isinstance(node, torch.Tensor):
+    if is_tensor(node):
         node = host_array(node)
     if isinstance(node, np.generic):
         node = node.item()
