@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.operators.risk.memory import Footprint, Layout, Meter, measured
+from hyperribbon.operators.risk.memory import Count, Footprint, Layout, Meter, measured
 
 
 def convolutional():
@@ -33,7 +33,13 @@ def test_views_of_what_is_there_are_not_counted():
     with Meter([present]) as meter:
         present.view(10, 10).t()
         made = torch.ones(50)
-    assert meter.peak == meter.made == made.nbytes
+    assert meter.peak == made.nbytes
+    with Count() as count:
+        present.view(10, 10).t()
+        made = torch.ones(50)
+        made.add_(1.0)
+        torch.split(made * 2, 10)
+    assert count.made == 2 * made.nbytes
 
 
 @pytest.mark.parametrize("samples", [4, 400])

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from hyperribbon.core.torch_inside import without_onednn
 from hyperribbon.operators.derivatives.recurrent import _CELLS
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 
@@ -77,3 +78,43 @@ def test_packed_sequences_dropout_and_projections_are_left_to_torch(kind):
         else:
             results.append(layer(x)[0])
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"batch_first": True}], ids=str)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_second_derivatives_from_all_steps_at_once(bidirectional, layers, options):
+    """Against torch's own kernels, of outputs and both states, singly and in blocks."""
+    layer = layer_of("lstm", num_layers=layers, bidirectional=bidirectional, **options)
+    x = torch.randn(5, 6, 3, dtype=torch.float64, requires_grad=True)
+    rows = 5 if options.get("batch_first") else 6
+    h = torch.randn(layers * (1 + bidirectional), rows, 4, dtype=torch.float64, requires_grad=True)
+    c = torch.randn_like(h, requires_grad=True)
+    leaves = [x, h, c, *layer.parameters()]
+    along = [torch.randn(3, *leaf.shape, dtype=torch.float64) for leaf in leaves]
+    results = []
+    for written_out in (False, True):
+        with twice_differentiable() if written_out else without_onednn():
+            found = all_of(layer(x, (h, c)))
+            total = sum((tensor**3 * (1 + tensor)).sum() for tensor in found)
+            slopes = torch.autograd.grad(total, leaves, create_graph=True)
+            first = [block[0] for block in along]
+            curved = torch.autograd.grad(slopes, leaves, first, retain_graph=True)
+            blocks = torch.autograd.grad(slopes, leaves, along, is_grads_batched=True)
+        results.append([*slopes, *curved, *blocks])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
+def test_outputs_may_be_written_into():
+    layer = layer_of("lstm")
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    with twice_differentiable():
+        outputs = layer(x)[0]
+        total = outputs.mul_(2.0).sum()
+    for ours, theirs in zip(
+        torch.autograd.grad(total, list(layer.parameters())),
+        torch.autograd.grad(2 * layer(x)[0].sum(), list(layer.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)

@@ -22,7 +22,7 @@ import torch
 
 from hyperribbon.core.torch_inside import is_differentiated, is_transformed
 
-__all__ = ["asked_for", "rewritten_convolution"]
+__all__ = ["asked_for", "needed_by", "rewritten_convolution"]
 
 _ASKED = threading.local()
 
@@ -93,7 +93,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        needed = _needed(ctx)
+        needed = needed_by(ctx)
         if torch.is_grad_enabled():
             slopes = _Pulled.apply(g, x, weight, ctx.settings, needed)
         else:
@@ -119,7 +119,7 @@ class _Pulled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: torch.Tensor | None, kernel: torch.Tensor | None) -> Any:
         g, x, weight = ctx.saved_tensors
-        of_g, of_x, of_weight = _needed(ctx)
+        of_g, of_x, of_weight = needed_by(ctx)
         along = in_x = in_weight = None
         if of_g and v is not None:
             along = torch.convolution(v, weight, None, *ctx.settings)
@@ -143,7 +143,7 @@ def _pulled(
     return found[0], found[1]
 
 
-def _needed(ctx: Any) -> list[bool]:
+def needed_by(ctx: Any) -> list[bool]:
     """Return by which inputs of a function the present backward pass differentiates."""
     leaves = getattr(_ASKED, "leaves", None)
     needed = []

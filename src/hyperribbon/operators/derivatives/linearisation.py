@@ -81,20 +81,24 @@ class AutogradLinearisation:
     Args:
         batch: The samples.
         choices: Which ways have been found fastest, for all batches of a model.
+
+    Attributes:
+        graph: The outputs with their graph.
+        outputs: The outputs without.
     """
 
     def __init__(self, batch: Evaluation, choices: Choices) -> None:
         self._batch, self._choices, self._leaves = batch, choices, batch.leaves
         recorder = Recorder(self._leaves)
-        self._graph = batch.outputs(slice(0, batch.count), recorder)
-        self.outputs = self._graph.detach()
+        self.graph = batch.outputs(slice(0, batch.count), recorder)
+        self.outputs = self.graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
         self._transposed: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
         self._slopes: dict[str, torch.Tensor] | None = None
 
     def push(self, block: Block) -> torch.Tensor:
         """Return J v, shape (k, n, …)."""
-        if not self._graph.requires_grad:
+        if not self.graph.requires_grad:
             return self.outputs.new_zeros(_rows(block), *self.outputs.shape)
         if self._choices.chosen("push") == "forward":
             return self._push_forward(block)
@@ -111,11 +115,11 @@ class AutogradLinearisation:
 
     def pull(self, cotangents: torch.Tensor, sums: GradientSums, names: Sequence[str]) -> None:
         """Add Jᵀ u for u (k, n, …)."""
-        if not self._graph.requires_grad:
+        if not self.graph.requires_grad:
             sums.add(self._zeros(names, len(cotangents)))
             return
         leaves = [self._leaves[name] for name in names]
-        pulled = pull_back([self._graph], leaves, [cotangents], self._choices)
+        pulled = pull_back([self.graph], leaves, [cotangents], self._choices)
         sums.add(dict(zip(names, pulled, strict=True)))
 
     def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
@@ -137,7 +141,7 @@ class AutogradLinearisation:
     def structured(self) -> set[str]:
         """Return the names whose every use was understood and keeps samples apart."""
         names = {use.name for use in self._uses} - self._others
-        if not names or not self._graph.requires_grad:
+        if not names or not self.graph.requires_grad:
             return set(self._leaves) - self._others
         count = len(self.outputs)
         half = (count + 1) // 2
@@ -198,24 +202,24 @@ class AutogradLinearisation:
     def _flow_back(self, rows: torch.Tensor) -> dict[GradientEdge, torch.Tensor]:
         """Return what flows back into every layer's output, (m, *shape)."""
         shapes = {use.edge: use.shape for use in self._uses}
-        if not shapes or not self._graph.requires_grad:
+        if not shapes or not self.graph.requires_grad:
             return {}
         edges = list(shapes)
-        flowed = pull_back([self._graph], edges, [rows], self._choices, list(shapes.values()))
+        flowed = pull_back([self.graph], edges, [rows], self._choices, list(shapes.values()))
         return dict(zip(shapes, flowed, strict=True))
 
     def _build_transposed(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         if self._transposed is None:
-            probe = torch.zeros_like(self._graph).requires_grad_()
-            pulled = _differentiated(self._graph, self._leaves, probe)
+            probe = torch.zeros_like(self.graph).requires_grad_()
+            pulled = _differentiated(self.graph, self._leaves, probe)
             self._transposed = probe, pulled
         return self._transposed
 
     def _build_slopes(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
-        if not self._graph.requires_grad:
+        if not self.graph.requires_grad:
             return {}
         with torch.enable_grad():
-            total = loss.total(self._graph, targets)
+            total = loss.total(self.graph, targets)
         return _differentiated(total, self._leaves)
 
     def _zeros(self, names: Sequence[str], rows: int) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
 """Recurrent layers from matrix products and elementwise functions, step by step.
 
 oneDNN's kernels have no second derivative, and those of torch multiply the inputs step by step.
-Here all inputs of a layer are multiplied at once:
+Here all inputs of a layer are multiplied at once, and an LSTM has its own derivatives:
 
     LSTM:  c_t = σ(f)∘c_{t−1} + σ(i)∘tanh(g),  h_t = σ(o)∘tanh(c_t)
     GRU:   h_t = n + σ(z)∘(h_{t−1} − n),        n = tanh(x_n + σ(r)∘h_n)
@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hyperribbon.core.torch_inside import without_onednn
+from hyperribbon.core.torch_inside import is_transformed, without_onednn
+from hyperribbon.operators.derivatives.lstm import lstm_layer
 
 __all__ = ["rewritten_recurrence"]
 
@@ -57,6 +58,7 @@ def rewritten_recurrence(func: Callable, args: tuple, kwargs: dict[str, Any]) ->
             ways.append(outputs)
             ends.append(end)
         hidden = ways[0] if len(ways) == 1 else torch.cat(ways, dim=-1)
+    hidden = hidden.clone()  # the model may write into it
     hidden = hidden.transpose(0, 1) if batch_first else hidden
     return hidden, *(torch.stack(column) for column in zip(*ends, strict=True))
 
@@ -78,7 +80,11 @@ def _run(
         b, d = b + d, None
     cell, constants = _CELLS[kind], (u.t(), d)
     outputs = []
-    steps = F.linear(inputs, w, b).unbind(0)
+    products = F.linear(inputs, w, b)
+    if kind == "lstm" and _is_plain(products, *state, u):
+        found, state = lstm_layer(products.flip(0) if is_back else products, state, u)
+        return found.flip(0) if is_back else found, state
+    steps = products.unbind(0)
     for step in reversed(steps) if is_back else steps:
         state = cell(step, state, constants)
         outputs.append(state[0])
@@ -86,18 +92,28 @@ def _run(
 
 
 def _gates_first(rows: torch.Tensor | None, size: int) -> Any:
-    """Return rows in the order i, f, o, g: those that pass through σ together."""
+    """Return rows in the order o, i, f, g: those that pass through σ together."""
     if rows is None:
         return None
     i_and_f, g, o = rows.split([2 * size, size, size])
-    return torch.cat([i_and_f, o, g])
+    return torch.cat([o, i_and_f, g])
+
+
+def _is_plain(*tensors: torch.Tensor) -> bool:
+    """Whether derivatives are those of a backward pass, in one precision."""
+    return (
+        torch.is_grad_enabled()
+        and not is_transformed()
+        and not torch.is_autocast_enabled(tensors[0].device.type)
+        and len({tensor.dtype for tensor in tensors}) == 1
+    )
 
 
 def _lstm(step: torch.Tensor, state: State, constants: Any) -> State:
     h, c = state
     gates = torch.addmm(step, h, constants[0])
     opened, new = gates.split([3 * h.shape[1], h.shape[1]], dim=1)
-    i, f, o = opened.sigmoid().chunk(3, dim=1)
+    o, i, f = opened.sigmoid().chunk(3, dim=1)
     c = torch.addcmul(f * c, i, new.tanh())
     return o * c.tanh(), c
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,11 +14,10 @@ from hyperribbon.core.processes import Processes
 from hyperribbon.core.torch_inside import BatchNorm, Dropout, InstanceNorm
 from hyperribbon.operators.derivatives.graphs import operation_names
 from hyperribbon.operators.derivatives.purity import preserved_random_state
-from hyperribbon.operators.risk.batches import tensors
 from hyperribbon.operators.risk.data import batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import Loss
-from hyperribbon.operators.risk.memory import Meter
+from hyperribbon.operators.risk.memory import Count
 
 __all__ = [
     "check_finite_loss",
@@ -38,7 +37,11 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def probe_model(
-    model: nn.Module, function: ModelFunction, batch: Any, first: torch.Tensor | None = None
+    model: nn.Module,
+    function: ModelFunction,
+    batch: Any,
+    evaluate: Callable[[], torch.Tensor],
+    first: torch.Tensor | None = None,
 ) -> int:
     """Return the bytes of all tensors that an evaluation makes, after checks of the model.
 
@@ -46,23 +49,24 @@ def probe_model(
         model: The person's model, for names in messages.
         function: The model in private.
         batch: A few samples.
+        evaluate: Returns their outputs with a graph.
         first: Their outputs, evaluated before.
 
     Raises:
         ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
             writes to its weights, or it reaches the person's own ones.
     """
-    meter = Meter([*function.state.values(), *tensors(batch)])
+    count = Count()
     with preserved_random_state(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with meter:
-            outputs = function(batch)[0]
-        with torch.no_grad():
-            again = function.plainly(batch)[0]
+        with count:
+            outputs = evaluate()
+        if first is None:
+            with torch.no_grad():
+                first = function.plainly(batch)[0]
     check_checkpoints(outputs, [str(warning.message) for warning in said])
-    for other in (again,) if first is None else (again, first):
-        if not _equal(outputs, other, tolerance(outputs.dtype) ** 0.5):
-            raise _random_error(model)
+    if not _equal(outputs, first, tolerance(outputs.dtype) ** 0.5):
+        raise _random_error(model)
     if len(outputs) != batch_size(batch):
         raise ArgumentError(
             "model",
@@ -89,7 +93,7 @@ def probe_model(
             "Reach weights through self, and in forward=lambda model, batch: … through the model "
             "that it is given.",
         )
-    return meter.made
+    return count.made
 
 
 def check_checkpoints(outputs: torch.Tensor, said: Sequence[str]) -> None:
@@ -104,13 +108,16 @@ def check_checkpoints(outputs: torch.Tensor, said: Sequence[str]) -> None:
         )
 
 
-def mixes_samples(model: nn.Module, function: ModelFunction, batch: Any) -> bool:
+def mixes_samples(
+    model: nn.Module, function: ModelFunction, batch: Any, together: torch.Tensor
+) -> bool:
     """Whether a sample's outputs depend on the others of its batch.
 
     Args:
         model: The person's model, whose batch norms are looked at.
         function: The model in private.
         batch: A few samples.
+        together: Their outputs.
     """
     if _batch_norms(model):
         return True
@@ -118,7 +125,6 @@ def mixes_samples(model: nn.Module, function: ModelFunction, batch: Any) -> bool
     if count < 2:
         return False
     with torch.no_grad():
-        together = function.plainly(batch)[0]
         for start, stop in ((0, 1), (1, count)):
             try:
                 apart = function.plainly(cut(batch, start, stop))[0]
@@ -264,8 +270,7 @@ def _has_dropout(module: nn.Module) -> bool:
 def _equal(first: torch.Tensor, second: torch.Tensor, relative: float) -> bool:
     if first.shape != second.shape:
         return False
-    finite = first.detach()[torch.isfinite(first.detach())]
-    scale = float(finite.abs().max()) if finite.numel() else 0.0
-    return torch.allclose(
-        first.detach(), second.detach(), rtol=relative, atol=relative * scale, equal_nan=True
-    )
+    first, second = first.detach(), second.detach()
+    finite = torch.where(torch.isfinite(first), first, 0.0)
+    scale = float(torch.linalg.vector_norm(finite, torch.inf)) if first.numel() else 0.0
+    return torch.allclose(first, second, rtol=relative, atol=relative * scale, equal_nan=True)

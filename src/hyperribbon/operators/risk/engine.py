@@ -7,7 +7,7 @@ real samples once, and every kind of derivative before it is used for the first 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,14 +24,15 @@ from hyperribbon.operators.derivatives.linearisation import (
     Block,
     Linearisation,
 )
-from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.verification import (
     check_curvature,
     check_slopes,
+    reached_direction,
     right_factors,
     same_derivatives,
     some_direction,
+    some_slopes,
 )
 from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
 from hyperribbon.operators.risk.contract import (
@@ -48,10 +49,11 @@ from hyperribbon.operators.risk.shifting import shifted_gradients, shifted_outpu
 
 __all__ = ["Engine"]
 
-_PROBE = 4  # samples on which derivatives are tried out
-_LOOKED_AT = 64  # samples that are evaluated together, and apart from the first one
+_PROBE = 2  # samples on which derivatives are tried out
+_WEIGHED = 4  # samples on which the memory of products is measured
+_LOOKED_AT = 16  # samples that are evaluated together, and apart from the first one
 _LARGE = 2**20  # bytes of a sample's evaluation from which there are fewer of both
-_FEWER = 2, 8
+_FEWER = 2, 4
 _ROWS = 256  # samples evaluated together for their outputs
 _JUDGED = 2**28  # bytes of outputs on which a loss is judged
 
@@ -64,12 +66,13 @@ class BatchEvaluation:
         self.leaves: Mapping[str, torch.Tensor] = function.leaves
         self.count = batch_size(batch)
         self.targets: Any = None
+        self.plain: torch.Tensor | None = None
 
     def plain_outputs(self) -> torch.Tensor:
         """Return the outputs of all samples by the model's own operations, without a graph."""
         with torch.inference_mode(False), torch.no_grad():
-            outputs, self.targets = self._function.plainly(self._batch)
-        return outputs
+            self.plain, self.targets = self._function.plainly(self._batch)
+        return self.plain
 
     def outputs(self, samples: slice, watcher: TorchFunctionMode | None = None) -> torch.Tensor:
         """Return the outputs (n, …) of some samples, with a graph; a watcher sees the calls."""
@@ -115,30 +118,37 @@ class Engine:
         self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
         self._made = 0.0
         self._kinds: set[str] = set()
+        self._probed: tuple[AutogradLinearisation, BatchEvaluation] | None = None
         several = source.some(_LOOKED_AT)
         self._probe = None if several is None else cut(several, 0, _PROBE)
         if self._probe is None:
             return
-        first = self._evaluated_on_some(source)
-        if first is None:
+        evaluation = BatchEvaluation(function, self._probe)
+        chain = self._traced_on_some(evaluation, source)
+        if evaluation.plain is None:
             self._probe = several = next(source.batches())
-        self._made = probe_model(model, function, self._probe, first) / batch_size(self._probe)
-        if self._made > _LARGE and first is not None:
-            self._probe, several = (cut(several, 0, count) for count in _FEWER)
-        self.mixes = self.mixes or mixes_samples(model, function, several)
+            evaluation = BatchEvaluation(function, self._probe)
+        plain = evaluation.plain
+        self._made = probe_model(model, function, self._probe, self._evaluated(evaluation), plain)
+        self._made /= batch_size(self._probe)
+        self._weighed = several if plain is None else cut(several, 0, _WEIGHED)
+        if self._made > _LARGE and plain is not None:
+            self._weighed, several = (cut(several, 0, count) for count in _FEWER)
+        with torch.no_grad():
+            outputs, targets = function.plainly(several)
+        self.mixes = self.mixes or mixes_samples(model, function, several, outputs)
         if self.mixes:
             check_one_batch(model, source.is_one_batch)
         if loss is not None:
             self._judge(loss, source)
-            with torch.no_grad():
-                outputs, targets = function.plainly(several)
             probe_loss(loss, outputs, targets, model)
         self.must_be_whole = self.mixes or (loss is not None and loss.reduction == "whole")
-        point = self._trace_chain(function, BatchEvaluation(function, self._probe))
-        self._is_chain = point is not None and not self.mixes and self._chain_is_right(point)
+        self._is_chain = chain is not None and not self.mixes and self._chain_is_right(chain)
         self.is_piecewise_linear = (
-            self._is_chain and isinstance(point, ChainLinearisation) and point.is_piecewise_linear
+            self._is_chain and chain is not None and chain.is_piecewise_linear
         )
+        if self._is_chain:
+            self._probed = None
 
     def linearise(
         self, function: ModelFunction, batch: Any, choices: Choices | None = None
@@ -160,28 +170,38 @@ class Engine:
         """
         if kind in self._kinds:
             return
+        probed, self._probed = self._probed, None
         if self._probe is not None and kind != "pull":
-            direction = self._connected()
-            if direction:
-                try:
-                    self._verify(kind, direction)
-                except (RuntimeError, NotImplementedError) as error:
-                    raise _underivable(error) from error
+            try:
+                self._verify(kind, probed)
+            except (RuntimeError, NotImplementedError) as error:
+                raise _underivable(error) from error
         self._kinds.add(kind)
 
-    def _verify(self, kind: str, direction: Block) -> None:
+    def _verify(
+        self, kind: str, probed: tuple[AutogradLinearisation, BatchEvaluation] | None
+    ) -> None:
         """Compare derivatives along a direction, on the probe, with finite differences."""
-        point, _, targets = self.linearise(self._function, self._probe)
-        if kind == "push":
-            shifted, precision = shifted_outputs(self._function, self._probe)
-            check_slopes(point, direction, shifted, precision)
+        if probed is not None:
+            point, targets = probed[0], probed[1].targets
+        else:
+            point, _, targets = self.linearise(self._function, self._probe)
+        leaves = self._function.leaves
+        slopes = some_slopes(point, list(leaves))
+        direction = reached_direction(leaves, slopes[1])
+        if not direction:
             return
+        if kind == "push":
+            shifted, precision = shifted_outputs(self._function, self._probe, direction)
+            check_slopes(point, direction, slopes, shifted, precision)
+            return
+        del slopes, probed
         assert self._loss is not None
         sums = GradientSums()
         point.curve(self._loss, targets, _one_row(direction), sums)
         curved = {name: rows[0] for name, rows in sums.named().items()}
         del point
-        shifted, precision = shifted_gradients(self._function, self._loss, self._probe)
+        shifted, precision = shifted_gradients(self._function, self._loss, self._probe, direction)
         check_curvature(curved, direction, shifted, precision)
 
     def surely_fits(self, memory: float, samples: int) -> bool:
@@ -199,7 +219,7 @@ class Engine:
         return total
 
     def _measured(self, kind: str) -> Footprint:
-        """Return what a kind of derivatives takes, measured on the probe."""
+        """Return what a kind of derivatives takes, measured on a few samples."""
         if self._probe is None:
             return Footprint()
         block = _one_row(some_direction(self._function.leaves))
@@ -207,7 +227,7 @@ class Engine:
         counted.exclude("push", "forward")  # forward mode does not bear being watched
 
         def product(samples: int, meter: Meter) -> Linearisation:
-            batch = cut(self._probe, 0, samples)
+            batch = cut(self._weighed, 0, samples)
             point, _, targets = self.linearise(self._function, batch, counted)
             meter.end_stage()
             sums = GradientSums()
@@ -222,8 +242,8 @@ class Engine:
                 point.pull(pushed, sums, list(block))
             return point
 
-        count = batch_size(self._probe)
-        present = [*self._function.state.values(), *tensors(self._probe)]
+        count = batch_size(self._weighed)
+        present = [*self._function.state.values(), *tensors(self._weighed)]
         fewer = 0 if self.must_be_whole else count // 2
         try:
             return measured(product, count, fewer, present)
@@ -251,49 +271,40 @@ class Engine:
         self._is_chain, self.is_piecewise_linear = all(chains), all(linear)
         self.mixes, self.must_be_whole = any(mixing), any(whole)
 
-    def _connected(self) -> dict[str, torch.Tensor]:
-        """Return a direction without the weights that no gradient reaches.
-
-        By no_grad() or detach(), or because they are padding: the derivatives are those that
-        training sees.
-        """
-        outputs = self._function(self._probe)[0]
-        if not outputs.requires_grad:
-            return {}
-        leaves, direction = self._function.leaves, some_direction(self._function.leaves)
-        with twice_differentiable():
-            slopes = torch.autograd.grad(
-                outputs, list(leaves.values()), torch.ones_like(outputs), allow_unused=True
-            )
-        return {
-            name: direction[name] * (slope != 0)
-            for name, slope in zip(leaves, slopes, strict=True)
-            if slope is not None
-        }
-
     def _trace_chain(
         self, function: ModelFunction, evaluation: BatchEvaluation
     ) -> ChainLinearisation | None:
         return trace_chain(evaluation.plain_outputs, function.leaves)
 
+    def _evaluated(self, evaluation: BatchEvaluation) -> Callable[[], torch.Tensor]:
+        """Return a function that evaluates the probe, for the first check of derivatives too."""
+
+        def outputs() -> torch.Tensor:
+            point = AutogradLinearisation(evaluation, self._choices)
+            self._probed = point, evaluation
+            return point.graph
+
+        return outputs
+
     def _chain_is_right(self, chain: ChainLinearisation) -> bool:
         """Whether a chain has the derivatives that autograd finds, also by weights it ignores."""
-        evaluation = BatchEvaluation(self._function, self._probe)
-        plain = AutogradLinearisation(evaluation, Choices())
+        assert self._probed is not None
+        plain, evaluation = self._probed
         try:
             direction = some_direction(self._function.leaves)
             return same_derivatives(chain, plain, direction, self._loss, evaluation.targets)
         except RuntimeError:
             return False
 
-    def _evaluated_on_some(self, source: Source) -> torch.Tensor | None:
-        """Return the outputs of some of the samples; None where the model cannot be evaluated so.
+    def _traced_on_some(
+        self, evaluation: BatchEvaluation, source: Source
+    ) -> ChainLinearisation | None:
+        """Evaluate the model on some of the samples and return its derivatives as a chain's.
 
         A model that needs all of them at once (a graph whose nodes are the samples) mixes them.
         """
         try:
-            with torch.no_grad():
-                return self._function.plainly(self._probe)[0]
+            return self._trace_chain(self._function, evaluation)
         except ArgumentError:
             raise
         except Exception:

@@ -17,7 +17,7 @@ import torch
 from hyperribbon.core.memory import free_memory
 from hyperribbon.core.torch_inside import TorchDispatchMode, tree_leaves
 
-__all__ = ["SHARE", "Footprint", "Layout", "Meter", "measured", "surely_fits"]
+__all__ = ["SHARE", "Count", "Footprint", "Layout", "Meter", "measured", "surely_fits"]
 
 SHARE = 0.5
 """Part of the memory that is free on the device that may be used when memory= is not given."""
@@ -37,14 +37,13 @@ class Meter(TorchDispatchMode):
     Attributes:
         live: Bytes in tensors that live.
         peak: The most there were, since the last stage began.
-        made: Bytes of all that ever came into being.
         stages: Peaks of the stages that have ended.
     """
 
     def __init__(self, present: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
         self._known: dict[int, Any] = {}
-        self.live = self.peak = self.made = 0
+        self.live = self.peak = 0
         self.stages: list[int] = []
         for tensor in present:
             storage = tensor.untyped_storage()
@@ -82,8 +81,32 @@ class Meter(TorchDispatchMode):
 
         self._known[key] = weakref.ref(storage, forget)
         self.live += size
-        self.made += size
         self.peak = max(self.peak, self.live)
+
+
+class Count(TorchDispatchMode):
+    """Adds up the bytes of tensors that come into being, views left out.
+
+    Attributes:
+        made: Bytes of all of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch's compiler is loaded, which takes seconds
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        returned = (result,) if isinstance(result, torch.Tensor) else result
+        if isinstance(returned, tuple | list):
+            for tensor, said in zip(returned, func._schema.returns, strict=False):
+                if said.alias_info is None and isinstance(tensor, torch.Tensor):
+                    self.made += tensor.numel() * tensor.element_size()
+        return result
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hyperribbon.operators.derivatives.verification import TOTAL, Shifted
+from hyperribbon.operators.derivatives.verification import FIRST_STEP, TOTAL, Shifted
 from hyperribbon.operators.risk.batches import brought
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import Loss
@@ -18,20 +18,25 @@ from hyperribbon.operators.risk.losses import Loss
 __all__ = ["shifted_gradients", "shifted_outputs"]
 
 
-def shifted_outputs(function: ModelFunction, batch: Any) -> tuple[Shifted, torch.dtype]:
-    """Return outputs as a function of the direction and step, and their precision."""
+Direction = Mapping[str, torch.Tensor]
+
+
+def shifted_outputs(
+    function: ModelFunction, batch: Any, direction: Direction
+) -> tuple[Shifted, torch.dtype]:
+    """Return outputs as a function of the step along a direction, and their precision."""
 
     def outputs(exact: ModelFunction, samples: Any) -> Mapping[str, torch.Tensor]:
         with torch.no_grad():
             return {"outputs": exact.plainly(samples)[0]}
 
-    return _in_best_precision(function, batch, outputs, outputs)
+    return _in_best_precision(function, batch, direction, outputs)
 
 
 def shifted_gradients(
-    function: ModelFunction, loss: Loss, batch: Any
+    function: ModelFunction, loss: Loss, batch: Any, direction: Direction
 ) -> tuple[Shifted, torch.dtype]:
-    """Return gradients of the summed loss as a function of direction and step, and the precision.
+    """Return gradients of the summed loss as a function of the step, and their precision.
 
     Gradients are those that training would see: of the model as it is, by first derivatives.
     """
@@ -48,47 +53,53 @@ def shifted_gradients(
         dense = (slope.to_dense() if slope.is_sparse else slope for slope in found)
         return {TOTAL: total.detach()} | dict(zip(leaves, dense, strict=True))
 
-    def value(exact: ModelFunction, samples: Any) -> None:
-        with torch.no_grad():
-            loss.total(*exact.plainly(samples))
-
-    return _in_best_precision(function, batch, gradients, value)
+    return _in_best_precision(function, batch, direction, gradients)
 
 
 def _in_best_precision(
     function: ModelFunction,
     batch: Any,
+    direction: Direction,
     evaluate: Callable[[ModelFunction, Any], Mapping[str, torch.Tensor]],
-    attempt: Callable[[ModelFunction, Any], Any],
 ) -> tuple[Shifted, torch.dtype]:
-    """Return shifted results in float64 where an attempt succeeds there."""
+    """Return shifted results in float64 where the first of them succeed there."""
+    leaves = function.leaves
     try:
         exact, samples = function.in_precision(torch.float64), brought(batch, torch.float64)
-        attempt(exact, samples)
-        return _Shifting(exact, samples, evaluate), torch.float64
+        shifted = _Shifting(exact, leaves, samples, direction, evaluate)
+        shifted(FIRST_STEP)
+        return shifted, torch.float64
     except Exception:  # some models and losses run in one precision only
-        own = next(iter(function.leaves.values())).dtype
-        return _Shifting(function.in_precision(None), batch, evaluate), own
+        own = next(iter(leaves.values())).dtype
+        return _Shifting(function.in_precision(None), leaves, batch, direction, evaluate), own
 
 
 class _Shifting:
-    """Moves the leaves of a private function along a direction and evaluates it there."""
+    """Moves the leaves of a private function along a direction and evaluates it there.
+
+    The last two results are remembered: those of a step ahead and the same step behind.
+    """
 
     def __init__(
         self,
         function: ModelFunction,
+        here: Mapping[str, torch.Tensor],
         batch: Any,
+        direction: Direction,
         evaluate: Callable[[ModelFunction, Any], Mapping[str, torch.Tensor]],
     ) -> None:
-        self._function, self._batch, self._evaluate = function, batch, evaluate
-        self._here = {name: leaf.detach().clone() for name, leaf in function.leaves.items()}
+        self._function, self._here, self._batch = function, here, batch
+        self._direction, self._evaluate = direction, evaluate
+        self._known: dict[float, Mapping[str, torch.Tensor]] = {}
 
-    def __call__(
-        self, direction: Mapping[str, torch.Tensor], step: float
-    ) -> Mapping[str, torch.Tensor]:
+    def __call__(self, step: float) -> Mapping[str, torch.Tensor]:
         """Return the results at θ + step·v."""
-        with torch.no_grad():
-            for name, tensor in direction.items():
-                leaf = self._function.leaves[name]
-                torch.add(self._here[name], tensor.to(leaf), alpha=step, out=leaf)
-        return self._evaluate(self._function, self._batch)
+        if step not in self._known:
+            if len(self._known) > 1:
+                del self._known[next(iter(self._known))]
+            with torch.no_grad():
+                for name, tensor in self._direction.items():
+                    leaf = self._function.leaves[name]
+                    leaf.copy_(self._here[name]).add_(tensor, alpha=step)
+            self._known[step] = self._evaluate(self._function, self._batch)
+        return self._known[step]

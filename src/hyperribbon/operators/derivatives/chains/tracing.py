@@ -66,6 +66,8 @@ class _Tracer(TorchFunctionMode):
 
     def _follow(self, name: str, args: tuple, kwargs: dict, result: torch.Tensor) -> bool:
         """Add one operation to the chain; return whether it is one."""
+        if name == "clone" and self.current is None:  # of a batch that the model may write into
+            return True
         if not args or (self.current is not None and args[0] is not self.current):
             return False
         source = args[0]
