@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from hyperribbon.core.torch_inside import without_onednn
+from hyperribbon.operators import GGN, Hessian
+from hyperribbon.operators.derivatives import recurrent
 from hyperribbon.operators.derivatives.recurrent import _CELLS
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 
@@ -28,8 +30,11 @@ def all_of(result):
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"batch_first": True}], ids=str)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_outputs_states_and_gradients(kind, bidirectional, layers, options):
+@pytest.mark.parametrize("kind", [*KINDS, "wide lstm"])
+def test_outputs_states_and_gradients(kind, bidirectional, layers, options, monkeypatch):
+    if kind == "wide lstm":
+        kind = "lstm"
+        monkeypatch.setattr(recurrent, "_WIDE", 1)
     layer = layer_of(kind, num_layers=layers, bidirectional=bidirectional, **options)
     x = torch.randn(5, 6, 3, dtype=torch.float64)
     count = layers * (2 if bidirectional else 1)
@@ -83,8 +88,9 @@ def test_packed_sequences_dropout_and_projections_are_left_to_torch(kind):
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"batch_first": True}], ids=str)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_second_derivatives_from_all_steps_at_once(bidirectional, layers, options):
+def test_second_derivatives_from_all_steps_at_once(bidirectional, layers, options, monkeypatch):
     """Against torch's own kernels, of outputs and both states, singly and in blocks."""
+    monkeypatch.setattr(recurrent, "_WIDE", 1)
     layer = layer_of("lstm", num_layers=layers, bidirectional=bidirectional, **options)
     x = torch.randn(5, 6, 3, dtype=torch.float64, requires_grad=True)
     rows = 5 if options.get("batch_first") else 6
@@ -106,7 +112,8 @@ def test_second_derivatives_from_all_steps_at_once(bidirectional, layers, option
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
 
 
-def test_outputs_may_be_written_into():
+def test_outputs_may_be_written_into(monkeypatch):
+    monkeypatch.setattr(recurrent, "_WIDE", 1)
     layer = layer_of("lstm")
     x = torch.randn(5, 6, 3, dtype=torch.float64)
     with twice_differentiable():
@@ -118,3 +125,27 @@ def test_outputs_may_be_written_into():
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_wide_layers_in_operators(monkeypatch):
+    """Products with both ways to differentiate a layer are the same."""
+    torch.manual_seed(0)
+
+    class LastStep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(3, 4, 2, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0][:, -1])
+
+    model, loss = LastStep().double(), nn.CrossEntropyLoss()
+    data = torch.randn(7, 5, 3, dtype=torch.float64), torch.randint(3, (7,))
+    vectors = torch.randn(sum(p.numel() for p in model.parameters()), 3, dtype=torch.float64)
+    for kind in (Hessian, GGN):
+        expected = kind(model, loss, data) @ vectors
+        monkeypatch.setattr(recurrent, "_WIDE", 1)
+        operator = kind(model, loss, data)
+        torch.testing.assert_close(operator @ vectors, expected)
+        torch.testing.assert_close(operator @ vectors[:, 0], expected[:, 0])
+        monkeypatch.undo()

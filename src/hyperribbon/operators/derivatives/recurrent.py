@@ -1,7 +1,8 @@
 """Recurrent layers from matrix products and elementwise functions, step by step.
 
 oneDNN's kernels have no second derivative, and those of torch multiply the inputs step by step.
-Here all inputs of a layer are multiplied at once, and an LSTM has its own derivatives:
+Here all inputs of a layer are multiplied at once; wide LSTM layers have derivatives of their own,
+since a weight gradient a step takes more memory than all else:
 
     LSTM:  c_t = σ(f)∘c_{t−1} + σ(i)∘tanh(g),  h_t = σ(o)∘tanh(c_t)
     GRU:   h_t = n + σ(z)∘(h_{t−1} − n),        n = tanh(x_n + σ(r)∘h_n)
@@ -20,6 +21,8 @@ from hyperribbon.core.torch_inside import is_transformed, without_onednn
 from hyperribbon.operators.derivatives.lstm import lstm_layer
 
 __all__ = ["rewritten_recurrence"]
+
+_WIDE = 256  # units from which the gradient of an LSTM's weights is taken from all steps at once
 
 State = tuple[torch.Tensor, ...]
 Cell = Callable[[torch.Tensor, State, Any], State]
@@ -81,7 +84,7 @@ def _run(
     cell, constants = _CELLS[kind], (u.t(), d)
     outputs = []
     products = F.linear(inputs, w, b)
-    if kind == "lstm" and _is_plain(products, *state, u):
+    if kind == "lstm" and u.shape[1] >= _WIDE and _is_plain(products, *state, u):
         found, state = lstm_layer(products.flip(0) if is_back else products, state, u)
         return found.flip(0) if is_back else found, state
     steps = products.unbind(0)
