@@ -83,6 +83,21 @@ def test_usual_losses_written_as_functions_work_uncut(name):
     check_hessian(model, UNEVEN[name], x, y)
 
 
+def test_a_loss_that_takes_all_samples_or_none_is_right_on_one_batch():
+    """Each sample's class is its partner in the batch: no part of the data has all the classes."""
+    (x, _), model = points(24), mlp()
+    partners = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+
+    def similar(f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(f @ f.T, y)
+
+    check_hessian(model, similar, x, partners)
+    check_ggn(model, similar, x, partners)
+    pieces = [(x[:12], partners[:12]), (x[12:], partners[12:])]
+    with pytest.raises(hr.ArgumentError, match="loss"):
+        hr.Hessian(model, similar, pieces)
+
+
 def test_a_small_memory_really_cuts_the_data():
     """Without this the tests above would say nothing."""
     model, (x, y) = mlp(), points(24)

@@ -141,7 +141,15 @@ class Engine:
             check_one_batch(model, source.is_one_batch)
         if loss is not None:
             self._judge(loss, source)
-            probe_loss(loss, outputs, targets, model)
+            try:
+                probe_loss(loss, outputs, targets, model)
+            except ArgumentError:
+                raise
+            except Exception:
+                if loss.reduction != "whole":
+                    raise
+                self._take_all(source)  # the loss takes all samples or none
+                probe_loss(loss, *self._real_outputs(source), model)
         self.must_be_whole = self.mixes or (loss is not None and loss.reduction == "whole")
         self._is_chain = chain is not None and not self.mixes and self._chain_is_right(chain)
         self.is_piecewise_linear = (
@@ -334,6 +342,11 @@ class Engine:
                 "Return the sum over samples (then batches add up), use a torch.nn loss, or give "
                 "all the data as one batch.",
             )
+
+    def _take_all(self, source: Source) -> None:
+        """Check on the one batch there is, not on a few of its samples."""
+        self._probe = self._weighed = next(source.batches())
+        self._probed, self.mixes = None, True
 
     def _real_outputs(self, source: Source) -> tuple[torch.Tensor, Any]:
         """Return outputs and targets of all the data, or of many samples where that is too much."""

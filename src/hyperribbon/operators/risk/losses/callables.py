@@ -119,13 +119,22 @@ class CallableLoss(Loss):
     def _kinds(
         self, outputs: torch.Tensor, targets: Any, parts: tuple[torch.Tensor, ...], eps: float
     ) -> set[str]:
-        """Return the kinds that the values on two parts allow; both where there is no value."""
+        """Return the kinds that the values on two parts allow; both where there is no value.
+
+        A function that takes all samples and fails on a part of them (pairs of samples are its
+        classes, say) does not add up.
+        """
         first, second = parts
         both = torch.cat([first, second]).sort().values
-        whole, one, other = (
-            _number(self._function(pick(outputs, part), pick(targets, part)))
-            for part in (both, first, second)
-        )
+        try:
+            whole, one, other = (
+                _number(self._function(pick(outputs, part), pick(targets, part)))
+                for part in (both, first, second)
+            )
+        except ArgumentError:
+            raise
+        except Exception:
+            return set()
         if not isfinite(whole):
             return {"mean", "sum"}
         scale = max(abs(whole), abs(one), abs(other))
