@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+_OPTIONS = ("params", "mask", "forward", "memory", "process_group")
+"""What operators pass on to the risk."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class Call:
     def name(self) -> str:
         """Where the function is."""
         return self.title or f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @property
+    def names(self) -> set[str]:
+        """What a message may name: arguments of the call, or that the function takes."""
+        taken = inspect.signature(self.function).parameters
+        return {*self.arguments, *taken, *(_OPTIONS if "options" in taken else ())}
 
     def __call__(self, **changed: Any) -> Any:
         """Call with some of the arguments changed."""

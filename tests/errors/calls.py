@@ -12,6 +12,7 @@ from torch import nn
 import hyperribbon as hr
 from errors.calling import Call
 from errors.network_calls import network_calls
+from errors.other_calls import other_calls
 from hyperribbon import manifold, subnetworks
 from hyperribbon.theory import fluctuations, gradient_flow, linear_networks, meanfield, ribbons
 
@@ -229,6 +230,8 @@ def _rest() -> Iterator[Call]:
         "seed": 0,
     }
     yield Call(hr.select, {**ranked, "fraction": 0.5})
+    thresholds = {"final": STATE, "between": (0.0, 0.5)}
+    yield Call(hr.select, thresholds, "select by thresholds")
     yield Call(subnetworks.rank, ranked)
     yield Call(hr.prune, {"state": STATE, "mask": MASK})
     yield Call(hr.reinitialize, {"final": STATE, "initial": START, "mask": MASK})
@@ -311,7 +314,7 @@ def _flat(X: Any, sample_weight: Any, **settings: Any) -> Any:
     return manifold.PCA(**settings).fit(X, sample_weight=sample_weight).embedding_
 
 
-CALLS = {call.name: call for call in (*_theory(), *_rest(), *network_calls())}
+CALLS = {call.name: call for call in (*_theory(), *_rest(), *network_calls(), *other_calls())}
 """By name."""
 
 BAD: dict[str, Any] = {

@@ -76,13 +76,14 @@ def _operators() -> Iterator[Call]:
     )
     yield Call(
         hr.Fisher,
-        {"model": model(), "data": INPUTS, "likelihood": "categorical", "estimator": "exact",
+        {"model": model(), "data": INPUTS, "likelihood": "categorical", "estimator": "mc",
          "outputs": "model", "samples": 1, "seed": 0},
     )  # fmt: skip
-    yield Call(_student, {"variance": 1.0, "scale": 1.0, "df": 4.0, "likelihood": "student"})
+    yield Call(_student, {"scale": 1.0, "df": 4.0, "likelihood": "student"})
+    yield Call(_student, {"variance": 1.0, "likelihood": "gaussian"}, "Fisher of a Gaussian")
     for kind in (hr.Jacobian, hr.NTK):
         yield Call(kind, {"model": model(), "inputs": INPUTS, "params": "*"})
-    yield Call(_times, {"block": torch.ones(26)})
+    yield Call(_times, {"vector": torch.ones(26)})
     yield Call(_at, {"weights": torch.ones(26)})
     yield Call(
         operators.Projected,
@@ -98,8 +99,8 @@ def _student(**options: Any) -> Any:
     return hr.Fisher(training.mlp((3, 1)), INPUTS, **options)
 
 
-def _times(block: Any) -> Any:
-    return hr.GGN(model(), LOSS, DATA) @ block
+def _times(vector: Any) -> Any:
+    return hr.GGN(model(), LOSS, DATA) @ vector
 
 
 def _at(weights: Any) -> Any:
@@ -242,7 +243,7 @@ def _training() -> Iterator[Call]:
            "start": np.zeros(2), "seed": 0}  # fmt: skip
     yield Call(
         t.simulate_one_layer,
-        {**one, "steps": 40, "dynamics": "sgd", "burn_in": 4, "anneal": 1.0, "every": 2,
+        {**one, "steps": 40, "dynamics": "flow", "burn_in": 4, "anneal": 1.0, "every": 2,
          "measure_noise": False, "substeps": 1},
     )  # fmt: skip
     yield Call(t.trace_one_layer, {**one, "record": [0, 3]})

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from hyperribbon import experiments
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
 from hyperribbon.experiments.context import Context
@@ -76,6 +78,20 @@ def test_subsampling_keeps_the_shares_and_says_when_a_class_is_too_small(context
     assert counts[0] == 178
     assert len(set(counts[1:])) == 1
     assert 0.48 < counts[0] / counts.sum() < 0.52
+
+
+def test_fewer_images_than_asked_for_are_told_everywhere(tmp_path, monkeypatch):
+    """In the run, in every claim, and under the figure."""
+    shown = []
+    monkeypatch.setattr(Figure, "text", lambda *args, **_: shown.append(args[3]))
+    config = {"depths": (2, 3), "shares": (0.1, 0.5), "epochs": 3}
+    run = experiments.run("linear_networks/depth", config, out=tmp_path)
+    told = f"1500, but {_data.fitting_samples('digits', 0.5, 1500)} at share 0.5 of digits"
+    assert run.info["reduced"] == {"samples": told}
+    assert all(f"Fewer than asked for: samples = {told}." in c.setting for c in run.load_claims())
+    assert f"samples = {told}" in shown[-1]
+    whole = experiments.run("linear_networks/depth", {**config, "samples": 300}, out=tmp_path)
+    assert "reduced" not in whole.info
 
 
 def test_raw_moments_on_principal_axes_are_those_of_the_data(context):

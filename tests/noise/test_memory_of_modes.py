@@ -98,7 +98,15 @@ def test_slow_modes_in_short_records_or_windows_are_refused(n, window):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "window"),
-    [(1000, None), (3000, None), (10_000, None), (10_000, 300), (10_000, 1000), (10_000, 3300)],
+    [
+        (1000, None),
+        (3000, None),
+        (5000, None),
+        (10_000, None),
+        (10_000, 300),
+        (10_000, 1000),
+        (10_000, 3300),
+    ],
 )
 def test_intervals_cover_or_are_refused(n, window):
     """200 seeds: 0.95 ± 0.015 if none is refused; at least twenty others are needed to judge."""

@@ -126,7 +126,7 @@ def test_a_damaged_or_unfinished_run_does_not_hide_the_others(store: Store, tmp_
 def test_a_folder_without_runs_is_refused_and_nothing_is_written(tmp_path: Path):
     out = tmp_path / "r.html"
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(ArgumentError, match="runs="):
+        with pytest.raises(ArgumentError, match="paths="):
             write_report([path], out)
     assert not out.exists()
     with pytest.raises(ArgumentError, match="it is a folder"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -68,6 +69,7 @@ _RAW = (
     np.linalg.LinAlgError,
 )
 _FOREIGN = ("builtins", "matplotlib", "numpy", "pandas", "plotly", "scipy", "sklearn", "torch")
+_PARTS = {"targets": "data", "data": "inputs"}  # what messages name that is in an argument
 _OWN = "_raised_by_a_persons_function"
 
 
@@ -77,8 +79,9 @@ def checked(**checks: Check) -> Callable[[F], F]:
     Each named argument is replaced by what its check returns; None passes where it is the default.
     An exception of Python, numpy or torch then says that the arguments do not go together, with the
     cause attached, and a result that is not finite says so instead of being returned. Exceptions
-    of hyperribbon, those of classes from elsewhere, those of an `own_function` and a device that
-    is out of memory pass as they are.
+    of hyperribbon, those of classes from elsewhere, those of an `own_function`, of what is not yet
+    fitted and of a device that is out of memory pass as they are. A message of an inner function
+    is made to name the argument that was given here.
 
     Args:
         **checks: The check of each argument.
@@ -109,6 +112,9 @@ def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
                         bound.arguments[name] = check(name, value)
             try:
                 result = call(*bound.args, **bound.kwargs)
+            except ArgumentError as error:
+                _rename(error, signature, bound.arguments)
+                raise
             except _RAW as error:
                 if not _is_raw(error):
                     raise
@@ -126,9 +132,26 @@ def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
 def _is_raw(error: Exception) -> bool:
     """Whether an exception is of no class that says what to do, and of nobody's own function."""
     kind = type(error)
-    if hasattr(error, _OWN) or kind.__name__ == "OutOfMemoryError":
+    if hasattr(error, _OWN) or kind.__name__ in ("OutOfMemoryError", "NotFittedError"):
         return False
     return kind.__module__.partition(".")[0] in _FOREIGN
+
+
+def _rename(error: ArgumentError, signature: inspect.Signature, given: dict[str, Any]) -> None:
+    """Let a message of an inner function speak of the argument that a person gave."""
+    takes = signature.parameters
+    known = any(word in takes for word in re.findall(r"\w+", error.argument))
+    if known or hasattr(error, _OWN):
+        return
+    for name, value in given.items():
+        within = value if isinstance(value, list | tuple) else ()
+        places = [number for number, entry in enumerate(within) if entry is error.value]
+        if value is error.value or places:
+            error.rename(f"{name}[{places[0]}]" if places else name)
+            return
+    whole = _PARTS.get(error.argument)
+    if whole in takes:
+        error.rename(f"{whole} ({error.argument})")
 
 
 def _mismatch(call: Callable[..., Any], given: dict[str, Any], reason: str) -> ArgumentError:

@@ -16,6 +16,7 @@ __all__ = [
     "ArgumentError",
     "MissingExtraError",
     "ProcessGroupError",
+    "check_absent",
     "check_array",
     "check_choice",
     "check_finite",
@@ -40,11 +41,15 @@ class ArgumentError(ValueError):
     """
 
     def __init__(self, argument: str, value: Any, reason: str, remedy: str) -> None:
-        self.argument = argument
         self.value = value
         self.reason = reason
         self.remedy = remedy
-        super().__init__(f"{argument}={_short(value)}: {reason}. {remedy}")
+        self.rename(argument)
+
+    def rename(self, argument: str) -> None:
+        """Call the argument as a caller knows it."""
+        self.argument = argument
+        self.args = (f"{argument}={_short(self.value)}: {self.reason}. {self.remedy}",)
 
     def __reduce__(self) -> tuple[type, tuple[str, Any, str, str]]:
         """Survive the trip back from a worker process."""
@@ -88,6 +93,12 @@ def _short(value: Any, limit: int = 80) -> str:
         limit = 400  # the reader wants to open that file
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def check_absent(argument: str, value: Any, reason: str, remedy: str = "Leave it out.") -> None:
+    """Raise where something is given that would have no effect."""
+    if value is not None:
+        raise ArgumentError(argument, value, reason, remedy)
 
 
 def check_choice(argument: str, value: str, choices: Collection[str]) -> str:

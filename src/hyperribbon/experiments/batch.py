@@ -69,6 +69,12 @@ def run_experiments(
         progress: Told how far the work is.
         **options: Passed to `run` (config, preset, seeds, out, seed, with_data, fresh).
     """
+    if (
+        isinstance(ids, str)
+        or not isinstance(ids, Sequence)
+        or not all(isinstance(id, str) for id in ids)
+    ):
+        raise ArgumentError("ids", ids, "they are not names", "Give ['ribbons/fig4'].")
     workers = workers or SerialWorkers()
     if len(ids) == 1 or isinstance(workers, SerialWorkers):
         for id in ids:

@@ -104,6 +104,14 @@ class Experiment:
             presets = getattr(self.module, "PRESETS_WITH_DATA", presets)
         return presets[preset]
 
+    def reduced(self, config: Any) -> dict[str, str]:
+        """Return what of a configuration its data do not allow, and what is used instead.
+
+        A paper's package says so, where it has a function of this name.
+        """
+        paper = import_module(self.module.__name__.rpartition(".")[0])
+        return paper.reduced(config) if hasattr(paper, "reduced") else {}
+
     def result(self, tree: dict[str, Any]) -> Any:
         """Return a stored result as the experiment's Result."""
         return self.module.Result(**tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from hyperribbon.core.boundary import flag, seed_number
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.claims import Claim
 from hyperribbon.core.store import RunFolder, Store, write_json, writing
 from hyperribbon.core.store.atomic import write_text
@@ -24,6 +27,8 @@ from hyperribbon.experiments.workers import Workers
 from hyperribbon.plots.style import STYLE, label_logs
 
 __all__ = ["run"]
+
+_CAPTION_WIDTH = 90
 
 
 def run(
@@ -59,10 +64,16 @@ def run(
         ArgumentError: Unknown id, preset or setting, a folder that cannot be written to, or another
             process is at work on the same run.
     """
+    seed_number("seed", seed)
+    for name, value in (("with_data", with_data), ("fresh", fresh)):
+        flag(name, value)
+    for name, value, method in (("progress", progress, "start"), ("workers", workers, "run")):
+        if value is not None and not hasattr(value, method):
+            raise ArgumentError(name, value, f"it has no {method}()", "Leave it out.")
     experiment = find_experiment(id)
     printed = experiment.config(preset, with_data=with_data)
     chosen = printed if config is None else change_config(printed, config)
-    changed = changed_settings(printed, chosen)
+    changed, reduced = changed_settings(printed, chosen), experiment.reduced(chosen)
     asked = check_seeds(seeds)
     store = Store(out)
     info: dict[str, Any] = {"title": experiment.title, "preset": preset, "code": experiment.code}
@@ -72,6 +83,8 @@ def run(
         info["seeds"] = list(range(seed, seed + asked))
     if changed:
         info["changed"] = changed
+    if reduced:
+        info["reduced"] = reduced
     folder = store.run(id, chosen, seed, **info)
 
     def context(one: int) -> Context:
@@ -113,18 +126,22 @@ def run(
             )
         found = folder.load_result()
         trees, level = ([found], LEVEL) if asked == 1 else (found["seeds"], found["level"])
-        _draw(experiment, trees[0], folder, _caption(changed, seed, len(trees)))
+        _draw(experiment, trees[0], folder, _caption(changed, reduced, seed, len(trees)))
         claims = judge(trees, level)
         claims = with_settings(at_smoke(claims) if preset == "smoke" else claims, changed)
+        claims = with_settings(claims, reduced, "Fewer than asked for")
         folder.save_claims(claims)
     return folder
 
 
-def _caption(changed: Mapping[str, Any], seed: int, count: int) -> str:
+def _caption(changed: Mapping[str, Any], reduced: Mapping[str, str], seed: int, count: int) -> str:
     parts = [f"{name} = {value}" for name, value in changed.items()]
     text = f"changed: {', '.join(parts)}" if parts else ""
+    fewer = "\n".join(
+        textwrap.fill(f"{name} = {value}", _CAPTION_WIDTH) for name, value in reduced.items()
+    )
     of_seeds = f"seed {seed} of {count}" if count > 1 else ""
-    return " · ".join(filter(None, (text, of_seeds)))
+    return " · ".join(filter(None, (text, fewer, of_seeds)))
 
 
 def _draw(experiment: Experiment, tree: Any, run: RunFolder, caption: str) -> None:

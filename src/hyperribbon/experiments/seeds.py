@@ -20,6 +20,7 @@ SECONDS = {"smoke": 20.0, "laptop": 180.0, "paper": 3600.0}
 """Beyond its first five seeds, a sequential run begins no look that would end after this."""
 
 _FIRST, _GROWTH = 5, 1.5
+_MOST = 10_000
 
 
 def check_seeds(seeds: Any) -> int | Literal["auto"]:
@@ -28,13 +29,13 @@ def check_seeds(seeds: Any) -> int | Literal["auto"]:
     Raises:
         ArgumentError: It is neither a positive whole number nor "auto".
     """
-    if seeds == AUTO:
-        return AUTO
     if isinstance(seeds, str):
+        if seeds == AUTO:
+            return AUTO
         if not seeds.isdecimal():
             raise ArgumentError("seeds", seeds, "it is no number", 'Give a number, or "auto".')
         seeds = int(seeds)
-    return check_positive_int("seeds", seeds)
+    return check_positive_int("seeds", seeds, maximum=_MOST)
 
 
 def looks() -> Iterator[int]:

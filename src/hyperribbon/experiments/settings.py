@@ -24,6 +24,9 @@ def change_config(config: Any, changes: Mapping[str, Any] | Any) -> Any:
     """
     if isinstance(changes, type(config)):
         return changes
+    if not isinstance(changes, Mapping):
+        reason = "it is neither settings by name nor a configuration of this experiment"
+        raise ArgumentError("config", changes, reason, "Give config={'name': value}.")
     names = [field.name for field in dataclasses.fields(config)]
     for name in changes:
         if name not in names:

@@ -177,11 +177,13 @@ class Ledger:
         )
 
 
-def with_settings(claims: list[Claim], changed: Mapping[str, object]) -> list[Claim]:
-    """Return claims whose setting says what was changed in it by hand."""
+def with_settings(
+    claims: list[Claim], changed: Mapping[str, object], heading: str = "Changed"
+) -> list[Claim]:
+    """Return claims whose setting says what is not as stated in it: changed by hand, or fewer."""
     if not changed:
         return claims
-    text = "Changed: " + ", ".join(f"{name} = {value}" for name, value in changed.items()) + ". "
+    text = f"{heading}: " + ", ".join(f"{name} = {value}" for name, value in changed.items()) + ". "
     return [dataclasses.replace(claim, setting=text + claim.setting) for claim in claims]
 
 

@@ -58,7 +58,7 @@ class ProcessWorkers:
     """
 
     def __init__(self, processes: int) -> None:
-        self.processes = check_positive_int("jobs", processes)
+        self.processes = check_positive_int("processes", processes)
 
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
@@ -145,7 +145,7 @@ class DaskWorkers:
             return
         try:
             self._client = Client(address, timeout=_CONNECTION_SECONDS)
-        except (OSError, ValueError) as error:
+        except (AssertionError, OSError, TypeError, ValueError) as error:
             raise ArgumentError(
                 "--dask",
                 address,
@@ -180,6 +180,7 @@ def choose_workers(jobs: int = 1, dask: Any = None) -> Workers:
     Raises:
         ArgumentError: Both are given, jobs is not positive, or no scheduler answers.
     """
+    jobs = check_positive_int("jobs", jobs)
     if dask is not None and jobs != 1:
         raise ArgumentError("jobs", jobs, "a Dask cluster is given too", "Give one of them.")
     if dask is not None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader
 
-from hyperribbon.core.boundary import checked, count, names
+from hyperribbon.core.boundary import checked, count, names, path
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.processes import Processes, ProcessGroupError
@@ -330,7 +330,7 @@ def _initial_state(
             "initial", sorted(map(str, initial))[:5], "it is not a state dict of named tensors",
             "Give model.state_dict() from before the training.",
         )  # fmt: skip
-    state = initial if isinstance(initial, Mapping) else load_state(initial)
+    state = initial if isinstance(initial, Mapping) else load_state(Path(path("initial", initial)))
     if not set(state) & set(model.state_dict()):
         raise ArgumentError(
             "initial", sorted(state)[:5], "the model has no weight of these names",
@@ -342,7 +342,7 @@ def _initial_state(
 def _open_trajectory(trajectory: Trajectory | str | Path | None) -> Trajectory | None:
     if trajectory is None or isinstance(trajectory, Trajectory):
         return trajectory
-    folder = Path(trajectory)
+    folder = Path(path("trajectory", trajectory))
     if (folder / "trajectory.json").is_file():
         return Trajectory.open(folder)
     return Trajectory.from_checkpoints(folder)

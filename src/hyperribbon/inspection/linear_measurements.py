@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hyperribbon.core.boundary import checked, count, instance, matrices
 from hyperribbon.core.checks import check_choice
 from hyperribbon.core.linear_moments import Moments, reduce_chain
 from hyperribbon.spectra import eigsh
@@ -18,6 +19,10 @@ __all__ = ["leading_eigenvalues", "linear_measurements"]
 _NAMES = ("sharpness", "trace", "balance_defect", "singular_values")
 
 
+_MOMENTS = instance(Moments, "Give theory.linear_networks.Moments.of(X, Y).")
+
+
+@checked(weights=matrices, moments=_MOMENTS, k=count)
 def leading_eigenvalues(
     weights: Sequence[np.ndarray],
     moments: Moments,
@@ -60,6 +65,7 @@ def leading_eigenvalues(
     return np.sort(values)[::-1][:k]
 
 
+@checked(moments=_MOMENTS)
 def linear_measurements(
     moments: Moments, names: Sequence[str] = _NAMES
 ) -> dict[str, Callable[[Sequence[np.ndarray]], Any]]:
@@ -76,7 +82,8 @@ def linear_measurements(
         "balance_defect": theory.balance_defect,
         "singular_values": _singular_values,
     }
-    return {check_choice("names", name, _NAMES): functions[name] for name in names}
+    listed = [names] if isinstance(names, str) else names
+    return {check_choice("names", name, _NAMES): functions[name] for name in listed}
 
 
 def _singular_values(weights: Sequence[np.ndarray]) -> np.ndarray:

@@ -222,6 +222,8 @@ def _pairs(
         method = "dense"
     if method != "lanczos" and 40 * min(size, rows or size) ** 2 > notebook.solver_memory:
         method = "lanczos"
+    if method != "lanczos":
+        return eigsh(op, k, which, tol=tol, method=method, seed=notebook.seed)
     return eigsh(
         op, k, which, tol=tol, method=method, seed=notebook.seed, max_seconds=seconds,
         max_matvecs=max(_PRODUCTS, 6 * k), memory=notebook.solver_memory,

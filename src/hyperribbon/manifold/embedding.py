@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from hyperribbon.core.boundary import checked, matrix, row, square
 from hyperribbon.core.checks import (
     ArgumentError,
+    check_absent,
     check_array,
     check_choice,
     check_finite,
@@ -112,6 +113,8 @@ class InPCA(TransformerMixin, BaseEstimator):
                 letting it shape the space. None for equal weights.
         """
         check_choice("metric", self.metric, ("bhattacharyya", "precomputed"))
+        if self.metric == "precomputed":
+            self._check_precomputed()
         models = open_models(X)
         wanted = 2 if self.metric == "precomputed" else 3
         if len(models.shape) != wanted or 0 in models.shape:
@@ -157,6 +160,14 @@ class InPCA(TransformerMixin, BaseEstimator):
             self.embedding_ = self.transform(models[:, chosen] if precomputed else models)
         return self
 
+    def _check_precomputed(self) -> None:
+        """Raise where something is asked of distances that are not computed here."""
+        single = None if self.precision == "double" else self.precision
+        asked = {"log": self.log or None, "floor": self.floor, "precision": single,
+                 "streaming": self.streaming}  # fmt: skip
+        for name, value in asked.items():
+            check_absent(name, value, "it is of distances between predictions, and they are given")
+
     def _fit_streaming(self, X: Any, models: Any, weights: np.ndarray) -> InPCA:
         if self.n_components is None or len(self.landmarks_) < models.shape[0]:
             raise ArgumentError(
@@ -189,6 +200,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         """Build the space and return the coordinates of the models it was built from."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
+    @checked()
     def transform(self, X: Any) -> np.ndarray:
         """Return coordinates of models: predictions, or distances to the fitted landmarks.
 
@@ -198,6 +210,10 @@ class InPCA(TransformerMixin, BaseEstimator):
         models = open_models(X)
         block = np.column_stack([self._project, self._centring.weights])
         if self.metric != "precomputed":
+            if tuple(models.shape[1:]) != tuple(self._models.shape[1:]):
+                samples, classes = self._models.shape[1:]
+                reason = f"the space is of models on {samples} samples with {classes} classes"
+                raise ArgumentError("X", models, reason, "Give predictions on the same samples.")
             memory = self._settings().bytes
             product = cross_product(models, self._models, block, self._rule(), memory)
         elif models.ndim != 2 or models.shape[1] != len(self.landmarks_):
@@ -307,10 +323,15 @@ class PCA(TransformerMixin, BaseEstimator):
         """Build the space and return the coordinates of the models it was built from."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
+    @checked()
     def transform(self, X: Any) -> np.ndarray:
         """Return coordinates of models."""
         check_is_fitted(self, "components_")
-        return (_flat(X) - self.mean_) @ self.components_.T
+        flat = _flat(X)
+        if flat.shape[1] != len(self.mean_):
+            reason = f"the space is of models with {len(self.mean_)} numbers each"
+            raise ArgumentError("X", flat, reason, "Give models of the same kind.")
+        return (flat - self.mean_) @ self.components_.T
 
 
 @checked(distances=square, embedding=matrix, time_like=row)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, row
+from hyperribbon.core.boundary import checked, count, flag, path, row
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.krylov import leading_pairs
@@ -64,6 +64,19 @@ class Streaming:
     executor: Executor | None = None
     progress: bool = False
     tol: float = 1e-10
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            path("folder", self.folder)
+        if self.disk is not None:
+            check_positive("disk", self.disk, zero=True)
+        if self.memory is not None:
+            check_positive("memory", self.memory)
+        if self.executor is not None and not hasattr(self.executor, "submit"):
+            reason = "it has no submit()"
+            raise ArgumentError("executor", self.executor, reason, "Give ProcessPoolExecutor(2).")
+        flag("progress", self.progress)
+        check_positive("tol", self.tol)
 
     @property
     def bytes(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hyperribbon.core.boundary import array, checked, count, row
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_positive_int
 from hyperribbon.core.tensors import host_array
 from hyperribbon.manifold.distances import bhattacharyya
 
@@ -95,7 +95,7 @@ def progress(
     return (low + high) / 2
 
 
-@checked(path=array, along=row, grid=row)
+@checked(along=row, grid=row)
 def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Return a trajectory at given progress: (len(grid), samples, classes).
 
@@ -107,6 +107,10 @@ def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarra
         along: (points,), its progress, from `progress`.
         grid: Values of progress, within the range that the trajectory covers.
     """
+    path = check_array("path", path, ndim=3)
+    if len(along) != len(path):
+        reason = f"the trajectory has {len(path)} points"
+        raise ArgumentError("along", along, reason, "Give the progress of each of them.")
     reached = np.maximum.accumulate(np.asarray(along, dtype=float))
     grid = np.asarray(grid, dtype=float)
     if grid.min() < reached[0] - 1e-12 or grid.max() > reached[-1] + 1e-12:
@@ -136,12 +140,13 @@ def trajectory_distances(paths: Sequence[np.ndarray], *, floor: float | None = N
         paths: Trajectories of shape (points, samples, classes), all resampled alike.
         floor: Rule for tiny probabilities, see `bhattacharyya`.
     """
-    shapes = {np.shape(path) for path in paths}
+    paths = [check_array(f"paths[{i}]", path, ndim=3) for i, path in enumerate(paths)]
+    shapes = {path.shape for path in paths}
     if len(shapes) != 1:
         raise ArgumentError(
             "paths", sorted(shapes), "trajectories have different shapes", "Resample them first."
         )
-    stacked = np.stack([np.asarray(path) for path in paths])
+    stacked = np.stack(paths)
     points = stacked.shape[1]
     total = np.zeros((len(stacked), len(stacked)))
     for point in range(points):

@@ -12,7 +12,13 @@ from scipy.optimize import root_scalar
 from scipy.special import stdtrit
 
 from hyperribbon.core.boundary import checked, count, flag, own_function, seed_number, whole
-from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_absent,
+    check_finite,
+    check_fraction,
+    check_positive_int,
+)
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
 from hyperribbon.noise.stationary import project
@@ -90,7 +96,7 @@ def variance_flatness(
     curvature: Any,
     *,
     k: int | None = None,
-    start: int = 0,
+    start: int | None = None,
     params: Any = None,
     window: int | None = None,
     loss: Callable[[np.ndarray], float] | None = None,
@@ -112,7 +118,7 @@ def variance_flatness(
         trajectory: What `weight_covariance` takes, or its result.
         curvature: H of the loss at the mean weights: a matrix or an operator on the same weights.
         k: Modes used; by default all, at most 50.
-        start: First record that counts.
+        start: First record that counts; by default the first of all.
         params: Parameters that count, for trajectories.
         window: Moments of a window, in which steady motion is removed; see `weight_covariance`.
         loss: Loss of a weight vector (P,), to measure the widths as well.
@@ -136,9 +142,13 @@ def variance_flatness(
         raise ArgumentError("confidence", confidence, "no interval is that sure", "Give 0.95.")
     check_positive_int("resamples", resamples)
     if isinstance(trajectory, WeightCovariance):
+        asked = {"k": k, "start": start, "params": params, "window": window}
+        for name, value in asked.items():
+            check_absent(name, value, "the covariance is measured", "Give it to weight_covariance.")
         found = trajectory
     else:
-        found = weight_covariance(trajectory, k=k, start=start, params=params, window=window)
+        first = 0 if start is None else start
+        found = weight_covariance(trajectory, k=k, start=first, params=params, window=window)
     if tuple(curvature.shape) != (len(found.mean), len(found.mean)):
         raise ArgumentError(
             "curvature",
@@ -146,9 +156,16 @@ def variance_flatness(
             f"the trajectory has {len(found.mean)} weights",
             "Use the same parameters in both.",
         )
-    H = project(curvature, found.modes)
+    if len(found.eigenvalues) < 3:
+        reason = f"{len(found.eigenvalues)} of its modes are used, too few for a slope"
+        raise ArgumentError("trajectory", found.modes, reason, "Use at least three modes.")
+    H = check_finite("curvature", project(curvature, found.modes))
     variances, curvatures = found.eigenvalues, np.diag(H).copy()
-    exponent = theory.fit_exponent(variances, curvatures)
+    try:
+        exponent = theory.fit_exponent(variances, curvatures)
+    except ArgumentError as error:
+        error.rename("curvature")
+        raise
     rng = numpy_generator(seed, "variance flatness")
     usable = variances > _NOTHING * variances[0]
     surrogate = matching(variances[usable], found.times[usable], found.samples, found.window, rng)
@@ -156,7 +173,9 @@ def variance_flatness(
     if doubt and strict:
         raise _refusal(doubt, found)
     bias, deviation = _calibrated(surrogate, H[np.ix_(usable, usable)], found, resamples, rng)
-    reach = float(stdtrit(max(resamples - 1, 1), (1 + confidence) / 2)) * deviation
+    independent = found.samples / float(surrogate.times.max())  # moments behind the deviation
+    freedom = max(min(resamples, independent) - 1, 1)
+    reach = float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
     reach = np.nan if doubt else reach
     low, high = exponent - bias - reach, exponent - bias + reach
     too_few = bool(abs(bias) > 0.1 * abs(exponent) or found.effective_samples < 10 * len(variances))
@@ -191,6 +210,7 @@ def _calibrated(
 ) -> tuple[float, float]:
     """Return how far ψ of surrogates is from theirs on average, and the deviation of the corrected.
 
+    The deviation holds that of the average, which is taken over so many surrogates only.
     That a correction rests on measured times makes it uncertain too. So the variances of every
     series are divided by what its own times say is kept of them. Times behind measured ones vary
     about twice as much (in logarithms), since the slower a mode is, the more of it is taken off.
@@ -223,7 +243,7 @@ def _calibrated(
     ]
     truth = theory.fit_exponent(surrogate.variances, np.diag(H))
     deviation = max(np.std(corrected, ddof=1), np.std(raw, ddof=1))
-    return float(np.mean(raw) - truth), float(deviation)
+    return float(np.mean(raw) - truth), float(deviation * np.sqrt(1 + 1 / len(raw)))
 
 
 def _doubt(slowest: float, found: WeightCovariance) -> str:

@@ -11,10 +11,10 @@ import torch
 from hyperribbon.core.boundary import checked, count
 from hyperribbon.core.checks import (
     ArgumentError,
+    check_absent,
     check_choice,
     check_finite,
     check_positive,
-    check_positive_int,
 )
 from hyperribbon.core.tensors import tensor_of
 from hyperribbon.spectra import eigsh, trace
@@ -67,19 +67,31 @@ class LeadingCovariance:
 
 @overload
 def stationary_covariance(
-    H: np.ndarray, C: np.ndarray, lr: float, time: str = ..., *, k: int = ..., seed: int = ...
+    H: np.ndarray,
+    C: np.ndarray,
+    lr: float,
+    time: str = ...,
+    *,
+    k: int | None = ...,
+    seed: int = ...,
 ) -> np.ndarray: ...
 @overload
 def stationary_covariance(
-    H: torch.Tensor, C: torch.Tensor, lr: float, time: str = ..., *, k: int = ..., seed: int = ...
+    H: torch.Tensor,
+    C: torch.Tensor,
+    lr: float,
+    time: str = ...,
+    *,
+    k: int | None = ...,
+    seed: int = ...,
 ) -> torch.Tensor: ...
 @overload
 def stationary_covariance(
-    H: Any, C: Any, lr: float, time: str = ..., *, k: int = ..., seed: int = ...
+    H: Any, C: Any, lr: float, time: str = ..., *, k: int | None = ..., seed: int = ...
 ) -> LeadingCovariance: ...
 @checked(k=count)
 def stationary_covariance(
-    H: Any, C: Any, lr: float, time: str = "continuous", *, k: int = 20, seed: int = 0
+    H: Any, C: Any, lr: float, time: str = "continuous", *, k: int | None = None, seed: int = 0
 ) -> Any:
     """Return the stationary covariance M of the weights under SGD.
 
@@ -94,7 +106,7 @@ def stationary_covariance(
         C: Covariance of a minibatch's gradient: `hr.GradientCovariance(..., batch_size=S)`.
         lr: Learning rate λ.
         time: "continuous", the small-λ limit, or "discrete", the steps as they are.
-        k: Size of the leading subspace, for operators.
+        k: Size of the leading subspace, for operators; by default 20.
         seed: Seed of the eigensolver, for operators.
 
     Raises:
@@ -109,6 +121,8 @@ def stationary_covariance(
     lr = check_positive("lr", lr)
     if isinstance(C, torch.Tensor | np.ndarray):
         _check_covariance(C)
+    if isinstance(H, torch.Tensor | np.ndarray) and isinstance(C, type(H)):
+        check_absent("k", k, "of matrices the whole covariance is returned")
     if isinstance(H, torch.Tensor) and isinstance(C, torch.Tensor):
         M = theory.stationary_covariance(H.cpu(), C.cpu(), lr, time=time)
         return torch.from_numpy(M).to(H)
@@ -118,7 +132,7 @@ def stationary_covariance(
         raise ArgumentError(
             "C", tuple(C.shape), f"H has shape {tuple(H.shape)}", "Use the same parameters in both."
         )
-    spectrum = eigsh(H, min(check_positive_int("k", k), H.shape[0]), seed=seed)
+    spectrum = eigsh(H, min(20 if k is None else k, H.shape[0]), seed=seed)
     keep = spectrum.eigenvalues > 1e-6 * spectrum.eigenvalues[0].clamp(min=0)
     if not bool(keep.any()):
         raise ArgumentError(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hyperribbon.core.boundary import checked, count, whole
-from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
+from hyperribbon.core.checks import ArgumentError, check_array, check_finite, check_positive
 from hyperribbon.core.parameters import is_named
 from hyperribbon.core.tensors import tensor_of
 from hyperribbon.core.trajectory import Trajectory
@@ -134,7 +134,7 @@ def weight_covariance(
     dense = rows.width <= min(len(rows), _LARGEST_DENSE)
     values, modes = (_dense_modes if dense else _gram_modes)(rows, mean)
     values, modes = values[:count].copy(), np.ascontiguousarray(modes[:, :count])
-    B = None if basis is None else tensor_of(basis).double().cpu().numpy()
+    B = None if basis is None else check_array("basis", basis, ndim=2)
     projections, seen, squares = [], [], 0.0
     for first, last in rows.ranges():
         deviations = rows.deviations(first, last, mean)

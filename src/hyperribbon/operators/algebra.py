@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.operators.base import LinearOperator
 
 __all__ = ["Projected", "Rescaled", "Restricted"]
@@ -89,6 +89,7 @@ class Rescaled(LinearOperator):
         shift: The diagonal of W: (P,), or one number for all.
     """
 
+    @checked()
     def __init__(
         self,
         operator: LinearOperator,
@@ -99,14 +100,22 @@ class Rescaled(LinearOperator):
         super().__init__(operator.shape, operator.dtype, operator.device)
         self.operator, self.processes = operator, operator.processes
         self.scale, self.shift = (
-            torch.as_tensor(value, dtype=operator.dtype, device=operator.device).reshape(-1, 1)
-            for value in (scale, shift)
+            self._diagonal(name, value) for name, value in (("scale", scale), ("shift", shift))
         )
 
     def in_precision(self, dtype: torch.dtype) -> Rescaled | None:
         """Return the same matrix with products in a precision."""
         operator = self.operator.in_precision(dtype)
-        return None if operator is None else Rescaled(operator, self.scale, self.shift)
+        if operator is None:
+            return None
+        return Rescaled(operator, self.scale.flatten(), self.shift.flatten())
+
+    def _diagonal(self, name: str, value: torch.Tensor | float) -> torch.Tensor:
+        found = torch.as_tensor(value, dtype=self.dtype, device=self.device)
+        if found.ndim > 1 or (found.ndim and len(found) not in (1, self.shape[0])):
+            reason = f"the operator has {self.shape[0]} coordinates"
+            raise ArgumentError(name, value, reason, "Give one number, or one a coordinate.")
+        return check_finite(name, found).reshape(-1, 1)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         scaled = self.scale * block

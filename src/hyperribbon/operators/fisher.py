@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.boundary import checked, seed_number
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, check_positive_int
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
@@ -34,6 +34,7 @@ _KINDS: dict[str, Callable[..., Likelihood]] = {
     "laplace": Laplace,
     "student": StudentT,
 }
+_TAKES = {"gaussian": ("outputs", "variance"), "laplace": ("scale",), "student": ("df", "scale")}
 
 
 class Fisher(FactoredOperator):
@@ -59,18 +60,18 @@ class Fisher(FactoredOperator):
         estimator: "exact", "mc" or "empirical". Of a function's distribution, "exact" is there
             where its information is known (see `FromDistribution`).
         outputs: "model", or "softmax" for Gaussian noise on the softmax of the outputs.
-        variance: Of the Gaussian: a number σ², a matrix Σ (C, C), or a function of the inputs
-            that returns Σ(x) as (n,), (n, C) or (n, C, C).
-        scale: Of "laplace" and "student": a number, or one an output.
+        variance: Of "gaussian": a number σ², a matrix Σ (C, C), or a function of the inputs that
+            returns Σ(x) as (n,), (n, C) or (n, C, C); by default 1.
+        scale: Of "laplace" and "student": a number, or one an output; by default 1.
         df: Degrees of freedom ν, for "student".
-        samples: Draws a sample, for "mc".
+        samples: Draws a sample, for "mc"; by default 1.
         seed: Of the draws. A sample's draws depend on its place in the data (of all ranks, in
             their order), so neither batches nor processes change them.
         options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
 
     Raises:
-        ArgumentError: A choice is unknown, Σ is not positive definite, there is no closed form for
-            "exact", or as for `Hessian`.
+        ArgumentError: A choice is unknown, or is of another likelihood or estimator, Σ is not
+            positive definite, there is no closed form for "exact", or as for `Hessian`.
     """
 
     @checked(seed=seed_number)
@@ -82,18 +83,22 @@ class Fisher(FactoredOperator):
         likelihood: str | Likelihood | Callable[[torch.Tensor], Any] = "categorical",
         estimator: str = "exact",
         outputs: str = "model",
-        variance: float | torch.Tensor | Callable[[Any], torch.Tensor] = 1.0,
-        scale: float | torch.Tensor = 1.0,
+        variance: float | torch.Tensor | Callable[[Any], torch.Tensor] | None = None,
+        scale: float | torch.Tensor | None = None,
         df: float | None = None,
-        samples: int = 1,
+        samples: int | None = None,
         seed: int = 0,
         **options: Any,
     ) -> None:
         self.estimator = check_choice("estimator", estimator, ("exact", "mc", "empirical"))
         check_choice("outputs", outputs, ("model", "softmax"))
-        self.samples = check_positive_int("samples", samples)
+        if estimator != "mc":
+            check_absent("samples", samples, f"estimator={estimator!r} draws nothing")
+        self.samples = 1 if samples is None else check_positive_int("samples", samples)
         self.seed = seed
-        self.likelihood = _likelihood(likelihood, outputs, variance, scale, df)
+        settings = {"variance": variance, "scale": scale, "df": df}
+        settings["outputs"] = None if outputs == "model" else outputs
+        self.likelihood = _likelihood(likelihood, settings)
         if estimator == "empirical" and isinstance(data, list) and _ends_with_tensor(data):
             data = tuple(data)  # one batch with its targets, not batches of inputs
         loss = MISSING if isinstance(model, Risk) else None
@@ -141,19 +146,18 @@ class Fisher(FactoredOperator):
 
 
 def _likelihood(
-    given: str | Likelihood | Callable[[torch.Tensor], Any],
-    outputs: str,
-    variance: float | torch.Tensor | Callable[[Any], torch.Tensor],
-    scale: float | torch.Tensor,
-    df: float | None,
+    given: str | Likelihood | Callable[[torch.Tensor], Any], settings: dict[str, Any]
 ) -> Likelihood:
     """Return the likelihood that is given by name, by a function, or itself."""
-    if outputs == "softmax" and given not in ("categorical", "gaussian"):
+    settings = {name: value for name, value in settings.items() if value is not None}
+    known = _TAKES.get(given, ()) if isinstance(given, str) else ()
+    for name in (name for name in settings if name not in known):
+        owners = " or ".join(repr(owner) for owner, takes in _TAKES.items() if name in takes)
         raise ArgumentError(
-            "outputs",
-            outputs,
-            "only Gaussian noise is known on the softmax of the outputs",
-            "Use likelihood='gaussian', or put the softmax into the likelihood's function.",
+            name,
+            settings[name],
+            f"it is of likelihood={owners}, and here that is {given!r}",
+            f"Leave it out, or use likelihood={owners}.",
         )
     if isinstance(given, Likelihood):
         return given
@@ -167,15 +171,13 @@ def _likelihood(
             )
         return FromDistribution(given)
     name = check_choice("likelihood", given, tuple(_KINDS))
-    if name == "student":
-        if df is None:
-            raise ArgumentError(
-                "df", df, "Student's t has degrees of freedom", "Give df=4, for example."
-            )
-        return StudentT(df, scale)
-    if name == "laplace":
-        return Laplace(scale)
-    return Gaussian(variance, outputs) if name == "gaussian" else _KINDS[name]()
+    if name == "student" and "df" not in settings:
+        raise ArgumentError(
+            "df", None, "Student's t has degrees of freedom", "Give df=4, for example."
+        )
+    if "outputs" in settings:
+        settings["space"] = settings.pop("outputs")
+    return _KINDS[name](**settings)
 
 
 def _ends_with_tensor(data: list[Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.boundary import checked, flag
-from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
@@ -34,7 +34,8 @@ class GradientCovariance(FactoredOperator):
         data: As for `Hessian`.
         centered: Whether the mean gradient is taken off.
         batch_size: S, or None for the covariance of single gradients.
-        replacement: Whether minibatches are drawn with replacement.
+        replacement: Whether minibatches of `batch_size` are drawn with replacement; they are by
+            default.
         options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
 
     Raises:
@@ -50,12 +51,14 @@ class GradientCovariance(FactoredOperator):
         *,
         centered: bool = True,
         batch_size: int | None = None,
-        replacement: bool = True,
+        replacement: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(risk_of(model, loss, data, options))
         self.centered = bool(centered)
-        self.replacement = bool(replacement)
+        if batch_size is None:
+            check_absent("replacement", replacement, "no batch_size is given", "Give both.")
+        self.replacement = replacement = replacement is not False
         self.batch_size = (
             None if batch_size is None else check_positive_int("batch_size", batch_size)
         )

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from hyperribbon.core.boundary import flag, text, whole
+from hyperribbon.core.checks import ArgumentError, check_choice
+
 __all__ = ["Bars", "Chart", "Curve", "Level", "Path", "Surface"]
+
+
+def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> None:
+    """Check that fields are numbers of given shapes, in which None is any length; NaN is a gap."""
+    for name, wanted in shapes.items():
+        value = getattr(mark, name)
+        try:
+            array = np.asarray(value)
+            found = array.shape if array.dtype.kind in "biuf" else None
+        except (TypeError, ValueError):  # a ragged list, a tensor of a device
+            found = None
+        if found is None or len(found) != len(wanted):
+            reason = f"it is not numbers along {len(wanted)} axes"
+            raise ArgumentError(name, value, reason, "Give an array of numbers.")
+        if any(size not in (None, own) for size, own in zip(wanted, found, strict=True)):
+            reason = f"its shape is {found}, beside {wanted} of the others"
+            raise ArgumentError(name, value, reason, "Give one value a point.")
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,16 @@ class Curve:
     high: np.ndarray | None = None
     color: int | None = None
 
+    def __post_init__(self) -> None:
+        _check_series(self, {"x": (None,)})
+        band = [name for name in ("low", "high") if getattr(self, name) is not None]
+        _check_series(self, {name: (len(self.x),) for name in ("y", *band)})
+        text("label", self.label)
+        check_choice("style", self.style, ("line", "points", "both"))
+        flag("dashed", self.dashed)
+        if self.color is not None:
+            whole("color", self.color)
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -52,6 +84,17 @@ class Bars:
     label: str = ""
     colors: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.names, tuple | list) or not all(
+            isinstance(name, str) for name in self.names
+        ):
+            raise ArgumentError("names", self.names, "they are not texts", "Give a tuple of names.")
+        given = [name for name in ("errors", "colors") if getattr(self, name) is not None]
+        _check_series(self, {name: (len(self.names),) for name in ("values", *given)})
+        for position in () if self.colors is None else self.colors:
+            whole("colors", position)
+        text("label", self.label)
+
 
 @dataclass(frozen=True)
 class Surface:
@@ -68,6 +111,11 @@ class Surface:
     y: np.ndarray
     z: np.ndarray
     label: str = ""
+
+    def __post_init__(self) -> None:
+        _check_series(self, {"x": (None,), "y": (None,)})
+        _check_series(self, {"z": (len(self.y), len(self.x))})
+        text("label", self.label)
 
 
 @dataclass(frozen=True)
@@ -88,6 +136,16 @@ class Path:
     value_label: str = ""
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        _check_series(self, {"points": (None, 3)})
+        if self.values is not None:
+            _check_series(self, {"values": (len(self.points),)})
+        for name in ("label", "value_label"):
+            text(name, getattr(self, name))
+        if not isinstance(self.notes, tuple | list) or len(self.notes) not in (0, len(self.points)):
+            reason = f"there are {len(self.points)} points"
+            raise ArgumentError("notes", self.notes, reason, "Give one text a point, or none.")
+
 
 @dataclass(frozen=True)
 class Level:
@@ -102,6 +160,11 @@ class Level:
     at: float
     label: str
     axis: str = "y"
+
+    def __post_init__(self) -> None:
+        _check_series(self, {"at": ()})
+        text("label", self.label)
+        check_choice("axis", self.axis, ("x", "y"))
 
 
 Mark = Curve | Bars | Surface | Path | Level
@@ -134,6 +197,17 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     toggles: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("name", "title", "x_label", "y_label", "caption", "z_label"):
+            text(name, getattr(self, name))
+        for name in ("log_x", "log_y"):
+            flag(name, getattr(self, name))
+        kinds = (Curve, Bars, Surface, Path, Level)
+        if not isinstance(self.marks, tuple | list) or not all(
+            isinstance(mark, kinds) for mark in self.marks
+        ):
+            raise ArgumentError("marks", self.marks, "they are no marks", "Give (Curve(x, y),).")
 
     @property
     def is_spatial(self) -> bool:

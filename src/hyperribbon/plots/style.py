@@ -80,6 +80,7 @@ def new_figure(
     return figure, axes
 
 
+@checked()
 def label_logs(figure: Figure) -> None:
     """Label short logarithmic axes by few round numbers instead of crowded multiples of powers."""
     for axes in figure.axes:

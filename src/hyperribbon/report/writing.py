@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hyperribbon import __version__
+from hyperribbon.core.boundary import path, text
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import RunFolder, ensure_folder, write_text
 from hyperribbon.report.experiments import experiment_tabs
@@ -42,10 +43,13 @@ def write_report(
     Raises:
         ArgumentError: There is no run in a path, or the file cannot be written.
     """
-    out = Path(out)
+    if isinstance(paths, str | Path) or not isinstance(paths, Sequence):
+        raise ArgumentError("paths", paths, "it is not a list of folders", "Give ['runs'].")
+    text("title", title)
+    out = Path(path("out", out))
     if out.is_dir():
         raise ArgumentError("out", str(out), "it is a folder", "Give a file such as report.html.")
-    found = [folder for path in paths for folder in _folders(Path(path))]
+    found = [folder for given in paths for folder in _folders(Path(path("paths", given)))]
     inspections = [folder for folder in found if (folder / INSPECTION_FILE).is_file()]
     trajectories = [folder for folder in found if (folder / TRAJECTORY_FILE).is_file()]
     runs = [folder for folder in found if folder not in (*inspections, *trajectories)]
@@ -105,7 +109,7 @@ def _folders(path: Path) -> list[Path]:
     if not found:
         reason = "it holds no run" if path.is_dir() else "there is no such folder"
         raise ArgumentError(
-            "runs", str(path), reason,
+            "paths", str(path), reason,
             "Give the folder of a run, an inspection or a Recorder, or one that holds several.",
         )  # fmt: skip
     return found

@@ -12,6 +12,7 @@ import torch
 from hyperribbon.core.boundary import checked, flag_or_text
 from hyperribbon.core.checks import (
     ArgumentError,
+    check_absent,
     check_choice,
     check_finite,
     check_positive,
@@ -81,9 +82,12 @@ def eigsh(
             gap. Residuals below 20 units of rounding of ‖A‖ are not asked for.
         method: "auto", "lanczos", "gram" or "dense".
         seed: Seed of the random directions.
-        v0: Warm start for Lanczos: an earlier `Spectrum`, a vector (P,) or a block (P, b).
+        v0: Warm start for Lanczos: an earlier `Spectrum`, a vector (P,) or a block (P, b). This,
+            `basis` and `storage` make it the route of "auto"; they and the limits are refused
+            beside "dense" and "gram".
         max_matvecs: Products after which Lanczos returns what it has, with `converged` telling
-            which pairs are good. None: 1000 + 100 k.
+            which pairs are good. None: 1000 + 100 k. Where "auto" finds another route cheaper than
+            Lanczos without limits, it takes that to its end.
         max_seconds: Time after which Lanczos does so, once it has k pairs of any quality.
         eigenvectors: Whether to return eigenvectors. With an operator of several processes
             "sharded" returns only the rows `op.processes.rows(P)` that this rank has.
@@ -119,8 +123,14 @@ def eigsh(
     memory = None if memory is None else check_positive("memory", memory)
     if isinstance(eigenvectors, str):
         check_choice("eigenvectors", eigenvectors, (_SHARDED,))
-    if method == "auto" and v0 is None and storage == "auto":
+    given = {"v0": v0, "basis": basis, "storage": None if storage == "auto" else storage}
+    if method == "auto" and all(value is None for value in given.values()):
         method = _cheapest(products, k, tol, memory, bool(eigenvectors))
+    elif method in ("dense", "gram"):
+        limits = {"max_matvecs": max_matvecs, "max_seconds": max_seconds}
+        for name, value in {**given, **limits}.items():
+            check_absent(name, value, f"it is of Lanczos, and method={method!r}")
+        _check_room(products, k, memory, method)
     if method in ("dense", "gram"):
         solve = _dense if method == "dense" else gram_spectrum
         spectrum = solve(products, k, which, tol, bool(eigenvectors), seed)
@@ -153,6 +163,19 @@ def _cheapest(
     with products.processes.together("the planning of a spectrum"):
         best = plan(products.op, k, memory=memory, eigenvectors=eigenvectors, tol=tol).best
     return products.processes.choose(best.method)
+
+
+def _check_room(products: Products, k: int, memory: float | None, method: str) -> None:
+    """Raise where a route that was asked for does not fit into the memory that was given."""
+    if memory is None:
+        return
+    getattr(products.op, "gram_size", None)  # counted by all ranks together, before they plan
+    with products.processes.together("the planning of a spectrum"):
+        routes = [r for r in plan(products.op, k, memory=memory).routes if r.method == method]
+        if routes and not any(route.fits for route in routes):
+            needed = min(route.memory for route in routes)
+            reason = f"method={method!r} takes {needed / 1e6:.2f} MB"
+            raise ArgumentError("memory", memory, reason, "Give more, or use method='auto'.")
 
 
 def _dense(

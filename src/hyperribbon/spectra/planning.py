@@ -152,7 +152,7 @@ def plan(
     ]
     fitting = sorted((route for route in routes if route.fits), key=_preference)
     if not fitting:
-        raise _nothing_fits(products, k, routes, available)
+        raise _nothing_fits(products, k, routes, memory, available)
     others = sorted((route for route in routes if not route.fits), key=lambda r: r.memory)
     return Plan((*fitting, *others), available)
 
@@ -306,15 +306,19 @@ def _product_flops(products: Products) -> float:
     return _GUESS * products.size if cost is None else float(cost.flops)
 
 
-def _nothing_fits(products: Products, k: int, routes: list[Route], available: int) -> ArgumentError:
+def _nothing_fits(
+    products: Products, k: int, routes: list[Route], memory: float | None, available: int
+) -> ArgumentError:
     listed = ", ".join(f"{route.name} {_gigabytes(route.memory)}" for route in routes)
     item = products.dtype.itemsize
     room = max(available - _product_bytes(products), 0)
     coordinates = room // (item * (2 * (k + 8) + _in_flight(k)))
+    size = f"{products.size} × {products.size}"
     return ArgumentError(
-        "op",
-        f"{products.size} × {products.size}",
-        f"no route to {k} eigenpairs fits in the {_gigabytes(available)} that are free: {listed}",
+        "op" if memory is None else "memory",
+        size if memory is None else memory,
+        f"no route to {k} eigenpairs of {size} fits in the {_gigabytes(available)} that are free: "
+        f"{listed}",
         f"About {coordinates} coordinates would fit: restrict the operator with params= or mask=, "
         "ask for fewer pairs, or free memory.",
     )

@@ -221,6 +221,9 @@ def track(
     >>> [round(float(spectrum.eigenvalues[0]), 4) for spectrum in spectra]
     [4.0, 8.0]
     """
+    if isinstance(operators, str | bytes | dict):
+        reason = "it is not a sequence of operators"
+        raise ArgumentError("operators", operators, reason, "Give a list of them.")
     if callable(operators) != (weights is not None):
         raise ArgumentError(
             "weights",

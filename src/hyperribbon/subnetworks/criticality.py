@@ -174,10 +174,14 @@ def _blocks(
 ) -> dict[str, list[str]]:
     names = eligible_names(final, "all", frozen=True)
     if isinstance(layers, Mapping):
-        return {
-            block: eligible_names(final, "all", chosen, frozen=True)
-            for block, chosen in layers.items()
-        }
+        found = {}
+        for block, chosen in layers.items():
+            try:
+                found[block] = eligible_names(final, "all", chosen, frozen=True)
+            except ArgumentError as error:
+                error.rename(f"layers[{block!r}]")
+                raise
+        return found
     if layers is None:
         owners: dict[str, list[str]] = {}
         for name in names:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, torch_generator
-from hyperribbon.core.checks import check_choice, check_finite, check_fraction
+from hyperribbon.core.checks import check_absent, check_choice, check_finite, check_fraction
 from hyperribbon.core.tensors import host_array
 from hyperribbon.subnetworks.states import (
     State,
@@ -63,7 +63,12 @@ class Ranking:
 
     def between(self, low: float, high: float) -> Mask:
         """Return the entries with low ≤ score ≤ high, as in Algorithm 1 of [subnetworks]."""
-        _check_interval(low, high)
+        for name, value in (("low", low), ("high", high)):
+            if not isinstance(value, int | float | np.number) or math.isnan(value):
+                raise ArgumentError(name, value, "it is not a number", "Give a threshold.")
+        if low > high:
+            reason = f"the interval from {low} ends before it begins"
+            raise ArgumentError("high", high, reason, "Give the larger one last.")
         return Mask({name: (score >= low) & (score <= high) for name, score in self.scores.items()})
 
 
@@ -105,8 +110,9 @@ def rank(
     """
     check_choice("order", order, ("smallest", "largest"))
     check_choice("scope", scope, ("global", "layer"))
+    state = state_of("final", final)
     names = eligible_names(final, include, params, model=model, initial=initial)
-    scores = _scores(state_of("final", final), initial, names, criterion, seed)
+    scores = _scores(state, initial, names, criterion, seed)
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(layer_of(name) if scope == "layer" else "", []).append(name)
@@ -172,6 +178,8 @@ def select(
         )
     if fraction is not None:
         check_fraction("fraction", fraction)
+    else:
+        check_only_of_fractions(order, scope)
     ranking = rank(
         final,
         initial,
@@ -183,7 +191,21 @@ def select(
         model=model,
         seed=seed,
     )
-    return ranking.between(*between) if between is not None else ranking.select(fraction or 0.0)
+    if between is None:
+        return ranking.select(fraction or 0.0)
+    try:
+        return ranking.between(*between)
+    except (ArgumentError, TypeError) as error:
+        reason = error.reason if isinstance(error, ArgumentError) else "it is not a pair of numbers"
+        remedy = "Give (lowest, highest), such as between=(0.0, 0.05)."
+        raise ArgumentError("between", between, reason, remedy) from None
+
+
+def check_only_of_fractions(order: str, scope: str) -> None:
+    """Raise where an order or a scope is given that a selection by thresholds does not have."""
+    reason = "all entries between thresholds are selected, wherever they are"
+    check_absent("order", None if order == "smallest" else order, reason)
+    check_absent("scope", None if scope == "global" else scope, reason)
 
 
 def _scores(
@@ -230,10 +252,3 @@ def _scores(
             for name in names
         }
     return {name: check_finite(f"scores of {name!r}", s.cpu()) for name, s in scores.items()}
-
-
-def _check_interval(low: float, high: float) -> None:
-    if not low <= high:
-        raise ArgumentError(
-            "between", (low, high), "the interval ends before it begins", "Give (lowest, highest)."
-        )

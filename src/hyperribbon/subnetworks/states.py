@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter
-from hyperribbon.core.boundary import checked
+from hyperribbon.core.boundary import checked, text
 from hyperribbon.core.checks import check_choice
 from hyperribbon.core.parameters import is_named, listed_names
 
@@ -217,6 +217,7 @@ def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.shape == second.shape and torch.equal(first, second.to(first))
 
 
+@checked(name=text)
 def layer_of(name: str) -> str:
     """Return the module that owns a parameter: "layers.0" for "layers.0.weight"."""
     return name.rpartition(".")[0]

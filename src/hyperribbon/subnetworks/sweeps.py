@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter
-from hyperribbon.core.checks import check_array, check_choice
+from hyperribbon.core.checks import check_array, check_choice, check_fraction
 from hyperribbon.subnetworks.evaluation import Measure, evaluate
 from hyperribbon.subnetworks.operations import prune, reinitialize
-from hyperribbon.subnetworks.selection import Criterion, rank
+from hyperribbon.subnetworks.selection import Criterion, check_only_of_fractions, rank
 from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
 
 __all__ = ["Sweep", "sweep"]
@@ -88,6 +88,11 @@ def sweep(
             "Give fractions=[0.5, 0.8] or thresholds=[0.01, 0.05].",
         )
     settings = check_array("fractions" if thresholds is None else "thresholds", settings, ndim=1)
+    if fractions is None:
+        check_only_of_fractions(order, scope)
+    else:
+        for fraction in settings.tolist():
+            check_fraction("fractions", fraction)
     ranking = rank(
         final,
         initial,

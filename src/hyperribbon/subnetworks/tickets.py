@@ -12,7 +12,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
 from hyperribbon.core.boundary import checked, own_function
-from hyperribbon.core.checks import check_choice, check_fraction, check_positive_int
+from hyperribbon.core.checks import check_absent, check_choice, check_fraction, check_positive_int
 from hyperribbon.core.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
@@ -124,6 +124,8 @@ def find_ticket(
     check_positive_int("levels", levels)
     for branch in branches:
         check_choice("branches", branch, BRANCHES)
+    if "reinitialized" not in branches:
+        check_absent("initializer", initializer, 'only the branch "reinitialized" draws from it')
     given = state_of("initial", model if initial is None else initial)
     start = _copy(model, given)
     rewound = start if rewind is None else state_of("rewind", rewind)

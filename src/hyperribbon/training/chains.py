@@ -25,13 +25,13 @@ from hyperribbon.core.boundary import (
 )
 from hyperribbon.core.checks import (
     ArgumentError,
-    check_choice,
+    check_absent,
     check_finite,
     check_positive,
     check_positive_int,
 )
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.training.chains_batches import chain_batches
+from hyperribbon.training.chains_batches import chain_batches, check_dynamics
 
 __all__ = ["ChainStatistics", "RunningMoments", "simulate_one_layer", "trace_one_layer"]
 
@@ -143,7 +143,7 @@ def simulate_one_layer(
     anneal: float = 1.0,
     every: int | None = None,
     measure_noise: bool = False,
-    substeps: int = 1,
+    substeps: int | None = None,
     seed: int = 0,
 ) -> ChainStatistics:
     """Return the statistics of many chains of w ← w − λ∇L_B(w), L = ‖wᵀX − Y‖²/(2P).
@@ -170,16 +170,18 @@ def simulate_one_layer(
             with λ itself.
         every: Steps between measurements; by default a tenth of the fastest mode's relaxation time.
         measure_noise: Accumulate the covariance of the minibatch gradient's noise as well.
-        substeps: Integration steps of the flow for one step of SGD.
+        substeps: Integration steps of the flow for one step of SGD; by default 1.
         seed: Seed of all chains.
 
     Raises:
         ArgumentError: The learning rate is beyond stability, the chains diverge, or a batch of
             distinct samples is larger than the set.
     """
-    check_choice("dynamics", dynamics, ("sgd", "flow"))
     steps, chains = check_positive_int("steps", steps), check_positive_int("chains", chains)
-    substeps = check_positive_int("substeps", substeps) if dynamics == "flow" else 1
+    check_dynamics(dynamics, sampling)
+    if dynamics == "sgd":
+        check_absent("substeps", substeps, "steps of SGD are whole", "Use dynamics='flow'.")
+    substeps = 1 if substeps is None else substeps
     task = _Regression(X, Y, lr * check_positive("anneal", anneal), start)
     rates, N = task.rates, len(task.solution)
     slowest = 1 / (lr * rates[0])

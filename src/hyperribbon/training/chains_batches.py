@@ -10,10 +10,18 @@ from hyperribbon.core.boundary import checked, count, instance
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.training.sampling import SAMPLING_SCHEMES
 
-__all__ = ["chain_batches"]
+__all__ = ["chain_batches", "check_dynamics"]
 
 _BLOCK, _CACHED = 1 << 20, 1 << 17
 _SMALL = 512
+
+
+def check_dynamics(dynamics: str, sampling: str) -> None:
+    """Raise unless the dynamics are known, and minibatches are drawn as they can be there."""
+    check_choice("dynamics", dynamics, ("sgd", "flow"))
+    if dynamics == "flow" and check_choice("sampling", sampling, SAMPLING_SCHEMES) != "replacement":
+        reason = "the noise of the flow is that of minibatches with replacement"
+        raise ArgumentError("sampling", sampling, reason, "Leave it out, or use dynamics='sgd'.")
 
 
 @checked(

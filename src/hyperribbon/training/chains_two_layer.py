@@ -13,14 +13,13 @@ from threadpoolctl import threadpool_limits
 from hyperribbon.core.boundary import checked, count, matrix, positive, whole, wholes
 from hyperribbon.core.checks import (
     ArgumentError,
-    check_choice,
     check_finite,
     check_positive,
     check_positive_int,
 )
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.training.chains import FROM_SOLUTION, RunningMoments
-from hyperribbon.training.chains_batches import chain_batches
+from hyperribbon.training.chains_batches import chain_batches, check_dynamics
 
 __all__ = ["TwoLayerEnsemble", "descend_two_layer", "simulate_two_layer"]
 
@@ -152,7 +151,7 @@ def simulate_two_layer(
         ArgumentError: The chains diverge, a batch of distinct samples is larger than the set,
             shapes do not fit, or the run ends before the covariance is measured.
     """
-    check_choice("dynamics", dynamics, ("sgd", "flow"))
+    check_dynamics(dynamics, sampling)
     chains = check_positive_int("chains", chains)
     X = check_finite("X", np.asarray(X, dtype=np.float64))
     Y = np.atleast_2d(check_finite("Y", np.asarray(Y, dtype=np.float64)))

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.boundary import names as chosen_names
+from hyperribbon.core.checks import ArgumentError, check_absent, check_choice
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.training.evaluation import Probe, predict
@@ -34,6 +35,10 @@ class Contents:
             raise ArgumentError("measure", names, "two have the same name", "Rename one.")
         if not callable(predictions):
             check_choice("predictions", predictions, ("log_probabilities", "outputs"))
+        if probe is None and predictions != "log_probabilities":
+            check_absent("predictions", predictions, "there is no probe", "Give probe= as well.")
+        if not isinstance(weights, bool | Mask):
+            chosen_names("weights", weights)
         self._probe, self._predictions, self._weights = probe, predictions, weights
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,8 +95,13 @@ class Contents:
         if self._weights is True:
             return model.state_dict()
         tensors = dict(model.named_parameters())
-        if isinstance(self._weights, Mask):
-            space = ParameterSpace.of_model(model, list(self._weights), self._weights)
-            return {name: tensors[name][self._weights[name]] for name in space.names}
-        names = ParameterSpace.of_model(model, self._weights).names
-        return {name: tensors[name] for name in names}
+        chosen = self._weights
+        mask = chosen if isinstance(chosen, Mask) else None
+        try:
+            space = ParameterSpace.of_model(model, chosen if mask is None else list(mask), mask)
+        except ArgumentError as error:
+            error.rename("weights")
+            raise
+        if mask is not None:
+            return {name: tensors[name][mask[name]] for name in space.names}
+        return {name: tensors[name] for name in space.names}

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from hyperribbon.core.boundary import checked, count, flag, optional, own_function
+from hyperribbon.core.boundary import checked, count, flag, optional, own_function, seed_number
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.torch_inside import Convolution, Dropout, NormWithStatistics
@@ -161,6 +161,8 @@ def train_ensemble(
         raise ArgumentError(
             "seeds", seeds, "they must be different, at least one", "Give range(3)."
         )
+    for seed in seeds:
+        seed_number("seeds", seed)
     makers = dict(make) if isinstance(make, Mapping) else {"model": make}
     settings: dict[str, Any] = {
         "epochs": check_positive_int("epochs", epochs),

@@ -47,7 +47,7 @@ class Measurement:
     every: int = 1
 
     def __post_init__(self) -> None:
-        check_name("measure", self.name)
+        check_name("name", self.name)
         check_positive_int("every", self.every)
         function("function", self.function)
 

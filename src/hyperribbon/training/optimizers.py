@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from hyperribbon.core.boundary import checked, flag, mapping, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
+from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, check_positive
 
 __all__ = ["OptimizerChoice", "Schedule", "make_optimizer", "rate_factor"]
 
@@ -37,7 +37,17 @@ def make_optimizer(
     """
     parameters = list(parameters)
     if callable(optimizer):
-        return optimizer(parameters)
+        asked = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        for name, value in asked.items():
+            check_absent(
+                name, value or None, "the optimiser is made by a function", "Set it there."
+            )
+        made = optimizer(parameters)
+        rates = [group.get("lr", lr) for group in getattr(made, "param_groups", ())]
+        if rates and lr not in rates:
+            reason = f"the optimiser that is made has {', '.join(map(str, dict.fromkeys(rates)))}"
+            raise ArgumentError("lr", lr, reason, "Give the same rate in both places.")
+        return made
     check_choice("optimizer", optimizer, ("sgd", "adam", "adamw"))
     check_positive("lr", lr)
     check_positive("weight_decay", weight_decay, zero=True)

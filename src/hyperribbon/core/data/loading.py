@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from hyperribbon.core.boundary import checked, count, flag, path, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
-from hyperribbon.core.data.sources import SOURCES
+from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, check_positive_int
+from hyperribbon.core.data.sources import BUNDLED, SOURCES
 from hyperribbon.core.data.synthetic import sloppy_inputs, teacher_student, wishart_inputs
 from hyperribbon.core.data.whitening import whiten as whiten_matrix
 from hyperribbon.core.generators import numpy_generator
@@ -56,9 +56,9 @@ def load_data(
     whiten: bool = False,
     seed: int = 0,
     folder: str | Path | None = None,
-    slope: float = 0.2,
-    dimensions: int = 50,
-    noise: float = 0.1,
+    slope: float | None = None,
+    dimensions: int | None = None,
+    noise: float | None = None,
 ) -> LabelledData:
     """Load a data set.
 
@@ -74,10 +74,10 @@ def load_data(
             ⌊share·limit⌋ samples, and what rounding leaves over goes to class 0.
         whiten: Replace the inputs by white ones, (n, rank): see `core.data.whiten`.
         seed: Seed of the sub-sample, and of synthetic data.
-        folder: Where to read real data sets from, in torchvision's layout.
-        slope: Decay c of "sloppy" inputs.
-        dimensions: Input dimension of synthetic sets.
-        noise: Standard deviation of the label noise of synthetic sets.
+        folder: Where to read data sets that are not bundled from, in torchvision's layout.
+        slope: Decay c of "sloppy" inputs; by default 0.2.
+        dimensions: Input dimension of synthetic sets; by default 50.
+        noise: Standard deviation of the label noise of synthetic sets; by default 0.1.
 
     Returns:
         Inputs and targets. Images are (n, channels, height, width) in [0, 1].
@@ -88,12 +88,26 @@ def load_data(
     """
     check_choice("name", name, DATASETS)
     check_choice("split", split, ("train", "test", "all"))
+    if name != "sloppy":
+        check_absent("slope", slope, f'it is of "sloppy" inputs, and name={name!r}')
+    if name in _SYNTHETIC or name in BUNDLED:
+        check_absent("folder", folder, f"{name!r} is not read from a folder")
+    if name not in _SYNTHETIC:
+        for argument, value in (("dimensions", dimensions), ("noise", noise)):
+            check_absent(argument, value, f"{name!r} is a real data set")
     if name in _SYNTHETIC:
         if proportions is not None:
             raise ArgumentError(
                 "proportions", proportions, f"{name!r} has no classes", "Leave proportions out."
             )
-        inputs, targets = _synthetic(name, split, slope, dimensions, noise, seed)
+        inputs, targets = _synthetic(
+            name,
+            split,
+            0.2 if slope is None else slope,
+            50 if dimensions is None else dimensions,
+            0.1 if noise is None else noise,
+            seed,
+        )
     else:
         images, labels = SOURCES[name](split, None if folder is None else Path(folder))
         inputs = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))

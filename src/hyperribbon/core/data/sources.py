@@ -13,7 +13,7 @@ import numpy as np
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
 from hyperribbon.core.data.files import find_file, read_cifar, read_idx
 
-__all__ = ["SOURCES", "DATA_VARIABLE"]
+__all__ = ["BUNDLED", "DATA_VARIABLE", "SOURCES"]
 
 DATA_VARIABLE = "HYPERRIBBON_DATA"
 
@@ -140,6 +140,9 @@ def _from_openml(name: str, split: str) -> Arrays:
     pixels = images[chosen].reshape(-1, *shape).astype(np.float32) / 255
     return pixels, labels[chosen].astype(np.int64)
 
+
+BUNDLED = ("mnist5k", "digits")
+"""Those that come with a package and are read from nowhere else."""
 
 SOURCES: dict[str, Callable[[str, Path | None], Arrays]] = {
     "mnist5k": _mnist5k,

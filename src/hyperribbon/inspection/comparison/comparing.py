@@ -11,7 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from scipy.special import stdtrit
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.boundary import checked, count, instance, positive, seed_number
+from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.memory import free_memory
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.inspection.comparison import behaviour, scales
@@ -36,6 +37,14 @@ _SHARPNESSES = (
 )  # fmt: skip
 
 
+@checked(
+    samples=count,
+    groups=count,
+    k=count,
+    memory=positive,
+    seed=seed_number,
+    console=instance(Console, "Give rich.console.Console()."),
+)
 def compare(
     a: Any,
     b: Any,
@@ -85,10 +94,11 @@ def compare(
     Raises:
         ArgumentError: There are too few samples, or model, loss and data do not belong together.
     """
+    parts = [parts] if isinstance(parts, str) else parts
     for part in parts:
         check_choice("parts", part, PARTS)
-    groups = check_positive_int("groups", groups)
-    samples = check_positive_int("samples", samples)
+    if loss is None:
+        raise ArgumentError("loss", loss, "what is compared is its curvature", "Give one.")
     total = count_samples(data)
     if groups < 3:
         raise ArgumentError("groups", groups, "an uncertainty needs several", "Give 8.")

@@ -156,6 +156,7 @@ class Risk:
             self._engine.prepare(kind)
             self._layout(is_measured=False)
 
+    @checked()
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
         named = self.space.unflatten(weights) if isinstance(weights, torch.Tensor) else weights

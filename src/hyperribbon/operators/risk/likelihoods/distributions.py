@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributions as td
 
+from hyperribbon.core.boundary import function as check_function
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import derive_seed
 from hyperribbon.core.gpus import gpu_numbers
@@ -40,7 +41,7 @@ class FromDistribution(Likelihood):
     """
 
     def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        self._function = function
+        self._function = check_function("function", function)
 
     def rows(self, outputs: torch.Tensor) -> int:
         """Return the number of a sample's θ."""

@@ -134,6 +134,9 @@ class _Location(_ByElement):
                 f"a sample's outputs have shape {tuple(outputs.shape[1:])}",
                 "Give one scale for all, or one an output.",
             )
+        if not bool(scale.square().reciprocal().isfinite().all()):
+            reason = f"1/scale² has no room in {outputs.dtype}"
+            raise ArgumentError("scale", self._scale, reason, "Give a larger one.")
         return scale
 
 

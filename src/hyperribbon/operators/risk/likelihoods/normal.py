@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_positive
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, check_shape, draw
 from hyperribbon.operators.risk.likelihoods.categorical import class_probabilities
 from hyperribbon.operators.risk.losses import one_element_each, softmax
@@ -30,8 +30,11 @@ class Gaussian(Likelihood):
         variance: float | torch.Tensor | Callable[[Any], torch.Tensor] = 1.0,
         space: str = "model",
     ) -> None:
-        if isinstance(variance, int | float):
-            check_positive("variance", variance)
+        check_choice("space", space, ("model", "softmax"))
+        if not isinstance(variance, torch.Tensor) and not callable(variance):
+            variance = torch.from_numpy(check_array("variance", variance).copy())
+            if not variance.ndim:
+                check_positive("variance", float(variance))
         self._variance, self._space = variance, space
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
