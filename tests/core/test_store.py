@@ -48,7 +48,9 @@ def test_a_tree_comes_back_bit_for_bit(tmp_path):
     assert np.isnan(again["nan"])
 
 
-@pytest.mark.parametrize("tree", [{"x": object()}, {1: 2}, {"__array__": 3}])
+@pytest.mark.parametrize(
+    "tree", [{"x": object()}, {1: 2}, {"__array__": 3}, {"x": np.array(["a", None])}]
+)
 def test_what_cannot_be_stored_is_refused(tmp_path, tree):
     with pytest.raises(ArgumentError):
         save_tree(tmp_path / "t", tree)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
         excess_kurtoses,
         measure_anisotropy,
     )
+    from hyperribbon.inspection.chain_measurements import leading_eigenvalues, linear_measurements
     from hyperribbon.inspection.comparison import Comparison, compare
     from hyperribbon.inspection.findings import Inspection, Outcome
     from hyperribbon.inspection.inspecting import inspect
     from hyperribbon.inspection.linear_comparison import Assumption, TheoryComparison
-    from hyperribbon.inspection.linear_measurements import leading_eigenvalues, linear_measurements
     from hyperribbon.inspection.linear_theory import compare_with_theory
     from hyperribbon.inspection.planning import Budget, InspectionPlan
     from hyperribbon.inspection.quantities import Part, Quantity
@@ -64,7 +64,7 @@ __getattr__, __dir__ = on_first_use(
         "findings": ("Inspection", "Outcome"),
         "inspecting": ("inspect",),
         "linear_comparison": ("Assumption", "TheoryComparison"),
-        "linear_measurements": ("leading_eigenvalues", "linear_measurements"),
+        "chain_measurements": ("leading_eigenvalues", "linear_measurements"),
         "linear_theory": ("compare_with_theory",),
         "planning": ("Budget", "InspectionPlan"),
         "quantities": ("Part", "Quantity"),

@@ -12,10 +12,10 @@ from torch import nn
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.linear_moments import Moments
+from hyperribbon.inspection.chain_measurements import leading_eigenvalues
 from hyperribbon.inspection.clock import Clock, TimedHessian, TimedProducts, TimedRisk
 from hyperribbon.inspection.linear_chains import FoundChain, find_chain, numeric_targets
 from hyperribbon.inspection.linear_comparison import Assumption, Rung, TheoryComparison
-from hyperribbon.inspection.linear_measurements import leading_eigenvalues
 from hyperribbon.spectra import eigsh
 from hyperribbon.spectra import trace as estimate_trace
 from hyperribbon.theory import linear_networks as theory

@@ -68,7 +68,7 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
         node = host_array(node)
     if isinstance(node, np.generic):
         node = node.item()
-    if isinstance(node, np.ndarray):
+    if isinstance(node, np.ndarray) and node.dtype.kind in "biuf":
         key = path or "/"
         arrays[key] = np.ascontiguousarray(node).reshape(node.shape)
         return {_ARRAY: key}

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _NULL = 1e-12
+_NEGATIVE = 1e-3  # of the largest variance; C may have been measured in single precision
 
 
 @checked(H=square, C=square, lr=positive)
@@ -47,8 +48,8 @@ def stationary_covariance(
         time: "continuous" or "discrete".
 
     Raises:
-        ArgumentError: H is not positive semidefinite, noise acts where there is no curvature (the
-            weights diffuse for ever), or the learning rate is beyond stability.
+        ArgumentError: H or C is not positive semidefinite, noise acts where there is no curvature
+            (the weights diffuse for ever), or the learning rate is beyond stability.
 
     >>> stationary_covariance([[2.0]], [[4.0]], 0.1)
     array([[0.1]])
@@ -56,6 +57,10 @@ def stationary_covariance(
     check_choice("time", time, ("continuous", "discrete"))
     lr = check_positive("lr", lr)
     rates, V, noise, null = _in_eigenbasis(H, C)
+    lowest, largest = np.linalg.eigvalsh((noise + noise.T) / 2)[[0, -1]]
+    if lowest < -_NEGATIVE * max(abs(lowest), largest):
+        reason = f"it has the negative eigenvalue {lowest:.4g}, and a covariance has none"
+        raise ArgumentError("C", C, reason, "Give the covariance of the gradient noise.")
     sums = np.add.outer(rates, rates)
     if time == "discrete":
         check_stable(lr, float(rates[-1]))
