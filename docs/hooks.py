@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from formulas import draw_formulas
+from gallery import gallery_page, thumbnail
 from ledger import ledger_page
 from mkdocs.structure.files import File, Files
+from running import put_results, run_page
 from scaling import lanczos_table, models_table
 
 import hyperribbon
+from hyperribbon.core.claims import VERDICTS
 from hyperribbon.core.store import read_json
 from hyperribbon.experiments import PAPERS, all_experiments
 
@@ -57,14 +60,23 @@ def on_files(files: Files, config: Any) -> Files:
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     for id, stored in verdicts.items():
+        for figure in stored["figures"][:1]:
+            uri = f"gallery/{id}-small.webp"
+            files.append(File.generated(config, uri, content=thumbnail(figure)))
         for figure in stored["figures"]:
             uri = f"gallery/{id}-{figure.stem}.png"
             files.append(File.generated(config, uri, abs_src_path=str(figure)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put stored results and predictions where a page has a comment that asks for them."""
+_figures: dict[str, list[str]] = {}
+"""Figures that the code of a page drew, by the page."""
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Put results where a page has a comment that asks for them: stored, predicted, its own."""
+    uri = page.file.src_uri
+    markdown, _figures[uri] = run_page(markdown, uri, ROOT / ".cache" / "pages")
     scale = _results("scale")
     return re.sub(
         r"<!-- (measured|predicted): (\w+) -->",
@@ -77,9 +89,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     )
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Draw the formulas of a page."""
-    return draw_formulas(html)
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Draw the formulas of a page, and put the figures of its code where they belong."""
+    return put_results(draw_formulas(html), _figures[page.file.src_uri])
 
 
 def _tutorials() -> dict[str, str]:
@@ -100,20 +112,19 @@ def _tutorials() -> dict[str, str]:
 
 
 def _gallery(verdicts: dict[str, Any]) -> str:
-    lines = [
-        "# Gallery",
-        "",
-        "Every figure of the four papers as an experiment, with its claims judged. Run any of them "
-        "with `hyperribbon reproduce ID`.",
-    ]
-    for paper in PAPERS:
-        lines += ["", f"## {_paper(paper)['title']}", "", "| id | what it shows | claims |"]
-        lines.append("|---|---|---|")
-        for id, experiment in all_experiments().items():
-            if experiment.paper == paper:
-                counted = _counted(verdicts.get(id))
-                lines.append(f"| [`{id}`]({id}.md) | {experiment.title} | {counted} |")
-    return "\n".join(lines) + "\n"
+    cards: dict[str, list[dict[str, Any]]] = {paper: [] for paper in PAPERS}
+    for id, experiment in all_experiments().items():
+        stored = verdicts.get(id)
+        found = [claim["verdict"] for claim in (stored or {}).get("claims", [])]
+        cards[experiment.paper].append(
+            {
+                "id": id,
+                "title": experiment.title,
+                "verdicts": {verdict: found.count(verdict) for verdict in VERDICTS},
+                "figure": bool(stored and stored["figures"]),
+            }
+        )
+    return gallery_page({paper: _paper(paper)["title"] for paper in PAPERS}, cards)
 
 
 def _experiment_page(experiment: Any, stored: dict[str, Any] | None) -> str:
