@@ -1,10 +1,12 @@
-"""Links of the documentation lead somewhere, and what people search for has a paragraph."""
+"""Links lead somewhere, names exist, and what people search for has a paragraph."""
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+import hyperribbon
 from hyperribbon.experiments import PAPERS
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +47,12 @@ def headings(file: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     assert not broken(page, page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_of_the_library_exist(page):
+    for name in set(re.findall(r"\bhr\.([a-zA-Z_]\w*(?:\.[a-zA-Z_]\w*)*)", page.read_text())):
+        attrgetter(name)(hyperribbon)
 
 
 def test_a_broken_link_is_noticed():
