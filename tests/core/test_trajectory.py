@@ -33,7 +33,8 @@ def test_records_come_back(tmp_path):
     assert again.predictions(slice(1, 3)).shape == (2, 3, 2)
     np.testing.assert_allclose(again.metric("loss"), 1 / (1 + again.steps))
     assert again.metric("top").shape == (5, 3)
-    assert list(again.metrics().columns) == ["step", "epoch", "loss"]
+    assert list(again.metrics().columns) == ["step", "epoch", "loss", "top.1", "top.2", "top.3"]
+    np.testing.assert_array_equal(again.metrics()["top.2"], again.metric("top")[:, 1])
 
 
 def test_a_metric_measured_now_and_then_is_nan_between(tmp_path):

@@ -37,22 +37,27 @@ class Drift:
 
 
 class Reporting(Recorder):
-    """Tells somebody outside of every record, after it was reported as written."""
+    """Tells somebody outside what it calls written, at every step."""
 
     report: Report = staticmethod(lambda step: None)
 
     def step(self, *arguments, **keywords):
-        written = super().step(*arguments, **keywords)
-        if written:
-            self.report(self.steps)
-        return written
+        taken = super().step(*arguments, **keywords)
+        if self._wait:
+            assert not taken or self.written == self.steps
+        if self.written is not None:
+            self.report(self.written)
+        return taken
 
 
-def record(folder: Path, report: Report, *, epochs: int = 30, every: str = "3it") -> None:
+def record(
+    folder: Path, report: Report, *, epochs: int = 30, every: str = "3it", wait: bool = False
+) -> None:
     x = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
     model = nn.Sequential(mlp((6, 8)), nn.Dropout(0.3), mlp((8, 2)))
-    recorder = Reporting(folder, every, probe=x, measure=[Measurement("drift", Drift())])
+    measure = [Measurement("drift", Drift())]
+    recorder = Reporting(folder, every, probe=x, measure=measure, wait=wait)
     recorder.report = report
     settings = {"lr": 0.05, "momentum": 0.9, "batch_size": 16, "test": (x, y)}
     try:
@@ -119,6 +124,7 @@ TASKS = {
     "reproduce": reproduce,
     "find_ticket": find_ticket,
     "record/short": partial(record, epochs=5, every="2it"),
+    "record/wait": partial(record, epochs=5, every="2it", wait=True),
     "sweep/short": partial(sweep, points=8),
     "find_ticket/short": partial(find_ticket, tickets=3),
 }
@@ -127,7 +133,7 @@ TASKS = {
 
 def content(task: str, folder: Path) -> list[Any]:
     """Return all that a task's folder says, in a form that can be compared bit for bit."""
-    task = task.removesuffix("/short")
+    task = task.partition("/")[0]
     if task != "record":
         kept = ("result.safetensors", "claims.json")
         files = sorted(folder.rglob("*"))
@@ -152,7 +158,7 @@ def content(task: str, folder: Path) -> list[Any]:
 
 def assert_reported_is_there(task: str, folder: Path, whole: list[Any], reported: int) -> None:
     """All that was reported as written is on disk, and as it would be without a kill."""
-    task = task.removesuffix("/short")
+    task = task.partition("/")[0]
     if task == "record":
         found = content(task, folder)
         assert found == whole[: len(found)], "a record is wrong"

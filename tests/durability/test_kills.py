@@ -26,8 +26,8 @@ def run(folder, seed, timeout, kills):
 
 
 def test_sixty_kills_and_full_disks(tmp_path):
-    short = {"record/short": (24, 2), "sweep/short": (24, 2), "find_ticket/short": (11, 0)}
-    run(tmp_path, 7, 300, short | {"reproduce": (1, 0)})
+    short = {"sweep/short": (20, 2), "find_ticket/short": (11, 0), "reproduce": (1, 0)}
+    run(tmp_path, 7, 300, {"record/short": (18, 2), "record/wait": (10, 2)} | short)
 
 
 @pytest.mark.slow

@@ -269,7 +269,7 @@ def test_a_full_disk_loses_nothing_and_training_goes_on(images, tmp_path, monkey
         room = 2000 if 7 <= step <= 12 else limits[0]
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
 
-    recorder = Recorder(tmp_path / "a", probe=images[0], every="1ep")
+    recorder = Recorder(tmp_path / "a", probe=images[0], every="1ep", wait=True)
     settings = {"lr": 0.05, "momentum": 0.9, "batch_size": 30, "seed": 1, "test": images}
     try:
         with pytest.warns(RecordingWarning, match="step 9 could not be written.*last step: 6"):
@@ -288,13 +288,13 @@ def test_a_full_disk_loses_nothing_and_training_goes_on(images, tmp_path, monkey
 
 
 def test_no_space_left_is_named(images, tmp_path, monkeypatch):
-    recorder = Recorder(tmp_path / "a", every="1it")
+    recorder = Recorder(tmp_path / "a", every="1it", wait=True)
     recorder.attach(mlp((64, 3)))
 
     def full(*arguments, **keywords):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr("hyperribbon.training.recording.files.write_bytes", full)
     with pytest.warns(RecordingWarning, match="No space left on device"):
         assert not recorder.step(0.1)
     recorder.release()
@@ -347,8 +347,9 @@ def test_overhead_is_reported_over_sessions(tmp_path, monkeypatch):
             recorder.step(0.0)
         recorder.close()
         now += 1000
-        assert recorder.overhead.training_seconds == 60 * session
-        assert recorder.overhead.recording_seconds == 1 + 4 * session
+        assert recorder.overhead.training_seconds == pytest.approx(60 * session)
+        written = recorder.overhead.recording_seconds - (1 + 4 * session)
+        assert 0 <= written < 1  # the clock of the writing beside it is the processor's
 
 
 def test_two_recorders_do_not_disturb_each_other(images, tmp_path):

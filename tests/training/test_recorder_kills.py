@@ -33,7 +33,7 @@ def test_a_kill_around_every_rename_write_and_sync(tmp_path, monkeypatch, after)
     y = (x[:, 0] > 0).long()
 
     def run(folder):
-        recorder = Recorder(folder, every="1it", probe=x)
+        recorder = Recorder(folder, every="1it", probe=x, wait=True)
         settings = {"epochs": 1, "lr": 0.1, "momentum": 0.9, "batch_size": 6}
         try:
             train(mlp((3, 2)), nn.CrossEntropyLoss(), (x, y), recorder=recorder, **settings)

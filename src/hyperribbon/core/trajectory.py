@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +39,11 @@ from hyperribbon.core.tensors import host_array
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+    from matplotlib.figure import Figure
 
-__all__ = ["Record", "Trajectory"]
+__all__ = ["Draft", "Record", "Trajectory"]
+
+_MOST_COLUMNS = 50  # of a table, for one metric
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,18 @@ class Record:
     has_predictions: bool
     metrics: tuple[str, ...]
     buffers: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A record to be added; the arguments of `Trajectory.append`."""
+
+    step: int
+    epoch: float | None = None
+    weights: Mapping[str, torch.Tensor] | None = None
+    predictions: torch.Tensor | np.ndarray | None = None
+    metrics: Mapping[str, float | np.ndarray | torch.Tensor] | None = None
+    buffers: Collection[str] | None = None
 
 
 class Trajectory:
@@ -190,46 +205,79 @@ class Trajectory:
             metrics: Numbers or small arrays by name; a name keeps its shape.
             buffers: Which of the weights are no parameters, such as running statistics.
         """
-        if self._records and step <= self._records[-1].step:
+        self.extend([Draft(step, epoch, weights, predictions, metrics, buffers)])
+        return self._records[-1]
+
+    def extend(self, drafts: Sequence[Draft]) -> None:
+        """Add records with one sync for all but their weights; then they are on disk and whole.
+
+        Args:
+            drafts: What `append` takes of each, in order of their steps.
+        """
+        shapes = dict(self._shapes)
+        try:
+            rows = [self._checked_rows(draft, before) for draft, before in self._in_order(drafts)]
+            with exclusively(self.folder):
+                log = self._writable_log()
+                pairs = zip(drafts, rows, strict=True)
+                contents = [(self._content(draft, row), _arrays_of(row)) for draft, row in pairs]
+                try:
+                    log.extend(contents)
+                finally:  # what was added before an error counts
+                    for index in range(len(self._records), len(log)):
+                        self._records.append(_as_record(self.folder, index, log.content(index)))
+        except BaseException:
+            self._shapes = shapes
+            raise
+
+    def _in_order(self, drafts: Sequence[Draft]) -> Iterator[tuple[Draft, int | None]]:
+        last = self._records[-1].step if self._records else None
+        for draft in drafts:
+            yield draft, last
+            last = int(draft.step)
+
+    def _checked_rows(self, draft: Draft, last: int | None) -> dict[str, np.ndarray]:
+        """Return the numbers of a record as arrays, if it can follow a step."""
+        if last is not None and draft.step <= last:
             raise ArgumentError(
                 "step",
-                step,
-                f"the last record is of step {self._records[-1].step}",
+                draft.step,
+                f"the last record is of step {last}",
                 "Steps must grow; use truncate to go back.",
             )
-        rows = {f"metrics/{name}": _as_row(value, float) for name, value in (metrics or {}).items()}
-        if predictions is not None:
-            rows["predictions"] = _as_row(predictions)
+        metrics = draft.metrics or {}
+        rows = {f"metrics/{name}": _as_row(value, float) for name, value in metrics.items()}
+        if draft.predictions is not None:
+            rows["predictions"] = _as_row(draft.predictions)
         for name, row in rows.items():
             self._check_shape(name, row)
-        with exclusively(self.folder):
-            log = self._writable_log()
-            file = digest = None
-            if weights is not None:
-                file = f"weights/{int(step):09d}.safetensors"
-                path = stored_path(self.folder, file)
-                make_folder(path.parent)
-                from hyperribbon.core.states import save_state
-
-                save_state(path, weights)
-                digest = file_digest(path)
-            is_array = {name: name == "predictions" or row.ndim > 0 for name, row in rows.items()}
-            content = {
-                "step": int(step),
-                "epoch": None if epoch is None else float(epoch),
-                "weights": file,
-                "digest": digest,
-                "metrics": list(metrics or {}),
-                **({} if buffers is None or weights is None else
-                   {"buffers": [name for name in weights if name in set(buffers)]}),
-                "numbers": {n: float(rows[f"metrics/{n}"]) for n in metrics or {}
-                            if not is_array[f"metrics/{n}"]},
-            }  # fmt: skip
-            log.append(content, {name: row for name, row in rows.items() if is_array[name]})
-            record = _as_record(self.folder, len(log) - 1, log.content(len(log) - 1))
-            self._records.append(record)
         self._shapes |= {name: row.shape for name, row in rows.items()}
-        return record
+        return rows
+
+    def _content(self, draft: Draft, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return the plain values of a record, after its weights are on disk."""
+        file = digest = None
+        if draft.weights is not None:
+            file = f"weights/{int(draft.step):09d}.safetensors"
+            path = stored_path(self.folder, file)
+            make_folder(path.parent)
+            from hyperribbon.core.states import save_state
+
+            save_state(path, draft.weights)
+            digest = file_digest(path)
+        content = {
+            "step": int(draft.step),
+            "epoch": None if draft.epoch is None else float(draft.epoch),
+            "weights": file,
+            "digest": digest,
+            "metrics": list(draft.metrics or {}),
+        }
+        if draft.buffers is not None and draft.weights is not None:
+            known = set(draft.buffers)
+            content["buffers"] = [name for name in draft.weights if name in known]
+        single = {n: row for n, row in rows.items() if n != "predictions" and row.ndim == 0}
+        numbers = {name.removeprefix("metrics/"): float(row) for name, row in single.items()}
+        return {**content, "numbers": numbers}
 
     @translated(step=number)
     def truncate(self, step: int) -> None:
@@ -288,7 +336,7 @@ class Trajectory:
         """Return a metric over all records, (T,) or (T, ...); NaN where it was not measured."""
         present = [record.index for record in self._records if name in record.metrics]
         if not present:
-            known = sorted({metric for record in self._records for metric in record.metrics})
+            known = sorted(self.metric_names())
             raise ArgumentError(
                 "name", name, "no record has this metric", f"There are: {', '.join(known)}."
             )
@@ -299,16 +347,37 @@ class Trajectory:
         return values
 
     def metrics(self) -> pd.DataFrame:
-        """Return step, epoch and every scalar metric as a table."""
+        """Return step, epoch and every metric as a table; NaN where one was not measured.
+
+        A metric that is a row of numbers, such as eigenvalues, has a column for each of the first
+        50: "hessian.eigenvalues.1", "hessian.eigenvalues.2", ….
+        """
         import pandas as pd
 
-        names = dict.fromkeys(metric for record in self._records for metric in record.metrics)
         columns: dict[str, np.ndarray] = {"step": self.steps, "epoch": self.epochs}
-        for name in names:
+        for name in self.metric_names():
             values = self.metric(name)
             if values.ndim == 1:
                 columns[name] = values
+            elif values.ndim == 2:
+                columns |= {f"{name}.{i + 1}": c for i, c in enumerate(values.T[:_MOST_COLUMNS])}
         return pd.DataFrame(columns)
+
+    def metric_names(self) -> list[str]:
+        """Return the names of all metrics, in the order in which they came."""
+        return list(dict.fromkeys(name for record in self._records for name in record.metrics))
+
+    @translated(name=text)
+    def plot(self, name: str = "loss") -> Figure:
+        """Return a figure of a metric over training, with its limit where one was recorded.
+
+        `trajectory.plot("sharpness")` draws the sharpness beside the largest curvature at which the
+        optimiser's step is stable, 2/η without momentum, at every record: a rate that changes
+        gives a limit that changes.
+        """
+        import hyperribbon  # figures are made above this room: by the public name
+
+        return hyperribbon.plots.draw_metric(self, name)
 
     def _writable_log(self) -> BlockLog:
         """Return the records to change, of format 2 and free of what killed writers left."""
@@ -349,6 +418,11 @@ class Trajectory:
                 f"earlier records have shape {self._shapes[name]}",
                 "Keep the shape the same over a trajectory.",
             )
+
+
+def _arrays_of(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the rows that are no single numbers: those stand in the record's line."""
+    return {name: row for name, row in rows.items() if name == "predictions" or row.ndim > 0}
 
 
 def _as_row(value: Any, dtype: type | None = None) -> np.ndarray:

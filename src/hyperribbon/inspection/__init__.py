@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from hyperribbon.inspection.linear_theory import compare_with_theory
     from hyperribbon.inspection.planning import Budget, InspectionPlan
     from hyperribbon.inspection.quantities import Part, Quantity
+    from hyperribbon.inspection.watching import Curvature, watch
 
 __all__ = [
     "Anisotropy",
     "Assumption",
     "Budget",
     "Comparison",
+    "Curvature",
     "Inspection",
     "InspectionPlan",
     "Outcome",
@@ -47,6 +49,7 @@ __all__ = [
     "leading_eigenvalues",
     "linear_measurements",
     "measure_anisotropy",
+    "watch",
 ]
 
 __getattr__, __dir__ = on_first_use(
@@ -68,5 +71,6 @@ __getattr__, __dir__ = on_first_use(
         "linear_theory": ("compare_with_theory",),
         "planning": ("Budget", "InspectionPlan"),
         "quantities": ("Part", "Quantity"),
+        "watching": ("Curvature", "watch"),
     },
 )

@@ -3,6 +3,7 @@
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.interactive import draw_interactive
 from hyperribbon.plots.printed import draw
+from hyperribbon.plots.recorded import draw_metric, metric_chart
 from hyperribbon.plots.style import COLORS, DIVERGING, SEQUENTIAL, STYLE, label_logs, new_figure
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Surface",
     "draw",
     "draw_interactive",
+    "draw_metric",
     "label_logs",
+    "metric_chart",
     "new_figure",
 ]

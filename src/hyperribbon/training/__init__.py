@@ -36,6 +36,8 @@ from hyperribbon.training.models import (
     wide_resnet,
 )
 from hyperribbon.training.recorder import Recorder, RecordingWarning
+from hyperribbon.training.recording.forecast import Forecast
+from hyperribbon.training.recording.projection import Projection
 from hyperribbon.training.sampling import SAMPLING_SCHEMES, epoch_batches
 from hyperribbon.training.scattering import Scattering, scattering_features
 
@@ -44,12 +46,14 @@ __all__ = [
     "ChainStatistics",
     "DivergenceError",
     "Ensemble",
+    "Forecast",
     "HalvingSchedule",
     "LINEAR_STARTS",
     "LinearRun",
     "Measurement",
     "Member",
     "Overhead",
+    "Projection",
     "Recorder",
     "RecordingWarning",
     "RunningMoments",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import floor
+from dataclasses import dataclass, field
+from math import floor, inf
 from time import perf_counter
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 
-__all__ = ["Budget", "Cadence", "Overhead"]
+__all__ = ["Budget", "Cadence", "Overhead", "Position"]
+
+Position = tuple[int, float | None]
+"""Steps taken and epochs done, where these are known."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,12 @@ class Cadence:
     unit: str
 
     @classmethod
-    def parse(cls, text: str) -> Cadence:
+    def parse(cls, text: str, argument: str = "every") -> Cadence:
         """Read "1ep", "0.5ep" or "500it".
+
+        Args:
+            text: The interval.
+            argument: What it was given as, for messages.
 
         >>> Cadence.parse("500it")
         Cadence(amount=500.0, unit='it')
@@ -37,12 +44,12 @@ class Cadence:
         amount = float(match[1]) if match else 0.0
         if match is None or amount <= 0 or (match[2] == "it" and not amount.is_integer()):
             raise ArgumentError(
-                "every", text, "it is not an interval", 'Use "1ep", "0.5ep" or "500it".'
+                argument, text, "it is not an interval", 'Use "1ep", "0.5ep" or "500it".'
             )
         return cls(amount, match[2])
 
-    def passed(self, before: tuple[int, float | None], now: tuple[int, float | None]) -> bool:
-        """Return whether a multiple of the interval lies in (before, now], each (step, epoch)."""
+    def passed(self, before: Position, now: Position) -> bool:
+        """Return whether a multiple of the interval lies in (before, now]."""
         index = 0 if self.unit == "it" else 1
         if now[index] is None:
             raise ArgumentError(
@@ -63,12 +70,14 @@ class Overhead:
     """What recording cost.
 
     Attributes:
-        recording_seconds: Time spent recording.
+        recording_seconds: Time that training stood still for recording, and processor time of the
+            writing beside it.
         training_seconds: All other time since the run began.
         fraction: Their ratio.
         records: Moments recorded.
         skipped: Moments passed over to keep within the bound.
         failed: Moments that could not be recorded (NaN, full disk).
+        left_out: Measurements that were left out of records to keep within the bound, by name.
     """
 
     recording_seconds: float
@@ -77,6 +86,7 @@ class Overhead:
     records: int
     skipped: int
     failed: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Say it in one line."""
@@ -86,21 +96,34 @@ class Overhead:
         )
         if self.skipped:
             line += f"; {self.skipped} moments passed over to keep within the bound"
+        if self.left_out:
+            counts = ", ".join(f"{name} {number} times" for name, number in self.left_out.items())
+            line += f"; left out of records to keep within the bound: {counts}"
         if self.failed:
             line += f"; {self.failed} moments could not be recorded"
         return line
+
+
+_SHARE, _SECONDS = 0.1, 2.0  # of the training time, or this long where that is less
 
 
 class Budget:
     """The clock of a recorder: time spent, and whether there is room for one more record.
 
     Args:
-        limit: Largest allowed ratio of recording to training time, or None.
+        limit: Largest allowed ratio of recording to training time. None: records are made whatever
+            they cost, and bounded measurements stay within a tenth of the training time, or two
+            seconds where that is less.
+
+    Attributes:
+        beside: Seconds of work in the background, which count as spent.
     """
 
     def __init__(self, limit: float | None) -> None:
-        self.limit = None if limit is None else check_positive("max_overhead", limit)
+        is_endless = limit is not None and limit == inf
+        self.limit = limit if limit is None or is_endless else check_positive("max_overhead", limit)
         self.cost = 0.0
+        self.beside = 0.0
         self._spent = self._elapsed = 0.0
         self._started: float | None = None
         self._recording_since: float | None = None
@@ -108,17 +131,17 @@ class Budget:
     @property
     def spent(self) -> float:
         """Time spent recording, the record under way included."""
-        return self._spent + _since(self._recording_since)
+        return self._spent + self.beside + _since(self._recording_since)
 
     @property
     def training_seconds(self) -> float:
         """Time since the run began that was not spent recording."""
-        return self._elapsed + _since(self._started) - self.spent
+        return self._elapsed + _since(self._started) - (self.spent - self.beside)
 
     def start(self, spent: float = 0.0, training: float = 0.0, cost: float = 0.0) -> None:
         """Start the clock, going on from an earlier session's times."""
         self._spent, self._elapsed, self.cost = spent, spent + training, cost
-        self._started = perf_counter()
+        self._started, self.beside = perf_counter(), 0.0
 
     def stop(self) -> None:
         """Stop the clock; the times stay as they are."""
@@ -130,6 +153,23 @@ class Budget:
         return self.limit is None or (
             self.spent + 2 * self.cost <= self.limit * self.training_seconds
         )
+
+    @property
+    def share(self) -> float:
+        """Share of the training time that measurements keep to."""
+        return _SHARE if self.limit is None else self.limit
+
+    def permits(self, cost: float, *, is_last: bool) -> bool:
+        """Return whether a measurement fits, and the last one of the run after it.
+
+        Args:
+            cost: Seconds that it is expected to take.
+            is_last: Whether it is itself the last one.
+        """
+        room = self.share * self.training_seconds
+        if self.limit is None:
+            room = max(room, _SECONDS)
+        return self.spent + (1 if is_last else 2) * cost <= room
 
     @contextmanager
     def spending(self) -> Iterator[None]:

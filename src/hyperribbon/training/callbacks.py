@@ -39,7 +39,14 @@ def lightning_callback(recorder: Recorder) -> Callback:
 
     class RecorderCallback(Callback):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            recorder.attach(pl_module, step=trainer.global_step)
+            steps, epochs = trainer.max_steps, trainer.max_epochs
+            total = {"it": steps, "ep": epochs}[recorder.cadence.unit]
+            recorder.attach(
+                pl_module,
+                trainer.optimizers[0] if len(trainer.optimizers) == 1 else None,
+                step=trainer.global_step,
+                total=_total(total, recorder.cadence.unit),
+            )
 
         def on_train_batch_end(
             self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -82,7 +89,13 @@ def transformers_callback(recorder: Recorder) -> TrainerCallback:
             self.logged: dict[str, float] = {}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            recorder.attach(kwargs["model"], step=state.global_step)
+            total = {"it": state.max_steps, "ep": state.num_train_epochs}[recorder.cadence.unit]
+            recorder.attach(
+                kwargs["model"],
+                _plain(kwargs.get("optimizer")),
+                step=state.global_step,
+                total=_total(total, recorder.cadence.unit),
+            )
 
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.logged = _metrics(kwargs.get("logs") or {})
@@ -97,6 +110,16 @@ def transformers_callback(recorder: Recorder) -> TrainerCallback:
             recorder.close()
 
     return RecorderCallback()
+
+
+def _total(length: Any, unit: str) -> str | None:
+    """Return the length of a run as a recorder takes it, if it is known."""
+    return f"{length:g}{unit}" if isinstance(length, int | float) and length > 0 else None
+
+
+def _plain(optimizer: Any) -> Any:
+    """Return the torch optimiser inside what accelerate wraps around it."""
+    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _metrics(logged: Any) -> dict[str, float]:

@@ -160,8 +160,12 @@ def train(
 
     with in_mode(model, training=True), _own_randomness(seed), recorder or nullcontext():
         if recorder is not None:
-            run.step = recorder.attach(model, updater, progress=run)
-            initial = recorder.initial_state()
+            total = {"it": f"{epochs * length}it", "ep": f"{epochs}ep"}[recorder.cadence.unit]
+            run.step = recorder.attach(
+                model, updater, total=total, loss=loss, data=(inputs, targets), progress=run
+            )
+            if recorder.keeps_state:
+                initial = recorder.initial_state()
         for epoch in range(run.step // length, epochs):
             if run.stopped:
                 break

@@ -17,6 +17,7 @@ from hyperribbon.core.boundary import function, own_function
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.gpus import gpu_random_states, set_gpu_random_states
 from hyperribbon.core.results import Spectrum
+from hyperribbon.training.cadence import Cadence, Position
 from hyperribbon.training.evaluation import in_mode
 
 __all__ = [
@@ -34,22 +35,43 @@ class Measurement:
     """A quantity to measure on a model while it trains.
 
     Attributes:
-        name: Name of the metric; entries of a dict become "name.entry".
+        name: Name of the metric; entries of a dict become "name.entry", that under "" "name".
         function: `function(model)` returning a number, a small array, a dict of them, or a
             `Spectrum`, which is stored as its eigenvalues, the largest of its residuals and its
             products. One that has `state_dict` and `load_state_dict`, as `hr.Tracker` does, goes on
-            from its last state when a killed run goes on.
-        every: Measure at every n-th record only.
+            from its last state when a killed run goes on. One that has `begin` is called as
+            `begin(model, optimizer, loss, data)` before the run, with what the Recorder knows. A
+            `next_seconds` says how long its next call may take; by default as long as the last.
+        every: Measure at every n-th record only, or at the first record after every "1ep" or
+            "500it".
+        is_bounded: Whether it may be left out of records to keep recording within a tenth of the
+            training time also where the Recorder is given no bound.
     """
 
     name: str
     function: Callable[[nn.Module], Any]
-    every: int = 1
+    every: int | str = 1
+    is_bounded: bool = False
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
-        check_positive_int("every", self.every)
+        if isinstance(self.every, str):
+            Cadence.parse(self.every)
+        else:
+            check_positive_int("every", self.every)
         function("function", self.function)
+
+    def is_due(self, number: int, before: Position | None, now: Position) -> bool:
+        """Return whether it is measured at a record.
+
+        Args:
+            number: Records made before.
+            before: Step and epoch of the last one, or None.
+            now: Step and epoch.
+        """
+        if isinstance(self.every, int):
+            return number % self.every == 0
+        return before is None or Cadence.parse(self.every).passed(before, now)
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         """Return the metrics by full name."""
@@ -62,11 +84,22 @@ class Measurement:
             }
         if not isinstance(value, Mapping):
             return {self.name: value}
-        return {f"{self.name}.{check_name('measure', key)}": v for key, v in value.items()}
+        return {
+            f"{self.name}.{check_name('measure', key)}" if key else self.name: v
+            for key, v in value.items()
+        }
 
 
-def as_measurement(function: Callable[..., Any] | Measurement) -> Measurement:
-    """Return a Measurement; a plain function lends its own name."""
+def as_measurement(function: str | Callable[..., Any] | Measurement) -> Measurement:
+    """Return a Measurement; a plain function lends its own name.
+
+    Names such as "sharpness" stand for the package's own measurements, which live above this room
+    and are reached by its public names.
+    """
+    if isinstance(function, str):
+        import hyperribbon
+
+        return hyperribbon.inspection.watch(function)
     if isinstance(function, Measurement):
         return function
     name = getattr(function, "__name__", type(function).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -10,10 +11,9 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.states import refusal
-from hyperribbon.core.store import writing
 from hyperribbon.training.measurements import random_state, set_random_state
 
-__all__ = ["Stateful", "load_parts", "read_parts", "save_parts"]
+__all__ = ["Stateful", "load_parts", "pack_parts", "read_parts"]
 
 
 @runtime_checkable
@@ -29,27 +29,21 @@ class Stateful(Protocol):
         ...
 
 
-def save_parts(path: Path, parts: Mapping[str, Stateful], notes: Any = None) -> None:
-    """Write the state of every part, and of the global random generators, atomically.
+def pack_parts(parts: Mapping[str, Stateful], notes: Any = None) -> bytes:
+    """Return the state of every part, and of the global random generators, as a file has it.
 
     Args:
-        path: File to write.
         parts: What to save, by name.
         notes: Tensors and plain values to keep beside.
-
-    Raises:
-        OSError: It could not be written, for instance because the disk is full.
     """
     content = {
         "parts": {name: part.state_dict() for name, part in parts.items()},
         "random": random_state(),
         "notes": notes,
     }
-    with writing(path) as temporary:
-        try:
-            torch.save(content, temporary)
-        except RuntimeError as error:  # torch reports a failed write without its cause
-            raise OSError(f"the state could not be written: {str(error).splitlines()[0]}") from None
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
 
 
 def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
@@ -89,7 +83,7 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
 
 
 def read_parts(path: Path) -> dict[str, Any]:
-    """Return what `save_parts` wrote: parts, random states and notes.
+    """Return what `pack_parts` gave: parts, random states and notes.
 
     Raises:
         ArgumentError: It is damaged, of another kind, or loading it would run code.

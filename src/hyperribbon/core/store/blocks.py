@@ -70,31 +70,48 @@ class BlockLog:
         return damaged(self.folder.parent, what)
 
     def append(self, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Add a record; when this returns it is on disk and whole.
+        """Add a record; when this returns it is on disk and whole."""
+        self.extend([(content, arrays)])
+
+    def extend(self, records: Sequence[tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
+        """Add records, with one sync a block; when this returns they are on disk and whole.
 
         Raises:
             ArgumentError: Another process has changed the records since they were read.
-            OSError: It could not be written; the records are as before.
+            OSError: They could not be written; the records are as before, or as many of the first
+                ones are added as filled a block.
         """
-        block, start = self._next_place()
-        data = encode_frame(len(self.frames), content, arrays)
+        while records:
+            block, start = self._next_place()
+            number = len(self.frames)
+            room = _MOST_RECORDS - (number - first_index(block))
+            frames: list[bytes] = []
+            while len(frames) < min(room, len(records)) and sum(map(len, frames)) < _MOST_BYTES:
+                frames.append(encode_frame(number + len(frames), *records[len(frames)]))
+            self._write_frames(block, start, frames)
+            records = records[len(frames) :]
+
+    def _write_frames(self, block: Path, start: int, frames: Sequence[bytes]) -> None:
+        """Put frames at the end of a block, all or none."""
         is_new = not block.exists()
         handle = os.open(block, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._clear_tail(handle, start)
             try:
-                _write_at(handle, start, data)
+                _write_at(handle, start, b"".join(frames))
                 os.fsync(handle)
                 if is_new:
                     sync(self.folder)
-                frame = parse_frame(block, start, data[: data.index(b"\n") + 1], start + len(data))
-                assert frame is not None
-                self.frames.append(frame)
             except BaseException:
                 os.ftruncate(handle, start)
                 raise
         finally:
             os.close(handle)
+        for data in frames:
+            frame = parse_frame(block, start, data[: data.index(b"\n") + 1], start + len(data))
+            assert frame is not None
+            self.frames.append(frame)
+            start = frame.end
 
     def truncate(self, count: int) -> None:
         """Forget all records but the first ones, the last first: a kill leaves a whole log."""

@@ -1,0 +1,63 @@
+"""A metric of a recorded run over training, with the limit that was recorded beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.plots.charts import Chart, Curve
+from hyperribbon.plots.printed import draw
+
+__all__ = ["draw_metric", "metric_chart"]
+
+_MOST_CURVES = 8
+
+
+def draw_metric(trajectory: Trajectory, name: str) -> Figure:
+    """Return a figure of a metric over training; see `metric_chart`."""
+    return draw(metric_chart(trajectory, name))
+
+
+def metric_chart(trajectory: Trajectory, name: str) -> Chart:
+    """Return a metric over training, with "name.limit" beside it where that was recorded.
+
+    Records at which it was not measured are gaps that the line crosses. A row of numbers, such as
+    eigenvalues, has one curve for each of the first eight.
+
+    Args:
+        trajectory: A recorded run.
+        name: A metric of it.
+
+    Raises:
+        ArgumentError: No record has it.
+    """
+    values = trajectory.metric(name)
+    rows = values.reshape(len(values), -1)[:, :_MOST_CURVES]
+    several = rows.shape[1] > 1
+    marks = []
+    for column, row in enumerate(rows.T):
+        x, y = _measured(trajectory.steps, row)
+        if len(x):
+            marks.append(Curve(x, y, f"{name} {column + 1}" if several else name, "both"))
+    base = name.removesuffix(".eigenvalues")
+    caption = ""
+    if f"{base}.limit" in trajectory.metric_names():
+        x, y = _measured(trajectory.steps, trajectory.metric(f"{base}.limit"))
+        varies = len(y) > 0 and bool(np.ptp(y) > 1e-9 * abs(y).max())
+        label = "limit of the step at each record" if varies else "limit of the step"
+        marks.append(Curve(x, y, label, "line", dashed=True))
+        caption = (
+            "Dashed: the largest curvature at which the optimiser's step is stable on a quadratic, "
+            "2/η for plain SGD and 2(1+β)/η with momentum β"
+            + (", for the learning rate η at each record." if varies else ".")
+        )
+    missing = int(np.isnan(rows[:, 0]).sum())
+    if missing:
+        caption += f" Not measured at {missing} of {len(rows)} records."
+    return Chart(name, f"{name} over training", "step", name, tuple(marks), caption=caption.strip())
+
+
+def _measured(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    there = np.isfinite(values)
+    return steps[there], values[there]

@@ -1,0 +1,167 @@
+"""Sharpness recorded by name: the right number, its limit, gaps where there was no time."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.inspection.samples import few_samples
+from hyperribbon.training import RecordingWarning, mlp
+
+LOSS = nn.CrossEntropyLoss()
+
+
+@pytest.fixture(scope="module")
+def data():
+    return hr.load_data("digits", limit=200).flat()
+
+
+def network():
+    return nn.Sequential(mlp((64, 12), seed=0), nn.BatchNorm1d(12), nn.Dropout(0.2), mlp((12, 10)))
+
+
+def loop(recorder, model, optimizer, data, steps=12, schedule=None):
+    recorder.attach(model, optimizer)
+    for _ in range(steps):
+        value = LOSS(model(data.inputs), data.targets)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] *= 1 if schedule is None else schedule
+        recorder.step(value)
+    recorder.close()
+    return hr.Trajectory.open(recorder.folder)
+
+
+def dense_sharpness(model, data):
+    """Return the largest eigenvalue on the fixed sample by dense double backward, in float64."""
+    import copy
+
+    inputs, targets = few_samples((data.inputs, data.targets), 64, 0)
+    twin = copy.deepcopy(model).double().eval()
+    parameters = list(twin.parameters())
+    gradients = torch.autograd.grad(
+        LOSS(twin(inputs.double()), targets), parameters, create_graph=True
+    )
+    flat = torch.cat([g.reshape(-1) for g in gradients])
+    rows = [
+        torch.cat([r.reshape(-1) for r in torch.autograd.grad(e, parameters, retain_graph=True)])
+        for e in flat
+    ]
+    return float(torch.linalg.eigvalsh(torch.stack(rows))[-1])
+
+
+def test_recorded_sharpness_is_the_largest_eigenvalue(data, tmp_path):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    pair = (data.inputs, data.targets)
+    recorder = hr.Recorder(
+        tmp_path, "4it", measure="sharpness", loss=LOSS, data=pair, max_overhead=np.inf
+    )
+    table = loop(recorder, model, optimizer, data).metrics()
+    assert np.isfinite(table["sharpness"]).all()
+    expected = dense_sharpness(model, data)
+    last = table.iloc[-1]
+    assert abs(last["sharpness"] - expected) <= last["sharpness.error"] <= 0.02 * expected
+    np.testing.assert_allclose(table["sharpness.limit"], 2 * 1.9 / 0.1)
+
+
+def test_the_limit_follows_the_rate_and_adam_has_none(data, tmp_path):
+    pair = (data.inputs, data.targets)
+    options = {"measure": "sharpness", "loss": LOSS, "data": pair, "max_overhead": np.inf}
+    model = mlp((64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.5)
+    trajectory = loop(
+        hr.Recorder(tmp_path / "a", "4it", **options), model, optimizer, data, schedule=0.5
+    )
+    rates = 0.1 * 0.5 ** trajectory.steps.astype(float)
+    np.testing.assert_allclose(trajectory.metric("sharpness.limit"), 2 / rates - 0.5)
+    (axes,) = trajectory.plot("sharpness").axes
+    assert [line.get_label() for line in axes.lines] == [
+        "sharpness",
+        "limit of the step at each record",
+    ]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), trajectory.metric("sharpness"))
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), trajectory.metric("sharpness.limit"))
+    model = mlp((64, 10))
+    recorder = hr.Recorder(tmp_path / "b", "4it", **options)
+    adam = loop(recorder, model, torch.optim.Adam(model.parameters()), data)
+    assert "sharpness.limit" not in adam.metric_names() and "sharpness" in adam.metric_names()
+
+
+def test_several_names_and_functions_together(data, tmp_path):
+    def norm(model):
+        return sum(float(p.detach().square().sum()) for p in model.parameters())
+
+    recorder = hr.Recorder(tmp_path, "1ep", measure=["spectrum", norm], max_overhead=np.inf)
+    hr.train(mlp((64, 10)), LOSS, data, epochs=2, lr=0.1, recorder=recorder)
+    table = hr.Trajectory.open(tmp_path).metrics()
+    columns = [f"spectrum.eigenvalues.{i}" for i in range(1, 11)]
+    assert {*columns, "norm", "spectrum"} <= set(table)
+    assert (np.diff(table[columns].to_numpy(), axis=1) <= 0).all()
+    np.testing.assert_array_equal(table["spectrum"], table["spectrum.eigenvalues.1"])
+
+
+def test_training_is_the_same_with_it_and_without(data, tmp_path):
+    finals = []
+    for folder in (None, tmp_path):
+        recorder = folder and hr.Recorder(folder, "2it", measure="sharpness", max_overhead=np.inf)
+        model = network()
+        hr.train(model, LOSS, data, epochs=2, lr=0.1, batch_size=50, recorder=recorder)
+        finals.append(model.state_dict())
+    assert all(torch.equal(finals[0][name], finals[1][name]) for name in finals[0])
+
+
+def test_a_killed_run_goes_on_warm(data, tmp_path):
+    def run(folder, epochs):
+        recorder = hr.Recorder(folder, "1ep", measure="sharpness", max_overhead=np.inf)
+        hr.train(mlp((64, 10)), LOSS, data, epochs=epochs, lr=0.1, recorder=recorder)
+        return hr.Trajectory.open(folder).metrics()
+
+    run(tmp_path / "a", 2)
+    torch.testing.assert_close(
+        run(tmp_path / "a", 4).to_numpy(), run(tmp_path / "b", 4).to_numpy(), equal_nan=True
+    )
+
+
+def test_what_there_is_no_time_for_is_a_gap_and_said(data, tmp_path, monkeypatch):
+    """On a clock of its own: 1 s a training step, 3 s a measurement."""
+    now = 0.0
+    monkeypatch.setattr("hyperribbon.training.cadence.perf_counter", lambda: now)
+    measured = []
+
+    def slow(self, model):
+        nonlocal now
+        now += 3
+        self.next_seconds = 3.0
+        measured.append(now)
+        return {"": 1.0}
+
+    monkeypatch.setattr(hr.inspection.Curvature, "__call__", slow)
+    recorder = hr.Recorder(
+        tmp_path, "5it", measure="sharpness", loss=LOSS, data=(data.inputs, data.targets)
+    )
+    recorder.attach(mlp((64, 10)))
+    with pytest.warns(RecordingWarning, match="more than 10% of the training time") as caught:
+        for _ in range(600):
+            now += 1
+            recorder.step(0.1)
+        recorder.close()
+    assert len(caught) == 1
+    overhead, table = recorder.overhead, hr.Trajectory.open(tmp_path).metrics()
+    assert len(table) == 121, "records are made all the same"
+    gaps = int(np.isnan(table["sharpness"]).sum())
+    assert gaps == overhead.left_out["sharpness"] == 121 - len(measured)
+    assert 0.05 < overhead.fraction <= 0.1
+    assert f"sharpness {gaps} times" in str(overhead)
+
+
+def test_errors_name_what_is_missing(tmp_path):
+    with pytest.raises(ArgumentError, match="measure='sharpnes'"):
+        hr.Recorder(tmp_path, measure="sharpnes")
+    recorder = hr.Recorder(tmp_path, measure="sharpness")
+    with pytest.raises(ArgumentError, match="loss=None: measuring curvature needs the loss"):
+        recorder.attach(mlp((64, 10)))
