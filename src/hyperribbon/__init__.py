@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hyperribbon.core.data import load_data
     from hyperribbon.core.trajectory import Trajectory
     from hyperribbon.experiments import sweep
+    from hyperribbon.explorer import explore
     from hyperribbon.inspection import compare, compare_with_theory, inspect
     from hyperribbon.manifold import PCA, InPCA, Streaming, bhattacharyya, stream_inpca
     from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
@@ -87,6 +88,7 @@ _NAMES_BY_MODULE = {
     "training": ("Recorder", "train", "train_ensemble"),
     "inspection": ("inspect", "compare", "compare_with_theory"),
     "experiments": ("sweep",),
+    "explorer": ("explore",),
 }
 _ROOMS = (
     "core",

@@ -7,10 +7,10 @@ import pytest
 
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.explorer.controls import Choice
-from hyperribbon.explorer.fluctuations import PAGE as FLUCTUATIONS
-from hyperribbon.explorer.fluctuations import TWO_LAYER_PAGE
-from hyperribbon.explorer.linear_networks import PAGE as LINEAR
-from hyperribbon.explorer.ribbons import PAGE as RIBBONS
+from hyperribbon.explorer.papers.fluctuations import PAGE as FLUCTUATIONS
+from hyperribbon.explorer.papers.fluctuations import TWO_LAYER_PAGE
+from hyperribbon.explorer.papers.linear_networks import PAGE as LINEAR
+from hyperribbon.explorer.papers.ribbons import PAGE as RIBBONS
 from hyperribbon.theory import fluctuations, linear_networks, ribbons
 
 pytestmark = pytest.mark.browser
@@ -135,7 +135,7 @@ def test_fluctuations_follow_the_library(visit, curves):
     page = visit("fluctuations?N=12&load=5&S=4&lr=0.2&noise=0.5&sampling=without_replacement")
     shown = curves(page, "fluctuations-weights")
     values = stated(page, FLUCTUATIONS.controls)
-    from hyperribbon.explorer.fluctuations import _realisation
+    from hyperribbon.explorer.papers.fluctuations import _realisation
 
     X, Y = _realisation(12, 60, 0.5)
     H = fluctuations.hessian(X)

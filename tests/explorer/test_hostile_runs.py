@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.explorer.catalogue import find_entries
-from hyperribbon.explorer.uploads import MAX_ENTRIES, matrix_slope, read_matrix
+from hyperribbon.explorer.papers.uploads import MAX_ENTRIES, matrix_slope, read_matrix
+from hyperribbon.explorer.runs.catalogue import find_entries
 
 RUN = {"id": "ribbons/fig8", "preset": "smoke", "title": "A title", "config": {},
        "environment": {"seed": 3}}  # fmt: skip

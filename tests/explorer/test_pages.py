@@ -4,8 +4,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from hyperribbon.explorer import fluctuations, linear_networks, ribbons
 from hyperribbon.explorer.pages import axes_layout, curve, plain
+from hyperribbon.explorer.papers import fluctuations, linear_networks, ribbons
 
 PAGES = {
     page.key: page

@@ -9,13 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hyperribbon.core.checks import MissingExtraError
-
 __all__ = ["explore"]
 
 
 def explore(
-    store: Annotated[Path, typer.Argument(help="The store of runs to show.")] = Path("runs"),
+    store: Annotated[Path, typer.Argument(help="The folder of runs to show.")] = Path("runs"),
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 shares it with your network.")
     ] = "127.0.0.1",
@@ -25,16 +23,12 @@ def explore(
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
-    """Open a page to play with the theory and look through stored runs.
+    """Open a page of your runs: list, overlay, follow one live; the theory stands behind it.
 
-    Examples: `hyperribbon explore`, `hyperribbon explore demo --port 9000 --no-browser`
+    Examples: `hyperribbon explore runs`, `hyperribbon explore demo --port 9000 --no-browser`
     """
-    try:
-        from hyperribbon.explorer import serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "dash":
-            raise
-        raise MissingExtraError("dash", "explore", "The explorer") from None
+    from hyperribbon.explorer import serve
+
     server = serve(store, host=host, port=port, names=name or ())
     console = Console()
     console.print(

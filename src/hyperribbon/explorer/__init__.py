@@ -1,6 +1,16 @@
-"""The explorer: a local web page to play with the theory and look through stored runs."""
+"""The explorer: a local web page of stored runs, live ones too, and of the theory behind them."""
+
+try:
+    import dash  # noqa: F401
+except ModuleNotFoundError as error:
+    if (error.name or "").split(".")[0] != "dash":
+        raise
+    from hyperribbon.core.checks import MissingExtraError
+
+    raise MissingExtraError("dash", "explore", "The explorer") from None
 
 from hyperribbon.explorer.app import create_app
+from hyperribbon.explorer.opening import Explorer, explore
 from hyperribbon.explorer.serving import ExplorerServer, serve
 
-__all__ = ["ExplorerServer", "create_app", "serve"]
+__all__ = ["Explorer", "ExplorerServer", "create_app", "explore", "serve"]

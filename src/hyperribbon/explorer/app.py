@@ -7,13 +7,15 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, html
 
-from hyperribbon.explorer import fluctuations, linear_networks, ribbons
 from hyperribbon.explorer.callbacks import connect_page, connect_uploads
 from hyperribbon.explorer.controls import read_link
 from hyperribbon.explorer.guarding import Guard
 from hyperribbon.explorer.jobs import Jobs
 from hyperribbon.explorer.layout import page_layout, shell
-from hyperribbon.explorer.runs import RunsPage
+from hyperribbon.explorer.papers import fluctuations, linear_networks, ribbons
+from hyperribbon.explorer.runs.home import HomePage
+from hyperribbon.explorer.runs.live import LivePage
+from hyperribbon.explorer.runs.opened import RunsPage
 
 __all__ = ["create_app"]
 
@@ -53,23 +55,25 @@ def create_app(store: str | Path = "runs", guard: Guard | None = None) -> Dash:
         assets_folder=str(Path(__file__).parent / "assets"),
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )
-    runs = RunsPage(Path(store))
-    menu = [*((page.key, page.title) for page in _PAGES), (runs.key, runs.title)]
-    app.layout = lambda: shell(menu, guard.new_visitor())
+    own = [kind(Path(store)) for kind in (HomePage, LivePage, RunsPage)]
+    menu = [(page.key, page.title) for page in (*own, *_PAGES)]
+    app.layout = lambda: shell(menu, guard.new_visitor(), len(own))
     jobs = Jobs()
     for page in _PAGES:
         connect_page(app, page, jobs, guard)
     connect_uploads(app, ribbons.PAGE, "c", guard)
-    runs.connect(app)
+    for page in own:
+        page.connect(app)
+    by_own_key = {page.key: page for page in own}
     by_key = {page.key: page for page in _PAGES}
 
     @app.callback(Output("content", "children"), Input("url", "pathname"), State("url", "search"))
     def _open(path: str | None, search: str | None) -> Any:
-        key = (path or "/").strip("/") or _PAGES[0].key
+        key = (path or "/").strip("/")
         if key in by_key:
             return page_layout(by_key[key], read_link(search, by_key[key].controls))
-        if key == runs.key:
-            return runs.layout(search)
+        if key in by_own_key:
+            return by_own_key[key].layout(search)
         return html.P(f"There is no page {path!r}.", className="message")
 
     app.clientside_callback(_TOGGLE_THEME, Output("theme", "children"), Input("theme", "n_clicks"))

@@ -12,7 +12,7 @@ from hyperribbon.explorer.guarding import Guard
 from hyperribbon.explorer.jobs import Jobs
 from hyperribbon.explorer.layout import reading_rows
 from hyperribbon.explorer.pages import Page
-from hyperribbon.explorer.uploads import dataset_slope, matrix_slope, read_matrix
+from hyperribbon.explorer.papers.uploads import dataset_slope, matrix_slope, read_matrix
 
 __all__ = ["REPLACE_LINK", "connect_page", "connect_uploads"]
 

@@ -15,13 +15,15 @@ __all__ = ["EXPORTS", "code_block", "page_layout", "picture_block", "reading_row
 EXPORTS = ("SVG", "PNG", "CSV")
 
 
-def shell(menu: Sequence[tuple[str, str]], visitor: str) -> html.Div:
+def shell(menu: Sequence[tuple[str, str]], visitor: str, own: int) -> html.Div:
     """Return the frame around every page: head, menu, place for the page.
 
     Args:
         menu: Path and name of each page.
         visitor: Name of this visit; background work belongs to it.
+        own: How many pages, the first ones, are of the person's runs; the others are theory.
     """
+    links = [dcc.Link(name, href=f"/{key}", id=f"menu-{key or 'home'}") for key, name in menu]
     return html.Div(
         [
             dcc.Location(id="url", refresh="callback-nav"),
@@ -31,7 +33,7 @@ def shell(menu: Sequence[tuple[str, str]], visitor: str) -> html.Div:
                 [
                     html.Span("hyperribbon", className="brand"),
                     html.Nav(
-                        [dcc.Link(name, href=f"/{key}", id=f"menu-{key}") for key, name in menu],
+                        [*links[:own], html.Span("Theory", className="menu-part"), *links[own:]],
                         **aria("Pages"),
                     ),
                     html.Button(

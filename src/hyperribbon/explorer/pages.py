@@ -143,6 +143,8 @@ def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, An
         }
         for name, title in (("x", x), ("y", y))
     }
+    if x == "step":  # whole numbers, as they are counted
+        axes["xaxis"] |= {"exponentformat": "none", "separatethousands": True, "nticks": 6}
     if "y" in log:
         axes["yaxis"]["nticks"] = 6  # so that a short one does not label every digit
     return {

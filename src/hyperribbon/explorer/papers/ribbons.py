@@ -11,7 +11,7 @@ import numpy as np
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.explorer.controls import Slider, Values
 from hyperribbon.explorer.pages import Drawing, Page, Picture, Readings, curve, drawing, plain
-from hyperribbon.explorer.uploads import upload_panel
+from hyperribbon.explorer.papers.uploads import upload_panel
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory.ribbons import Part, PhaseDiagram, Ribbon, phase_diagram, weyl_bound
 

@@ -16,11 +16,11 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import read_json
 from hyperribbon.core.trajectory import Trajectory
 
-__all__ = ["Entry", "find_entries"]
+__all__ = ["Entry", "UNREADABLE", "find_entries"]
 
 
 _MOST_BYTES = 64_000_000
-_UNREADABLE = (ArgumentError, ArithmeticError, AttributeError, LookupError, OSError, TypeError,
+UNREADABLE = (ArgumentError, ArithmeticError, AttributeError, LookupError, OSError, TypeError,
                ValueError, RecursionError)  # fmt: skip
 
 
@@ -38,20 +38,25 @@ class Entry:
     kind: str
     folder: Path
 
+    @property
+    def label(self) -> str:
+        """The name that a person reads."""
+        return self.folder.resolve().name if self.name == "." else self.name
+
     @cached_property
     def damage(self) -> str:
         """Why the run cannot be shown, or nothing."""
         try:
             _ = self.info, self.claims, self.reading, self.code()
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             return str(error) or repr(error)
         return ""
 
     @cached_property
     def info(self) -> dict[str, Any]:
         """Title, configuration and environment."""
-        found = self._read("run.json", dict, {"title": self.name, "config": {}})
-        return {**found, "title": str(found.get("title", self.name))}
+        found = self._read("run.json", dict, {"title": self.label, "config": {}})
+        return {**found, "title": str(found.get("title", self.label))}
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:
@@ -182,15 +187,15 @@ def _decoded(tree: Any) -> Any:
 
 
 def find_entries(store: Path) -> dict[str, Entry]:
-    """Return everything that is complete in a store, by name."""
+    """Return everything that is complete in a store, by name; "." is the store itself."""
     entries = {}
     for marker, kind in (
         ("claims.json", "experiment"),
         ("inspection.json", "inspection"),
         ("trajectory.json", "trajectory"),
     ):
-        for depth in ("*", "*/*", "*/*/*"):
-            for path in store.glob(f"{depth}/{marker}"):
+        for depth in ("", "*/", "*/*/", "*/*/*/"):
+            for path in store.glob(f"{depth}{marker}"):
                 name = str(path.parent.relative_to(store))
                 entries[name] = Entry(name, kind, path.parent)
     return dict(sorted(entries.items()))

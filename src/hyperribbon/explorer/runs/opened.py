@@ -13,11 +13,11 @@ import plotly.graph_objects as go
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from hyperribbon.explorer.callbacks import REPLACE_LINK
-from hyperribbon.explorer.catalogue import Entry, find_entries
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import EXPORTS, code_block, picture_block
 from hyperribbon.explorer.pages import blend_in
-from hyperribbon.explorer.recordings import (
+from hyperribbon.explorer.runs.catalogue import Entry, find_entries
+from hyperribbon.explorer.runs.recordings import (
     draw_embedding,
     draw_metrics,
     draw_spectra,
@@ -48,7 +48,7 @@ class RunsPage:
     """
 
     key = "runs"
-    title = "Runs"
+    title = "Open and compare"
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class RunsPage:
         return html.Div(
             [
                 dcc.Store(id="runs-link"),
-                html.H1("Runs"),
+                html.H1("Open and compare"),
                 html.P(
                     "Every stored experiment, inspection and recording." if options else empty,
                     className="lead",
@@ -191,7 +191,7 @@ def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Arti
     info = entry.info
     blocks: list[Any] = [
         html.H2(info["title"]),
-        html.P(f"{entry.kind} {entry.name}", className="quiet-text"),
+        html.P([f"{entry.kind} {entry.name}", *_follow_link(entry)], className="quiet-text"),
         dcc.Store(id={"type": "name", "side": side}, data=entry.name),
     ]
     blocks += [html.P(sentence) for sentence in entry.reading]
@@ -209,6 +209,12 @@ def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Arti
         blocks.append(_claims_table(entry.claims))
     blocks.append(code_block({"type": "code", "side": side}, entry.code()))
     return html.Article(blocks, **aria(entry.name))
+
+
+def _follow_link(entry: Entry) -> list[Any]:
+    if entry.kind != "trajectory":
+        return []
+    return [" · ", dcc.Link("follow", href=f"/live?{urlencode({'run': entry.name})}")]
 
 
 def _fraction_slider(side: str, stated: Mapping[str, str]) -> html.Div:
@@ -238,7 +244,7 @@ def _trajectory_figures(entry: Entry) -> dict[str, go.Figure]:
     trajectory = entry.trajectory()
     if trajectory is None or len(trajectory) == 0:
         return {}
-    return {**draw_spectra(trajectory), **draw_metrics(trajectory)}
+    return {**draw_spectra(trajectory), **draw_metrics({entry.name: trajectory})}
 
 
 def _stored_picture(name: str, figure: go.Figure, number: str, entry: Entry) -> html.Figure:

@@ -1,0 +1,75 @@
+"""The explorer from Python: opened beside what else is going on."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+from html import escape
+from pathlib import Path
+
+from hyperribbon.core.boundary import checked, flag
+from hyperribbon.explorer.serving import ExplorerServer, serve
+
+__all__ = ["Explorer", "explore"]
+
+
+class Explorer:
+    """An explorer that answers in the background until it is closed or the process ends.
+
+    Attributes:
+        address: Where a browser finds it.
+    """
+
+    def __init__(self, server: ExplorerServer, store: Path) -> None:
+        self.address, self._server, self._store = server.address, server, store
+        self._thread = threading.Thread(target=server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def __enter__(self) -> Explorer:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Say where it is."""
+        return f"The explorer of {self._store} is at {self.address} (close() ends it)"
+
+    def _repr_html_(self) -> str:
+        """Return a link for notebooks; the page lets nobody put it into a frame."""
+        link = f'<a href="{escape(self.address)}" target="_blank" rel="noopener">'
+        return f"The explorer of {escape(str(self._store))}: {link}{escape(self.address)}</a>"
+
+
+@checked(browser=flag)
+def explore(
+    folder: str | Path = "runs", *, host: str = "127.0.0.1", port: int = 0, browser: bool = False
+) -> Explorer:
+    """Open the explorer on a folder of runs, and return at once.
+
+    Its first page lists the runs; one that is being recorded can be followed live.
+
+    Args:
+        folder: Runs, or one run; it may be empty.
+        host: Address to listen on; the default lets only this machine in.
+        port: Port to listen on; 0 takes a free one.
+        browser: Whether to open a browser; a notebook shows a link in any case.
+
+    Returns:
+        What answers, with its `address` and `close`.
+
+    Raises:
+        ArgumentError: The address cannot be listened on.
+    """
+    found = Explorer(serve(folder, host=host, port=port), Path(folder))
+    if browser:
+        webbrowser.open(found.address)
+    return found

@@ -1,0 +1,1 @@
+"""Pages of the papers: theory with controls, and measurements laid over it."""

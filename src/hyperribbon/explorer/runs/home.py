@@ -1,0 +1,269 @@
+"""The first page: every run with its state and two small curves, searched, filtered, overlaid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
+
+from hyperribbon.explorer.callbacks import REPLACE_LINK
+from hyperribbon.explorer.controls import aria
+from hyperribbon.explorer.layout import picture_block
+from hyperribbon.explorer.runs.catalogue import UNREADABLE, find_entries
+from hyperribbon.explorer.runs.recordings import draw_metrics
+from hyperribbon.explorer.runs.summaries import Summaries, Summary, sparkline
+from hyperribbon.plots.style import COLORS
+
+__all__ = ["HomePage"]
+
+_MOST_SHOWN = 300
+_FILTERS = ("all", "running", "recording", "inspection", "experiment", "damaged")
+_CURVE_COLORS = {"loss": COLORS[0], "sharpness": COLORS[1]}
+_EXAMPLE = """\
+import hyperribbon as hr
+
+recorder = hr.Recorder("{folder}/first", every="50it", measure="sharpness")
+hr.train(model, loss, data, epochs=10, lr=0.1, recorder=recorder)
+hr.explore("{folder}")"""
+
+
+class HomePage:
+    """The list of runs.
+
+    Args:
+        store: Folder of stored runs; it may be absent.
+    """
+
+    key = ""
+    title = "Runs"
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._summaries = Summaries()
+
+    def layout(self, search: str | None) -> html.Div:
+        """Return the page, with the search, filter and overlay that a link states."""
+        stated = parse_qsl((search or "").lstrip("?"))
+        given = dict(stated)
+        picked = {value for name, value in stated if name == "pick"}
+        found = [self._summaries.of(entry) for entry in find_entries(self._store).values()]
+        found.sort(key=lambda summary: (summary.state != "running", -summary.when))
+        if not found:
+            return html.Div(self._welcome(), className="page", id="page-home")
+        text, choice = given.get("search", ""), given.get("show", "all")
+        return html.Div(
+            [
+                dcc.Store(id="home-link"),
+                html.H1("Runs"),
+                html.P(self._lead(found), className="lead"),
+                _tools(text, choice if choice in _FILTERS else "all", found),
+                html.Section(
+                    [_card(summary, summary.name in picked) for summary in found[:_MOST_SHOWN]],
+                    className="cards",
+                    **aria("Runs"),
+                ),
+                html.P(id="home-none", className="message", role="status"),
+                html.Section(id="home-overlay", **aria("Overlay of the chosen runs")),
+            ],
+            className="page",
+            id="page-home",
+        )
+
+    def _lead(self, found: list[Summary]) -> str:
+        running = sum(summary.state == "running" for summary in found)
+        more = f", of which the newest {_MOST_SHOWN} are shown" if len(found) > _MOST_SHOWN else ""
+        return (
+            f"{len(found):,} runs in {self._store}{more}. "
+            + (f"{running} running: follow them live. " if running else "")
+            + "Open one, or tick several to overlay them."
+        )
+
+    def _welcome(self) -> list[Any]:
+        """Return what a person with an empty folder is shown."""
+        example = _EXAMPLE.format(folder=self._store)
+        return [
+            html.H1("No runs yet"),
+            html.P(
+                f"Nothing is recorded in {self._store}. Three lines record a training and show it "
+                "here while it runs:",
+                className="lead",
+            ),
+            html.Pre(example, tabIndex="0", id="home-example"),
+            html.P("In a loop of your own:", className="lead"),
+            html.Pre(
+                f'recorder = hr.Recorder("{self._store}/first", every="50it", '
+                'measure="sharpness", loss=loss, data=(inputs, targets))\n'
+                "recorder.attach(model, optimizer)\n"
+                "recorder.step(value)        # after every optimizer.step(); recorder.close() at "
+                "the end",
+                tabIndex="0",
+            ),
+            html.P(
+                [
+                    "Then open this page again. Without a training at hand: ",
+                    html.Code(f"hyperribbon demo --out {self._store}"),
+                    ", or play with the theory on the pages above.",
+                ],
+                className="lead",
+            ),
+        ]
+
+    def connect(self, app: Dash) -> None:
+        """Register the callbacks of the page."""
+
+        @app.callback(
+            Output({"type": "card", "run": ALL}, "hidden"),
+            Output("home-none", "children"),
+            Input("home-search", "value"),
+            Input("home-show", "value"),
+            State({"type": "card", "run": ALL}, "id"),
+        )
+        def _filter(text: str | None, choice: str, ids: list[dict[str, str]]) -> Any:
+            entries = find_entries(self._store)
+            hidden = [
+                name not in entries
+                or not self._summaries.of(entries[name]).matches(str(text or ""), str(choice))
+                for name in (given["run"] for given in ids)
+            ]
+            return hidden, "No run fits this search." if all(hidden) else ""
+
+        @app.callback(
+            Output("home-overlay", "children"),
+            Input({"type": "pick", "run": ALL}, "value"),
+            State({"type": "pick", "run": ALL}, "id"),
+        )
+        def _overlay(values: list[Any], ids: list[dict[str, str]]) -> Any:
+            chosen = [given["run"] for given, on in zip(ids, values, strict=True) if on]
+            return self._overlaid(chosen)
+
+        @app.callback(
+            Output("home-link", "data"),
+            Input("home-search", "value"),
+            Input("home-show", "value"),
+            Input({"type": "pick", "run": ALL}, "value"),
+        )
+        def _link(text: str | None, choice: str, _: Any) -> str:
+            stated = [("search", text)] if text else []
+            stated += [("show", choice)] if choice != "all" else []
+            stated += [
+                ("pick", part["id"]["run"]) for part in ctx.inputs_list[2] if part.get("value")
+            ]
+            return f"?{urlencode(stated)}" if stated else ""
+
+        app.clientside_callback(
+            REPLACE_LINK, Output("home-link", "modified_timestamp"), Input("home-link", "data")
+        )
+
+    def _overlaid(self, chosen: list[str]) -> list[Any]:
+        """Return one chart a metric with all chosen runs."""
+        entries, trajectories, left_out = find_entries(self._store), {}, []
+        for name in chosen:
+            if name not in entries:
+                continue
+            try:
+                trajectory = entries[name].trajectory()
+            except UNREADABLE:
+                trajectory = None
+            if trajectory is None or not len(trajectory):
+                left_out.append(entries[name].label)
+            else:
+                trajectories[entries[name].label] = trajectory
+        if not trajectories and not left_out:
+            return []
+        figures = draw_metrics(trajectories)
+        note = f"Without metrics to overlay: {', '.join(left_out)}." if left_out else ""
+        return [
+            html.H2("Overlay"),
+            html.P(f"One chart a metric, one colour a run. {note}", className="quiet-text"),
+            html.Div(
+                [
+                    picture_block(
+                        name,
+                        f"{name} of {', '.join(trajectories)}",
+                        {"type": "overlay", "of": name},
+                        {},
+                        figure,
+                    )
+                    for name, figure in figures.items()
+                ],
+                className="pictures",
+            ),
+        ]
+
+
+def _tools(text: str, choice: str, found: list[Summary]) -> html.Div:
+    there = {"all", *(s.kind for s in found), *(s.state for s in found)}
+    options = [{"label": name, "value": name} for name in _FILTERS if name in there]
+    return html.Div(
+        [
+            dcc.Input(
+                id="home-search", type="search", value=text, placeholder="Search the runs",
+                debounce=0.15, autoComplete="off",
+            ),
+            html.Fieldset(
+                [
+                    html.Legend("Show", className="unseen"),
+                    dcc.RadioItems(
+                        id="home-show", options=options,
+                        value=choice if choice in there else "all", className="choices",
+                    ),
+                ]
+            ),
+        ],
+        className="tools",
+        role="search",
+    )  # fmt: skip
+
+
+def _card(summary: Summary, is_picked: bool) -> html.Article:
+    address = urlencode({"run": summary.name})
+    page = "live" if summary.kind == "recording" else "runs"
+    curves = [
+        html.Div(
+            [
+                html.Span(f"{label} {_short(float(series[1][-1]))}", className="quiet-text"),
+                html.Img(
+                    src=sparkline(series, _CURVE_COLORS[label]),
+                    alt=f"{label} of {summary.label} over training",
+                ),
+            ],
+            className="spark",
+        )
+        for label, series in summary.curves.items()
+    ]
+    tick = dcc.Checklist(
+        id={"type": "pick", "run": summary.name},
+        options=[{"label": "overlay", "value": "on"}],
+        value=["on"] if is_picked else [],
+        className="choices",
+    )
+    return html.Article(
+        [
+            html.Div(
+                [
+                    dcc.Link(summary.label, href=f"/{page}?{address}", className="run-name"),
+                    html.Span(summary.state, className=f"badge {summary.state}"),
+                ],
+                className="card-head",
+            ),
+            html.P(summary.text, className="card-text"),
+            html.Div(curves, className="sparks"),
+            html.Div(
+                [
+                    html.Span(f"{summary.kind} · {summary.date} · {summary.size}"),
+                    *([tick] if summary.kind == "recording" else []),
+                ],
+                className="card-foot",
+            ),
+        ],
+        id={"type": "card", "run": summary.name},
+        className="card",
+        hidden=False,
+        **aria(summary.label),
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,251 @@
+"""A run followed while it is recorded: loss, sharpness with its limit, spectrum, path."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import numpy as np
+from dash import Dash, Input, Output, State, dcc, html, no_update
+
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.explorer.layout import picture_block
+from hyperribbon.explorer.pages import Drawing, curve, drawing, plain
+from hyperribbon.explorer.runs.catalogue import UNREADABLE, Entry, find_entries
+from hyperribbon.explorer.runs.recordings import draw_embedding
+from hyperribbon.explorer.runs.summaries import sharpness_name
+from hyperribbon.plots.style import COLORS
+from hyperribbon.training.recording.status import read_status
+
+__all__ = ["LivePage"]
+
+_TICK_MS = 700
+_MOST_POINTS = 1500
+_MOST_ON_PATH = 150
+_PICTURES = {
+    "loss": ("Loss", "Loss of the minibatches over training"),
+    "sharpness": ("Sharpness and its limit", "Largest curvature over training with its limit"),
+    "spectrum": ("Spectrum", "Eigenvalues over training as a heat map"),
+    "path": ("Path of the predictions (inPCA)", "Path of the training in three dimensions"),
+}
+_STATES = {
+    "running": "running",
+    "finished": "finished",
+    "stopped": "stopped: it was killed or failed, and can go on",
+    "recorded": "recorded",
+    "damaged": "damaged",
+}
+
+
+class LivePage:
+    """One recording, drawn anew whenever it has a new record.
+
+    Args:
+        store: Folder of stored runs; it may be absent.
+    """
+
+    key = "live"
+    title = "Live"
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+
+    def layout(self, search: str | None) -> html.Div:
+        """Return the page of the run that a link names, or of the one that changed last."""
+        stated = dict(parse_qsl((search or "").lstrip("?")))
+        entries = self._recordings()
+        name = stated.get("run")
+        if name not in entries:
+            name = max(entries, key=lambda n: _changed(entries[n]), default=None)
+        if name is None:
+            text = (
+                f"There is no recording in {self._store} yet; the first page says how to make one."
+            )
+            return html.Div([html.H1("Live"), html.P(text, className="lead")], className="page")
+        entry = entries[name]
+        pictures = [
+            html.Div(
+                picture_block(title, f"{describe} of {entry.label}", f"live-{key}", {}),
+                id=f"live-{key}-place",
+                hidden=True,
+            )
+            for key, (title, describe) in _PICTURES.items()
+        ]
+        return html.Div(
+            [
+                dcc.Store(id="live-name", data=name),
+                dcc.Store(id="live-seen"),
+                dcc.Interval(id="live-tick", interval=_TICK_MS),
+                html.H1(entry.label),
+                html.Div(id="live-state", role="status", className="live-state"),
+                html.Div(pictures, className="pictures"),
+                html.P(id="live-note", className="quiet-text"),
+                html.P(
+                    dcc.Link(
+                        "Everything in this run, and others beside it",
+                        href=f"/runs?{urlencode({'run': name})}",
+                    )
+                ),
+            ],
+            className="page",
+            id="page-live",
+        )
+
+    def _recordings(self) -> dict[str, Entry]:
+        found = find_entries(self._store)
+        return {name: entry for name, entry in found.items() if entry.kind == "trajectory"}
+
+    def connect(self, app: Dash) -> None:
+        """Register the callback of the page."""
+
+        @app.callback(
+            Output("live-state", "children"),
+            Output("live-note", "children"),
+            Output("live-seen", "data"),
+            [Output(f"live-{key}", "figure") for key in _PICTURES],
+            [Output(f"live-{key}-place", "hidden") for key in _PICTURES],
+            Input("live-tick", "n_intervals"),
+            State("live-name", "data"),
+            State("live-seen", "data"),
+            # A question that comes before the last answer would make the browser drop that answer.
+            running=[(Output("live-tick", "disabled"), True, False)],
+        )
+        def _follow(_: int | None, name: str, seen: Any) -> Any:
+            seen = seen if isinstance(seen, dict) else {}
+            entry = self._recordings().get(str(name))
+            if entry is None:
+                return _answer("This run is no longer there.")
+            try:
+                status = read_status(entry.folder)
+                files = [status["state"], _signature(entry)]
+                if files == seen.get("files"):
+                    return _answer(_facts(seen, status, _changed(entry)))
+                trajectory = Trajectory.open(entry.folder)
+                now = _now(trajectory, files, seen)
+                drawn = _draw(trajectory, now["path"] != seen.get("path"))
+            except UNREADABLE as error:
+                return _answer(f"This run cannot be read now: {error}")
+            facts = _facts(now, status, _changed(entry))
+            return _answer(facts, _note(status), now, drawn)
+
+
+def _answer(
+    facts: Any, note: Any = no_update, now: Any = no_update, drawn: dict[str, Any] | None = None
+) -> tuple[Any, ...]:
+    """Return what the page is told: what is not given stays as it is."""
+    figures = [no_update if drawn is None else drawn.get(key, no_update) for key in _PICTURES]
+    hidden = [no_update if drawn is None else key not in drawn for key in _PICTURES]
+    return facts, note, now, *figures, *hidden
+
+
+def _now(trajectory: Trajectory, files: list[Any], seen: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page has seen after this; the path is drawn anew when it has grown by 3%."""
+    number = len(trajectory)
+    drawn = seen.get("path")
+    is_due = not isinstance(drawn, int) or number < drawn or number > 1.03 * drawn
+    last = trajectory[-1] if number else None
+    return {
+        "files": files,
+        "records": number,
+        "step": None if last is None else last.step,
+        "epoch": None if last is None else last.epoch,
+        "path": number if is_due or files[0] != "running" else drawn,
+    }
+
+
+def _signature(entry: Entry) -> str:
+    """Return what changes with every record."""
+    blocks = sorted(entry.folder.glob("records*/block-*.bin"))
+    return "" if not blocks else f"{blocks[-1].name} {blocks[-1].stat().st_size}"
+
+
+def _changed(entry: Entry) -> float:
+    """Return when the run had its last record."""
+    blocks = [p.stat().st_mtime for p in entry.folder.glob("records*/block-*.bin")]
+    return max(blocks, default=0.0)
+
+
+def _facts(now: dict[str, Any], status: dict[str, Any], changed: float) -> list[Any]:
+    state = str(status["state"])
+    text = f"{now['records']:,} records"
+    if now["step"] is not None:
+        text += f", up to step {now['step']:,}"
+        text += "" if now["epoch"] is None else f", epoch {now['epoch']:.4g}"
+        if state == "running":
+            text += f"; the last one {_ago(time.time() - changed)} ago"
+    return [html.Span(_STATES[state], className=f"badge {state}"), html.Span(f" {text}")]
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
+
+
+def _note(status: dict[str, Any]) -> str:
+    notes = status.get("notes", {})
+    lines = [f"{name}: {text}." for name, text in notes.items()] if isinstance(notes, dict) else []
+    lines += [f"Recording: {status['overhead']}."] if "overhead" in status else []
+    return " ".join(lines)
+
+
+def _draw(trajectory: Trajectory, with_path: bool) -> dict[str, Any]:
+    """Return the pictures that the records have numbers for; a path that stays is not drawn."""
+    names, drawn = trajectory.metric_names(), {}
+    if "loss" in names:
+        x, y = _series(trajectory, "loss")
+        drawn["loss"] = _chart([curve("loss", x, y, line={"color": COLORS[0]})], "loss")
+    sharpness = sharpness_name(trajectory)
+    if sharpness is not None:
+        x, y = _series(trajectory, sharpness)
+        traces = [curve("sharpness", x, y, "lines+markers", line={"color": COLORS[1]})]
+        limit = f"{sharpness.removesuffix('.eigenvalues')}.limit"
+        if limit in names:
+            dashed = {"color": "#8b94a3", "dash": "dash", "shape": "hv"}
+            traces.append(curve("limit of the step", *_series(trajectory, limit), line=dashed))
+        drawn["sharpness"] = _chart(traces, "largest eigenvalue")
+    rows = next((n for n in names if n.endswith("eigenvalues")), None)
+    if rows is not None:
+        drawn["spectrum"] = _heat_map(trajectory, rows)
+    if len(trajectory) >= 4 and all(record.has_predictions for record in trajectory):
+        drawn["path"] = (
+            draw_embedding(trajectory, "step", _MOST_ON_PATH) if with_path else no_update
+        )
+    return drawn
+
+
+def _chart(traces: list[dict[str, Any]], label: str) -> Drawing:
+    positive = all(v is None or v > 0 for trace in traces for v in trace["y"])
+    low = [v for trace in traces for v in trace["y"] if v]
+    wide = positive and len(low) > 1 and max(low) > 30 * min(low)
+    return drawing(traces, "step", label, log="y" if wide else "", showlegend=len(traces) > 1)
+
+
+def _series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values where a metric was measured, thinned where there are very many."""
+    values = trajectory.metric(name).reshape(len(trajectory), -1)[:, 0]
+    rows = np.flatnonzero(np.isfinite(values))
+    if len(rows) > _MOST_POINTS:
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int))]
+    return trajectory.steps[rows], values[rows]
+
+
+def _heat_map(trajectory: Trajectory, name: str) -> Drawing:
+    values = trajectory.metric(name)
+    rows = np.flatnonzero(np.isfinite(values).all(axis=1))[-_MOST_POINTS:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        heights = np.log10(np.where(values[rows] > 0, values[rows], np.nan)).T
+    trace = {
+        "type": "heatmap",
+        "name": name,
+        "x": plain(trajectory.steps[rows]),
+        "y": list(range(1, values.shape[1] + 1)),
+        "z": plain(heights),
+        "colorscale": "Viridis",
+        "colorbar": {"title": {"text": "log₁₀ λ"}, "thickness": 12},
+    }
+    layout = drawing([trace], "step", "eigenvalue, from the largest")
+    layout["layout"]["yaxis"]["autorange"] = "reversed"
+    return layout

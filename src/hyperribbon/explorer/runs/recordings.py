@@ -1,0 +1,170 @@
+"""A recorded training run as figures: spectra over time, metrics, the path of its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.explorer.pages import axes_layout
+from hyperribbon.manifold import InPCA
+from hyperribbon.manifold.predictions import as_probabilities
+from hyperribbon.plots.style import COLORS
+
+__all__ = ["draw_embedding", "draw_metrics", "draw_spectra", "point_colors"]
+
+_MOST_RECORDS = 400
+_MOST_MARKERS = 200
+
+
+def draw_spectra(trajectory: Trajectory) -> dict[str, go.Figure]:
+    """Return a heat map over training of every metric that is a row of numbers."""
+    figures = {}
+    for name in trajectory.metric_names():
+        values = trajectory.metric(name)
+        if values.ndim != 2 or values.shape[1] < 2:
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            heights = np.log10(np.where(values > 0, values, np.nan))
+        figure = go.Figure(
+            go.Heatmap(
+                x=trajectory.steps,
+                y=np.arange(1, values.shape[1] + 1),
+                z=heights.T,
+                colorscale="Viridis",
+                colorbar={"title": {"text": "log₁₀"}, "thickness": 12},
+                hovertemplate="step %{x}<br>index %{y}<br>10^%{z:.2f}<extra></extra>",
+            )
+        )
+        figures[f"{name} over training"] = figure.update_layout(axes_layout("step", "index"))
+    return figures
+
+
+def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, go.Figure]:
+    """Return one figure a metric, with every run that has it; units are never mixed on an axis.
+
+    Of rows of numbers the first one counts. A limit is drawn with the metric that it limits, and
+    the errors of a solver are left to the table.
+
+    Args:
+        trajectories: Runs by the name in the legend.
+    """
+    columns = {label: _columns(trajectory) for label, trajectory in trajectories.items()}
+    names = dict.fromkeys(name for found in columns.values() for name in found)
+    figures = {}
+    for name in names:
+        if name.endswith((".limit", ".error", ".residual", ".products")):
+            continue
+        figure = go.Figure()
+        for position, (label, found) in enumerate(columns.items()):
+            if name in found:
+                color = COLORS[position % len(COLORS)]
+                legend = name if len(columns) == 1 else label
+                _add_curve(figure, *found[name], legend, color)
+                if f"{name}.limit" in found:
+                    _add_limit(figure, *found[f"{name}.limit"], legend, color)
+        traces: Any = figure.data
+        heights = np.concatenate([np.asarray(trace.y, dtype=float) for trace in traces])
+        wide = bool(heights.min() > 0 and heights.max() > 30 * heights.min())
+        look = axes_layout("step", name, log="y" if wide else "", showlegend=len(traces) > 1)
+        figures[name] = figure.update_layout(look)
+    return figures
+
+
+def _columns(trajectory: Trajectory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return steps and values of every metric where it was measured."""
+    found = {}
+    for name in trajectory.metric_names():
+        values = np.asarray(trajectory.metric(name), dtype=float)
+        if not values.size:
+            continue
+        first = values.reshape(len(values), -1)[:, 0]
+        there = np.isfinite(first)
+        label = name if values.ndim == 1 else f"{name}, first"
+        if there.any() and (values.ndim == 1 or name.removesuffix(".eigenvalues") not in found):
+            found[label] = (trajectory.steps[there], first[there])
+    return found
+
+
+def _add_curve(figure: go.Figure, x: np.ndarray, y: np.ndarray, name: str, color: str) -> None:
+    marks = {"size": 4 if len(x) < _MOST_MARKERS else 1}
+    figure.add_scatter(
+        x=x, y=y, name=name, mode="lines+markers", line={"color": color}, marker=marks
+    )
+
+
+def _add_limit(figure: go.Figure, x: np.ndarray, y: np.ndarray, name: str, color: str) -> None:
+    text = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
+    look = {"color": color, "dash": "dash", "width": 1.5, "shape": "hv"}
+    figure.add_scatter(x=x, y=y, name=f"limit of {name}", mode="lines", line=look,
+                       hovertext=text)  # fmt: skip
+
+
+def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
+    """Return what points of the embedding may be coloured by: time, and every metric.
+
+    Of a metric that is a row of numbers, such as a spectrum, the first one counts.
+    """
+    colors = {"step": trajectory.steps.astype(float)}
+    if not np.isnan(trajectory.epochs).any():
+        colors["epoch"] = trajectory.epochs
+    for name in trajectory.metric_names():
+        values = np.asarray(trajectory.metric(name), dtype=float)
+        first = values.reshape(len(values), -1)[:, 0]
+        colors[name if values.ndim == 1 else f"{name}, first"] = first
+    return colors
+
+
+def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS) -> go.Figure:
+    """Return the inPCA embedding of the recorded predictions in three dimensions.
+
+    Args:
+        trajectory: A recorded run with predictions.
+        color: What points are coloured by, one of `point_colors`.
+        most: Records that are shown, evenly chosen.
+    """
+    rows = np.unique(np.linspace(0, len(trajectory) - 1, most).astype(int))
+    chosen = np.stack([trajectory.predictions(int(row)) for row in rows])
+    points = InPCA(n_components=3).fit_transform(as_probabilities(chosen))
+    colors = point_colors(trajectory)
+    color = color if color in colors else "step"
+    shade = colors[color][rows]
+    figure = go.Figure(
+        go.Scatter3d(
+            x=points[:, 0],
+            y=points[:, 1],
+            z=points[:, 2],
+            name=color,
+            mode="lines+markers",
+            line={"color": "#9ca3af", "width": 2},
+            marker={
+                "size": 4,
+                "color": shade,
+                "colorscale": "Viridis",
+                "colorbar": {"title": {"text": color}, "thickness": 12},
+            },
+            text=[
+                f"step {step}<br>{color} {value:.4g}"
+                for step, value in zip(trajectory.steps[rows], shade, strict=True)
+            ],
+            hoverinfo="text",
+        )
+    )
+    axis = {"gridcolor": "rgba(128,128,128,.3)", "backgroundcolor": "rgba(0,0,0,0)"}
+    figure.update_layout(
+        margin={"l": 0, "r": 0, "t": 0, "b": 0},
+        paper_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#6b7280"},
+        scene={
+            **{
+                name: {"title": {"text": f"inPCA {i}"}, "nticks": 4, "zeroline": False, **axis}
+                for i, name in enumerate(("xaxis", "yaxis", "zaxis"), 1)
+            },
+            "camera": {"eye": {"x": 1.5, "y": 1.5, "z": 1.0}},
+        },
+        uirevision="keep",
+    )
+    return figure

@@ -1,0 +1,169 @@
+"""A run in a few words and two small curves, for the list: kept until its files change."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.explorer.runs.catalogue import UNREADABLE, Entry
+from hyperribbon.training.recording.forecast import in_words
+from hyperribbon.training.recording.status import read_status
+
+__all__ = ["Summaries", "Summary", "sharpness_name", "sparkline"]
+
+_KEPT = 1000
+_MOST_FILES = 20_000
+_WIDTH, _HEIGHT = 150, 34
+
+Series = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the list says of a run.
+
+    Attributes:
+        name: Its address on the page.
+        label: Its name for people.
+        kind: "recording", "inspection" or "experiment".
+        state: "running", "finished", "stopped", "recorded" or "damaged".
+        when: Time of its last change.
+        size: Its files, as people say it.
+        text: One line on what it holds.
+        curves: Steps and values of the loss and the sharpness, where they were recorded.
+        metrics: Names of what was recorded.
+    """
+
+    name: str
+    label: str
+    kind: str
+    state: str
+    when: float
+    size: str
+    text: str
+    curves: dict[str, Series] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def date(self) -> str:
+        """When it last changed, by the clock of this machine."""
+        return datetime.fromtimestamp(self.when).strftime("%Y-%m-%d %H:%M")
+
+    def matches(self, text: str, choice: str) -> bool:
+        """Return whether a search and a filter leave it in the list."""
+        words = (
+            f"{self.label} {self.kind} {self.state} {self.text} {' '.join(self.metrics)}".lower()
+        )
+        found = all(word in words for word in text.lower().split())
+        return found and choice in ("all", self.kind, self.state)
+
+
+class Summaries:
+    """The summaries of a store; what has not changed is not read again."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Path, tuple[object, Summary]] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, entry: Entry) -> Summary:
+        """Return the summary of a run."""
+        changed, size = _files(entry.folder)
+        state = read_status(entry.folder)["state"] if entry.kind == "trajectory" else "finished"
+        key = (changed, size, state)
+        with self._lock:
+            if (known := self._known.get(entry.folder)) is not None and known[0] == key:
+                return known[1]
+        summary = _summarise(entry, state, changed, size)
+        with self._lock:
+            self._known[entry.folder] = (key, summary)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return summary
+
+
+def _summarise(entry: Entry, state: str, changed: float, size: int) -> Summary:
+    kind = {"trajectory": "recording"}.get(entry.kind, entry.kind)
+    curves: dict[str, Series] = {}
+    metrics: tuple[str, ...] = ()
+    try:
+        damage = entry.damage
+        if damage:
+            text, state = f"It cannot be read: {damage}", "damaged"
+        elif (trajectory := entry.trajectory()) is not None:
+            curves, metrics = _curves(trajectory), tuple(trajectory.metric_names())
+            last = f", up to step {trajectory[-1].step:,}" if len(trajectory) else ""
+            text = f"{len(trajectory):,} records{last}"
+        elif entry.claims:
+            holds = sum(claim["verdict"] == "holds" for claim in entry.claims)
+            text = f"{entry.info['title']}: {holds} of {len(entry.claims)} claims hold"
+        else:
+            text = (entry.reading or [entry.info["title"]])[0]
+    except UNREADABLE as error:
+        text, state = f"It cannot be read: {str(error) or repr(error)}", "damaged"
+    return Summary(entry.name, entry.label, kind, state, changed, in_words(size), text[:300],
+                   curves, metrics)  # fmt: skip
+
+
+def sharpness_name(trajectory: Trajectory) -> str | None:
+    """Return the metric that is the sharpness: by that name, or the first of some eigenvalues."""
+    names = trajectory.metric_names()
+    if "sharpness" in names:
+        return "sharpness"
+    return next((name for name in names if name.endswith("eigenvalues")), None)
+
+
+def _curves(trajectory: Trajectory) -> dict[str, Series]:
+    found = {"loss": "loss", "sharpness": sharpness_name(trajectory)}
+    curves = {}
+    for label, name in found.items():
+        if name is None or name not in trajectory.metric_names():
+            continue
+        values = trajectory.metric(name).reshape(len(trajectory), -1)[:, 0]
+        there = np.isfinite(values)
+        if there.any():
+            curves[label] = (trajectory.steps[there], values[there])
+    return curves
+
+
+def _files(folder: Path) -> tuple[float, int]:
+    """Return the time of the last change in a folder, and the bytes of its files."""
+    changed, size, number = 0.0, 0, 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                about = os.lstat(os.path.join(place, name))
+            except OSError:
+                continue
+            if not name.endswith(".lock"):
+                changed = max(changed, about.st_mtime)
+            size, number = size + about.st_size, number + 1
+        if number > _MOST_FILES:
+            break
+    return changed, size
+
+
+def sparkline(series: Series, color: str) -> str:
+    """Return a small curve as the address of a picture; the vertical axis is its own."""
+    x, y = (np.asarray(values, dtype=float) for values in series)
+    if len(x) > _WIDTH:
+        rows = np.unique(np.linspace(0, len(x) - 1, _WIDTH).astype(int))
+        x, y = x[rows], y[rows]
+    across = np.full(len(x), _WIDTH / 2) if np.ptp(x) == 0 else (x - x[0]) / np.ptp(x) * _WIDTH
+    up = np.full(len(y), 0.5) if np.ptp(y) == 0 else (y - y.min()) / np.ptp(y)
+    down = (1 - up) * (_HEIGHT - 8) + 4
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across + 3, down, strict=True))
+    picture = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 6} {_HEIGHT}">'
+        f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6" '
+        'stroke-linejoin="round"/>'
+        f'<circle cx="{across[-1] + 3:.1f}" cy="{down[-1]:.1f}" r="2.4" fill="{color}"/></svg>'
+    )
+    return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
