@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from math import floor, inf
 from time import perf_counter
 
-from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 
-__all__ = ["Budget", "Cadence", "Overhead", "Position"]
+__all__ = ["Budget", "Cadence", "Overhead", "Position", "steps_between"]
 
 Position = tuple[int, float | None]
 """Steps taken and epochs done, where these are known."""
@@ -63,6 +63,22 @@ class Cadence:
     def _count(self, position: float | None) -> int:
         assert position is not None
         return floor(position / self.amount + 1e-6)
+
+
+def steps_between(every: int | str, length: float) -> int:
+    """Return an interval in whole steps, at least one.
+
+    Args:
+        every: A number of steps, "20it" or "0.5ep".
+        length: Steps of an epoch.
+
+    >>> steps_between(20, 10), steps_between("20it", 10), steps_between("0.5ep", 10)
+    (20, 20, 5)
+    """
+    if not isinstance(every, str):
+        return check_positive_int("every", every)
+    cadence = Cadence.parse(every)
+    return max(1, round(cadence.amount * (length if cadence.unit == "ep" else 1)))
 
 
 @dataclass(frozen=True)

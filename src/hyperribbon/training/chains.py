@@ -31,6 +31,7 @@ from hyperribbon.core.checks import (
     check_positive_int,
 )
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.training.cadence import steps_between
 from hyperribbon.training.chains_batches import chain_batches, check_dynamics
 
 __all__ = ["ChainStatistics", "RunningMoments", "simulate_one_layer", "trace_one_layer"]
@@ -124,7 +125,6 @@ class ChainStatistics:
     start=array,
     burn_in=whole,
     anneal=positive,
-    every=count,
     measure_noise=flag,
     substeps=count,
 )
@@ -141,7 +141,7 @@ def simulate_one_layer(
     start: np.ndarray | None = None,
     burn_in: int | None = None,
     anneal: float = 1.0,
-    every: int | None = None,
+    every: int | str | None = None,
     measure_noise: bool = False,
     substeps: int | None = None,
     seed: int = 0,
@@ -168,7 +168,8 @@ def simulate_one_layer(
         anneal: Burn in with the learning rate anneal·λ, in as many times fewer steps, then divide
             the deviations by √anneal (their size goes with √λ) and go on for half a relaxation time
             with λ itself.
-        every: Steps between measurements; by default a tenth of the fastest mode's relaxation time.
+        every: Steps between measurements, or "20it" or "1ep"; by default a tenth of the fastest
+            mode's relaxation time.
         measure_noise: Accumulate the covariance of the minibatch gradient's noise as well.
         substeps: Integration steps of the flow for one step of SGD; by default 1.
         seed: Seed of all chains.
@@ -194,7 +195,8 @@ def simulate_one_layer(
         hot = math.ceil(waited / anneal)
         waited = hot + math.ceil(_AFTER_ANNEALING * slowest)
     spacing = max(1, int(0.1 / (lr * rates[-1])))
-    every = min(spacing if every is None else check_positive_int("every", every), steps)
+    length = len(Y) / batch_size
+    every = min(spacing if every is None else steps_between(every, length), steps)
 
     deviation = task.begin(chains)
     gradient = task.gradient(batch_size, chains, dynamics, sampling, substeps, seed)

@@ -18,6 +18,7 @@ from hyperribbon.core.checks import (
     check_positive_int,
 )
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.training.cadence import steps_between
 from hyperribbon.training.chains import FROM_SOLUTION, RunningMoments
 from hyperribbon.training.chains_batches import chain_batches, check_dynamics
 
@@ -107,7 +108,6 @@ def descend_two_layer(
     batch_size=count,
     record=wholes,
     chains=count,
-    every=count,
     burn_in=whole,
 )
 def simulate_two_layer(
@@ -122,7 +122,7 @@ def simulate_two_layer(
     chains: int = 128,
     dynamics: str = "sgd",
     sampling: str = "replacement",
-    every: int | None = None,
+    every: int | str | None = None,
     burn_in: int | None = None,
     seed: int = 0,
 ) -> TwoLayerEnsemble:
@@ -143,7 +143,8 @@ def simulate_two_layer(
         chains: Independent chains.
         dynamics: "sgd" or "flow".
         sampling: "replacement", "without_replacement" or "shuffle"; for SGD.
-        every: Steps between measurements of the covariance of all weights; None for no covariance.
+        every: Steps between measurements of the covariance of all weights, or "20it" or "1ep"; None
+            for no covariance.
         burn_in: Steps before it is measured; by default 3.5 relaxation times of the slowest mode.
         seed: Seed of all chains.
 
@@ -169,7 +170,8 @@ def simulate_two_layer(
     wanted = set(kept.tolist())
     slowest = _relaxation_steps(X, W1, W2, check_positive("lr", lr))
     waited = math.ceil(FROM_SOLUTION * slowest) if burn_in is None else burn_in
-    if every is not None and waited + check_positive_int("every", every) > kept[-1]:
+    every = None if every is None else steps_between(every, X.shape[1] / batch_size)
+    if every is not None and waited + every > kept[-1]:
         raise ArgumentError(
             "record",
             int(kept[-1]),

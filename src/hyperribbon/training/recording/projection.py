@@ -11,6 +11,8 @@ from hyperribbon.core.generators import torch_generator
 
 __all__ = ["Projection"]
 
+_PIECE = 1 << 18  # weights taken at once
+
 
 class Projection:
     r"""A random projection of all weights to k numbers, the same at every record.
@@ -44,7 +46,9 @@ class Projection:
         flat = [tensor.detach().reshape(-1).cpu() for tensor in weights.values()]
         total = torch.zeros(self.k, dtype=torch.float64, device="cpu")
         for tensor, places in zip(flat, self._parts(map(len, flat)), strict=True):
-            total.index_add_(0, places.abs().long() - 1, tensor.double() * places.sign())
+            for values, there in zip(tensor.split(_PIECE), places.split(_PIECE), strict=True):
+                signed = values.double() * there.sign()
+                total += torch.bincount(there.abs() - 1, weights=signed, minlength=self.k)
         return total.float()
 
     def _parts(self, lengths: Iterable[int]) -> tuple[torch.Tensor, ...]:

@@ -94,9 +94,16 @@ def trouble_with(model: nn.Module, moment: Moment) -> str:
     step, loss = moment.now[0], float(moment.scalars.get("loss", 0.0))
     if not isfinite(loss):
         return f"the loss is {loss} at step {step}"
-    if not all(bool(p.isfinite().all()) for p in model.parameters()):
+    if not all(_is_finite(p.detach()) for p in model.parameters()):
         return f"some weights are NaN or infinite at step {step}"
     return ""
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all entries are finite, in one pass where the type has an order."""
+    if not tensor.numel() or tensor.is_complex():
+        return bool(tensor.isfinite().all())
+    return all(bool(end.isfinite()) for end in torch.aminmax(tensor))
 
 
 def _kept(value: Any) -> Any:
