@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from matplotlib.figure import Figure
 
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.plots.charts import Chart, Curve
 from hyperribbon.plots.printed import draw
+
+if TYPE_CHECKING:  # it brings torch, which figures do without
+    from hyperribbon.core.trajectory import Trajectory
 
 __all__ = ["draw_metric", "metric_chart"]
 
