@@ -24,6 +24,7 @@ __all__ = [
     "digest_of",
     "ensure_folder",
     "file_digest",
+    "is_locked",
     "make_folder",
     "read_json",
     "stored_path",
@@ -167,6 +168,23 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether somebody holds the lock of a file; nothing is waited for or created."""
+    if fcntl is None:
+        return path.exists()
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def _open_temporary(path: Path) -> tuple[int, Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.store.atomic import clear_leftovers, read_json
+from hyperribbon.core.store.atomic import clear_leftovers, is_locked, read_json
 from hyperribbon.core.store.mending import Finding, examine, mend, set_aside
 from hyperribbon.core.store.records import HEADER
 from hyperribbon.core.store.trees import TREE_KEYS, load_tree
@@ -65,7 +65,8 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
             try:
                 found = mend(place) if repair else examine(place)
                 records += len(found.whole)
-                findings += found.findings
+                is_busy = is_locked(place / ".lock")  # what a recorder is writing is no leftover
+                findings += [f for f in found.findings if not (is_busy and f.kind == "leftover")]
             except ArgumentError as error:
                 findings.append(Finding(place, error.reason))
             continue

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hyperribbon.core.store import read_json, write_json
-
-try:
-    import fcntl
-except ImportError:  # not on this system: a killed run counts as running
-    fcntl = None
+from hyperribbon.core.store.atomic import is_locked
 
 __all__ = ["LOCK", "STATUS", "is_held", "read_status", "write_status"]
 
@@ -54,17 +49,4 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def is_held(folder: Path) -> bool:
     """Return whether a recorder holds the folder now."""
-    path = folder / LOCK
-    if fcntl is None:
-        return path.exists()
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return is_locked(folder / LOCK)
