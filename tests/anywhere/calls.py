@@ -41,7 +41,8 @@ class Setting:
         return hr.select(self.model, self.initial, fraction=0.5, criterion="change")
 
     def copy(self) -> nn.Module:
-        return copy.deepcopy(self.model)
+        with torch.inference_mode(False):  # else its parameters could not be trained
+            return copy.deepcopy(self.model)
 
     def score(self, state: Mapping[str, torch.Tensor]) -> float:
         outputs = torch.func.functional_call(self.model, dict(state), self.data[0])

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hyperribbon.core.ambient import outside_inference_mode
 from hyperribbon.core.checks import (
     ArgumentError,
     check_array,
@@ -111,7 +112,8 @@ def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
                     if value is not None or default is not None:
                         bound.arguments[name] = check(name, value)
             try:
-                result = call(*bound.args, **bound.kwargs)
+                with outside_inference_mode():
+                    result = call(*bound.args, **bound.kwargs)
             except ArgumentError as error:
                 _rename(error, signature, bound.arguments)
                 raise

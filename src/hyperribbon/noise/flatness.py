@@ -11,6 +11,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import stdtrit
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, flag, own_function, seed_number, whole
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -91,6 +92,7 @@ class VarianceFlatness:
     strict=flag,
     seed=seed_number,
 )
+@plainly
 def variance_flatness(
     trajectory: Any,
     curvature: Any,

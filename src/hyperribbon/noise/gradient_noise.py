@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, square
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.mask import Mask
@@ -67,6 +68,7 @@ class GradientNoise:
 
 
 @checked()
+@plainly
 def measure_noise(
     model: nn.Module,
     loss: Any,
@@ -99,6 +101,7 @@ def measure_noise(
 
 
 @checked()
+@plainly
 def compare_noise(
     H: Any, C: GradientCovariance, *, k: int | None = None, seed: int = 0
 ) -> GradientNoise:

@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -90,6 +91,7 @@ def stationary_covariance(
     H: Any, C: Any, lr: float, time: str = ..., *, k: int | None = ..., seed: int = ...
 ) -> LeadingCovariance: ...
 @checked(k=count)
+@plainly
 def stationary_covariance(
     H: Any, C: Any, lr: float, time: str = "continuous", *, k: int | None = None, seed: int = 0
 ) -> Any:

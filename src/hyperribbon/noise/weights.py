@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, whole
 from hyperribbon.core.checks import ArgumentError, check_array, check_finite, check_positive
 from hyperribbon.core.parameters import is_named
@@ -81,6 +82,7 @@ class CovarianceComparison:
 
 
 @checked(k=count, start=whole, window=count)
+@plainly
 def weight_covariance(
     trajectory: Any,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.operators.base import LinearOperator
@@ -75,6 +76,7 @@ class Restricted(LinearOperator):
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
         return self.operator._multiply_transposed(self._embed(block))[self.indices]
 
+    @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the chosen entries of the operator's diagonal."""
         return self.operator.diagonal()[self.indices]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -13,20 +12,14 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
+from hyperribbon.core.ambient import plain_arithmetic, plainly
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.processes import ALONE, Processes
 from hyperribbon.core.tensors import host_array
 
-__all__ = ["Cost", "LinearOperator", "Scaled", "Sum", "plain_arithmetic"]
+__all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
 
 _COLUMNS = 64  # columns of the identity multiplied at once when a matrix is written out
-
-
-@contextmanager
-def plain_arithmetic(device: torch.device) -> Iterator[None]:
-    """Compute in the operands' precision and without gradients, whatever is in force around."""
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
-        yield
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ class LinearOperator(ABC):
         """
         with self.processes.together("the check of a vector", same=other):
             block = _checked(other, self.shape[1], self.dtype, self.device)
-        with plain_arithmetic(self.device):
+        with plain_arithmetic():
             if block.shape[1] == 0:
                 return self._multiply(block.new_zeros(self.shape[1], 1))[:, :0].to(other.dtype)
             product = self._multiply(block).to(other.dtype)
@@ -98,6 +91,7 @@ class LinearOperator(ABC):
         """The transposed operator; a symmetric one is its own."""
         return self if self.is_symmetric else Transposed(self)
 
+    @plainly
     def to_dense(self) -> torch.Tensor:
         """Return the matrix, from products with blocks of the identity."""
         columns = []
@@ -124,6 +118,7 @@ class LinearOperator(ABC):
         dtype = host_array(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
         return ScipyOperator(shape=self.shape, dtype=dtype, **products)
 
+    @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly.
 
@@ -135,6 +130,7 @@ class LinearOperator(ABC):
             pieces.append((self._multiply(unit) * unit).sum(0))
         return torch.cat(pieces)
 
+    @plainly
     def trace(self) -> float:
         """Return the exact trace; `has_exact_trace` tells whether it is cheap."""
         return float(self.diagonal().sum(dtype=torch.float64))

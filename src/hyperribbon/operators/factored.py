@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
@@ -96,10 +97,12 @@ class FactoredOperator(RiskOperator):
         known = [size for size in self._gram_sizes if size is not None]
         return sum(known) if len(known) == len(self._gram_sizes) else None
 
+    @plainly
     def gram(self) -> torch.Tensor:
         """Return F Fᵀ, (gram_size, gram_size); its nonzero eigenvalues are the operator's."""
         return tiled_gram_matrix(self.risk, self._rows) * self._scale()
 
+    @plainly
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return FᵀU for U (gram_size,) or (gram_size, k): eigenvectors in weight space.
 
@@ -130,12 +133,14 @@ class FactoredOperator(RiskOperator):
             start = stop
         return self.risk.flatten(sums, block.shape[1])
 
+    @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly; see `has_exact_trace` for what it costs."""
         if not self.has_exact_trace:
             return super().diagonal()
         return squared_columns(self.risk, self._rows) * self._scale()
 
+    @plainly
     def trace(self) -> float:
         """Return the trace, exactly; see `has_exact_trace` for what it costs."""
         if not self.has_exact_trace:

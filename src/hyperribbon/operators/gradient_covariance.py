@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, flag
 from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int
 from hyperribbon.operators.base import LinearOperator
@@ -81,12 +82,14 @@ class GradientCovariance(FactoredOperator):
             return 1.0 / size
         return 0.0 if count == size else (count - size) / (size * (count - 1))
 
+    @plainly
     def mean_gradient(self) -> torch.Tensor:
         """Return ∇L, (P,)."""
         if self._mean is None:
             self._mean = self.risk.gradient()
         return self._mean
 
+    @plainly
     def gram(self) -> torch.Tensor:
         """Return F Fᵀ, (N, N); centred, it annihilates constants."""
         gram = super().gram()
@@ -95,10 +98,12 @@ class GradientCovariance(FactoredOperator):
             gram = gram - gram.mean(1, keepdim=True)
         return gram
 
+    @plainly
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return FᵀU; with centred rows the mean of U drops out."""
         return super().lift(coefficients - coefficients.mean(0) if self.centered else coefficients)
 
+    @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the variances of the gradient's entries."""
         if not self.has_exact_trace:
@@ -108,6 +113,7 @@ class GradientCovariance(FactoredOperator):
             return second
         return second - self.factor * self.mean_gradient().square()
 
+    @plainly
     def trace(self) -> float:
         """Return the total variance of the gradient."""
         if not self.has_exact_trace:

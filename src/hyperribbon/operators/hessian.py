@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
@@ -62,12 +63,14 @@ class Hessian(RiskOperator):
         """
         return self.risk.is_piecewise_linear and self.risk.criterion.is_convex
 
+    @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly; see `has_exact_trace` for what it costs."""
         if not self.has_exact_trace:
             return super().diagonal()
         return squared_columns(self.risk, self._loss_root) * self._scale()
 
+    @plainly
     def trace(self) -> float:
         """Return the trace, exactly; see `has_exact_trace` for what it costs."""
         if not self.has_exact_trace:

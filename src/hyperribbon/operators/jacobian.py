@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import LinearOperator
@@ -65,6 +66,7 @@ class Jacobian(LinearOperator):
             blocks[name]._set(self.risk.on(space))
         return blocks
 
+    @plainly
     def to_dense(self) -> torch.Tensor:
         """Return the matrix."""
         units = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
@@ -72,6 +74,7 @@ class Jacobian(LinearOperator):
             return super().to_dense()
         return self._multiply_transposed(units).T
 
+    @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the entries (i, i)."""
         return self.to_dense().diagonal()
@@ -141,6 +144,7 @@ class NTK(LinearOperator):
         """Whether the trace costs a few passes: where samples do not depend on each other."""
         return not self.risk.mixes_samples
 
+    @plainly
     def to_dense(self) -> torch.Tensor:
         """Return the kernel matrix."""
         if self.risk.mixes_samples:
@@ -148,10 +152,12 @@ class NTK(LinearOperator):
             return dense @ dense.T
         return tiled_gram_matrix(self.risk, _identity)
 
+    @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the squared norms of the rows of J."""
         return self.to_dense().diagonal()
 
+    @plainly
     def trace(self) -> float:
         """Return ‖J‖²."""
         if self.risk.mixes_samples:

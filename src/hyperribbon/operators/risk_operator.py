@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from hyperribbon.core.ambient import plain_arithmetic
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.operators.base import Cost, LinearOperator, plain_arithmetic
+from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.derivatives.workspace import Workspaces
 from hyperribbon.operators.risk import Chunk, Risk
@@ -100,7 +101,7 @@ class RiskOperator(LinearOperator):
         """Return the unscaled product of this rank's samples."""
         columns = block.shape[1]
         parts = 1 if columns == 1 else -(-columns // self.risk.columns_at_once())
-        with plain_arithmetic(self.device):
+        with plain_arithmetic():
             pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, flag_or_text
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -39,6 +40,7 @@ _SHARDED = "sharded"
 
 
 @checked(eigenvectors=flag_or_text)
+@plainly
 def eigsh(
     op: Any,
     k: int,

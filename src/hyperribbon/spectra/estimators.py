@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, positive, seed_number
 from hyperribbon.core.checks import check_finite
 from hyperribbon.core.results import Estimate
@@ -42,6 +43,7 @@ class DiagonalEstimate:
 
 
 @checked(precision=positive, seed=seed_number, max_matvecs=count, memory=positive)
+@plainly
 def trace(
     op: Any,
     *,
@@ -94,6 +96,7 @@ def trace(
 
 
 @checked(matvecs=count, seed=seed_number)
+@plainly
 def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
     """Return the diagonal of a symmetric operator.
 
@@ -132,6 +135,7 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
 
 
 @checked(precision=positive, seed=seed_number, max_matvecs=count, memory=positive)
+@plainly
 def frobenius(
     op: Any,
     *,

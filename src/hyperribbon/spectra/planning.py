@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, flag, positive
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.memory import free_memory
@@ -100,6 +101,7 @@ class Plan:
 
 
 @checked(eigenvectors=flag, tol=positive)
+@plainly
 def plan(
     op: Any,
     k: int,

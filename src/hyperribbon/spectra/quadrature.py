@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from scipy.special import stdtrit
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import torch_generator
@@ -28,6 +29,7 @@ _INVISIBLE = 1e-6  # part of the largest value below which densities are not tol
 
 
 @checked(probes=count, steps=count, points=count)
+@plainly
 def density(
     op: Any,
     *,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.results import Spectrum
@@ -41,6 +42,7 @@ class Alignment:
 
 
 @checked()
+@plainly
 def alignment(U: Subspace, V: Subspace) -> Alignment:
     """Return the principal angles between the spans of U (P, a) and V (P, b).
 

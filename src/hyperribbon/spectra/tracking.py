@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, flag, function, positive, seed_number
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.generators import derive_seed, torch_generator
@@ -124,6 +125,7 @@ class Tracker:
                 "Track one parameter space.",
             )
 
+    @plainly
     def _follow(self, products: Products, vectors: torch.Tensor) -> Spectrum:
         """Return the next operator's spectrum from the last one."""
         generator = torch_generator(self.seed, "track", self.calls)

@@ -101,6 +101,7 @@ class Ensemble:
     augment=own_function,
     on_member=own_function,
 )
+@torch.enable_grad()
 def train_ensemble(
     make: Make | Mapping[str, Make],
     loss: Loss,

@@ -82,6 +82,7 @@ class DivergenceError(RuntimeError):
     on_step=own_function,
     augment=own_function,
 )
+@torch.enable_grad()
 def train(
     model: nn.Module,
     loss: Loss,

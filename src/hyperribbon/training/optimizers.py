@@ -36,6 +36,13 @@ def make_optimizer(
         weight_decay: Coefficient of ½‖w‖² in the loss (for "adamw": decoupled decay).
     """
     parameters = list(parameters)
+    if any(parameter.is_inference() for parameter in parameters):
+        raise ArgumentError(
+            "model",
+            "torch.inference_mode()",
+            "its parameters were made there, and torch does not let them be trained",
+            "Make or copy the model outside of torch.inference_mode().",
+        )
     if callable(optimizer):
         asked = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         for name, value in asked.items():

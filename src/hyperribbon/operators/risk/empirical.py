@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.mask import Mask
@@ -306,6 +307,7 @@ class Risk:
             self.evaluate(batch)
         return counter.get_total_flops() * self._given() / batch_size(batch)
 
+    @plainly
     def value(self) -> float:
         """Return L(θ)."""
         with self.processes.together("an evaluation of the loss"):
@@ -314,6 +316,7 @@ class Risk:
                 total += self.criterion.total(chunk.point.outputs, chunk.targets).detach()
         return float(self.processes.sum(total)) / self.amount
 
+    @plainly
     def gradient(self) -> torch.Tensor:
         """Return ∇L(θ) as coordinates (P,)."""
         sums = GradientSums()
