@@ -1,27 +1,53 @@
-"""Weights of 16 bits through every public call: float32's numbers, to the rounding of 16 bits."""
+"""Weights of 16 bits through every public call: float32's numbers, to the rounding of 16 bits.
+
+Tolerances come from counting roundings. One rounding changes a number by at most u = eps/2 of
+itself; n of them, which are as good as independent, by λ√n·u but with probability 2·exp(−λ²/2)
+(Higham and Mary, SIAM J. Sci. Comput. 41, 2019). λ = 4 leaves 7e-4. Each number is compared in
+units of the largest of its kind. Sums over samples are taken in float64 and add nothing.
+"""
 
 from __future__ import annotations
+
+import math
+import re
 
 import pytest
 import torch
 
 from anywhere.calls import CALLS, differences, make_setting, numbers
 
-# A product passes about eight roundings on its way through two layers and back, and again for the
-# second derivative; each is half an eps of the largest number, and a difference of two such numbers
-# doubles it.
-PRODUCTS = 16
-# Weights that are trained are rounded at every step: nine steps with a momentum of one half (each
-# rounding counts twice), of gradients with the rounding above.
-STEPS = 9 * 2 * PRODUCTS
-ROUNDINGS = {"train": STEPS, "train_ensemble": STEPS, "find_ticket": STEPS}
-# The drop is a difference of two losses of about its size ten times, evaluated in 16 bits.
-ROUNDINGS["layer_criticality"] = 10 * PRODUCTS
-# Deviations from zero: of layers from balance, of weights from a stationary state.
-NO_SCALE = {"compare_with_theory", "Recorder, Trajectory, weight_covariance, variance_flatness"}
-NO_SCALE |= {"inspect", "compare"}
+SURE = 4.0
+# Two layers, tanh and softmax: four roundings forwards, six for the tangents, four at the loss, six
+# backwards.
+PRODUCTS = SURE * math.sqrt(20)
+# A loss: two layers of two roundings each, log-softmax and the mean.
+LOSSES = SURE * math.sqrt(6)
 
 
+def steps(count: int, reach: float) -> float:
+    """Return the roundings of weights that are trained, in units of the largest weight.
+
+    They are rounded at every step, and each step is `reach` = lr/(1 − momentum) gradients with the
+    rounding of a product; gradients stay below half of the largest weight.
+    """
+    return SURE * math.sqrt(count) + count * reach * PRODUCTS / 2
+
+
+RECORDED = "Recorder, Trajectory, weight_covariance, variance_flatness"
+ROUNDINGS = {
+    "train": steps(9, 0.2),
+    "train_ensemble": steps(6, 0.1),
+    "find_ticket": steps(12, 0.1),
+    RECORDED: 2 * steps(90, 0.1),  # a variance has twice the relative error
+    "layer_criticality": 2 * LOSSES,  # differences of two losses, in units of the loss
+}
+# Elsewhere are differences of numbers that nearly cancel, and counts.
+PLACES = {
+    "inspect": r"model\.(loss|gradient)|hessian\.(largest|smallest|trace)|gauss_newton|fisher|"
+    r"noise\.(trace|gradient|scale|share)|first_share",
+    "compare": r"\.\d+\.[ab]$",
+    "compare_with_theory": r"chain\.(weights|moments)|rungs",
+}
 QUICK = {"Hessian", "trace", "Mask, select", "Streaming, stream_inpca", "train"}
 
 
@@ -33,8 +59,33 @@ def test_sixteen_bits_give_the_numbers_of_float32(name, dtype, tmp_path):
     found = numbers(CALLS[name](make_setting(tmp_path / "narrow", dtype=dtype)))
     wide = make_setting(tmp_path / "wide", dtype=torch.float32, rounded=dtype)
     expected = numbers(CALLS[name](wide))
-    if name in NO_SCALE:
-        assert found.keys() == expected.keys()
-        return
-    tolerance = ROUNDINGS.get(name, PRODUCTS) * torch.finfo(dtype).eps
-    assert not differences(found, expected, tolerance)
+    assert found.keys() == expected.keys()
+    compared = [place for place in expected if re.search(PLACES.get(name, ""), place)]
+    assert compared
+    tolerance = ROUNDINGS.get(name, PRODUCTS) * torch.finfo(dtype).eps / 2
+    loss = -wide.score(wide.model.state_dict()) if name == "layer_criticality" else 0.0
+    assert not differences(
+        {place: found[place] for place in compared},
+        {place: expected[place] for place in compared},
+        tolerance,
+        least=loss,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_optimisers_step_as_far_in_sixteen_bits(optimizer, dtype):
+    """The fused updates of torch 2.13 on the CPU do not: sgd was off by whole steps."""
+    from hyperribbon.training.optimizers import make_optimizer
+
+    draws = torch.Generator("cpu").manual_seed(0)
+    start, slope = (torch.randn(67, generator=draws).to(dtype) for _ in range(2))
+    ends = []
+    for kind in (dtype, torch.float32):
+        weights = torch.nn.Parameter(start.to(kind))
+        weights.grad = slope.to(kind)
+        make_optimizer([weights], optimizer, lr=0.1).step()
+        ends.append(weights.detach().float())
+    # One step: the update has at most six roundings, the weight one; Adam divides by √v of 16 bits.
+    tolerance = SURE * math.sqrt(7) * torch.finfo(dtype).eps / 2
+    assert float((ends[0] - ends[1]).abs().max()) < tolerance * float(start.abs().max())

@@ -16,6 +16,7 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, names, path
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.parameters import ParameterFilter
@@ -55,6 +56,7 @@ _PATIENCE = 1.5
 
 
 @checked(batch_size=count, params=names)
+@plainly
 def inspect(
     model: nn.Module,
     loss: Any,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.linear_moments import Moments
@@ -26,6 +27,7 @@ _PRESENT = 1e-12  # variance over the largest below which inputs have no directi
 
 
 @checked()
+@plainly
 def compare_with_theory(
     model: nn.Module,
     data: Any,

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from scipy.special import stdtrit
 from torch import nn
 
+from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, instance, positive, seed_number
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.memory import free_memory
@@ -45,6 +46,7 @@ _SHARPNESSES = (
     seed=seed_number,
     console=instance(Console, "Give rich.console.Console()."),
 )
+@plainly
 def compare(
     a: Any,
     b: Any,

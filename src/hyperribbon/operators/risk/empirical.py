@@ -101,6 +101,7 @@ class Risk:
     """
 
     @checked()
+    @plainly
     def __init__(
         self,
         model: nn.Module | Any,

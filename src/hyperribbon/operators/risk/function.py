@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -66,21 +66,20 @@ class ModelFunction:
 
         self.module = private_copy(model, taken)
         self.leaves = {name: self.state[name] for name in names}
+        self._versions = {name: leaf._version for name, leaf in self.leaves.items()}
         self._buffers = _Buffers(self.module)
         self._writes: bool | None = None
         self._device = self.leaves[names[0]].device.type
-        self._autocast = _ambient_autocast(self._device)
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> ModelFunction:
         """Return the same function at other weights, by name; the others stay."""
         changed = ModelFunction(self.module, self._names, self._forward, weights)
-        changed._autocast, changed._writes = self._autocast, self._writes
+        changed._writes = self._writes
         return changed
 
     def in_precision(self, precision: torch.dtype | None) -> ModelFunction:
-        """Return the same function in another precision (None: its own), without autocast."""
-        with torch.autocast(self._device, enabled=False):
-            other = ModelFunction(self.module, self._names, self._forward, precision=precision)
+        """Return the same function in another precision (None: its own)."""
+        other = ModelFunction(self.module, self._names, self._forward, precision=precision)
         other._writes = self._writes
         return other
 
@@ -94,7 +93,7 @@ class ModelFunction:
     def plainly(self, batch: Any) -> tuple[torch.Tensor, Any]:
         """Return the same with the kernels that the model asks for."""
         self._buffers.restore()
-        with self._autocast(), self._guarded(batch) as batch:
+        with self._uncast(), self._guarded(batch) as batch:
             outputs, targets = call(self.module, batch, self._forward)
         return self._checked(outputs), targets
 
@@ -106,7 +105,7 @@ class ModelFunction:
         """
         forward_mode = torch.autograd.forward_ad
         self._buffers.restore()
-        with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._autocast():
+        with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._uncast():
             duals = {
                 id(leaf): forward_mode.make_dual(leaf.detach(), directions[name].to(leaf.dtype))
                 for name, leaf in self.leaves.items()
@@ -124,7 +123,11 @@ class ModelFunction:
 
     def has_changed(self) -> list[str]:
         """Return the leaves that an evaluation has written to."""
-        return [name for name, leaf in self.leaves.items() if leaf._version > 0]
+        return [name for name, leaf in self.leaves.items() if leaf._version > self._versions[name]]
+
+    def _uncast(self) -> torch.autocast:
+        """Leave the autocast around a call; one inside the model is a part of it."""
+        return torch.autocast(self._device, enabled=False, cache_enabled=False)
 
     @contextmanager
     def _guarded(self, batch: Any) -> Iterator[Any]:
@@ -197,16 +200,3 @@ class _Buffers:
             if owner[key] is not tensor or tensor._version != version:
                 owner[key] = saved.clone()
                 self._seen[index] = owner[key], owner[key]._version
-
-
-def _ambient_autocast(device: str) -> Callable[[], Any]:
-    """Return the autocast that is in force now, to be entered again later."""
-    enabled = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device)
-
-    @contextmanager
-    def entered() -> Iterator[None]:
-        with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
-            yield
-
-    return entered
