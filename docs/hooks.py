@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
+import tempfile
 import tomllib
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from formulas import draw_formulas
 from gallery import gallery_page, thumbnail
 from ledger import ledger_page
 from mkdocs.structure.files import File, Files
+from notebooks import as_notebook, as_page, execute, needs, title_of
 from running import put_results, run_page
 from scaling import lanczos_table, models_table
 
 import hyperribbon
 from hyperribbon.core.claims import VERDICTS
-from hyperribbon.core.store import read_json
+from hyperribbon.core.store import read_json, write_text
 from hyperribbon.experiments import PAPERS, all_experiments
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +62,12 @@ def on_files(files: Files, config: Any) -> Files:
     pages["reference/index.md"] = _reference_index()
     pages["performance.md"] = _performance()
     pages |= _tutorials()
+    for path in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
+        name = f"{path.stem}.ipynb"
+        book = _executed(path)
+        pages[f"tutorials/{path.stem}.md"] = _skipped(path) if book is None else as_page(book, name)
+        if book is not None:
+            files.append(File.generated(config, f"tutorials/{name}", content=nbformat.writes(book)))
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     for id, stored in verdicts.items():
@@ -96,7 +107,11 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 def _tutorials() -> dict[str, str]:
     """Return a page for every script in examples, and the page that lists them."""
-    lines = ["# Tutorials", "", "Scripts that run as they are; each takes seconds.", ""]
+    lines = ["# Tutorials", "", "Notebooks, run when these pages were built:", ""]
+    for path in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
+        title, about = title_of(path.read_text())
+        lines.append(f"- [{title}]({path.stem}.md): {about}")
+    lines += ["", "Scripts that run as they are; each takes seconds:", ""]
     pages = {}
     for path in sorted((ROOT / "examples").glob("*.py")):
         source = path.read_text()
@@ -109,6 +124,38 @@ def _tutorials() -> dict[str, str]:
         )
         lines.append(f"- [{name}]({path.stem}.md): {title}")
     return pages | {"tutorials/index.md": "\n".join(lines) + "\n"}
+
+
+def _executed(path: Path) -> Any:
+    """Return a tutorial as an executed notebook; None where a package that it needs is missing.
+
+    What was computed is kept by the text of the tutorial and the version of hyperribbon's code, so
+    that building the pages again takes seconds.
+    """
+    source = path.read_text()
+    if any(find_spec(package) is None for package in needs(source)):
+        return None
+    code = "".join(file.read_text() for file in sorted((ROOT / "src").rglob("*.py")))
+    key = hashlib.sha256((source + code).encode()).hexdigest()[:16]
+    kept = ROOT / "build" / "tutorials" / f"{path.stem}-{key}.ipynb"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            book = execute(as_notebook(source), Path(folder))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_text(kept, nbformat.writes(book))
+    return nbformat.reads(kept.read_text(), as_version=4)
+
+
+def _skipped(path: Path) -> str:
+    """Return the page of a tutorial that could not be run, which says why."""
+    title, about = title_of(path.read_text())
+    missing = ", ".join(f"`{name}`" for name in needs(path.read_text()))
+    return (
+        f"# {title}\n\n{about}\n\n!!! note\n    This page was built without the package {missing}, "
+        "so its code was not run and shows no results. Install it with "
+        "`pip install 'hyperribbon[text]'` and build the pages again.\n\n"
+        f"```python\n{path.read_text()}\n```\n"
+    )
 
 
 def _gallery(verdicts: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
+from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, check_choice
 
 __all__ = ["KINDS", "ORIGINS", "VERDICTS", "Band", "Claim", "Verdict"]
@@ -155,6 +156,20 @@ class Claim:
             "changed": self.changed,
             "kind": self.kind,
         }
+
+    def _repr_html_(self) -> str:
+        """Show the claim beside its measurement, in a notebook."""
+        low, high = self.expected.low, self.expected.high
+        band = " to ".join("any" if math.isinf(edge) else html.number(edge) for edge in (low, high))
+        error = f" ± {html.number(self.uncertainty, 2)}" if self.uncertainty else ""
+        rows = [
+            ("says", f"“{self.quote}”" if self.quote else "nothing: an observation"),
+            ("read as", self.reading),
+            ("expected", f"{band} ({self.expected.origin})"),
+            ("measured", html.number(self.measured) + error),
+            ("why", self.why),
+        ]
+        return html.card(f"{self.verdict}: {self.id}", html.note(self.place), html.table((), rows))
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Claim:

@@ -8,9 +8,14 @@ from math import inf, isfinite
 import torch
 from scipy.special import stdtrit
 
+from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive
+from hyperribbon.core.tensors import host_array
 
 __all__ = ["Density", "Estimate", "Spectrum"]
+
+_ROWS = 12
+"""Eigenvalues that a notebook shows in its table."""
 
 
 def _none() -> torch.Tensor:
@@ -63,6 +68,22 @@ class Spectrum:
             bounds=None if self.bounds is None else factor * self.bounds,
             rounding=None if self.rounding is None else factor * self.rounding,
         )
+
+    def _repr_html_(self) -> str:
+        """Show the eigenvalues and how certain they are, in a notebook."""
+        values, residuals = host_array(self.eigenvalues), host_array(self.residuals)
+        bounds = residuals if self.bounds is None else host_array(self.bounds)
+        converged = host_array(self.converged)
+        listed = zip(range(1, len(values) + 1), values, bounds, residuals, converged, strict=True)
+        rows = [(i, v, b, f"{r:.1e}", bool(c)) for i, v, b, r, c in listed]
+        columns = ("", "eigenvalue", "within ±", "residual", "converged")
+        title = f"{len(values)} eigenvalues by {self.method}, {self.matvecs:,} products"
+        spread = len(values) > 1 and values.min() > 0 and values.max() > 30 * values.min()
+        picture = html.curve(range(1, len(values) + 1), values, log=bool(spread), marks=True,
+                             x_label="number", y_label="eigenvalue")  # fmt: skip
+        rest = html.folded(f"{len(rows) - _ROWS} more", html.table(columns, rows[_ROWS:]))
+        return html.card(title, html.table(columns, rows[:_ROWS]),
+                         rest if len(rows) > _ROWS else "", picture)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,15 @@ class Estimate:
         """Return `factor` times the number."""
         return replace(self, value=factor * self.value, stderr=abs(factor) * self.stderr)
 
+    def _repr_html_(self) -> str:
+        """Show the number with its interval, in a notebook."""
+        shown = html.number(self.value, 6)
+        if not self.exact:
+            low, high = (html.number(edge) for edge in self.interval())
+            shown += f" ± {html.number(self.stderr, 2)} (95%: {low} to {high})"
+        how = f"{self.method or 'estimated'}, {self.matvecs:,} products"
+        return html.card(shown, html.note(how))
+
 
 @dataclass(frozen=True)
 class Density:
@@ -150,3 +180,12 @@ class Density:
     nodes: torch.Tensor = field(default_factory=_none)
     weights: torch.Tensor = field(default_factory=_none)
     method: str = ""
+
+    def _repr_html_(self) -> str:
+        """Show the density with its band, in a notebook."""
+        picture = html.curve(
+            host_array(self.grid), host_array(self.values), low=host_array(self.low),
+            high=host_array(self.high), log=True, x_label="eigenvalue", y_label="density",
+        )  # fmt: skip
+        how = f"{self.matvecs:,} products, smoothed over {html.number(self.width, 3)}"
+        return html.card("Spectral density with its band", html.note(how), picture)

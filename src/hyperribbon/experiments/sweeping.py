@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hyperribbon.core import html
 from hyperribbon.core.boundary import checked, count, flag, function, text
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import (
@@ -32,8 +33,26 @@ _DEATH = (
 )
 
 
+_CELL = 80
+"""Characters of a result that a notebook's table shows."""
+
+
 class SweepWarning(UserWarning):
     """Some points of a sweep failed; the others are there."""
+
+
+class Points(list[dict[str, Any]]):
+    """The points of a sweep with their results, in order; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        """Show every point beside what came out, in a notebook."""
+        names = list(dict.fromkeys(name for entry in self for name in entry["point"]))
+        rows = [
+            [*(entry["point"].get(name, "") for name in names), _outcome(entry)] for entry in self
+        ]
+        failed = sum(entry["error"] is not None for entry in self)
+        title = f"{len(self)} points" + (f", {failed} failed" if failed else "")
+        return html.card(title, html.table([*names, "result"], rows))
 
 
 @checked(function=function, jobs=count, version=text, retry=flag)
@@ -47,7 +66,7 @@ def sweep(
     progress: Progress | None = None,
     version: str | None = None,
     retry: bool = False,
-) -> list[dict[str, Any]]:
+) -> Points:
     """Evaluate a function on every point of a grid, and keep each result when it is done.
 
     A sweep that was stopped goes on where it was. A function is computed anew when its code has
@@ -100,7 +119,7 @@ def sweep(
             died |= {} if dead is None else {dead: _DEATH}
     finally:
         watcher.finish(handle)
-    entries = [_entry(point, file, died) for point, file in zip(points, files, strict=True)]
+    entries = Points(_entry(point, file, died) for point, file in zip(points, files, strict=True))
     _say_failures(entries)
     return entries
 
@@ -145,6 +164,24 @@ def _entry(point: dict[str, Any], file: Path, died: Mapping[Path, str]) -> dict[
     if file in died:
         return {"point": point, "result": None, "error": died[file]}
     return {"point": point, "result": None, "error": read_json(_error_file(file))["error"]}
+
+
+def _outcome(entry: dict[str, Any]) -> Any:
+    """Return a result as a cell: a number, the entries of a dict, or an error's last line."""
+    if entry["error"] is not None:
+        return entry["error"].strip().splitlines()[-1]
+    result = entry["result"]
+    if isinstance(result, bool | int | float):
+        return result
+    text = ", ".join(f"{k} {_short(v)}" for k, v in result.items()) if isinstance(
+        result, dict) else _short(result)  # fmt: skip
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+
+
+def _short(value: Any) -> str:
+    if hasattr(value, "shape") and value.shape:
+        return f"array {tuple(value.shape)}"
+    return html.number(float(value)) if isinstance(value, int | float) else str(value)
 
 
 def _say_failures(entries: list[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,11 +15,16 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from hyperribbon.core import html
 from hyperribbon.inspection.answers import Answer, answers
 from hyperribbon.inspection.planning import InspectionPlan
 from hyperribbon.inspection.quantities import Part, Quantity
+from hyperribbon.plots import Chart, draw
 
 __all__ = ["Inspection", "Outcome"]
+
+_DOTS = 90
+"""Dots an inch of the pictures in notebooks: a stored notebook carries them all."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +190,30 @@ class Inspection:
             stored = self.save(Path(folder) / "inspection")
             return hyperribbon.report.write_report([stored], path)
 
+    def _repr_html_(self) -> str:
+        """Show the answers, with pictures and all numbers behind them, in a notebook."""
+        told = [
+            (a.finding, " ".join(filter(None, (a.meaning, a.usual, a.advice))))
+            for a in self.answers()
+        ]
+        rows = [(q.name, q.text(), q.method, q.certainty) for q in self]
+        columns = ("", "value", "how", "how certain")
+        undone = [f"{o.step}: {o.status}. {o.reason}" for o in self.outcomes if o.status != "done"]
+        return html.card(
+            self.title, html.note(f"measured on {self.where}"), html.bullets(told),
+            *(html.folded(part.title, *map(_picture, part.charts)) for part in self.parts.values()),
+            html.folded(f"All {len(rows)} numbers", html.table(columns, rows)),
+            html.folded("What was not done", html.bullets(undone)),
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         """Show what was measured."""
         return f"Inspection({self.title}: {', '.join(self.parts)}; {self.where})"
+
+
+def _picture(chart: Chart) -> str:
+    """Return a chart as HTML."""
+    buffer = BytesIO()
+    draw(chart).savefig(buffer, format="png", dpi=_DOTS)
+    caption = f"<div>{html.note(chart.caption)}</div>" if chart.caption else ""
+    return f"<div>{html.image('png', buffer.getvalue(), chart.title)}</div>{caption}"

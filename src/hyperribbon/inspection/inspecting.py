@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader
@@ -21,6 +20,7 @@ from hyperribbon.core.boundary import checked, count, names, path
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.processes import Processes, ProcessGroupError
+from hyperribbon.core.progress import progress_bar
 from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.core.trajectory import Trajectory
@@ -235,10 +235,7 @@ def _run(
     if interrupted:
         unfinished = [*waiting, *postponed]
         return outcomes + [Outcome(p.step.title, "interrupted", 0.0) for p in unfinished]
-    with Progress(
-        TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
-        transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
+    with progress_bar(console) as progress:
         task = progress.add_task("", total=len(waiting) + len(postponed))
         is_second_round = looked = False
         while waiting or (postponed and not is_second_round):

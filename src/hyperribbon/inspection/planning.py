@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from hyperribbon.core import html
 from hyperribbon.core.checks import check_positive
 from hyperribbon.core.memory import free_memory
 from hyperribbon.core.processes import ProcessGroupError
@@ -143,6 +144,12 @@ class InspectionPlan:
                 for planned in self.steps
             ]
         )
+
+    def _repr_html_(self) -> str:
+        """Show the steps, in a notebook."""
+        title = f"{len(self.steps)} steps on {self.samples:,} samples, about {self.seconds:.0f} s"
+        table = self.table()
+        return html.card(title, html.table(list(table.columns), table.itertuples(index=False)))
 
 
 def make_plan(

@@ -9,6 +9,7 @@ import scipy.linalg
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from hyperribbon.core import html
 from hyperribbon.core.boundary import checked, matrix, row, square
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -100,6 +101,27 @@ class InPCA(TransformerMixin, BaseEstimator):
         self.precision: Literal["single", "double"] = precision
         self.seed = seed
         self.streaming = streaming
+
+    def _repr_html_(self) -> str:
+        """Show the first two coordinates of the models, in a notebook."""
+        if not hasattr(self, "embedding_"):
+            return html.card(repr(self), html.note("not fitted yet"))
+        points = self.embedding_
+        rows = [
+            (i + 1, value, "time-like" if value < 0 else "space-like", f"{share:.1%}")
+            for i, (value, share) in enumerate(
+                zip(self.eigenvalues_, self.explained_stress_, strict=True)
+            )
+        ]
+        columns = ("component", "eigenvalue", "kind", "distances held so far")
+        picture = "" if points.shape[1] < 2 else html.curve(
+            points[:, 0], points[:, 1], marks=True, x_label="component 1", y_label="component 2"
+        )  # fmt: skip
+        return html.card(f"InPCA of {len(points):,} models", picture, html.table(columns, rows))
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """Show the same where scikit-learn would show its diagram."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     @checked()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:

@@ -322,11 +322,11 @@ class _Bar:
     """A progress bar with one task a pass."""
 
     def __init__(self, stack: ExitStack) -> None:
-        from rich.progress import Progress
+        from rich.console import Console
 
-        import hyperribbon.core.rich_quietly  # noqa: F401 - before anything imports rich
+        from hyperribbon.core.progress import progress_bar
 
-        self._progress = stack.enter_context(Progress())
+        self._progress = stack.enter_context(progress_bar(Console(stderr=True)))
         self._passes = 0
 
     def next(self, centred: _Centred) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core import html
 from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, flag, positive
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
@@ -98,6 +99,16 @@ class Plan:
                 f"{route.matvecs:>9}{note}"
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Show the routes, in a notebook."""
+        rows = [
+            (r.name, _gigabytes(r.memory), f"{r.seconds:.2g} s", r.matvecs, r.fits)
+            for r in self.routes
+        ]
+        columns = ("route", "memory", "time", "products", "fits")
+        said = f"{_gigabytes(self.available)} are free"
+        return html.card(f"Best: {self.best.name}", html.note(said), html.table(columns, rows))
 
 
 @checked(eigenvectors=flag, tol=positive)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hyperribbon.core import ArgumentError, Mask, ParameterFilter
+from hyperribbon.core import ArgumentError, Mask, ParameterFilter, html
 from hyperribbon.core.checks import check_array, check_choice, check_fraction
+from hyperribbon.core.tensors import host_array
 from hyperribbon.subnetworks.evaluation import Measure, evaluate
 from hyperribbon.subnetworks.operations import prune, reinitialize
 from hyperribbon.subnetworks.selection import Criterion, check_only_of_fractions, rank
@@ -33,6 +34,16 @@ class Sweep:
     fractions: torch.Tensor
     values: torch.Tensor
     stderr: torch.Tensor
+
+    def _repr_html_(self) -> str:
+        """Show the measurements over the fractions, in a notebook."""
+        x, y, error = (host_array(v) for v in (self.fractions, self.values, self.stderr))
+        picture = html.curve(x, y, low=y - 2 * error, high=y + 2 * error,
+                             x_label="share selected", y_label="measured")  # fmt: skip
+        rows = zip(host_array(self.settings), x, y, error, strict=True)
+        columns = ("asked for", "share selected", "measured", "±")
+        return html.card(f"{len(x)} sub-networks", picture,
+                         html.folded("numbers", html.table(columns, rows)))  # fmt: skip
 
 
 def sweep(

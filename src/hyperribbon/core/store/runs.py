@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.claims import Claim
 from hyperribbon.core.store.atomic import (
@@ -110,6 +111,18 @@ class RunFolder:
     def load_claims(self) -> list[Claim]:
         """Return the stored claims."""
         return [Claim.from_json(record) for record in read_json(self.path / "claims.json")]
+
+    def _repr_html_(self) -> str:
+        """Show the first figure and the claims, in a notebook."""
+        pictures = [
+            html.image("png", path.read_bytes(), path.stem)
+            for path in sorted(self.figures.glob("*.png"))[:1]
+        ]
+        claims = self.load_claims() if self.is_complete else []
+        rows = [(c.verdict, c.place, c.reading, html.number(c.measured)) for c in claims]
+        table = html.table(("verdict", "place", "claim", "measured"), rows) if rows else ""
+        title = str(self.info.get("title", self.path.name))
+        return html.card(title, html.note(str(self.path)), "<br/>", *pictures, table)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from scipy.special import stdtrit
 from torch import nn
 
@@ -16,6 +16,7 @@ from hyperribbon.core.boundary import checked, count, instance, positive, seed_n
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.memory import free_memory
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.core.progress import progress_bar
 from hyperribbon.inspection.comparison import behaviour, scales
 from hyperribbon.inspection.comparison.differences import Difference, Shared, paired
 from hyperribbon.inspection.comparison.result import Comparison
@@ -121,10 +122,7 @@ def compare(
         for argument, given in (("a", a), ("b", b))
     ]
     console = console or Console(stderr=True)
-    with Progress(
-        TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
-        transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
+    with progress_bar(console) as progress:
         return _compare(sides[0], sides[1], names, parts, k, seed, progress)
 
 

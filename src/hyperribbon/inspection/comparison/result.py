@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hyperribbon.core import html
 from hyperribbon.inspection.comparison.differences import Difference, Shared
 
 __all__ = ["Comparison"]
@@ -134,6 +135,18 @@ class Comparison:
     def __repr__(self) -> str:
         """Show the answer."""
         return f"Comparison({self.reading()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Show the answer, then the numbers, in a notebook."""
+        first, *others = self.reading() or [f"{self.names[0]} and {self.names[1]}"]
+        rows = [
+            (e.name, e.a, e.b, f"{e.difference:.3g} ± {e.stderr:.2g}",
+             f"{e.agreeing} of {len(e.groups)}")
+            for e in self.differences
+        ]  # fmt: skip
+        columns = ("", *self.names, "difference", "groups agreeing")
+        return html.card(first, html.bullets(others), html.table(columns, rows, f"on {self.where}"),
+                         html.bullets(self.notes))  # fmt: skip
 
     def _answer(self, a: str, b: str) -> str:
         raw, adaptive = self._sharpness()

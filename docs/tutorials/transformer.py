@@ -1,0 +1,98 @@
+# %% [markdown]
+# # A transformer: which of two trainings is flatter?
+#
+# Two trainings of the same small transformer end with nearly the same loss. Is one in a flatter place
+# than the other? Which of its parts carry the curvature? Flatness is easily confused with the scale of
+# the weights, so this page uses a comparison that says when it cannot tell.
+
+# %%
+import torch
+from torch import nn
+
+import hyperribbon as hr
+
+
+class Reader(nn.Module):
+    """Reads twelve symbols and says which of eight occurs most often."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(8, width)
+        self.place = nn.Parameter(torch.zeros(12, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 48, dropout=0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(width, 8)
+
+    def forward(self, symbols: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.embed(symbols) + self.place).mean(1))
+
+
+draws = torch.Generator().manual_seed(0)
+symbols = torch.randint(0, 8, (1024, 12), generator=draws)
+answers = torch.stack([(symbols == c).sum(1) for c in range(8)], 1).argmax(1)
+loss = nn.CrossEntropyLoss()
+
+# %% [markdown]
+# ## Two trainings
+#
+# The same start, the same data; small batches in one, large ones in the other.
+
+# %%
+models = {}
+for name, size, epochs in (("small batches", 32, 10), ("large batches", 256, 40)):
+    torch.manual_seed(0)
+    models[name] = Reader()
+    result = hr.train(
+        models[name],
+        loss,
+        (symbols, answers),
+        epochs=epochs,
+        lr=2e-3,
+        batch_size=size,
+        optimizer="adam",
+        seed=1,
+    )
+    print(f"{name}: loss {result.history['loss'][-1]:.3f}")
+
+# %% [markdown]
+# ## Which one is flatter?
+#
+# The samples are cut into groups, and everything is measured on each group for both networks. The
+# answer needs two measures to agree: the sharpness itself, and one that no rescaling of weights can
+# change. If they do not, the answer is that neither is flatter.
+
+# %%
+compared = hr.compare(
+    *models.values(), loss, (symbols, answers), names=tuple(models), samples=256, k=2
+)
+compared
+
+# %% [markdown]
+# ## Where is the curvature?
+#
+# The trace of the Gauss-Newton matrix splits exactly into layers, without any sampling.
+
+# %%
+import matplotlib.pyplot as plt
+
+whole = hr.GGN(models["small batches"], loss, (symbols[:256], answers[:256]))
+shares = {name: layer.trace() / whole.trace() for name, layer in whole.layers().items()}
+shares = dict(sorted(shares.items(), key=lambda item: item[1]))
+
+figure, axis = plt.subplots(figsize=(6, 4))
+axis.barh(list(shares), list(shares.values()))
+axis.set(xlabel="share of the Gauss-Newton trace")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# The first layers and the norms often lead: a small change there reaches everything behind them. If you
+# want to train with larger steps, these are the parameters to give a smaller rate of their own.
+#
+# ## The shape of the whole spectrum
+#
+# Most eigenvalues sit near zero; the tail on the right is what an optimiser has to live with. The
+# shaded band holds the error of the estimate.
+
+# %%
+hr.density(hr.Hessian(models["small batches"], loss, (symbols[:128], answers[:128])), probes=6)
