@@ -1,11 +1,16 @@
-"""Tutorials: scripts in cells (`# %%`) are run as notebooks and become pages with outputs."""
+"""Tutorials: scripts in cells (`# %%`) are run as notebooks and become pages with outputs.
+
+By hand: python docs/notebooks.py docs/tutorials/transformer.py transformer.ipynb
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
@@ -43,9 +48,11 @@ def needs(source: str) -> list[str]:
 def execute(book: NotebookNode, folder: Path) -> NotebookNode:
     """Run every cell, in a folder; a cell that fails ends it."""
     os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # opens no port
-    where = {"metadata": {"path": str(folder)}}
-    NotebookClient(book, km=kernel, timeout=_SECONDS, resources=where).execute()
+    with TemporaryDirectory() as place:  # sockets there: no port is opened
+        sockets = {"transport": "ipc", "connection_file": f"{place}/kernel.json"}
+        kernel = AsyncKernelManager(kernel_name="python3", ip=f"{place}/kernel", **sockets)
+        where = {"metadata": {"path": str(folder)}}
+        NotebookClient(book, km=kernel, timeout=_SECONDS, resources=where).execute()
     return book
 
 
@@ -90,3 +97,8 @@ def title_of(source: str) -> tuple[str, str]:
     first = as_notebook(source).cells[0].source
     title, _, rest = first.partition("\n")
     return title.lstrip("# "), rest.strip().split("\n\n")[0].replace("\n", " ")
+
+
+if __name__ == "__main__":
+    given, wanted = map(Path, sys.argv[1:])
+    nbformat.write(execute(as_notebook(given.read_text()), wanted.absolute().parent), wanted)

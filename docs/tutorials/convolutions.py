@@ -47,7 +47,7 @@ def look(epoch: int, model: nn.Module) -> None:
 
 rate = 0.1
 training = (data.inputs, data.targets)
-hr.train(model, loss, training, epochs=12, lr=rate, batch_size=50, on_epoch=look)
+result = hr.train(model, loss, training, epochs=12, lr=rate, batch_size=50, on_epoch=look)
 
 # %%
 import matplotlib.pyplot as plt

@@ -80,7 +80,7 @@ print(f"loss {value.item():.3f}")
 
 # %%
 data = {**batch, "labels": labels}
-hessian = hr.Hessian(model, loss, data, params=["encoder.encoder.layer.5.*", "head.*"])
+hessian = hr.Hessian(model, loss, data, params=["encoder.encoder.layer.5", "head"])
 hr.plan(hessian, k=2)
 
 # %% [markdown]
@@ -98,8 +98,8 @@ hr.eigsh(hessian, k=2, eigenvectors=False)
 # %%
 import matplotlib.pyplot as plt
 
-parts = {"embeddings": "encoder.embeddings.LayerNorm.*", "head": "head.*"}
-parts |= {f"block {i}": f"encoder.encoder.layer.{i}.output.*" for i in range(6)}
+parts = {"embeddings": "encoder.embeddings.LayerNorm", "head": "head"}
+parts |= {f"block {i}": f"encoder.encoder.layer.{i}.output" for i in range(6)}
 traces = {
     name: hr.GGN(model, loss, data, params=pattern).trace() for name, pattern in parts.items()
 }

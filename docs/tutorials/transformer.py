@@ -28,7 +28,7 @@ class Reader(nn.Module):
 
 
 draws = torch.Generator().manual_seed(0)
-symbols = torch.randint(0, 8, (1024, 12), generator=draws)
+symbols = torch.randint(0, 8, (512, 12), generator=draws)
 answers = torch.stack([(symbols == c).sum(1) for c in range(8)], 1).argmax(1)
 loss = nn.CrossEntropyLoss()
 
@@ -39,7 +39,7 @@ loss = nn.CrossEntropyLoss()
 
 # %%
 models = {}
-for name, size, epochs in (("small batches", 32, 10), ("large batches", 256, 40)):
+for name, size, epochs in (("small batches", 16, 12), ("large batches", 128, 48)):
     torch.manual_seed(0)
     models[name] = Reader()
     result = hr.train(
@@ -63,7 +63,13 @@ for name, size, epochs in (("small batches", 32, 10), ("large batches", 256, 40)
 
 # %%
 compared = hr.compare(
-    *models.values(), loss, (symbols, answers), names=tuple(models), samples=256, k=2
+    *models.values(),
+    loss,
+    (symbols, answers),
+    names=tuple(models),
+    samples=128,
+    k=1,
+    parts=("sharpness", "trace", "predictions"),
 )
 compared
 
@@ -75,7 +81,7 @@ compared
 # %%
 import matplotlib.pyplot as plt
 
-whole = hr.GGN(models["small batches"], loss, (symbols[:256], answers[:256]))
+whole = hr.GGN(models["small batches"], loss, (symbols[:128], answers[:128]))
 shares = {name: layer.trace() / whole.trace() for name, layer in whole.layers().items()}
 shares = dict(sorted(shares.items(), key=lambda item: item[1]))
 
@@ -95,4 +101,4 @@ plt.show()
 # shaded band holds the error of the estimate.
 
 # %%
-hr.density(hr.Hessian(models["small batches"], loss, (symbols[:128], answers[:128])), probes=6)
+hr.density(hr.Hessian(models["small batches"], loss, (symbols[:64], answers[:64])), probes=4)

@@ -73,19 +73,18 @@ def test_sixteen_bits_give_the_numbers_of_float32(name, dtype, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_optimisers_step_as_far_in_sixteen_bits(optimizer, dtype):
-    """The fused updates of torch 2.13 on the CPU do not: sgd was off by whole steps."""
+def test_a_step_is_as_long_in_sixteen_bits(dtype):
+    """The fused update of torch 2.13 on the CPU is not: most weights are off by whole steps."""
     from hyperribbon.training.optimizers import make_optimizer
 
     draws = torch.Generator("cpu").manual_seed(0)
     start, slope = (torch.randn(67, generator=draws).to(dtype) for _ in range(2))
     ends = []
     for kind in (dtype, torch.float32):
-        weights = torch.nn.Parameter(start.to(kind))
+        weights = torch.nn.Parameter(start.to(kind, copy=True))
         weights.grad = slope.to(kind)
-        make_optimizer([weights], optimizer, lr=0.1).step()
+        make_optimizer([weights], "sgd", lr=0.1, momentum=0.5).step()
         ends.append(weights.detach().float())
-    # One step: the update has at most six roundings, the weight one; Adam divides by √v of 16 bits.
-    tolerance = SURE * math.sqrt(7) * torch.finfo(dtype).eps / 2
+    # The product with the rate is rounded, and the sum.
+    tolerance = SURE * math.sqrt(2) * torch.finfo(dtype).eps / 2
     assert float((ends[0] - ends[1]).abs().max()) < tolerance * float(start.abs().max())
