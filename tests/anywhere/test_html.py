@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,9 +16,12 @@ from torch import nn
 import hyperribbon as hr
 from hyperribbon.core import html
 from hyperribbon.experiments.sweeping import Points
+from hyperribbon.inspection import Part
+from hyperribbon.plots import Chart, Curve
 from hyperribbon.subnetworks.sweeps import sweep
 
 VOID = {"img", "path", "circle", "polyline", "polygon", "br"}
+CHART = Chart("it", "A chart", "x", "y", (Curve(np.arange(3.0), np.arange(3.0)),))
 NASTY = '<script>alert("x")</script>'
 
 
@@ -82,7 +86,9 @@ def test_inspections_comparisons_and_their_plans(subject):
     quiet = Console(file=io.StringIO())
     found = hr.inspect(model, loss, data, k=3, budget=2, console=quiet)
     assert found.answers()[0].finding in said(found)
-    assert "img" in read(found).tags and found["hessian.largest"].text() in said(found)
+    assert found["model.loss"].text() in said(found)
+    pictured = replace(found, parts={"it": Part("it", "A part", "Group", charts=(CHART,))})
+    assert {"img", "details"} <= read(pictured).tags and "A part" in said(pictured)
     assert "steps on" in said(found.plan)
     other = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     compared = hr.compare(model, other, loss, data, names=("A", NASTY), console=quiet, k=2)

@@ -30,6 +30,32 @@ def test_transforms_and_hooks_are_noticed():
     assert not torch_inside.keeps_other_tensors()
 
 
+def test_hooks_are_counted_where_torch_cannot_be_asked(monkeypatch):
+    class Hooks:
+        def __enter__(self):
+            raise ValueError
+
+        def __exit__(self, *error):
+            return None
+
+    class Good(Hooks):
+        def __enter__(self):
+            return self
+
+    for kind, expected in ((Good, 1), (Hooks, 0)):
+        own = torch_inside._Depth()
+        torch_inside._count_hooks(kind, own)
+        monkeypatch.setattr(torch_inside, "_ask_hooks", None)
+        monkeypatch.setattr(torch_inside, "_own_hooks", own)
+        try:
+            with kind():
+                assert torch_inside.keeps_other_tensors()
+                assert own.depth == expected
+        except ValueError:
+            assert expected == 0
+        assert not torch_inside.keeps_other_tensors()
+
+
 def test_onednn_comes_back_after_an_error():
     before = torch._C._get_mkldnn_enabled()
     try:

@@ -6,6 +6,7 @@ if slower.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -62,8 +63,38 @@ def is_differentiated(node: Any) -> bool:
 
 def keeps_other_tensors() -> bool:
     """Whether hooks replace the tensors that are saved for backward passes, as checkpoints do."""
-    ask: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # type: ignore
-    return ask is not None and ask(True) is not None
+    return _own_hooks.depth > 0 if _ask_hooks is None else _ask_hooks(True) is not None
+
+
+class _Depth(threading.local):
+    depth = 0
+
+
+def _count_hooks(kind: Any, own: _Depth) -> None:
+    """Count, thread by thread, how many hooks on saved tensors are in force.
+
+    Args:
+        kind: `torch.autograd.graph.saved_tensors_hooks`, which checkpoints derive theirs from.
+        own: Where the count is kept.
+    """
+    enter, leave = kind.__enter__, kind.__exit__
+
+    def entered(self: Any) -> Any:
+        found = enter(self)
+        own.depth += 1
+        return found
+
+    def left(self: Any, *error: Any) -> Any:
+        own.depth -= 1
+        return leave(self, *error)
+
+    kind.__enter__, kind.__exit__ = entered, left
+
+
+_own_hooks = _Depth()
+_ask_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # type: ignore
+if _ask_hooks is None:  # torch 2.4 cannot be asked
+    _count_hooks(torch.autograd.graph.saved_tensors_hooks, _own_hooks)
 
 
 def safe_softmax(scores: torch.Tensor) -> torch.Tensor:
