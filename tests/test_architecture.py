@@ -1,6 +1,7 @@
 """The import order of the rooms, and the habits every module keeps."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -192,3 +193,13 @@ def test_only_one_module_uses_private_names_of_torch(path):
 def test_only_one_module_speaks_of_cuda(path):
     if path != SOURCE / "core" / "gpus.py":
         assert "torch.cuda" not in path.read_text(), f"{path}: use hyperribbon.core.gpus"
+
+
+def test_names_that_load_on_first_use_are_no_modules():
+    lazy = [p for p in MODULES if p.name == "__init__.py" and "on_first_use(" in p.read_text()]
+    assert lazy
+    for path in lazy:
+        files = {entry.stem for entry in path.parent.iterdir()}
+        package = ".".join(("hyperribbon", *path.parent.relative_to(SOURCE).parts))
+        names = set(importlib.import_module(package).__all__)
+        assert not names & files, "whoever imports the file would hide the name"
