@@ -69,10 +69,21 @@ def as_page(book: NotebookNode, name: str) -> str:
             parts.append(cell.source)
             continue
         parts.append(f"```python\n{cell.source}\n```")
-        parts += [shown for output in cell.outputs if (shown := _output(output))]
+        parts += [shown for output in _joined(cell.outputs) if (shown := _output(output))]
     title, *rest = "\n\n".join(parts).split("\n", 1)
     link = f"[Download this page as a notebook]({name}){{ .md-button }}"
     return "\n\n".join([title, *rest, link]) + "\n"
+
+
+def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Return outputs with what was printed in pieces as one."""
+    found: list[NotebookNode] = []
+    for output in outputs:
+        if found and output.output_type == found[-1].output_type == "stream":
+            found[-1] = NotebookNode({**found[-1], "text": found[-1].text + output.text})
+        else:
+            found.append(output)
+    return found
 
 
 def _output(output: NotebookNode) -> str:

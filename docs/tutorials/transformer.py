@@ -82,7 +82,8 @@ compared
 import matplotlib.pyplot as plt
 
 whole = hr.GGN(models["small batches"], loss, (symbols[:128], answers[:128]))
-shares = {name: layer.trace() / whole.trace() for name, layer in whole.layers().items()}
+total = whole.trace()
+shares = {name or "place": layer.trace() / total for name, layer in whole.layers().items()}
 shares = dict(sorted(shares.items(), key=lambda item: item[1]))
 
 figure, axis = plt.subplots(figsize=(6, 4))
@@ -92,7 +93,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The first layers and the norms often lead: a small change there reaches everything behind them. If you
+# A part with a long bar is one where a small change of the weights moves the predictions most. If you
 # want to train with larger steps, these are the parameters to give a smaller rate of their own.
 #
 # ## The shape of the whole spectrum

@@ -14,6 +14,7 @@ __all__ = ["bullets", "card", "curve", "folded", "image", "note", "number", "tab
 
 _WIDTH, _HEIGHT = 440, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 36
+_SPAN = 1e6  # from the largest to the smallest number that a logarithmic axis shows
 _COLOR = "#3a87c8"  # legible on white and on black
 _LINE = "1px solid rgba(128,128,128,.35)"
 _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
@@ -113,7 +114,8 @@ def curve(
     fine = np.isfinite(x) & np.isfinite(y)
     if log:
         fine &= y > 0
-        floor = y[fine].min(initial=1.0)
+        highest = float(y[fine].max(initial=0.0)) or 1.0
+        floor = max(float(y[fine].min(initial=highest)), highest / _SPAN)
         lower = np.maximum(lower, floor)
         y, lower, upper = (np.log10(np.maximum(v, floor)) for v in (y, lower, upper))
     if not fine.any():
