@@ -34,7 +34,7 @@ def as_notebook(source: str) -> NotebookNode:
             words = re.sub(r"^# ?", "", text, flags=re.M).strip()
             book.cells.append(nbformat.v4.new_markdown_cell(words))
         else:
-            book.cells.append(nbformat.v4.new_code_cell(text.strip()))
+            book.cells.append(nbformat.v4.new_code_cell(text.replace("  # fmt: skip", "").strip()))
     for number, cell in enumerate(book.cells):
         cell["id"] = f"cell-{number}"  # the same at every build
     return book
@@ -76,9 +76,11 @@ def as_page(book: NotebookNode, name: str) -> str:
 
 
 def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Return outputs with what was printed in pieces as one."""
+    """Return outputs with what was printed in pieces as one, without what went to the log."""
     found: list[NotebookNode] = []
     for output in outputs:
+        if output.get("name") == "stderr":
+            continue
         if found and output.output_type == found[-1].output_type == "stream":
             found[-1] = NotebookNode({**found[-1], "text": found[-1].text + output.text})
         else:

@@ -100,6 +100,6 @@ def test_a_tutorial_runs(path, tmp_path):
     missing = [package for package in notebooks.needs(source) if find_spec(package) is None]
     if missing:
         pytest.skip(f"{missing} is not installed: pip install 'hyperribbon[text]'")
-    outputs = outputs_of(run(source, tmp_path))
+    outputs = [o for cell in run(source, tmp_path).cells for o in cell.get("outputs", [])]
     kinds = {kind for output in outputs for kind in output.get("data", {})}
     assert {"image/png", "text/html"} <= kinds

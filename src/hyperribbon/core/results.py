@@ -16,6 +16,8 @@ __all__ = ["Density", "Estimate", "Spectrum"]
 
 _ROWS = 12
 """Eigenvalues that a notebook shows in its table."""
+_FEWEST = 4
+"""Eigenvalues of which a picture tells more than the table."""
 
 
 def _none() -> torch.Tensor:
@@ -79,8 +81,10 @@ class Spectrum:
         columns = ("", "eigenvalue", "within ±", "residual", "converged")
         title = f"{len(values)} eigenvalues by {self.method}, {self.matvecs:,} products"
         spread = len(values) > 1 and values.min() > 0 and values.max() > 30 * values.min()
-        picture = html.curve(range(1, len(values) + 1), values, log=bool(spread), marks=True,
-                             x_label="number", y_label="eigenvalue")  # fmt: skip
+        picture = "" if len(values) < _FEWEST else html.curve(
+            range(1, len(values) + 1), values, log=bool(spread), marks=True, x_label="number",
+            y_label="eigenvalue",
+        )  # fmt: skip
         rest = html.folded(f"{len(rows) - _ROWS} more", html.table(columns, rows[_ROWS:]))
         return html.card(title, html.table(columns, rows[:_ROWS]),
                          rest if len(rows) > _ROWS else "", picture)  # fmt: skip
