@@ -244,3 +244,28 @@ def test_bad_arguments(function, options):
 def test_nan_product(counted):
     with pytest.raises(ArgumentError, match="NaN"):
         trace(counted(torch.full((500, 500), float("nan"))))
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e15, 1e30])
+def test_estimates_do_not_depend_on_the_scale_of_single_precision(scale):
+    """Squares of such numbers have no room in single precision: they were 0 ± 0 once."""
+    matrix = torch.randn(500, 500, generator=torch.Generator().manual_seed(0))
+    matrix = matrix + matrix.T + 20 * torch.eye(500)
+
+    class Only:
+        def __init__(self, factor):
+            self.matrix = (matrix.double() * factor).float()
+            self.shape, self.dtype = self.matrix.shape, torch.float32
+
+        def __matmul__(self, vectors):
+            return self.matrix @ vectors
+
+    for quantity in (trace, frobenius):
+        found, usual = (quantity(Only(x), max_matvecs=150) for x in (scale, 1.0))
+        assert found.value == pytest.approx(scale * usual.value, rel=1e-4)
+        assert found.stderr == pytest.approx(scale * usual.stderr, rel=1e-3)
+        assert usual.stderr > 0
+    found, usual = (diagonal(Only(x)) for x in (scale, 1.0))
+    torch.testing.assert_close(
+        found.stderr.double() / scale, usual.stderr.double(), rtol=1e-3, atol=0
+    )

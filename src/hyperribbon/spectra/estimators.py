@@ -124,14 +124,16 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
     sketch.absorb([sketch.multiply(sketch.probes(max(matvecs // 6, 1)))])
     Q, Z = sketch.Q, sketch.Z
     known = 2 * (Q * Z).sum(0) - ((Q @ Z.T).T @ Q * Q).sum(0)
-    total, squares, count = torch.zeros_like(known), torch.zeros_like(known), 0
+    total = torch.zeros_like(known, dtype=torch.float64)
+    squares, count = torch.zeros_like(total), 0
     while count < 2 or products.matvecs < matvecs:
         probe = sketch.signs()
-        sample = (probe * sketch.deflate(sketch.multiply(sketch.deflate(probe))))[0]
+        sample = (probe * sketch.deflate(sketch.multiply(sketch.deflate(probe))))[0].double()
         total, squares, count = total + sample, squares + sample**2, count + 1
     mean = total / count
     variance = (squares / count - mean**2).clamp(min=0) / (count - 1)
-    return DiagonalEstimate(known + mean, variance.sqrt(), False, products.matvecs)
+    values, stderr = (known + mean).to(known), variance.sqrt().to(known)
+    return DiagonalEstimate(values, stderr, False, products.matvecs)
 
 
 @checked(precision=positive, seed=seed_number, max_matvecs=count, memory=positive)

@@ -16,7 +16,7 @@ LEAST_VECTORS = 5
 
 _WORKING = 5  # blocks in memory at once besides what is kept
 _BLOCK = 64  # probes multiplied at once where memory allows
-_PIECE = 1 << 20  # columns whose products are summed in float64 at once
+_PIECE = 1 << 17  # columns whose products are taken in float64 at once
 
 
 class Sketch:
@@ -78,6 +78,8 @@ class Sketch:
         """
         while images:
             rows = images.pop(0)[: self.room]
+            largest = rows.abs().amax() if rows.numel() else 0
+            rows = rows / largest if largest > 0 else rows  # neither over- nor underflow in QR
             for _ in range(2 if len(rows) else 0):
                 rows = torch.linalg.qr(self.deflate(rows).T).Q.T
             if len(rows):
@@ -114,11 +116,15 @@ class Sketch:
 
 
 def row_products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the inner products (n,) of the rows of a and b, summed in float64."""
+    """Return the inner products (n,) of the rows of a and b, in float64.
+
+    The products are taken in float64 too: squares of single-precision numbers below 1e-23 or above
+    1e19 have no room in single precision.
+    """
     total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
     for start in range(0, a.shape[1], _PIECE):
         piece = slice(start, start + _PIECE)
-        total += (a[:, piece] * b[:, piece]).sum(1, dtype=torch.float64)
+        total += (a[:, piece].double() * b[:, piece].double()).sum(1)
     return total
 
 
