@@ -120,7 +120,7 @@ class Overhead:
         return line
 
 
-_SHARE, _SECONDS = 0.1, 2.0  # of the training time, or this long where that is less
+_SHARE, _SECONDS = 0.1, 2.0  # of the training time, or this long where that is more
 
 
 class Budget:
@@ -129,7 +129,7 @@ class Budget:
     Args:
         limit: Largest allowed ratio of recording to training time. None: records are made whatever
             they cost, and bounded measurements stay within a tenth of the training time, or two
-            seconds where that is less.
+            seconds where that is more.
 
     Attributes:
         beside: Seconds of work in the background, which count as spent.

@@ -78,7 +78,7 @@ class Recorder:
             moments are passed over. Both are said in a warning and counted in `overhead`. The first
             and the last record are always made. None: every moment is recorded, and measurements
             with names of the package keep recording within a tenth of the training time, or two
-            seconds where that is less. math.inf: no bound.
+            seconds where that is more. math.inf: no bound.
         log: Where scalars go besides: "tensorboard", "mlflow", "wandb", functions of (step,
             scalars), or several of these.
         loss: The loss, for measurements that need it; `hr.train` gives its own.
