@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from hyperribbon.inspection.answers import TERMS, Reference, answers, kind_of
-from hyperribbon.inspection.quantities import Quantity
+from hyperribbon.inspection.quantities import NOT_OVER_SAMPLES, Quantity
 
 EVERYTHING = {
     "hessian.largest": (10.0, 0.5), "stability.ratio": (0.5, 0.025),
@@ -31,6 +32,15 @@ def _numbers(**changes):
 
 
 CONFIG = {"optimizer": "SGD, η = 0.1", "batch_size": 64, "parameters": 1000}
+
+
+def test_the_error_of_the_arithmetic_is_not_shown_as_that_of_the_samples():
+    numbers = _numbers(hessian__largest=(3.631, 6.6e-6))
+    assert "3.631 ± 6.6e-06" in answers(numbers, "dense", CONFIG)[0].finding
+    alone = replace(numbers["hessian.largest"], certainty=f"a residual; {NOT_OVER_SAMPLES}")
+    answer = answers({**numbers, "hessian.largest": alone}, "dense", CONFIG)[0]
+    assert answer.finding == "The sharpness is 3.631 on 512 samples."
+    assert NOT_OVER_SAMPLES in answer.meaning
 
 
 def test_there_are_at_most_six_each_with_a_number_and_an_explained_term():

@@ -21,7 +21,7 @@ from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.evaluating import is_classification, scores_at
 from hyperribbon.inspection.matrices import COUNTS, eigenpair
 from hyperribbon.inspection.notebook import Notebook
-from hyperribbon.inspection.quantities import Measured, Quantity, as_array, exact
+from hyperribbon.inspection.quantities import NOT_OVER_SAMPLES, Measured, Quantity, as_array, exact
 from hyperribbon.inspection.sampling import sharpness_error, standard_error
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.spectra import effective_rank, eigsh, trace
@@ -247,7 +247,7 @@ def time_product(look: Look) -> None:
 
 def _spread(value: Quantity, spread: float | None) -> Quantity:
     if spread is None:
-        return value
+        return replace(value, certainty=f"{value.certainty}; {NOT_OVER_SAMPLES}")
     beside = "exact" if value.error == 0 else f"an eigenvalue lies within {value.error:.1g}"
     return replace(
         value, error=spread, certainty=f"standard error over samples; on these samples {beside}"

@@ -13,7 +13,18 @@ import torch
 from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.plots import Chart
 
-__all__ = ["Measured", "Part", "Quantity", "as_array", "exact", "from_estimate"]
+__all__ = [
+    "Measured",
+    "NOT_OVER_SAMPLES",
+    "Part",
+    "Quantity",
+    "as_array",
+    "exact",
+    "from_estimate",
+]
+
+NOT_OVER_SAMPLES = "how much other samples would change it was not measured"
+"""Certainty of a number whose error is that of its arithmetic alone."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from hyperribbon.inspection.answers.reference import Reference
-from hyperribbon.inspection.quantities import Quantity
+from hyperribbon.inspection.quantities import NOT_OVER_SAMPLES, Quantity
 
 __all__ = ["Answer", "answers"]
 
@@ -90,11 +90,16 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Ans
             f"Plain gradient descent is stable up to a rate of 2/λ = {2 / found.value:.2g}; "
             "pass optimizer= to have the limit of yours."
         )
+    number, unsure = found.text(), ""
+    if found.certainty.endswith(NOT_OVER_SAMPLES):
+        number = f"{found.value:.4g}"
+        unsure = f"That is of these samples; {NOT_OVER_SAMPLES}. "
     return Answer(
         "sharpness",
-        f"The sharpness is {found.text()}{_of(found)}.",
-        f"Moving the weights by a distance d along the sharpest direction raises the loss by about "
-        f"{found.value / 2:.2g}·d²." if found.value > 0 else "No direction bends upwards.",
+        f"The sharpness is {number}{_of(found)}.",
+        f"{unsure}Moving the weights by a distance d along the sharpest direction raises the loss "
+        f"by about {found.value / 2:.2g}·d²."
+        if found.value > 0 else f"{unsure}No direction bends upwards.",
         usual("sharpness"), advice,
     )  # fmt: skip
 
