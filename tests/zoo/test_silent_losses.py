@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,22 @@ def test_a_loss_that_takes_all_samples_or_none_is_right_on_one_batch():
     pieces = [(x[:12], partners[:12]), (x[12:], partners[12:])]
     with pytest.raises(hr.ArgumentError, match="loss"):
         hr.Hessian(model, similar, pieces)
+
+
+def test_derivatives_that_are_lost_in_rounding_are_named_so():
+    """A loss at its floor in single precision: the model is right, its precision is not enough."""
+    (x, _), model = points(24), mlp()
+    with torch.no_grad():
+        model[-1].weight.mul_(200)
+        y = model(x).argmax(1)
+    with pytest.raises(hr.ArgumentError, match="lost in rounding") as refused:
+        hr.Hessian(mlp_in(torch.float32, model), nn.CrossEntropyLoss(), (x.float(), y))
+    assert refused.value.argument == "model" and "double" in str(refused.value)
+    check_hessian(model, nn.CrossEntropyLoss(), x, y)
+
+
+def mlp_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).to(dtype)
 
 
 def test_a_small_memory_really_cuts_the_data():

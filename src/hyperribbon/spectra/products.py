@@ -193,7 +193,8 @@ def asymmetry_error(op: Any, gap: float) -> ArgumentError:
         type(op).__name__,
         f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm",
         "Give a symmetric operator; symmetrise a matrix with (A + A.T) / 2. A model whose output "
-        "is random (dropout, batch norm in training mode) also looks like this: call model.eval().",
+        "is random (dropout, batch norm in training mode) also looks like this: call model.eval(). "
+        "So does one whose derivatives are lost in rounding: use double precision.",
     )
 
 

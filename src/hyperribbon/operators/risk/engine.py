@@ -26,6 +26,7 @@ from hyperribbon.operators.derivatives.linearisation import (
 )
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.verification import (
+    Disagreement,
     check_curvature,
     check_slopes,
     reached_direction,
@@ -34,7 +35,7 @@ from hyperribbon.operators.derivatives.verification import (
     some_direction,
     some_slopes,
 )
-from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
+from hyperribbon.operators.risk.batches import brought, bytes_of, joined, split, tensors
 from hyperribbon.operators.risk.contract import (
     check_one_batch,
     mixes_samples,
@@ -210,7 +211,24 @@ class Engine:
         curved = {name: rows[0] for name, rows in sums.named().items()}
         del point
         shifted, precision = shifted_gradients(self._function, self._loss, self._probe, direction)
-        check_curvature(curved, direction, shifted, precision)
+        try:
+            check_curvature(curved, direction, shifted, precision)
+        except Disagreement as error:
+            own = next(iter(leaves.values())).dtype
+            if precision == own:
+                raise
+            check_curvature(self._curved_in(precision, direction), direction, shifted, precision)
+            raise _lost_in_rounding(own, precision) from error
+
+    def _curved_in(self, precision: torch.dtype, direction: Block) -> Block:
+        """Return ∇²ℓ v on the probe in another precision."""
+        assert self._loss is not None
+        function, batch = self._function.in_precision(precision), brought(self._probe, precision)
+        evaluation, sums = BatchEvaluation(function, batch), GradientSums()
+        raised = {name: tensor.to(precision) for name, tensor in direction.items()}
+        point = AutogradLinearisation(evaluation, Choices())
+        point.curve(self._loss, evaluation.targets, _one_row(raised), sums)
+        return {name: rows[0] for name, rows in sums.named().items()}
 
     def surely_fits(self, memory: float, samples: int) -> bool:
         """Whether all derivatives that are in use fit by a wide margin, without being measured."""
@@ -373,4 +391,14 @@ def _underivable(error: Exception) -> ArgumentError:
         str(error).splitlines()[0][:200],
         "an operation in it has no derivative that this needs",
         "Replace that operation by others, or leave the parameters before it out with params=.",
+    )
+
+
+def _lost_in_rounding(own: torch.dtype, better: torch.dtype) -> ArgumentError:
+    return ArgumentError(
+        "model",
+        str(own).removeprefix("torch."),
+        "its second derivatives are lost in rounding: they are others than in higher precision, "
+        "where they are right. The loss is too close to its minimum, as after a perfect fit",
+        f"Use double precision: model.to({better}), and the data likewise.",
     )
