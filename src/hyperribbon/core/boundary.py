@@ -120,7 +120,7 @@ def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
             except _RAW as error:
                 if not _is_raw(error):
                     raise
-                reason = f"they do not go together ({error})"
+                reason = f"they do not go together ({str(error) or type(error).__name__})"
                 raise _mismatch(call, bound.arguments, reason) from error
             if finite and not _is_finite(result):
                 raise _mismatch(call, bound.arguments, "they lead to numbers that are not finite")
