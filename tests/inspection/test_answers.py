@@ -123,3 +123,12 @@ def test_the_summary_opens_with_answers_and_leaves_the_table_to_those_who_ask(tr
     assert texts[0].count(" • ") == len(found.answers()) <= 6
     assert "All numbers" not in texts[0]
     assert "how certain" in texts[1]
+
+
+def test_few_samples_bound_the_noise_scale_from_below():
+    """The squared mean gradient of N samples holds tr C/N of noise: B comes out below N."""
+    numbers = {"noise.scale": Quantity("noise.scale", "", 6.0, 2.0, "", "", 8)}
+    (answer,) = answers(numbers, "other", {"batch_size": 4})
+    assert "6 samples or more" in answer.finding
+    assert "too few" in answer.meaning
+    assert "noise leads" in answer.advice

@@ -137,7 +137,7 @@ def test_an_interruption_keeps_what_is_done(trained, quiet, monkeypatch):
         steps.append(step)
     monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
     found = inspect(model, loss, data, k=3, budget=20, console=quiet)
-    assert set(found.parts) == {"basics", "hessian", "gauss_newton", "layer_traces"}
+    assert set(found.parts) == {"basics", "hessian", "gauss_newton", "layer_traces", "noise"}
     assert not found.is_complete
     assert {o.step: o.status for o in found.outcomes}["Gradient noise"] == "interrupted"
 

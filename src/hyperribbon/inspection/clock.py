@@ -23,9 +23,11 @@ __all__ = [
     "TimedCovariance",
     "TimedFisher",
     "TimedGGN",
+    "TimedGradientRows",
     "TimedHessian",
     "TimedProducts",
     "TimedRisk",
+    "TimedRows",
 ]
 
 
@@ -158,3 +160,15 @@ class TimedFisher(_Timed, Fisher):
 
 class TimedCovariance(_Timed, GradientCovariance):
     """The covariance of single-sample gradients, with a clock."""
+
+
+class TimedRows(TimedGGN):
+    """The rows of the Gauss-Newton matrix, for its trace: nothing is prepared for products."""
+
+    _kind = "pull"
+
+
+class TimedGradientRows(TimedCovariance):
+    """The gradients of single samples, likewise, as they are: their mean is not taken off."""
+
+    _kind = "pull"

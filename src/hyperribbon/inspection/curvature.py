@@ -27,6 +27,7 @@ __all__ = [
     "gauss_newton_part",
     "hessian_part",
     "network_part",
+    "noise_found",
     "spectrum_part",
     "trace_part",
 ]
@@ -44,6 +45,7 @@ _KEYS = {
     "share10": "gauss_newton.share10",
     "share50": "gauss_newton.share50",
     "rank50": "gauss_newton.rank50",
+    "noise_scale": "noise.scale",
 }
 
 
@@ -68,6 +70,12 @@ def network_part(rounds: Rounds) -> Part:
               "the most that any number here is of"),
     )  # fmt: skip
     return Part("basics", "The network", "Curvature", (*sizes, *found))
+
+
+def noise_found(rounds: Rounds) -> Part | None:
+    """Return the noise scale alone, for an inspection that had no time for more; None without."""
+    found = _finest(rounds, "noise_scale")
+    return Part("noise", "Gradient noise", "Noise", found) if found else None
 
 
 def hessian_part(rounds: Rounds) -> Part:

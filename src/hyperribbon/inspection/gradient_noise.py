@@ -8,7 +8,7 @@ from hyperribbon.core.results import Spectrum
 from hyperribbon.inspection.matrices import how_traced, measure_matrix, shortened
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import Part, Quantity, exact, from_estimate
-from hyperribbon.inspection.sampling import standard_error
+from hyperribbon.inspection.sampling import noise_scale_error
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.noise import detailed_balance_defect, proportionality
 from hyperribbon.plots import Chart, Curve
@@ -33,7 +33,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         from_estimate("noise.trace", "Trace of the gradient covariance", whole, how),
         exact("noise.gradient", "Norm of the mean gradient", square**0.5, "one pass"),
         Quantity("noise.scale", "Noise scale tr C / ‖∇L‖²", scale,
-                 _scale_error(scale, subject, notebook.seed), "trace over squared gradient",
+                 noise_scale_error(scale, subject, notebook.seed), "trace over squared gradient",
                  "standard error over samples; grows without bound towards a minimum",
                  subject.samples),
         exact("noise.share", f"Share of the noise in {k} directions",
@@ -123,16 +123,3 @@ def _scatter(curvature: np.ndarray, noise: np.ndarray) -> Chart:
          Curve(ordered, scale * ordered, "proportional", dashed=True)),
         log_x=True, log_y=True, toggles=("x", "y"),
     )  # fmt: skip
-
-
-def _scale_error(scale: float, subject: Subject, seed: int) -> float:
-    """Return the standard error of tr C / ‖∇L‖² that comes from the mean gradient's.
-
-    With g groups the mean of ⟨∇L_i, ∇L⟩ is ‖∇L‖², and its relative error is that of the scale.
-    """
-    gradient = subject.gradient
-    square = float(gradient.double() @ gradient.double())
-    if not square > 0:
-        return float("nan")
-    spread = standard_error(subject, lambda group: float(gradient @ group.gradient), seed)
-    return float("nan") if spread is None else 2 * scale * spread / square

@@ -26,7 +26,7 @@ from hyperribbon.core.store import describe_environment
 from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection.answers import kind_of
 from hyperribbon.inspection.clock import Clock, OutOfTimeError
-from hyperribbon.inspection.curvature import found_parts
+from hyperribbon.inspection.curvature import found_parts, noise_found
 from hyperribbon.inspection.findings import Inspection, Outcome
 from hyperribbon.inspection.layers import traces_part
 from hyperribbon.inspection.notebook import Notebook
@@ -164,7 +164,9 @@ def inspect(
         with suppress(KeyboardInterrupt):
             rounds.go_on(began + _USABLE * budget.seconds)
     parts = [*found_parts(rounds), *filter(None, [traces_part(rounds)])]
-    parts += [part for name, part in notebook.parts.items()]
+    if "noise" not in notebook.parts:
+        parts += filter(None, [noise_found(rounds)])
+    parts += notebook.parts.values()
     config = {
         "model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": plan.samples,
         "parameters": sum(p.numel() for p in subject.model.parameters()),

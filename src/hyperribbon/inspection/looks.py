@@ -16,13 +16,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.evaluating import is_classification, scores_at
 from hyperribbon.inspection.matrices import COUNTS, eigenpair
 from hyperribbon.inspection.notebook import Notebook
 from hyperribbon.inspection.quantities import NOT_OVER_SAMPLES, Measured, Quantity, as_array, exact
-from hyperribbon.inspection.sampling import sharpness_error, standard_error
+from hyperribbon.inspection.reaching import Reached
+from hyperribbon.inspection.sampling import (
+    noise_scale_error,
+    sharpness_error,
+    spread_of_sum,
+    standard_error,
+)
 from hyperribbon.inspection.subject import Subject
 from hyperribbon.spectra import effective_rank, eigsh, trace
 
@@ -34,7 +41,7 @@ FEW, MANY = COUNTS
 """Directions of the Hessian and of the Gauss-Newton matrix that statistics speak of."""
 _DENSE = 2048
 """Size up to which a matrix, or a Gram matrix, is written out."""
-_SHARE = 0.5
+_SHARE = 0.6
 """Share of the time left after which an eigenvalue that has not settled is a lower bound."""
 _PRODUCTS = 400
 """Products after which an eigenvalue that has not settled is given up."""
@@ -59,6 +66,8 @@ class Look:
         subject: The model on these samples.
         samples: How many.
         product: Seconds of a Hessian product on them; 0 before one was timed.
+        images: Hessian products with random vectors, until the coordinates they reach are known.
+        reached: The Hessian on the coordinates that these samples reach, see `Reached`.
         statistics: Numbers by name.
         spectra: Eigenpairs of the Hessian: "top" the first, "hessian" ten, "smallest" the last.
         gauss_newton: Eigenpairs and trace of the Gauss-Newton matrix.
@@ -69,6 +78,8 @@ class Look:
     subject: Subject
     samples: int
     product: float = 0.0
+    images: list[torch.Tensor] = field(default_factory=list)
+    reached: Any = None
     statistics: dict[str, Quantity] = field(default_factory=dict)
     spectra: dict[str, Spectrum] = field(default_factory=dict)
     gauss_newton: Measured | None = None
@@ -91,6 +102,7 @@ class Task:
         run: Adds its numbers to a look.
         products: Hessian products that it takes, about, given the look and the notebook.
         is_first: Whether it is part of the first look at few samples.
+        share: Share of the time left that it may take while its time is not known.
     """
 
     name: str
@@ -98,6 +110,7 @@ class Task:
     run: Callable[[Look, Notebook], None]
     products: Callable[[Look, Notebook], float]
     is_first: bool = True
+    share: float = 1.0
 
 
 def _loss(look: Look, notebook: Notebook) -> None:
@@ -116,10 +129,9 @@ def _loss(look: Look, notebook: Notebook) -> None:
 
 
 def _sharpness(look: Look, notebook: Notebook) -> None:
-    hessian = look.subject.hessian
     time_product(look)
     left = max(_SHARE * notebook.clock.left, 1e-3)
-    top = _pairs(hessian, 1, "LA", 1e-3, notebook, seconds=left if isfinite(left) else None)
+    top = _ends_of(look, 1, "LA", 1e-3, notebook, seconds=left if isfinite(left) else None)
     look.spectra["top"] = top
     if not bool(top.converged[0]):  # the time was up: another number under another name
         value = eigenpair("bound", "Sharpness, at least", top, 0)
@@ -130,24 +142,40 @@ def _sharpness(look: Look, notebook: Notebook) -> None:
 
 
 def _trace(look: Look, notebook: Notebook) -> None:
-    ggn, subject = look.subject.ggn, look.subject
-    if not ggn.has_exact_trace:
-        found = trace(ggn, precision=0.02, seed=notebook.seed, max_matvecs=_PRODUCTS,
+    subject = look.subject
+    if not subject.gauss_newton_rows.has_exact_trace:
+        found = trace(subject.ggn, precision=0.02, seed=notebook.seed, max_matvecs=_PRODUCTS,
                       memory=notebook.solver_memory)  # fmt: skip
         look.add(Quantity("trace", "Trace of the Gauss-Newton matrix", found.value, found.stderr,
                           f"{found.method}, {found.matvecs} products",
                           "standard error over random probes"))  # fmt: skip
         return
-    diagonal = ggn.diagonal().double().cpu()
+    by_name, by_sample = subject.gauss_newton_rows.trace_parts()
     layers = subject.risk.space.layers()
-    pieces = diagonal.split([space.dimension for space in layers.values()])
     look.layer_traces = {
-        name: float(piece.sum()) for name, piece in zip(layers, pieces, strict=True)
+        name: sum(by_name[own] for own in space.names) for name, space in layers.items()
     }
-    value = exact("trace", "Trace of the Gauss-Newton matrix", float(diagonal.sum()),
+    value = exact("trace", "Trace of the Gauss-Newton matrix", float(by_sample.sum()),
                   "sum of its exact diagonal")  # fmt: skip
-    spread = standard_error(subject, lambda s: float(s.ggn.trace()), notebook.seed)
+    if subject.has_equal_samples:
+        spread = spread_of_sum(by_sample)
+    else:
+        spread = standard_error(subject, lambda s: float(s.ggn.trace()), notebook.seed)
     look.add(_spread(value, spread))
+
+
+def _noise(look: Look, notebook: Notebook) -> None:
+    subject = look.subject
+    if not subject.gradient_rows.has_exact_trace:
+        return
+    _, squares = subject.gradient_rows.trace_parts()
+    signal = float(subject.gradient.double().square().sum())
+    scale = (float(squares.sum()) - signal) / signal if signal > 0 else float("inf")
+    error = noise_scale_error(scale, subject, notebook.seed)
+    look.add(Quantity("noise_scale", "Noise scale tr C / ‖∇L‖²", scale, error,
+                      "squared gradients of single samples over that of the mean",
+                      "standard error over samples; grows without bound towards a minimum",
+                      ))  # fmt: skip
 
 
 def _shares(look: Look, notebook: Notebook) -> None:
@@ -178,11 +206,11 @@ def _shares(look: Look, notebook: Notebook) -> None:
 
 
 def _ends(look: Look, notebook: Notebook) -> None:
-    hessian, dimension = look.subject.hessian, look.subject.dimension
-    number = min(FEW, notebook.k, dimension)
-    top = _pairs(hessian, number, "LA", 1e-3, notebook)
+    number = min(FEW, notebook.k, look.subject.dimension)
+    time_product(look)
+    top = _ends_of(look, number, "LA", 1e-3, notebook)
     look.spectra["hessian"] = top
-    low = _pairs(hessian, 1, "SA", 1e-2, notebook)
+    low = _ends_of(look, 1, "SA", 1e-2, notebook)
     look.spectra["smallest"] = low
     first = float(top.eigenvalues[0])
     smallest = eigenpair("smallest", "Smallest eigenvalue of the Hessian", low, -1)
@@ -201,8 +229,9 @@ def _ends(look: Look, notebook: Notebook) -> None:
 
 TASKS = (
     Task("loss", "Loss and gradient", _loss, lambda look, n: 1),
+    Task("noise", "Noise of the gradient", _noise, lambda look, n: 4, share=0.3),
+    Task("trace", "Trace and layers", _trace, lambda look, n: 15, share=0.4),
     Task("sharpness", "Sharpness", _sharpness, lambda look, n: 45),
-    Task("trace", "Trace and layers", _trace, lambda look, n: 15),
     Task("shares", "Gauss-Newton spectrum", _shares,
          lambda look, n: 2.5 * min(MANY, n.k) + 15, is_first=False),
     Task("ends", "Ends of the Hessian spectrum", _ends,
@@ -230,17 +259,39 @@ def _pairs(
     )  # fmt: skip
 
 
+def _ends_of(
+    look: Look, k: int, which: str, tol: float, notebook: Notebook, seconds: float | None = None
+) -> Spectrum:
+    """Return eigenpairs of an end of the Hessian, found on the coordinates that it reaches.
+
+    The others have eigenvalues of zero: where these are among the asked for, all are kept.
+    """
+    whole = look.subject.hessian
+    if look.reached is None:
+        look.reached = Reached.of(whole, look.images)
+        look.images = []
+    if not isinstance(look.reached, Reached) or k > look.reached.shape[0]:
+        return _pairs(whole, k, which, tol, notebook, seconds)
+    found = _pairs(look.reached, k, which, tol, notebook, seconds)
+    last = float(found.eigenvalues[0 if which == "SA" else -1])
+    if (last > 0) if which == "SA" else (last < 0):
+        return _pairs(whole, k, which, tol, notebook, seconds)
+    assert found.eigenvectors is not None
+    return replace(found, eigenvectors=look.reached.lifted(found.eigenvectors))
+
+
 def time_product(look: Look) -> None:
     """Note the time of a Hessian product, once; the first one prepares what the others use."""
     if look.product:
         return
-    subject = look.subject
-    vector = torch.ones(subject.dimension, dtype=subject.hessian.dtype, device="cpu")
-    vector = (vector / len(vector) ** 0.5).to(subject.hessian.device)
-    took = 0.0
+    subject, generator = look.subject, torch_generator(0, "first products")
+    hessian, took = subject.hessian, 0.0
     for _ in range(2):
+        vector = torch.randn(subject.dimension, generator=generator, dtype=hessian.dtype,
+                             device="cpu").to(hessian.device)  # fmt: skip
         began = time.monotonic()
-        float((subject.hessian @ vector)[0])
+        look.images.append(hessian @ vector)
+        float(look.images[-1][0])
         took = time.monotonic() - began
     look.product = subject.processes.largest(took)
 

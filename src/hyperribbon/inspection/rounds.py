@@ -204,7 +204,7 @@ class Rounds:
             return
         began, expected = time.monotonic(), self.expected(look.samples, task)
         left = self.notebook.clock.left
-        room = max(_PATIENCE * expected, _GENEROUS * left) if expected else left
+        room = max(_PATIENCE * expected, _GENEROUS * left) if expected else task.share * left
         look.missing.pop(task.name, None)
         try:
             with self.notebook.clock.at_most(room):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import hypot
+from typing import Any
 
 import numpy as np
 import torch
 
 from hyperribbon.inspection.clock import OutOfTimeError
 from hyperribbon.inspection.subject import Subject
-from hyperribbon.spectra import eigsh
 
-__all__ = ["sharpness_error", "standard_error"]
+__all__ = ["noise_scale_error", "sharpness_error", "spread_of_sum", "standard_error"]
 
 _GROUPS = 8
-_PRODUCTS = 30  # with a half of the samples
+_CLIMB = 6  # products with a half of the samples that look for its own sharpest direction
 
 
 def standard_error(
@@ -61,15 +61,48 @@ def sharpness_error(subject: Subject, v: torch.Tensor, seed: int) -> float | Non
         return None
     try:
         halves = [half.hessian for half in subject.groups(2, seed)]
-        tops = [
-            eigsh(half, 1, tol=1e-2, method="lanczos", v0=v, seed=seed, max_matvecs=_PRODUCTS)
-            for half in halves
-        ]
         excess = 0.0
-        for own, other, top in zip(halves, reversed(halves), tops, strict=True):
-            assert top.eigenvectors is not None
-            a = top.eigenvectors[:, 0]
-            excess += float(a @ (own @ a) - a @ (other @ a)) / 2
+        for own, other in zip(halves, reversed(halves), strict=True):
+            value, a = _climbed(own, v)
+            excess += (value - float(a @ (other @ a))) / 2
     except OutOfTimeError:
         return None
     return hypot(spread, max(excess, 0.0) / 4)
+
+
+def _climbed(hessian: Any, v: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """Return the largest Ritz value and its vector in the Krylov space of v."""
+    basis, images = [v / torch.linalg.vector_norm(v)], []
+    for _ in range(_CLIMB):
+        images.append(hessian @ basis[-1])
+        row = images[-1].clone()
+        for _ in range(2):
+            for q in basis:
+                row -= (q @ row) * q
+        length = torch.linalg.vector_norm(row)
+        if not float(length) > 1e-6 * float(torch.linalg.vector_norm(images[-1])):
+            break
+        basis.append(row / length)
+    Q, AQ = torch.stack(basis[: len(images)]), torch.stack(images)
+    projected = (Q @ AQ.T).double()
+    values, vectors = torch.linalg.eigh((projected + projected.T) / 2)
+    a = vectors[:, -1].to(Q) @ Q
+    return float(values[-1]), a / torch.linalg.vector_norm(a)
+
+
+def spread_of_sum(parts: torch.Tensor) -> float | None:
+    """Return the standard error of a sum of parts (N,), one a sample: √N times their spread."""
+    return float(parts.std() * len(parts) ** 0.5) if len(parts) > 1 else None
+
+
+def noise_scale_error(scale: float, subject: Subject, seed: int) -> float:
+    """Return the standard error of tr C / ‖∇L‖² that comes from the mean gradient's.
+
+    With g groups the mean of ⟨∇L_i, ∇L⟩ is ‖∇L‖², and its relative error is that of the scale.
+    """
+    gradient = subject.gradient
+    square = float(gradient.double() @ gradient.double())
+    if not square > 0:
+        return float("nan")
+    spread = standard_error(subject, lambda group: float(gradient @ group.gradient), seed)
+    return float("nan") if spread is None else 2 * scale * spread / square

@@ -19,8 +19,10 @@ from hyperribbon.inspection.clock import (
     TimedCovariance,
     TimedFisher,
     TimedGGN,
+    TimedGradientRows,
     TimedHessian,
     TimedRisk,
+    TimedRows,
 )
 from hyperribbon.inspection.samples import (
     check_same_samples,
@@ -35,11 +37,16 @@ from hyperribbon.operators.risk.data import Source
 
 __all__ = ["Subject"]
 
-T = TypeVar("T", TimedHessian, TimedGGN, TimedCovariance, TimedFisher)
+T = TypeVar("T", TimedHessian, TimedGGN, TimedCovariance, TimedFisher, TimedRows, TimedGradientRows)
 _GRAPHS = 0.25
 """Share of the memory for data and graphs that operators keep."""
-_ASIDE = 0.125
+_ASIDE = 0.5
 """Share of the memory for the same model on other samples, beside the rest."""
+_OF_SAMPLES = (
+    "risk", "hessian", "ggn", "gauss_newton_rows", "covariance", "gradient_rows", "vector",
+    "gradient",
+)  # fmt: skip
+"""What is kept of a subject and belongs to its samples."""
 _LABELS = ("labels", "label", "targets", "target")
 
 
@@ -98,7 +105,7 @@ class Subject:
 
     def _on(self, data: Any, share: float) -> Subject:
         other = copy.copy(self)
-        for name in ("risk", "hessian", "ggn", "covariance", "vector", "gradient"):
+        for name in _OF_SAMPLES:
             other.__dict__.pop(name, None)
         other.data = data
         other.memory = None if self.memory is None else share * self.memory
@@ -156,6 +163,25 @@ class Subject:
     def ggn(self) -> TimedGGN:
         """The Gauss-Newton matrix."""
         return self._timed(TimedGGN(self.risk))
+
+    @cached_property
+    def gauss_newton_rows(self) -> TimedRows:
+        """The Gauss-Newton matrix, for its trace."""
+        return self._timed(TimedRows(self.risk))
+
+    @cached_property
+    def gradient_rows(self) -> TimedGradientRows:
+        """The gradients of single samples, for their squares."""
+        return self._timed(TimedGradientRows(self.risk, centered=False))
+
+    @property
+    def has_equal_samples(self) -> bool:
+        """Whether every sample counts alike in the mean: no class weights, no labels ignored."""
+        risk, first = self.risk, self.risk.probe()
+        if risk.criterion.reduction == "sum" or first is None:
+            return True
+        each = first.amount / first.count
+        return abs(each * risk.samples - risk.amount) <= 1e-9 * risk.amount
 
     @cached_property
     def covariance(self) -> TimedCovariance:

@@ -11,7 +11,7 @@ import torch
 from hyperribbon.core.ambient import plainly
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
-from hyperribbon.operators.gram import squared_columns, squared_norm
+from hyperribbon.operators.gram import squared_columns, squared_norm, squared_parts
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.contract import tolerance
 from hyperribbon.operators.risk_operator import RiskOperator
@@ -146,6 +146,15 @@ class FactoredOperator(RiskOperator):
         if not self.has_exact_trace:
             return super().trace()
         return squared_norm(self.risk, self._rows) * self._scale()
+
+    def trace_parts(self) -> tuple[dict[str, float], torch.Tensor]:
+        """Return the trace by parameter, and what each sample adds to it (N,), in one pass.
+
+        Both sum up to the trace. It needs `has_exact_trace`.
+        """
+        by_name, by_sample = squared_parts(self.risk, self._rows)
+        values = (by_name * self._scale()).tolist()
+        return dict(zip(self.space.names, values, strict=True)), by_sample * self._scale()
 
     def _with(self: Self, risk: Risk) -> Self:
         other = super()._with(risk)

@@ -24,6 +24,7 @@ __all__ = [
     "gram_matrix",
     "squared_columns",
     "squared_norm",
+    "squared_parts",
     "structured_everywhere",
 ]
 
@@ -108,13 +109,31 @@ def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
 
 def squared_norm(risk: Risk, rows: Rows) -> float:
     """Return the sum of all (R J)²: the trace of JᵀRᵀRJ."""
-    written = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
-    total = 0.0
+    return float(squared_parts(risk, rows)[0].sum())
+
+
+def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums of (R J)² by parameter, and by sample (N,), in float64."""
+    places = {name: place for place, name in enumerate(risk.space.names)}
+    by_name = torch.zeros(len(places), dtype=torch.float64, device="cpu")
+    by_sample, selections = [], _selections(risk.space)
     with risk.processes.together("a trace"):
-        for factor, selection in _all_factors(risk, rows, written):
-            total += float(factor.squared_rows(selection).sum(dtype=torch.float64))
-        total += float(written.sum(dtype=torch.float64))
-    return float(risk.processes.sum(torch.tensor(total, dtype=torch.float64, device="cpu")))
+        for chunk in risk.chunks():
+            seeds, structured = rows(chunk), risk.structured(chunk)
+            own = torch.zeros(chunk.count, dtype=torch.float64, device="cpu")
+            for some in seeds.split(risk.columns_at_once()):
+                for factor in chunk.point.factors(some, structured):
+                    squares = factor.squared_rows(selections[factor.name]).double().cpu()
+                    by_name[places[factor.name]] += squares.sum()
+                    own += squares.reshape(chunk.count, -1).sum(1)
+            for window in _windows(risk, chunk, seeds, structured, 0):
+                for name, gradients in window.named().items():
+                    squares = gradients.square().sum(1, dtype=torch.float64).cpu()
+                    by_name[places[name]] += squares.sum()
+                    own[window.samples] += squares.reshape(-1, len(seeds)).sum(1)
+            by_sample.append(own)
+    gathered = risk.processes.gather(torch.cat(by_sample) if by_sample else by_name[:0])
+    return risk.processes.sum(by_name), torch.cat(list(gathered))
 
 
 def _all_factors(
@@ -152,17 +171,19 @@ class Window:
 
     def gradients(self) -> torch.Tensor:
         """Return R J over these samples and parameters, (samples·m, columns)."""
+        return torch.cat(list(self.named().values()), dim=1)
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """Return R J over these samples by parameter, each (samples·m, columns)."""
         point = self.chunk.point
         assert isinstance(point, AutogradLinearisation)
         found = point.sample_gradients(self.seeds, self.names, self.samples)
-        selections = _selections(self.risk.space)
-        flat = []
+        selections, flat = _selections(self.risk.space), {}
         for name in self.names:
-            own = found[name]
-            gradients = own.reshape(own.shape[0] * own.shape[1], -1)
-            selection = selections[name]
-            flat.append(gradients if selection is None else gradients[:, selection])
-        return torch.cat(flat, dim=1)
+            gradients, selection = found[name].flatten(0, 1), selections[name]
+            gradients = gradients.reshape(len(gradients), -1)
+            flat[name] = gradients if selection is None else gradients[:, selection]
+        return flat
 
 
 def _windows(

@@ -78,6 +78,13 @@ class Basis:
     def _G(self) -> torch.Tensor:
         return self.gram[: self.size, : self.size]
 
+    def release(self) -> None:
+        """Give the memory of the vectors back; nothing can be read after that."""
+        self.vectors = self.images = make_rows(
+            "memory", 0, 0, self.products.dtype, self.products.device
+        )
+        self._latest = None
+
     def expand(self, rows: torch.Tensor, *, orthonormal: bool = False) -> int:
         """Add the parts of rows (b, P) that are new and multiply them by A.
 

@@ -130,8 +130,9 @@ def plan(
         lanczos  about m = 3k + 25 products, 2·m·P numbers, m·(c + 8·m·P) operations and
                  2 readings of the basis a product
 
-    on top of what a product itself takes (`op.cost()`, where the operator knows it) and the one in
-    double precision that measures the rounding of the results. Where memory is short of m vectors,
+    on top of what a product itself takes (`op.cost()`, where the operator knows it). The one in
+    double precision that measures the rounding of the results comes after Lanczos has given its
+    basis back, so the larger of the two counts. Where memory is short of m vectors,
     Lanczos restarts with fewer, and its basis may be kept in half precision (when `tol` allows its
     rounding) or on disk instead.
 
@@ -182,7 +183,8 @@ def lanczos_capacity(
         itemsize: Bytes a stored number takes; None for the operator's precision.
     """
     vector = 2 * products.length * (products.dtype.itemsize if itemsize is None else itemsize)
-    affordable = max(available - _product_bytes(products), 0) // 2 // max(vector, 1)
+    room = available - _product_bytes(products, is_audited=False)
+    affordable = max(room, 0) // 2 // max(vector, 1)
     return min(products.size, max(k + 8, min(_wished(k), affordable)))
 
 
@@ -275,8 +277,9 @@ def _lanczos_with(storage: str, products: Products, k: int, available: int, rate
     if capacity < matvecs:
         matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
     kept = min(matvecs, capacity)
-    memory = _in_flight(k) * size * item + _product_bytes(products)
-    memory += 0 if storage == "disk" else 2 * kept * part * stored
+    basis = 0 if storage == "disk" else 2 * kept * part * stored
+    product, audited = (_product_bytes(products, is_audited=audit) for audit in (False, True))
+    memory = _in_flight(k) * size * item + max(product + basis, audited)
     reading = _READS * kept * part * stored / _BANDWIDTH[storage]
     step = (_product_flops(products) + 8 * kept * part) / rate + _STEP_SECONDS + reading
     fits = memory <= available and disk <= free

@@ -273,7 +273,7 @@ class Search:
         return direction, nearest
 
     def pairs(self, shown: torch.Tensor) -> Pairs:
-        """Return the wanted pairs with their true residuals.
+        """Return the wanted pairs with their true residuals, and give up the basis.
 
         Args:
             shown: (k,), whether they have been shown to be those that were asked for.
@@ -291,6 +291,8 @@ class Search:
             order = values.argsort()
             values, residuals, bounds = values[order], residuals[order], bounds[order]
             rows = rows if bool((order.diff() == 1).all()) else rows[order.to(rows.device)]
+        self.tail = rows[:0]
+        self.basis.release()  # a product in float64 needs the room
         floor = audit.floor(self.norm)
         return Pairs(values, rows, residuals, bounds, self.norm, self.reachable, floor)
 

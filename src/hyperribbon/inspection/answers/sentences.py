@@ -18,6 +18,9 @@ _EDGE, _SAFE = 1.05, 0.8
 """Parts of the stability limit beyond which a step leaves a minimum, and below which it is safe."""
 _MUCH, _LITTLE = 2.0, 0.5
 """Batch sizes over the noise scale beyond which the mean gradient or the noise leads."""
+_FEW = 0.2
+"""Noise scale over samples beyond which it is a lower bound. The mean gradient of N samples has a
+squared length that is too large by tr C / N, so a scale B comes out as B/(1 + B/N)."""
 
 Numbers = Mapping[str, Quantity]
 
@@ -167,6 +170,15 @@ def _noise(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer 
     error = f" ± {scale.error:,.2g}" if scale.error > 0 else ""
     finding = f"At a batch of {number}{error} samples noise and signal are alike{_of(scale)}."
     batch = config.get("batch_size")
+    if scale.samples and scale.value > _FEW * scale.samples:
+        # The mean gradient of so few samples is partly noise itself, and too long for that.
+        return Answer(
+            "noise", f"At a batch of {number} samples or more noise and signal are alike"
+            f"{_of(scale)}.", "Smaller batches are mostly noise; these samples are too few to say "
+            "from where on larger ones buy little.", "",
+            "" if not batch or batch > scale.value else f"With {batch} samples noise leads: larger "
+            "batches would take fewer, steadier steps.",
+        )  # fmt: skip
     if not batch:
         return Answer(
             "noise", finding, "Smaller batches are mostly noise; larger ones buy little.",
@@ -220,7 +232,7 @@ def _trace(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer 
     if trace is None:
         return None
     meaning = "It is the sum of the curvature along all weights."
-    if top is not None and top.value > 0 and top.samples == trace.samples:
+    if top is not None and 0 < top.value <= trace.value and top.samples == trace.samples:
         meaning += f" It equals {trace.value / top.value:.3g} directions of the sharpest kind."
     return Answer("trace", f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace)}.",
                   meaning, usual("trace"))  # fmt: skip

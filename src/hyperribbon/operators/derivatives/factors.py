@@ -13,7 +13,16 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["Explicit", "Factor", "Outer", "add_layer_grams", "joined", "summed", "written"]
+__all__ = [
+    "Explicit",
+    "Factor",
+    "Lookup",
+    "Outer",
+    "add_layer_grams",
+    "joined",
+    "summed",
+    "written",
+]
 
 _STRIPES = 6  # stripes a symmetric matrix is formed in, at least
 _STRIPE_BYTES = 64 * 2**20  # a stripe takes no more than this
@@ -113,11 +122,17 @@ class Outer(Factor):
         return squares.reshape(-1) if selection is None else squares.reshape(-1)[selection]
 
     def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return ‖b‖²‖a‖² for one position a sample."""
-        if selection is not None or self.left.shape[2] > 1:
+        """Return Σ_ts (b_t·b_s)(a_t·a_s), which is ‖b‖²‖a‖² for one position a sample.
+
+        With many positions the gradients are written out instead, where that costs less.
+        """
+        _, rows, positions, size = self.left.shape
+        width = self.right.shape[2]
+        if selection is not None or positions * (rows * size + width) > rows * size * width:
             return super().squared_rows(selection)
-        inner = self.right[:, 0].square().sum(1, keepdim=True)
-        return (self.left[:, :, 0].square().sum(2) * inner).reshape(-1)
+        inner = self.right @ self.right.transpose(1, 2)
+        squares = [((b @ b.transpose(1, 2)) * inner).sum((1, 2)) for b in self.left.unbind(1)]
+        return torch.stack(squares, dim=1).reshape(-1)
 
     def compact(self) -> Factor:
         """Return the gradients written out when they take less memory than their factors."""
@@ -126,6 +141,60 @@ class Outer(Factor):
         if positions == 1 or written > self.left.numel() + self.right.numel():
             return self
         return Explicit(self.name, torch.einsum("njto,nti->njoi", self.left, self.right))
+
+
+class Lookup(Factor):
+    """Gradients of a table (V, d) of which each sample reads some rows, as embeddings do.
+
+    Args:
+        name: The parameter.
+        left: (n, m, T, d), what flows back to the rows that were read.
+        indices: (n, T), which they were.
+        size: V.
+    """
+
+    def __init__(self, name: str, left: torch.Tensor, indices: torch.Tensor, size: int) -> None:
+        self.name, self.left, self.indices, self.size = name, left, indices, size
+        self.samples, self.rows = left.shape[:2]
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return Σ_n w_n G[n], (m, entries)."""
+        total = self.left.new_zeros(self.rows, self.size, self.left.shape[3])
+        for weight, tokens, own in zip(weights, self.indices, self.left, strict=True):
+            total.index_add_(1, tokens, weight * own)
+        return total.flatten(1)
+
+    def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the gradients of some rows of the table at a time."""
+        count, rows, _positions, width = self.left.shape
+        step = max(1, _BLOCK_BYTES // (count * rows * width * self.left.element_size()))
+        for start in range(0, self.size, step):
+            stop = min(start + step, self.size)
+            own = self.left.new_zeros(count, rows, stop - start, width)
+            for sample, tokens in enumerate(self.indices):
+                inside = (tokens >= start) & (tokens < stop)
+                own[sample].index_add_(1, tokens[inside] - start, self.left[sample][:, inside])
+            yield slice(start * width, stop * width), own.reshape(count * rows, -1)
+
+    def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
+        """Return Σ G² over samples and rows, for the selected entries."""
+        total = self.left.new_zeros(self.size, self.left.shape[3])
+        for read, sums in self._read():
+            total[read] += sums.square().sum(0)
+        return total.reshape(-1) if selection is None else total.reshape(-1)[selection]
+
+    def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
+        """Return Σ G² over the selected entries, (n·m,)."""
+        if selection is not None:
+            return super().squared_rows(selection)
+        return torch.cat([sums.square().sum((1, 2)) for _, sums in self._read()])
+
+    def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield for every sample the rows (r,) it reads and their gradients (m, r, d)."""
+        for tokens, own in zip(self.indices, self.left, strict=True):
+            read, places = tokens.unique(return_inverse=True)
+            sums = own.new_zeros(len(own), len(read), own.shape[2])
+            yield read, sums.index_add_(1, places, own)
 
 
 def add_layer_grams(gram: torch.Tensor, layers: list[tuple[Outer, bool]]) -> None:

@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.torch_inside import tree_leaves
-from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer
+from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
 __all__ = ["Recorder", "Use"]
 
@@ -143,13 +143,11 @@ def _embedding(args: tuple, kwargs: dict) -> dict[int, Maker]:
     padding = call.get("padding_idx")
 
     def weight(name: str, back: torch.Tensor) -> Factor:
-        flat = back.reshape(*back.shape[:2], -1, size[1])
-        rows = indices.reshape(len(indices), 1, -1, 1)
+        left = back.reshape(*back.shape[:2], -1, size[1])
+        read = indices.reshape(len(indices), -1)
         if padding is not None:
-            flat = flat * (rows != padding % size[0])
-        gradients = flat.new_zeros(*back.shape[:2], *size)
-        gradients.scatter_add_(2, rows.expand(flat.shape), flat)
-        return Explicit(name, gradients)
+            left = left * (read != padding % size[0])[:, None, :, None]
+        return Lookup(name, left, read, size[0])
 
     return _makers(call, weight=weight)
 

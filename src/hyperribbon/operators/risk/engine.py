@@ -233,12 +233,16 @@ class Engine:
     def surely_fits(self, memory: float, samples: int) -> bool:
         """Whether all derivatives that are in use fit by a wide margin, without being measured."""
         weights = sum(leaf.nbytes for leaf in self._function.leaves.values())
-        return surely_fits(memory / max(len(self._kinds), 1), samples * self._made, weights)
+        kinds = max(len(self._kinds - {"pull"}), 1)
+        return surely_fits(memory / kinds, samples * self._made, weights)
 
     def footprint(self) -> Footprint:
-        """Return what all kinds of derivatives that are in use take together."""
+        """Return what all kinds of derivatives that are in use take together.
+
+        The graph of Jᵀu is a part of what the others keep.
+        """
         total = Footprint()
-        for kind in sorted(self._kinds):
+        for kind in sorted(self._kinds - {"pull"}) or sorted(self._kinds):
             if kind not in self._footprints:
                 self._footprints[kind] = self._measured(kind)
             total = total.plus(self._footprints[kind])
