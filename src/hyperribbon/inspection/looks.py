@@ -41,7 +41,9 @@ FEW, MANY = COUNTS
 """Directions of the Hessian and of the Gauss-Newton matrix that statistics speak of."""
 _DENSE = 2048
 """Size up to which a matrix, or a Gram matrix, is written out."""
-_SHARE = 0.6
+_COPIES = 5
+"""Copies of the eigenvectors that there are at once while a Gram matrix's are lifted."""
+_SHARE = 0.7
 """Share of the time left after which an eigenvalue that has not settled is a lower bound."""
 _PRODUCTS = 400
 """Products after which an eigenvalue that has not settled is given up."""
@@ -252,7 +254,9 @@ def _pairs(
     if method != "lanczos" and 40 * min(size, rows or size) ** 2 > notebook.solver_memory:
         method = "lanczos"
     if method != "lanczos":
-        return eigsh(op, k, which, tol=tol, method=method, seed=notebook.seed)
+        has_room = _COPIES * k * size * op.dtype.itemsize <= notebook.solver_memory
+        return eigsh(op, k, which, tol=tol, method=method, seed=notebook.seed,
+                     eigenvectors=method == "dense" or has_room)  # fmt: skip
     return eigsh(
         op, k, which, tol=tol, method=method, seed=notebook.seed, max_seconds=seconds,
         max_matvecs=max(_PRODUCTS, 6 * k), memory=notebook.solver_memory,

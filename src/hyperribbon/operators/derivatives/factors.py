@@ -235,6 +235,10 @@ def joined(pieces: list[Factor]) -> Factor:
     if len(lefts) == len(pieces) and len({(t.shape[2], t.shape[3]) for t in lefts}) == 1:
         bias = pieces[0].bias if isinstance(pieces[0], Outer) else None
         return Outer(name, torch.cat(lefts), torch.cat(rights), bias)
+    tables = [piece for piece in pieces if isinstance(piece, Lookup)]
+    if len(tables) == len(pieces) and len({table.indices.shape[1] for table in tables}) == 1:
+        left = torch.cat([table.left for table in tables])
+        return Lookup(name, left, torch.cat([t.indices for t in tables]), tables[0].size)
     return Explicit(name, torch.cat([written(piece) for piece in pieces]))
 
 
