@@ -57,7 +57,7 @@ class Notebook:
     @property
     def solver_memory(self) -> float:
         """Bytes that a solver and the products it makes may take."""
-        return 0.7 * self.memory
+        return 0.5 * self.memory
 
     def keep(self, kind: str, spectrum: Spectrum) -> Spectrum:
         """Keep eigenpairs for later steps, with as many eigenvectors as they use and fit.
