@@ -258,7 +258,7 @@ AS_IT_RUNS = {"train", "train_ensemble", "find_ticket", "layer_criticality"}
 AS_IT_RUNS |= {"Recorder, Trajectory, weight_covariance, variance_flatness"}
 AS_IT_RUNS |= {"bhattacharyya, InPCA, PCA", "Streaming, stream_inpca"}
 """Calls in which a person's own code evaluates the model, or trains it."""
-WITHOUT_TENSORS = {"ArgumentError", "Band", "Claim", "sweep", "__version__"}
+WITHOUT_TENSORS = {"ArgumentError", "Band", "Claim", "explore", "sweep", "__version__"}
 RESULTS = {"Density", "Estimate", "Spectrum", "Risk"}
 
 

@@ -296,6 +296,12 @@ def _records() -> Iterator[Call]:
     for name in ("weights", "predictions", "weight_vector"):
         yield Call(_read, {"index": 1}, f"Trajectory.{name}", {"name": name})
     yield Call(_metric, {"name": "loss"})
+    for draw in (plots.draw_metric, plots.metric_chart):
+        yield Call(draw, {"trajectory": hr.Trajectory.open(ribbon()), "name": "loss"})
+    yield Call(inspection.watch, {"name": "sharpness"})
+    yield Call(
+        _explored, {"folder": ribbon(), "host": "127.0.0.1", "port": 0, "browser": False}, "explore"
+    )
     yield Call(
         _append,
         {"step": 5, "epoch": 0.5, "weights": {"a": torch.ones(2)}, "predictions": np.ones((2, 2)),
@@ -320,6 +326,12 @@ def _records() -> Iterator[Call]:
     yield Call(numpy_generator, {"seed": 0})
     yield Call(torch_generator, {"seed": 0, "device": "cpu"})
     yield Call(hr.Band, {"low": 0.0, "high": 1.0, "origin": "printed"})
+
+
+def _explored(browser: Any = False, **options: Any) -> None:
+    if browser is True:
+        browser = False  # no window opens in a test
+    hr.explore(browser=browser, **options).close()
 
 
 def _read(index: Any, name: str) -> Any:

@@ -68,7 +68,7 @@ UNTRIED = {"unsharded", "unwrapped"}
 """Public functions without a call: they are of models spread over processes."""
 
 WRAPPED = {"compare", "chain_batches", "train", "run", "run_experiments", "write_report", "sweep",
-           "to_torch_prune"}  # fmt: skip
+           "to_torch_prune", "explore"}  # fmt: skip
 """Those that are tried inside a function of the tests, which gives them a folder or a new model."""
 
 

@@ -7,7 +7,7 @@ import webbrowser
 from html import escape
 from pathlib import Path
 
-from hyperribbon.core.boundary import checked, flag
+from hyperribbon.core.boundary import checked, flag, path, text, whole
 from hyperribbon.explorer.serving import ExplorerServer, serve
 
 __all__ = ["Explorer", "explore"]
@@ -49,7 +49,7 @@ class Explorer:
         return f"The explorer of {escape(str(self._store))}: {link}{escape(self.address)}</a>"
 
 
-@checked(browser=flag)
+@checked(folder=path, host=text, port=whole, browser=flag)
 def explore(
     folder: str | Path = "runs", *, host: str = "127.0.0.1", port: int = 0, browser: bool = False
 ) -> Explorer:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from hyperribbon.core.boundary import checked, text
 from hyperribbon.plots.charts import Chart, Curve
 from hyperribbon.plots.printed import draw
 
@@ -18,11 +19,13 @@ __all__ = ["draw_metric", "metric_chart"]
 _MOST_CURVES = 8
 
 
+@checked(name=text)
 def draw_metric(trajectory: Trajectory, name: str) -> Figure:
     """Return a figure of a metric over training; see `metric_chart`."""
     return draw(metric_chart(trajectory, name))
 
 
+@checked(name=text)
 def metric_chart(trajectory: Trajectory, name: str) -> Chart:
     """Return a metric over training, with "name.limit" beside it where that was recorded.
 

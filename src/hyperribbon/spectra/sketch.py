@@ -16,7 +16,8 @@ LEAST_VECTORS = 5
 
 _WORKING = 5  # blocks in memory at once besides what is kept
 _BLOCK = 64  # probes multiplied at once where memory allows
-_PIECE = 1 << 17  # columns whose products are taken in float64 at once
+_PIECE = 4096  # numbers whose products are in float64 at once, or this part of a vector:
+_PART = 64
 
 
 class Sketch:
@@ -122,9 +123,9 @@ def row_products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     1e19 have no room in single precision.
     """
     total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
-    for start in range(0, a.shape[1], _PIECE):
-        piece = slice(start, start + _PIECE)
-        total += (a[:, piece].double() * b[:, piece].double()).sum(1)
+    columns = max(_PIECE, a.shape[1] // _PART) // max(len(a), 1) + 1
+    for first, second in zip(a.split(columns, dim=1), b.split(columns, dim=1), strict=True):
+        total += first.to(torch.float64, copy=True).mul_(second).sum(1)
     return total
 
 

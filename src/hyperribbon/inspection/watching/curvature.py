@@ -160,5 +160,5 @@ def watch(name: str) -> Measurement:
     Args:
         name: "sharpness" (the largest eigenvalue of the Hessian) or "spectrum" (the ten largest).
     """
-    check_choice("measure", name, tuple(_MADE))
+    check_choice("name", name, tuple(_MADE))
     return Measurement(name, _MADE[name](), is_bounded=True)
