@@ -56,6 +56,8 @@ def _cost(id: str, preset: str) -> str:
         return "not known"
     if found.measured:
         return f"{_time(found.seconds)}, {found.megabytes / 1000:.1f} GB"
+    if found.seconds == found.at_most:
+        return f"about {_time(found.seconds)}"
     return f"about {_time(found.seconds)} to {_time(found.at_most)}"
 
 

@@ -45,9 +45,11 @@ class Cost:
 def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> Cost | None:
     """Return what an experiment costs at a preset, or None where nothing was measured at all.
 
-    An estimate takes the nearest preset that was measured and the ratios of the settings that count
-    something (samples, steps, seeds, the length of a list): its time grows at least by the largest
-    of them, if that setting drives the work alone, and at most by their product.
+    An estimate takes the nearest preset that was measured and the product R of the ratios of the
+    settings that count something (samples, steps, seeds, the length of a list). Where two presets
+    were measured, the time grows like R^γ with the γ that their times show (between 0 and 1). Where
+    one was, it grows at least by the largest ratio, if that setting drives the work alone, and at
+    most by R.
 
     Args:
         experiment: The experiment.
@@ -64,8 +66,22 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
     seconds, megabytes = known[nearest]
     before, after = (experiment.config(name, with_data=with_data) for name in (nearest, preset))
     ratios = _ratios(before, after)
+    if len(known) > 1:
+        grown = seconds * math.prod(ratios) ** _growth(experiment, known, with_data)
+        return Cost(grown, grown, megabytes, False)
     bounds = sorted((_farthest(ratios), math.prod(ratios)))
     return Cost(seconds * bounds[0], seconds * bounds[1], megabytes, False)
+
+
+def _growth(experiment: Experiment, known: dict[str, tuple[float, float]], data: bool) -> float:
+    """Return the exponent γ of time over the product of ratios, between two measured presets."""
+    small, large = sorted(known, key=_ORDER.index)[:2]
+    configs = (experiment.config(name, with_data=data) for name in (small, large))
+    product = math.prod(_ratios(*configs))
+    if product <= 1:
+        return 1.0
+    grown = math.log(known[large][0] / known[small][0]) / math.log(product)
+    return min(max(grown, 0.0), 1.0)
 
 
 def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
