@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from hyperribbon.cli.catalogue import PAPERS, experiment_titles
 from hyperribbon.core.checks import check_choice
@@ -15,6 +15,7 @@ from hyperribbon.core.checks import check_choice
 __all__ = ["list_experiments"]
 
 _PRESETS = ("smoke", "laptop", "paper")
+_VAGUE = 30  # ratio of the bounds of an estimate from which the upper one says nothing
 
 
 def list_experiments(
@@ -29,7 +30,8 @@ def list_experiments(
 ) -> None:
     """List the experiments, by paper and figure.
 
-    Times are for one core and one seed; "about" marks what was estimated from another preset.
+    Times are for one core and one seed; "about" and "at least" mark what was estimated from other
+    presets.
 
     Examples: `hyperribbon list --paper ribbons`, `hyperribbon list --cost`
     """
@@ -41,7 +43,7 @@ def list_experiments(
         typer.echo(json.dumps([{"id": id, "title": titles[id]} for id in chosen], indent=2))
         return
     headings = _PRESETS if cost else ("what it shows",)
-    table = Table("id", *headings, box=None, pad_edge=False)
+    table = Table(Column("id", no_wrap=True), *headings, box=None, pad_edge=False)
     for id in chosen:
         table.add_row(id, *([_cost(id, preset) for preset in _PRESETS] if cost else [titles[id]]))
     Console().print(table)
@@ -58,6 +60,8 @@ def _cost(id: str, preset: str) -> str:
         return f"{_time(found.seconds)}, {found.megabytes / 1000:.1f} GB"
     if found.seconds == found.at_most:
         return f"about {_time(found.seconds)}"
+    if found.at_most > _VAGUE * found.seconds:
+        return f"at least {_time(found.seconds)}"
     return f"about {_time(found.seconds)} to {_time(found.at_most)}"
 
 

@@ -47,9 +47,9 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
 
     An estimate takes the nearest preset that was measured and the product R of the ratios of the
     settings that count something (samples, steps, seeds, the length of a list). Where two presets
-    were measured, the time grows like R^γ with the γ that their times show (between 0 and 1). Where
-    one was, it grows at least by the largest ratio, if that setting drives the work alone, and at
-    most by R.
+    were measured, the time is a constant, of what every run takes, plus a part in proportion to R.
+    Where one was, it grows at least by the largest ratio, if that setting drives the work alone,
+    and at most by R.
 
     Args:
         experiment: The experiment.
@@ -67,21 +67,24 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
     before, after = (experiment.config(name, with_data=with_data) for name in (nearest, preset))
     ratios = _ratios(before, after)
     if len(known) > 1:
-        grown = seconds * math.prod(ratios) ** _growth(experiment, known, with_data)
-        return Cost(grown, grown, megabytes, False)
+        grown = _on_the_line(experiment, known, preset, with_data)
+        if grown is not None:
+            return Cost(grown, grown, megabytes, False)
     bounds = sorted((_farthest(ratios), math.prod(ratios)))
     return Cost(seconds * bounds[0], seconds * bounds[1], megabytes, False)
 
 
-def _growth(experiment: Experiment, known: dict[str, tuple[float, float]], data: bool) -> float:
-    """Return the exponent γ of time over the product of ratios, between two measured presets."""
+def _on_the_line(
+    experiment: Experiment, known: dict[str, tuple[float, float]], preset: str, data: bool
+) -> float | None:
+    """Return the time on the line through two measured presets; None where that says nothing."""
     small, large = sorted(known, key=_ORDER.index)[:2]
-    configs = (experiment.config(name, with_data=data) for name in (small, large))
-    product = math.prod(_ratios(*configs))
-    if product <= 1:
-        return 1.0
-    grown = math.log(known[large][0] / known[small][0]) / math.log(product)
-    return min(max(grown, 0.0), 1.0)
+    base, *others = (experiment.config(name, with_data=data) for name in (small, large, preset))
+    measured, wanted = (math.prod(_ratios(base, other)) for other in others)
+    if measured <= 1 or known[large][0] <= known[small][0]:
+        return None
+    slope = (known[large][0] - known[small][0]) / (measured - 1)
+    return max(known[small][0] + slope * (wanted - 1), 0.0)
 
 
 def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
