@@ -92,6 +92,8 @@ def test_the_live_page_follows_a_run_within_two_seconds(visit, store, curves):
     card = page.get_by_role("article", name="now")
     assert card.locator(".badge").inner_text() == "running"
     card.get_by_role("link", name="now").click()
+    page.wait_for_url("**/live?**")
+    page.get_by_role("article").first.wait_for(state="detached")
     page.get_by_text("up to step 5").wait_for()
     waited = []
     for number in range(6, 11):
