@@ -1,6 +1,7 @@
 """Rounds: models that used to crash, numbers that do not depend on speed, nothing left empty."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.inspection import Budget, inspect, inspecting
+from hyperribbon.inspection.curvature import noise_found
 from hyperribbon.inspection.looks import rungs
+from hyperribbon.inspection.quantities import Part, Quantity
 from hyperribbon.inspection.steps import STEPS
 from hyperribbon.training import mlp
 
@@ -268,3 +271,14 @@ def test_a_sharpness_that_has_not_settled_is_a_bound_under_another_name(trained,
     true = torch.linalg.eigvalsh(rounds.looks[0].subject.hessian.to_dense().double())[-1]
     assert bound.value <= float(true) * (1 + 1e-5)
     assert rounds.looks[0].missing["sharpness"] > 0
+
+
+def test_the_noise_scale_is_of_the_most_samples():
+    scale = Quantity("noise_scale", "Noise scale", 330.0, 9.0, "how", "sure", 4000)
+    rounds = SimpleNamespace(finest=lambda key: SimpleNamespace(statistics={key: scale}))
+    few = Quantity("noise.scale", "Noise scale", 35.0, 31.0, "how", "sure")
+    other = Quantity("noise.alignment", "Overlap", 0.5, 0.0, "how", "sure")
+    part = Part("noise", "Gradient noise", "Noise", (few, other))
+    assert [q.value for q in noise_found(rounds, part, 64).quantities] == [330.0, 0.5]
+    assert noise_found(rounds, part, 4000).quantities == (few, other)
+    assert [q.key for q in noise_found(rounds, None, 64).quantities] == ["noise.scale"]

@@ -72,10 +72,19 @@ def network_part(rounds: Rounds) -> Part:
     return Part("basics", "The network", "Curvature", (*sizes, *found))
 
 
-def noise_found(rounds: Rounds) -> Part | None:
-    """Return the noise scale alone, for an inspection that had no time for more; None without."""
+def noise_found(rounds: Rounds, part: Part | None, samples: int) -> Part | None:
+    """Return the part on gradient noise with the noise scale of the most samples.
+
+    Args:
+        rounds: What was found on growing numbers of samples.
+        part: What the step on noise has measured; None when it had no time.
+        samples: How many that is of.
+    """
     found = _finest(rounds, "noise_scale")
-    return Part("noise", "Gradient noise", "Noise", found) if found else None
+    if part is None:
+        return Part("noise", "Gradient noise", "Noise", found) if found else None
+    finer = {scale.key: scale for scale in found if scale.samples > samples}
+    return replace(part, quantities=tuple(finer.get(q.key, q) for q in part.quantities))
 
 
 def hessian_part(rounds: Rounds) -> Part:

@@ -164,8 +164,9 @@ def inspect(
         with suppress(KeyboardInterrupt):
             rounds.go_on(began + _USABLE * budget.seconds)
     parts = [*found_parts(rounds), *filter(None, [traces_part(rounds)])]
-    if "noise" not in notebook.parts:
-        parts += filter(None, [noise_found(rounds)])
+    noise = noise_found(rounds, notebook.parts.get("noise"), plan.samples)
+    if noise is not None:
+        notebook.parts["noise"] = noise
     parts += notebook.parts.values()
     config = {
         "model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": plan.samples,
