@@ -10,7 +10,7 @@ OUT ?= runs
 PRESET ?= laptop
 ARGS ?= --all
 
-.PHONY: help demo test lint types format slow bench docs reproduce matrix package clean
+.PHONY: help demo test lint types format slow bench docs reproduce matrix mutate package clean
 
 help:
 	@echo "make demo       set up, run the main job on bundled data, write demo/report.html"
@@ -21,6 +21,7 @@ help:
 	@echo "make docs       build the documentation into site/"
 	@echo "make reproduce  the papers' figures (PRESET=smoke|laptop|paper, ARGS='ribbons/fig4')"
 	@echo "make matrix     the tests on the oldest and the newest versions (ENTRIES='floor newest')"
+	@echo "make mutate     try deliberate bugs and show which ones no test notices (ONLY=word, JOBS=2)"
 	@echo "make package    build the wheel and the sources, and try them in another folder"
 	@echo "make clean      remove the environment and everything that was built"
 
@@ -65,6 +66,10 @@ reproduce: $(STAMPS)/demo
 matrix:
 	@echo "== Testing on the oldest and the newest versions"
 	@$(PYTHON) tools/matrix.py $(ENTRIES)
+
+mutate: $(STAMPS)/dev
+	@echo "== Trying deliberate bugs"
+	@$(BIN)/python tools/mutate.py $(if $(ONLY),--only "$(ONLY)") $(if $(JOBS),--jobs $(JOBS))
 
 package: $(STAMPS)/dev
 	@echo "== Building the packages and trying them"

@@ -8,8 +8,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import Limit, Measure
+from hyperribbon.simulation import simulate_one_layer, simulate_two_layer
 from hyperribbon.theory import fluctuations as theory
-from hyperribbon.training import simulate_one_layer, simulate_two_layer
 
 N, S, CHAINS, STEPS = 100, 10, 128, 2000
 

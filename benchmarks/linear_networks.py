@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.harness import Limit, Measure
 from hyperribbon.core.data import load_data, whiten
-from hyperribbon.core.linear_moments import Moments
-from hyperribbon.training import HalvingSchedule, draw_linear_weights, train_linear
+from hyperribbon.simulation import HalvingSchedule, draw_linear_weights, train_linear
+from hyperribbon.theory.linear_networks.moments import Moments
 
 _WIDTHS = (64, 64, 64, 10)
 _LR = 0.01

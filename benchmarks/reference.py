@@ -124,7 +124,7 @@ def measure(name: str) -> dict[str, Any]:
     rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))[:SAMPLES]
     found = hr.inspect(
         model, nn.CrossEntropyLoss(), (inputs[rows], data.targets[rows]), initial=initial,
-        batch_size=64, budget=150, console=Console(quiet=True),
+        batch_size=64, budget=900, console=Console(quiet=True),
     )  # fmt: skip
     numbers = {quantity.key: quantity for quantity in found}
     statistics = {

@@ -36,7 +36,9 @@ ROOMS = (
     "theory.fluctuations",
     "theory.meanfield",
     "theory.gradient_flow",
+    "recording",
     "training",
+    "simulation",
     "manifold",
     "subnetworks",
     "noise",
@@ -193,7 +195,7 @@ def _experiment_page(experiment: Any, stored: dict[str, Any] | None) -> str:
             lines.append("| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |")
         lines += [
             "",
-            f"Preset `{stored['preset']}`, {stored['seeds']} seeds from {stored['seed']}.",
+            f"Preset `{stored['preset']}`, {_seeds(stored)}.",
         ]
     lines += ["", "```sh", f"hyperribbon reproduce {experiment.id} --preset laptop", "```", ""]
     return "\n".join(lines)
@@ -293,3 +295,9 @@ def _stored_verdicts() -> dict[str, Any]:
             "figures": sorted((path.parent / "figures").glob("*.png")),
         }
     return found
+
+
+def _seeds(stored: dict[str, Any]) -> str:
+    """Return how many seeds a stored run has, in words."""
+    count, first = stored["seeds"], stored["seed"]
+    return f"seed {first} alone" if count == 1 else f"{count} seeds from {first}"

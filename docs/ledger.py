@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from hyperribbon.core.claims import ORIGINS, VERDICTS, Claim
+from hyperribbon.core.claims import ORIGINS, VERDICTS, Band, Claim
 
 _INTRODUCTION = """# The ledger
 
@@ -16,9 +17,11 @@ from them, where it was judged, and what came out. The band a number is expected
 **printed** (a number or an inequality in the paper), **words** (a threshold that hyperribbon put
 to words such as "slightly"), **closed form**, or **regression** (an earlier measurement of
 hyperribbon, no verdict on the paper). Verdicts follow from a 95% interval: inside the band
-*holds*, outside *fails*, across an edge or with seeds that disagree *undecided*; *not comparable*
-says what scale would decide. Your own settings and seeds: [run an experiment your way](howto/own-
-settings.md).
+*holds*, outside *fails*, across an edge or with seeds that disagree *undecided*. A single run
+whose scatter is not known is *undecided* as well, however far from the edge its number lies. Where
+the paper prints the number of one of its runs, the interval is where one more run would fall, and
+the statement *holds* when it reaches the printed number. *Not comparable* says what scale would
+decide. Your own settings and seeds: [run an experiment your way](howto/own-settings.md).
 """
 
 
@@ -82,18 +85,18 @@ def _filters(claims: Any) -> str:
 
 def _row(claim: Claim, run: Mapping[str, Any]) -> str:
     experiment, _, name = claim.id.rpartition("/")
-    band = " to ".join(f"{edge:.4g}" for edge in (claim.expected.low, claim.expected.high))
+    numbers = any(map(math.isfinite, claim.seeds))
     seeds = ", ".join(
-        f"{value:.4g} {'✓' if good else '✗'}"
+        f"{value:.4g} {'✓' if good else '✗'}" if math.isfinite(value) else "no number"
         for value, good in zip(claim.seeds, claim.by_seed, strict=True)
     )
     parts = {
         "The paper": f"“{claim.quote}” ({claim.place})" if claim.quote else claim.place,
         "Reading": claim.reading,
         "Judged in": claim.setting,
-        "Band": f"{band} ({claim.expected.origin})",
+        "Band": f"{_band(claim.expected)} ({claim.expected.origin})",
         "Measured": "exact: " + seeds if claim.exact else _measured(claim),
-        "By seed": "" if claim.exact else seeds,
+        "By seed": "" if claim.exact or not numbers else _one_run(claim) or seeds,
         "Why": claim.why,
         "A verdict needs": claim.needs,
         "Changed": claim.changed,
@@ -101,7 +104,7 @@ def _row(claim: Claim, run: Mapping[str, Any]) -> str:
     words = "".join(f"<dt>{t}</dt><dd>{escape(text)}</dd>" for t, text in parts.items() if text)
     picture = "".join(
         f'<p><a href="../gallery/{experiment}/">Figure and run</a> '
-        f"(preset {run['preset']}, {run['seeds']} seed{'s' * (run['seeds'] > 1)})</p>"
+        f"(preset {run['preset']}, {_runs(run['seeds'])})</p>"
         for _ in run["figures"][:1]
     )
     return (
@@ -112,8 +115,31 @@ def _row(claim: Claim, run: Mapping[str, Any]) -> str:
     )
 
 
+def _band(band: Band) -> str:
+    if math.isinf(band.low):
+        return f"at most {band.high:.4g}"
+    if math.isinf(band.high):
+        return f"at least {band.low:.4g}"
+    return f"{band.low:.4g}" + (f" to {band.high:.4g}" if band.high > band.low else "")
+
+
+def _one_run(claim: Claim) -> str:
+    """Say so where a single run told its own uncertainty, from what it repeats inside."""
+    if len(claim.seeds) > 1 or not math.isfinite(claim.uncertainty):
+        return ""
+    return f"one run, its own standard error {claim.uncertainty:.2g}; what it repeats is under Why"
+
+
+def _runs(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "one run"
+
+
 def _measured(claim: Claim) -> str:
     low, high = claim.interval
+    if not math.isfinite(claim.measured):
+        return "no number"
+    if not math.isfinite(low + high):
+        return f"{claim.measured:.4g}, no interval"
     return f"{claim.measured:.4g}, 95% interval {low:.4g} to {high:.4g}"
 
 

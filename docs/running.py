@@ -102,7 +102,7 @@ def _run(pieces: list[re.Match[str]], name: str) -> list[tuple[str, str]]:
                 stream = io.StringIO()
                 try:
                     with redirect_stdout(stream):
-                        exec(compile(piece["code"], name, "exec"), scope)
+                        exec(compile(piece["code"], name, "exec", dont_inherit=True), scope)
                 except Exception as error:
                     raise RuntimeError(f"{name}: a block failed: {error!r}") from error
                 printed = stream.getvalue()

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.training import Measurement, mlp
+from hyperribbon.recording import Measurement
+from hyperribbon.training import mlp
 
 RATES = (0.3, 0.6, 1.2)
 STEPS, EVERY = 600, 30

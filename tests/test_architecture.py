@@ -13,17 +13,19 @@ ORDER = {
     "core": 0,
     "operators": 1,
     "theory": 1,
-    "training": 1,
-    "manifold": 1,
-    "subnetworks": 2,
-    "spectra": 3,
-    "noise": 4,
-    "plots": 5,
-    "inspection": 6,
-    "experiments": 7,
-    "report": 8,
-    "explorer": 9,
-    "cli": 10,
+    "recording": 1,
+    "manifold": 2,
+    "training": 2,
+    "simulation": 3,
+    "subnetworks": 3,
+    "spectra": 4,
+    "noise": 5,
+    "plots": 6,
+    "inspection": 7,
+    "experiments": 8,
+    "report": 9,
+    "explorer": 10,
+    "cli": 11,
 }
 MODULES = sorted(SOURCE.rglob("*.py"))
 EXTRAS = {"mlxtend", "dask", "distributed", "dash", "lightning", "transformers", "tensorboard"}
@@ -78,9 +80,26 @@ def test_extras_are_imported_only_where_they_are_used(path):
             assert name.split(".")[0] not in EXTRAS, f"{path}:{line}: import {name} when needed"
 
 
+def test_no_folder_holds_more_than_fourteen_files():
+    folders = {path.parent for path in MODULES if path.parent.parent.name != "experiments"}
+    full = {folder.name: len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name: count for name, count in full.items() if count > 14} == {}
+
+
+def test_a_class_name_has_one_meaning():
+    every_experiment_has = {"Config", "Result", "TrainingConfig"}
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    several = {name: where for name, where in found.items() if len(where) > 1}
+    assert set(several) <= every_experiment_has, several
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_module_is_too_long(path):
-    assert len(path.read_text().splitlines()) <= 500
+    assert len(path.read_text().splitlines()) <= 400
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -130,6 +149,17 @@ def test_imports_leave_the_global_random_states_alone():
     assert run.returncode == 0, run.stderr
 
 
+def test_a_progress_bar_leaves_the_global_random_state_alone():
+    code = (
+        "import random\n"
+        "before = random.getstate()\n"
+        "import hyperribbon.core.progress\n"
+        "assert random.getstate() == before"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_type_checkers_see_every_public_name():
     import hyperribbon as hr
 
@@ -167,13 +197,13 @@ def test_tensors_are_made_on_a_named_device(path):
         named = any(keyword.arg in ("device", None) for keyword in node.keywords)
         assert named or (name == "Generator" and node.args), (
             f"{path}:{node.lineno}: torch.{name} follows torch.set_default_device; "
-            'say device="cpu" or where the data are, or use hyperribbon.core.tensors'
+            'say device="cpu" or where the data are, or use hyperribbon.core.devices.tensors'
         )
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_only_one_module_uses_private_names_of_torch(path):
-    if path == SOURCE / "core" / "torch_inside.py":
+    if path == SOURCE / "core" / "devices" / "torch_inside.py":
         return
     tree = ast.parse(path.read_text())
     for line, name in imports_of(tree):
@@ -191,8 +221,8 @@ def test_only_one_module_uses_private_names_of_torch(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_only_one_module_speaks_of_cuda(path):
-    if path != SOURCE / "core" / "gpus.py":
-        assert "torch.cuda" not in path.read_text(), f"{path}: use hyperribbon.core.gpus"
+    if path != SOURCE / "core" / "devices" / "gpus.py":
+        assert "torch.cuda" not in path.read_text(), f"{path}: use hyperribbon.core.devices.gpus"
 
 
 def test_names_that_load_on_first_use_are_no_modules():

@@ -5,7 +5,8 @@ a commit, unpacked beside the environments. The counts go to docs/versions.json,
 room, so that a run that was stopped goes on where it was; the table in docs/versions.md is drawn
 from them.
 
-Usage: python tools/matrix.py [floor 2.6 2.8 2.10 2.13 newest py3.13] [--work DIR] [--remove]
+Usage: python tools/matrix.py [floor 2.6 2.8 2.10 2.13 newest py3.13] [--work DIR] [--remove], where
+py3.13 is the newest of everything on the python3.13 of the PATH.
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
-ROOMS = ("operators", "spectra", "core", "manifold", "training", "subnetworks")
+ROOMS = (
+    "operators", "spectra", "core", "manifold", "recording", "training", "simulation",
+    "subnetworks",
+)  # fmt: skip
 TORCH = {"2.6": "2.6.0", "2.8": "2.8.0", "2.10": "2.10.0", "2.13": "2.13.0"}
 ENTRIES = ("floor", *TORCH, "newest")
+PYTHONS = ("py3.12", "py3.13", "py3.14")
 TOOLS = ("mlxtend", "pytest", "hypothesis", "psutil")
-OF_THEIR_TIME = ("click==8.1.8",)  # the oldest typer warns about newer ones
+OF_THEIR_TIME = ("click==8.1.8", "pyparsing==3.1.4")  # typer and matplotlib warn about newer ones
 SAMPLING = """import os
 
 
@@ -61,7 +68,7 @@ def make_environment(entry: str, work: Path) -> Path:
     if maker is None:
         sys.exit(f"{entry}: there is no python{version} on the PATH")
     subprocess.run([maker, "-m", "venv", "--clear", folder], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
     subprocess.run([*pip, *requirements(entry), *TOOLS], check=True)
     (folder / "complete").touch()
     return python
@@ -93,39 +100,49 @@ def versions_of(python: Path) -> dict[str, str]:
     return json.loads(run.stdout)
 
 
-def run_room(python: Path, tree: Path, room: str, entry: str, every: int) -> dict[str, Any]:
-    """Run the tests of one room; return the counts and the names of what failed."""
-    results = tree / f"{entry}-{room}.xml"
+def run_rooms(
+    python: Path, tree: Path, rooms: Sequence[str], entry: str, every: int
+) -> dict[str, dict[str, Any]]:
+    """Run the tests of some rooms in one process; return the counts and failures of each."""
+    results = tree / f"{entry}-{'-'.join(rooms)}.xml"
     pytest = [python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={results}"]
-    settings = {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "PATH": f"{python.parent}:"}
-    settings["PATH"] += os.environ["PATH"]
+    settings = {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    settings["PATH"] = f"{python.parent}:{os.environ['PATH']}"
     settings["EVERY"] = str(every)
-    log = tree / f"{entry}-{room}.log"
+    log = results.with_suffix(".log")
+    results.unlink(missing_ok=True)
     with log.open("w") as out:
         subprocess.run(
-            [*pytest, f"tests/{room}"],
+            [*pytest, *(f"tests/{room}" for room in rooms)],
             cwd=tree,
             env={**os.environ, **settings},
             stdout=out,
             stderr=subprocess.STDOUT,
         )
     if not results.exists():
-        sys.exit(f"{entry}, {room}: pytest did not run; see {log}")
-    suite = next(ElementTree.parse(results).getroot().iter("testsuite"))
-    count = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
-    failed = count["failures"] + count["errors"]
-    names = [
-        f"{case.get('classname')}.{case.get('name')}"
-        for case in suite.iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
-    ]
-    return {
-        "passed": count["tests"] - failed - count["skipped"],
-        "failed": failed,
-        "skipped": count["skipped"],
-        "failures": names,
-        "every": every,
-    }
+        sys.exit(f"{entry}, {rooms}: pytest did not run; see {log}")
+    return {room: {**counts, "every": every} for room, counts in count(results, rooms).items()}
+
+
+def count(results: Path, rooms: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return how many tests of each room passed, and which did not, from pytest's XML.
+
+    A test both of whose body and clean-up fail is there twice, and counted once.
+    """
+    empty = {"passed": 0, "failed": 0, "skipped": 0}
+    found: dict[str, dict[str, Any]] = {room: {**empty, "failures": []} for room in rooms}
+    told: dict[str, str] = {}
+    for case in ElementTree.parse(results).getroot().iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}".lstrip(".")
+        is_bad = case.find("failure") is not None or case.find("error") is not None
+        kind = "failed" if is_bad else "skipped" if case.find("skipped") is not None else "passed"
+        if told.get(name) != "failed":
+            told[name] = kind
+    for name, kind in told.items():
+        room = found[name.split(".")[1]]
+        room[kind] += 1
+        room["failures"] += [name] * (kind == "failed")
+    return found
 
 
 def table(stored: dict[str, Any]) -> str:
@@ -151,8 +168,17 @@ def read_stored() -> dict[str, Any]:
     return json.loads(STORED.read_text()) if STORED.exists() else {}
 
 
+def row_of(stored: dict[str, Any], entry: str, versions: dict[str, str]) -> dict[str, Any]:
+    """Return the row of an entry; counts of other versions than these are dropped from it."""
+    if entry not in stored or stored[entry]["versions"] != versions:
+        stored[entry] = {"versions": versions, "rooms": {}}
+    return stored[entry]
+
+
 def write_page(stored: dict[str, Any]) -> None:
     """Store the counts and put their table between the marks of the page."""
+    order = [*ENTRIES, *PYTHONS]
+    stored = {entry: stored[entry] for entry in sorted(stored, key=order.index)}
     STORED.write_text(json.dumps(stored, indent=1) + "\n")
     before, rest = PAGE.read_text().split("<!-- counts -->\n", 1)
     after = rest.split("<!-- end of counts -->", 1)[1]
@@ -171,17 +197,24 @@ def main() -> None:
     parser.add_argument("--commit", default="HEAD", help="what is tested")
     parser.add_argument("--every", type=int, default=1, help="run each nth test only")
     options = parser.parse_args()
+    if unknown := set(options.entries) - {*ENTRIES, *PYTHONS}:
+        sys.exit(f"{unknown}: there are {[*ENTRIES, *PYTHONS]}")
     tree, commit = unpack(options.work, options.commit)
     for entry in options.entries:
         python = make_environment(entry, options.work)
-        for room in options.rooms:
-            if room in read_stored().get(entry, {"rooms": {}})["rooms"] and not options.again:
-                continue
-            found = {"commit": commit, **run_room(python, tree, room, entry, options.every)}
+        versions = versions_of(python)
+        known = row_of(read_stored(), entry, versions)["rooms"]
+        rooms = [room for room in options.rooms if room not in known or options.again]
+        # One by one, a run that is stopped loses one room; a few tests of each are faster together.
+        groups = [[room] for room in rooms] if options.every == 1 else [rooms] * bool(rooms)
+        for some in groups:
+            begun = time.monotonic()
+            found = run_rooms(python, tree, some, entry, options.every)
             stored = read_stored()
-            row = stored.setdefault(entry, {"versions": versions_of(python), "rooms": {}})
-            row["rooms"][room] = found
-            print(f"{entry} {room}: {found['passed']} passed, {found['failed']} failed", flush=True)
+            for room, counts in found.items():
+                row_of(stored, entry, versions)["rooms"][room] = {"commit": commit, **counts}
+                print(f"{entry} {room}: {counts['passed']} passed, {counts['failed']} failed")
+            print(f"{time.monotonic() - begun:.0f} s", flush=True)
             write_page(stored)
         if options.remove:
             shutil.rmtree(options.work / entry)

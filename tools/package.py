@@ -15,11 +15,6 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NEEDED = (
-    "hyperribbon/__init__.py",
-    "hyperribbon/report/templates/report.html.j2",
-    "hyperribbon/explorer/assets/",
-)
 TRIAL = """
 import hyperribbon as hr, torch
 assert {root!r} not in hr.__file__, hr.__file__
@@ -28,6 +23,8 @@ model = hr.training.mlp((64, 8, 10), seed=0)
 found = hr.eigsh(hr.Hessian(model, torch.nn.CrossEntropyLoss(), data), k=2)
 assert found.converged.all(), found
 print(hr.__version__, torch.__version__, found.eigenvalues.tolist())
+hr.inspect(model, torch.nn.CrossEntropyLoss(), data, k=2, budget=5).report("report.html")
+assert "<script" in open("report.html").read()
 """
 
 
@@ -41,9 +38,8 @@ def build(folder: Path) -> tuple[Path, Path]:
 def check_contents(wheel: Path, sources: Path) -> None:
     """Refuse packages in which files of the library are missing."""
     inside = zipfile.ZipFile(wheel).namelist()
-    missing = [name for name in NEEDED if not any(entry.startswith(name) for entry in inside)]
-    source = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
-    missing += sorted(source - set(inside))
+    files = [path for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    missing = sorted({str(path.relative_to(ROOT / "src")) for path in files} - set(inside))
     with tarfile.open(sources) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     missing += [name for name in ("pyproject.toml", "README.md", "LICENSE") if name not in names]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
         noise,
         operators,
         plots,
+        recording,
         report,
+        simulation,
         spectra,
         subnetworks,
         theory,
@@ -25,13 +27,13 @@ if TYPE_CHECKING:
     )
     from hyperribbon.core import ArgumentError, Band, Claim, Density, Estimate, Mask, Spectrum
     from hyperribbon.core.data import load_data
-    from hyperribbon.core.trajectory import Trajectory
     from hyperribbon.experiments import sweep
     from hyperribbon.explorer import explore
     from hyperribbon.inspection import compare, compare_with_theory, inspect
     from hyperribbon.manifold import PCA, InPCA, Streaming, bhattacharyya, stream_inpca
     from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
     from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian, Risk
+    from hyperribbon.recording import Recorder, Trajectory
     from hyperribbon.spectra import (
         Tracker,
         alignment,
@@ -53,14 +55,13 @@ if TYPE_CHECKING:
         rerandomize,
         select,
     )
-    from hyperribbon.training import Recorder, train, train_ensemble
+    from hyperribbon.training import train, train_ensemble
 
 __version__ = "0.1.0"
 
 _NAMES_BY_MODULE = {
     "core": ("ArgumentError", "Band", "Claim", "Density", "Estimate", "Mask", "Spectrum"),
     "core.data": ("load_data",),
-    "core.trajectory": ("Trajectory",),
     "operators": ("Risk", "Hessian", "GGN", "Fisher", "GradientCovariance", "Jacobian", "NTK"),
     "spectra": (
         "eigsh",
@@ -85,7 +86,8 @@ _NAMES_BY_MODULE = {
         "find_ticket",
     ),
     "noise": ("stationary_covariance", "weight_covariance", "variance_flatness"),
-    "training": ("Recorder", "train", "train_ensemble"),
+    "recording": ("Recorder", "Trajectory"),
+    "training": ("train", "train_ensemble"),
     "inspection": ("inspect", "compare", "compare_with_theory"),
     "experiments": ("sweep",),
     "explorer": ("explore",),
@@ -94,6 +96,8 @@ _ROOMS = (
     "core",
     "operators",
     "theory",
+    "simulation",
+    "recording",
     "training",
     "manifold",
     "subnetworks",

@@ -14,6 +14,7 @@ import re
 import pytest
 import torch
 
+import hyperribbon as hr
 from anywhere.calls import CALLS, differences, make_setting, numbers
 
 SURE = 4.0
@@ -88,3 +89,27 @@ def test_a_step_is_as_long_in_sixteen_bits(dtype):
     # The product with the rate is rounded, and the sum.
     tolerance = SURE * math.sqrt(2) * torch.finfo(dtype).eps / 2
     assert float((ends[0] - ends[1]).abs().max()) < tolerance * float(start.abs().max())
+
+
+MADE = {
+    "Hessian": lambda at: at.hessian,
+    "GGN": lambda at: hr.GGN(at.risk),
+    "Fisher": lambda at: hr.Fisher(at.model, at.data),
+    "GradientCovariance": lambda at: hr.GradientCovariance(at.risk),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", MADE)
+def test_products_can_be_raised_to_single_precision(name, dtype, tmp_path):
+    """The weights stay what their 16 bits say; nothing else is rounded to them."""
+    narrow = MADE[name](make_setting(tmp_path / "narrow", dtype=dtype))
+    wide = make_setting(tmp_path / "wide", dtype=torch.float32, rounded=dtype)
+    vectors = wide.vectors(2)
+    found, expected = narrow.in_precision(torch.float32) @ vectors, MADE[name](wide) @ vectors
+    assert found.dtype == torch.float32
+    # Sums of at most 24 × 39 products, in whatever order.
+    limit = 24 * 39 * torch.finfo(torch.float32).eps
+    assert float((found - expected).abs().max()) <= limit * float(expected.abs().max())
+    coarse = (narrow @ vectors.to(dtype)).float()
+    assert float((coarse - expected).abs().max()) > limit * float(expected.abs().max())

@@ -10,7 +10,8 @@ from torch import nn
 import hyperribbon as hr
 from hyperribbon.experiments import run
 from hyperribbon.manifold.predictions import as_probabilities
-from hyperribbon.training import Measurement, mlp
+from hyperribbon.recording import Measurement
+from hyperribbon.training import mlp
 
 pytestmark = pytest.mark.browser
 
@@ -101,7 +102,9 @@ def test_a_recorded_training_shows_its_spectra_metrics_and_path(visit, store):
         np.testing.assert_allclose(plotted(page, EMBEDDING, axis)[0], column, atol=1e-9)
 
 
-@pytest.mark.parametrize("color", ["hessian.eigenvalues, first", "loss"])
+@pytest.mark.parametrize(
+    "color", ["hessian.eigenvalues, first", pytest.param("loss", marks=pytest.mark.slow)]
+)
 def test_the_path_is_coloured_by_anything_and_the_link_says_so(visit, store, color):
     page = visit("runs?run=training")
     trajectory = hr.Trajectory.open(store / "training")

@@ -8,10 +8,11 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection import inspect
+from hyperribbon.recording import Recorder
+from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.report import write_report
-from hyperribbon.training import Recorder, mlp, train
+from hyperribbon.training import mlp, train
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -1,9 +1,16 @@
-"""`hyperribbon compare` on checkpoints of a person's own model."""
+"""`hyperribbon compare` on checkpoints of a person's own model, and on inspections."""
 
+import pytest
 import torch
+from rich.console import Console
+from torch import nn
 from typer.testing import CliRunner
 
+import hyperribbon as hr
 from hyperribbon.cli.app import app
+from hyperribbon.core.checks import ArgumentError
+
+QUIET = Console(quiet=True)
 
 FILE = """
 import torch
@@ -32,3 +39,50 @@ def test_two_checkpoints_are_compared(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert "small minus large" in page
     assert "groups agree" in page
+
+
+@pytest.fixture(scope="module")
+def inspections(tmp_path_factory):
+    """Two stored inspections of one network at two scales."""
+    folder = tmp_path_factory.mktemp("inspections")
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    for name, factor in (("small", 0.1), ("large", 5.0)):
+        model = nn.Linear(3, 2)
+        with torch.no_grad():
+            model.weight.copy_(factor * torch.ones(2, 3).cumsum(1))
+            model.bias.zero_()
+        data = x, (x[:, 0] > 0).long()
+        found = hr.inspect(model, nn.CrossEntropyLoss(), data, k=3, budget=10, console=QUIET)
+        found.save(folder / name)
+    return folder
+
+
+def test_two_inspections_are_compared(inspections, tmp_path):
+    places = [str(inspections / name) for name in ("small", "large")]
+    done = CliRunner().invoke(app, ["compare", *places, "--out", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    assert "sharpness" in done.output
+    assert "small" in done.output
+    assert "small minus large" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (["--samples", "64"], "--samples"),
+        (["--data", "mnist5k"], "--data"),
+        (["--seed", "1"], "--seed"),
+    ],
+)
+def test_what_inspections_cannot_obey_is_refused(inspections, extra, said):
+    places = [str(inspections / name) for name in ("small", "large")]
+    done = CliRunner().invoke(app, ["compare", *places, *extra])
+    assert isinstance(done.exception, ArgumentError)
+    assert said in str(done.exception)
+
+
+def test_checkpoints_without_a_factory_are_refused(tmp_path):
+    torch.save({}, tmp_path / "a.pt")
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "a.pt"), str(tmp_path / "b.pt")])
+    assert isinstance(done.exception, ArgumentError)
+    assert "mymodel.py:make" in str(done.exception)

@@ -10,7 +10,7 @@ import pytest
 
 from hyperribbon.cli import catalogue
 from hyperribbon.core.store import write_json
-from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.recording.trajectory import Trajectory
 
 HEAVY = {"torch", "scipy", "pandas", "sklearn", "matplotlib", "plotly", "zarr", "dash"}
 

@@ -14,7 +14,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection.comparison import scales
 from hyperribbon.inspection.comparison.sharpness import measure_sharpness
 from hyperribbon.inspection.comparison.sides import Side
-from hyperribbon.inspection.subject import Subject
+from hyperribbon.inspection.engine.subject import Subject
 
 QUIET = Console(quiet=True)
 LOSS = nn.CrossEntropyLoss()

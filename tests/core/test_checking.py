@@ -16,8 +16,8 @@ from hyperribbon.cli.app import app
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.store import Store, blocks, save_tree
 from hyperribbon.core.store.checking import check_folder
-from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.training import Recorder
+from hyperribbon.recording import Recorder
+from hyperribbon.recording.trajectory import Trajectory
 
 FORMAT1 = Path(__file__).parent / "data" / "trajectory-1"
 

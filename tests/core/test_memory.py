@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.memory import free_memory
+from hyperribbon.core.devices.memory import free_memory
 
 GB = 10**9
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from hyperribbon.core import torch_inside
+from hyperribbon.core.devices import torch_inside
 
 
 def test_softmax_of_hidden_rows_with_and_without_the_kernel(monkeypatch):
@@ -11,14 +11,19 @@ def test_softmax_of_hidden_rows_with_and_without_the_kernel(monkeypatch):
     scores[1, 2] = scores[2] = float("-inf")
     scores.requires_grad_()
     results = []
+    monkeypatch.setattr(torch_inside, "_hidden_rows_are_nan", False)
     for has_kernel in (True, False):
         if not has_kernel:
-            monkeypatch.delattr(torch, "_safe_softmax")
+            monkeypatch.delattr(torch, "_safe_softmax", raising=False)  # 2.4 has none
         shares = torch_inside.safe_softmax(scores)
         slope = torch.autograd.grad((shares**2).sum(), scores)[0]
         results.append((shares, slope))
     torch.testing.assert_close(results[0], results[1])
     assert not results[1][0][2].any()
+    monkeypatch.setattr(torch_inside, "_hidden_rows_are_nan", True)
+    shares = torch_inside.safe_softmax(scores)
+    torch.testing.assert_close(shares[:2], results[0][0][:2])
+    assert shares[2].isnan().all()
 
 
 def test_transforms_and_hooks_are_noticed():

@@ -20,8 +20,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.processes import PeerError, Processes
-from hyperribbon.inspection.samples import few_samples
+from hyperribbon.core.devices.processes import PeerError, Processes
+from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
+from hyperribbon.inspection.engine.notebook import Notebook
+from hyperribbon.inspection.engine.samples import few_samples
+from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.spectra import StoppedError
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -286,7 +290,7 @@ def check_fsdp() -> None:
 
 def check_basis_is_sharded() -> None:
     """Each rank keeps its part of every Lanczos vector, and no more."""
-    from hyperribbon.spectra.basis import Basis
+    from hyperribbon.spectra.krylov.basis import Basis
     from hyperribbon.spectra.products import Products
 
     model, data = case("cnn")
@@ -390,6 +394,35 @@ def check_inspection() -> None:
     mine = (data[0] + dist.get_rank(), data[1])
     raises(ArgumentError, "different data", hr.inspect, model, nn.CrossEntropyLoss(), mine,
            process_group=True)  # fmt: skip
+
+
+def check_stopping() -> None:
+    """One rank that says it is time stops a solver on all, and so does the clock of an inspection.
+
+    Lanczos multiplies parts of vectors there, which no operator's own `@` sees.
+    """
+    model, data = case("mlp")
+    rank, asked = dist.get_rank(), []
+
+    def late() -> bool:
+        asked.append(rank)
+        return rank == 1 and len(asked) > 12
+
+    op = MAKERS["hessian"](model, share(data), process_group=True)
+    found = hr.eigsh(op, 2, tol=1e-12, method="lanczos", should_stop=late)
+    assert not bool(found.converged.all())
+    for solve in (hr.trace, lambda op, **o: hr.eigsh(op, 2, method="dense", **o)):
+        raises(StoppedError, "said so", solve, op, should_stop=lambda: rank == 1)
+    asked.clear()
+    raises(StoppedError, "said so", hr.density, op, probes=2, steps=20, should_stop=late)
+    processes = Processes.of(True)
+    subject = Subject(model, nn.CrossEntropyLoss(), data, processes=processes)
+    clock = subject.clock = Clock(processes=processes)
+    notebook, hessian = Notebook(k=2, seed=0, clock=clock), subject.hessian
+    notebook.eigsh(hessian, 2, method="lanczos")
+    clock.end = 0.0 if rank == 1 else math.inf
+    raises(OutOfTimeError, "used up", notebook.eigsh, hessian, 2, method="lanczos")
+    raises(OutOfTimeError, "used up", hessian.__matmul__, subject.vector)
 
 
 def check_callable_loss() -> None:

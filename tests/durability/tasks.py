@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.experiments import run
-from hyperribbon.training import Measurement, Recorder, mlp, train
+from hyperribbon.recording import Measurement, Recorder
+from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.training import mlp, train
 
 Report = Callable[[int], None]
 

@@ -20,6 +20,8 @@ from hyperribbon import (
     noise,
     operators,
     plots,
+    recording,
+    simulation,
     spectra,
     subnetworks,
     training,
@@ -112,18 +114,16 @@ def _spectra() -> Iterator[Call]:
         hr.eigsh,
         {"op": MATRIX, "k": 2, "which": "LA", "tol": 1e-4, "method": "lanczos", "seed": 0,
          "v0": torch.ones(6), "max_matvecs": 100, "max_seconds": 10.0, "eigenvectors": True,
-         "basis": 5, "storage": "memory", "memory": 1e9},
+         "basis": 5, "storage": "memory", "memory": 1e9, "should_stop": lambda: False},
     )  # fmt: skip
-    for function in (hr.trace, hr.frobenius):
-        yield Call(
-            function,
-            {"op": Gap(), "precision": 0.1, "seed": 0, "max_matvecs": 40, "memory": 1e9},
-        )
+    sampled = {"op": Gap(), "precision": 0.1, "seed": 0, "max_matvecs": 40, "memory": 1e9}
+    yield Call(hr.trace, sampled | {"should_stop": lambda: False})
+    yield Call(hr.frobenius, sampled)
     yield Call(hr.diagonal, {"op": Gap(), "matvecs": 40, "seed": 0})
     yield Call(
         hr.density,
         {"op": MATRIX, "probes": 3, "steps": 5, "width": 0.2, "points": 128, "seed": 0,
-         "memory": 1e9},
+         "memory": 1e9, "should_stop": lambda: False},
     )  # fmt: skip
     yield Call(hr.plan, {"op": MATRIX, "k": 2, "memory": 1e9, "eigenvectors": True, "tol": 1e-4})
     yield Call(hr.summarize, {"eigenvalues": torch.tensor([3.0, 2.0, 1.0]), "trace": 7.0})
@@ -198,9 +198,9 @@ def _training() -> Iterator[Call]:
         _chain, {"samples": 10, "batch_size": 4, "chains": 2, "sampling": "replacement",
                  "rng": np.random.default_rng(0)},
     )  # fmt: skip
-    yield Call(t.evaluate, {"model": model(), "loss": LOSS, "data": DATA, "batch_size": 4,
+    yield Call(recording.evaluate, {"model": model(), "loss": LOSS, "data": DATA, "batch_size": 4,
                             "prefix": "x_"})  # fmt: skip
-    yield Call(t.predict, {"model": model(), "probe": INPUTS, "log_probabilities": True,
+    yield Call(recording.predict, {"model": model(), "probe": INPUTS, "log_probabilities": True,
                            "batch_size": 4})  # fmt: skip
     settings = {"loss": LOSS, "data": DATA, "epochs": 2, "lr": 0.1, "batch_size": 4,
                 "optimizer": "sgd", "momentum": 0.5, "nesterov": False, "weight_decay": 0.01,
@@ -224,43 +224,43 @@ def _training() -> Iterator[Call]:
     X, Y, row = rng.standard_normal((2, 8)), rng.standard_normal((1, 8)), rng.standard_normal(8)
     W1, W2 = rng.standard_normal((2, 2)), rng.standard_normal((1, 2))
     yield Call(
-        t.draw_linear_weights,
+        simulation.draw_linear_weights,
         {"widths": (3, 2, 1), "start": "kaiming_uniform", "generator": rng, "scale": None},
     )
     from hyperribbon.theory.linear_networks import Moments
 
     yield Call(
-        t.train_linear,
+        simulation.train_linear,
         {"weights": [W1, W2], "moments": Moments.of(X, Y), "lr": 0.01, "epochs": 3,
-         "schedule": t.HalvingSchedule(), "measure": None, "at": (0, 2)},
+         "schedule": simulation.HalvingSchedule(), "measure": None, "at": (0, 2)},
     )  # fmt: skip
-    yield Call(t.HalvingSchedule, {"improvement": 1e-3, "window": 100})
+    yield Call(simulation.HalvingSchedule, {"improvement": 1e-3, "window": 100})
     yield Call(
-        t.descend_two_layer,
+        simulation.descend_two_layer,
         {"X": X, "Y": Y, "W1": W1, "W2": W2, "lr": 0.1, "tol": 0.1, "max_steps": 3000},
     )
     one = {"X": X, "Y": row, "lr": 0.05, "batch_size": 2, "chains": 2, "sampling": "replacement",
            "start": np.zeros(2), "seed": 0}  # fmt: skip
     yield Call(
-        t.simulate_one_layer,
+        simulation.simulate_one_layer,
         {**one, "steps": 40, "dynamics": "flow", "burn_in": 4, "anneal": 1.0, "every": 2,
          "measure_noise": False, "substeps": 1},
     )  # fmt: skip
-    yield Call(t.trace_one_layer, {**one, "record": [0, 3]})
+    yield Call(simulation.trace_one_layer, {**one, "record": [0, 3]})
     yield Call(
-        t.simulate_two_layer,
+        simulation.simulate_two_layer,
         {"X": X, "Y": Y, "W1": W1, "W2": W2, "lr": 0.01, "batch_size": 2, "record": [0, 3],
          "chains": 2, "dynamics": "sgd", "sampling": "replacement", "every": 1, "burn_in": 0,
          "seed": 0},
     )  # fmt: skip
-    yield Call(t.Scattering, {"shape": (8, 8), "scales": 1, "angles": 2, "layers": 1,
+    yield Call(simulation.Scattering, {"shape": (8, 8), "scales": 1, "angles": 2, "layers": 1,
                               "padding": "reflect"})  # fmt: skip
     yield Call(
-        t.scattering_features,
+        simulation.scattering_features,
         {"images": torch.ones(2, 8, 8), "scales": 1, "angles": 2, "layers": 1, "batch_size": 1},
     )
-    yield Call(t.RunningMoments, {"dimension": 3})
-    yield Call(t.Measurement, {"name": "norm", "function": len, "every": 1})
+    yield Call(simulation.RunningMoments, {"dimension": 3})
+    yield Call(recording.Measurement, {"name": "norm", "function": len, "every": 1})
     yield Call(
         _recorder,
         {"every": "1it", "measure": (), "probe": INPUTS, "predictions": "log_probabilities",
@@ -270,7 +270,7 @@ def _training() -> Iterator[Call]:
 
 
 def _chain(**options: Any) -> Any:
-    return next(iter(training.chain_batches(**options)))
+    return next(iter(simulation.chain_batches(**options)))
 
 
 def _train(**options: Any) -> Any:

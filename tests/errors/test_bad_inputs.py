@@ -14,12 +14,13 @@ from errors.calls import BAD, CALLS
 from hyperribbon.core.boundary import checked, matrix, positive
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.experiments.sweeping import SweepWarning
-from hyperribbon.training import DivergenceError, RecordingWarning
+from hyperribbon.recording import RecordingWarning
+from hyperribbon.training import DivergenceError
 
 CALLED = ("params", "measure", "initializer", "loss", "metric", "block", "gradient",
           "hessian_product", "train", "make", "augment", "on_epoch", "on_step", "on_member",
           "function", "predictions", "log", "forward", "optimizer", "schedule",
-          "operators")  # fmt: skip
+          "operators", "should_stop")  # fmt: skip
 """Arguments that are functions: what a person's own function raises is his."""
 
 DOCUMENTED = (DivergenceError, RecordingWarning, SweepWarning)

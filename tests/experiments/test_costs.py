@@ -3,13 +3,13 @@
 import pytest
 
 from hyperribbon.experiments import costs, find_experiment, run
-from hyperribbon.experiments.costs import Cost, collect, cost_of
+from hyperribbon.experiments.costs import RunCost, collect, cost_of
 
 
 def test_an_estimate_lies_between_the_largest_ratio_and_the_product(monkeypatch):
     experiment = find_experiment("ribbons/fig5")  # paper: 4 times the batches, 10 times the draws
     monkeypatch.setattr(costs, "_measured", lambda: {experiment.id: {"laptop": (3.0, 400.0)}})
-    assert cost_of(experiment, "laptop") == Cost(3.0, 3.0, 400.0, True)
+    assert cost_of(experiment, "laptop") == RunCost(3.0, 3.0, 400.0, True)
     found = cost_of(experiment, "paper")
     assert (found.seconds, found.at_most, found.measured) == (30.0, 120.0, False)
     smaller = cost_of(experiment, "smoke")

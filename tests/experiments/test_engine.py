@@ -1,5 +1,6 @@
 """The engine: caching, resuming, workers, the registry."""
 
+import dataclasses
 import hashlib
 import os
 import signal
@@ -132,6 +133,20 @@ def test_an_unknown_experiment_names_near_ones():
         find_experiment("ribbon/fig4")
     with pytest.raises(ArgumentError, match="preset"):
         run("ribbons/fig4", preset="huge")
+
+
+def test_a_helper_of_a_paper_is_no_experiment():
+    with pytest.raises(ArgumentError, match="no such experiment"):
+        find_experiment("ribbons/_parts")
+
+
+def test_another_statement_makes_another_run(monkeypatch):
+    experiment = find_experiment("ribbons/fig1")
+    before = experiment.code
+    first, *others = experiment.module.STATEMENTS
+    changed = (dataclasses.replace(first, reading="Something else."), *others)
+    monkeypatch.setattr(experiment.module, "STATEMENTS", changed)
+    assert experiment.code != before
 
 
 def digest(folder):

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hyperribbon.experiments import Experiment
 from hyperribbon.experiments.fluctuations import discrete, fig2a, fig8a, fig9a, relaxation
 from hyperribbon.experiments.fluctuations._common import (
     linear_network,
@@ -14,9 +15,9 @@ from hyperribbon.experiments.fluctuations._common import (
     spectral_error,
 )
 from hyperribbon.experiments.fluctuations._two_layer import (
+    TwoLayerConfig,
     first_layer_spectra,
     measure_modes,
-    two_layer_item,
 )
 from hyperribbon.experiments.fluctuations.fig3a import Config
 from hyperribbon.theory import fluctuations as theory
@@ -49,10 +50,7 @@ def test_spectral_error_compares_ordered_eigenvalues():
 
 
 def test_ensembles_drawn_from_the_theory_measure_as_the_theory():
-    item = two_layer_item(
-        seed=0, inputs=8, hidden=5, samples=400, target_variance=1.0, lr=0.1, batch_size=10,
-        steps=1, chains=4000,
-    )  # fmt: skip
+    item = TwoLayerConfig(8, 5, 400, target_variance=1.0, steps=1, chains=4000).item(0)
     _, _, W1, W2 = linear_network(item)
     modes = theory.decompose(W1, W2)
     M = theory.layer_covariance(modes, 0.1, 10, 1.0, samples=400)
@@ -98,7 +96,7 @@ def test_the_langevin_form_is_the_limit_of_small_steps():
 
 
 def verdicts(module, result):
-    return {claim.id.split("/")[-1]: claim.verdict for claim in module.claims(result)}
+    return {claim.id.split("/")[-1]: claim.verdict for claim in Experiment(module).claims(result)}
 
 
 def test_exponent_of_the_projector_is_that_of_the_figure_but_not_of_many_samples():
@@ -147,7 +145,7 @@ def test_correlated_modes_of_the_second_layer_are_noticed():
     together[3, 4] = together[4, 3] = 0.3
     free, tied = (fig8a.Result(3, predicted, measured, 1500) for measured in (predicted, together))
     assert verdicts(fig8a, free)["second-layer-diagonal"] == "holds"
-    (claim, _) = fig8a.claims(tied)
+    (claim, _) = Experiment(fig8a).claims(tied)
     assert claim.measured > claim.expected.high
 
 

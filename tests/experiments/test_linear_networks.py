@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from hyperribbon import experiments
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
+from hyperribbon.experiments import Experiment, runner
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.linear_networks import (
     _data,
@@ -30,7 +30,9 @@ def context(tmp_path):
 
 
 def verdicts(module, result):
-    return {claim.id.rpartition("/")[2]: claim.verdict for claim in module.claims(result)}
+    return {
+        claim.id.rpartition("/")[2]: claim.verdict for claim in Experiment(module).claims(result)
+    }
 
 
 def test_uniform_mnist_ends_at_the_general_form_and_below_the_printed_one(context):
@@ -83,15 +85,45 @@ def test_subsampling_keeps_the_shares_and_says_when_a_class_is_too_small(context
 def test_fewer_images_than_asked_for_are_told_everywhere(tmp_path, monkeypatch):
     """In the run, in every claim, and under the figure."""
     shown = []
-    monkeypatch.setattr(Figure, "text", lambda *args, **_: shown.append(args[3]))
+    monkeypatch.setattr(runner, "_save_figure", lambda figure, *_: shown.append(figure))
     config = {"depths": (2, 3), "shares": (0.1, 0.5), "epochs": 3}
     run = experiments.run("linear_networks/depth", config, out=tmp_path)
     told = f"1500, but {_data.fitting_samples('digits', 0.5, 1500)} at share 0.5 of digits"
     assert run.info["reduced"] == {"samples": told}
     assert all(f"Fewer than asked for: samples = {told}." in c.setting for c in run.load_claims())
-    assert f"samples = {told}" in shown[-1]
+    assert f"samples = {told}" in " ".join(shown[-1].get_supxlabel().split())
     whole = experiments.run("linear_networks/depth", {**config, "samples": 300}, out=tmp_path)
     assert "reduced" not in whole.info
+
+
+OF_SHARES = {}  # one experiment and preset for each way of choosing images
+for _id, _experiment in experiments.all_experiments().items():
+    for _preset in ("smoke", "laptop", "paper"):
+        if _experiment.paper == "linear_networks":
+            _config = _experiment.config(_preset)
+            if hasattr(_config, "shares"):
+                OF_SHARES[_config.data, _config.shares, _config.samples] = (_id, _preset)
+
+
+@pytest.mark.parametrize(("id", "preset"), OF_SHARES.values())
+def test_every_experiment_on_shares_of_classes_says_how_many_images_it_takes(
+    id, preset, context, monkeypatch
+):
+    """What is told is what the work is given, and what the data then have."""
+    experiment = experiments.find_experiment(id)
+    config = experiment.config(preset)
+    monkeypatch.setattr(context, "shared_folder", lambda *_: "")
+    items = _data.data_items(config, context)
+    fewer = [
+        f"{item['samples']} at share {item['share']:g} of {_data.NAMES[item['data']]}"
+        for item in items
+        if item["samples"] != config.samples
+    ]
+    told = {"samples": f"{config.samples}, but {', '.join(fewer)}"} if fewer else {}
+    assert experiment.reduced(config) == told
+    item = min(items, key=lambda item: item["samples"])
+    data = _data.subsample(item["data"], item["share"], item["samples"], item["data_seed"])
+    assert len(data.targets) == item["samples"]
 
 
 def test_raw_moments_on_principal_axes_are_those_of_the_data(context):

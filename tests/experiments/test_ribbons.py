@@ -5,13 +5,14 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from hyperribbon.experiments import Experiment
 from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import (
+from hyperribbon.experiments.ribbons._text import token_features
+from hyperribbon.simulation.ribbons.trajectories import (
     moments_of_training,
     pca_spectra,
     projected_variances,
 )
-from hyperribbon.experiments.ribbons._text import token_features
 from hyperribbon.theory.ribbons import Ribbon, sgd
 
 
@@ -38,7 +39,7 @@ def computed(tmp_path_factory):
 )
 def test_closed_forms_get_the_verdict_that_the_mathematics_gives(computed, name, hold, fail):
     module, result = computed(name)
-    claims = {claim.id.split("/")[-1]: claim for claim in module.claims(result)}
+    claims = {claim.id.split("/")[-1]: claim for claim in Experiment(module).claims(result)}
     assert all(claims[claim].exact for claim in [*hold, *fail])
     assert {claim: claims[claim].verdict for claim in [*hold, *fail]} == {
         **dict.fromkeys(hold, "holds"),
@@ -82,7 +83,7 @@ def test_training_has_the_covariance_of_the_closed_form():
 
 
 def test_simulated_batches_follow_the_exact_second_moments():
-    from hyperribbon.experiments.ribbons._simulation import fixed_problem
+    from hyperribbon.simulation.ribbons.trajectories import fixed_problem
 
     item = setting(batch_size=2, steps=[12])
     X, y, _ = fixed_problem(item)

@@ -3,9 +3,10 @@
 import json
 
 import pytest
+from matplotlib.text import Text
 
 from hyperribbon.core import ArgumentError
-from hyperribbon.experiments import find_experiment, run
+from hyperribbon.experiments import find_experiment, run, runner
 from hyperribbon.experiments.settings import read_changes
 from hyperribbon.report import write_report
 
@@ -35,6 +36,19 @@ def test_a_run_with_other_settings_and_several_seeds_says_so_everywhere(tmp_path
     plain = run("ribbons/fig4", out=tmp_path)
     assert plain.path != folder.path
     assert "changed" not in plain.info
+
+
+def test_what_was_changed_stands_within_the_picture_and_below_the_axes(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(runner, "_save_figure", lambda figure, folder, name: drawn.append(figure))
+    run("ribbons/fig4", {"samples": 20, "batches": 1}, seeds=2, out=tmp_path)
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    (text,) = [one for one in figure.findobj(Text) if "samples = 20" in one.get_text()]
+    assert "seed 0 of 2" in text.get_text()
+    box = text.get_window_extent()
+    assert figure.bbox.contains(box.x0, box.y0) and figure.bbox.contains(box.x1, box.y1)
+    assert all(box.y1 <= axis.get_tightbbox().y0 for axis in figure.axes)
 
 
 def test_seeds_of_several_runs_are_those_of_single_runs(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hyperribbon.experiments import run
+from hyperribbon.experiments import Experiment, run
 from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.subnetworks import (
     fig3_2,
@@ -46,8 +46,10 @@ def test_reinitialising_everything_gives_the_start_and_nothing_the_end(context):
         assert curves[name][0, 0] == curves["prune-change"][0, 0]
     ends = {curves[f"reinitialize-{c}"][0, -1] for c in ("change", "magnitude", "random")}
     assert len(ends) == 1
-    assert {claim.verdict for claim in fig3_6.claims(result)} == {"not comparable"}
-    assert "not comparable" not in {c.verdict for c in fig3_6.claims(replace(result, full=True))}
+    assert {claim.verdict for claim in Experiment(fig3_6).claims(result)} == {"not comparable"}
+    assert "not comparable" not in {
+        c.verdict for c in Experiment(fig3_6).claims(replace(result, full=True))
+    }
 
 
 def test_independence_is_judged_by_its_z_score():
@@ -63,10 +65,14 @@ def test_independence_is_judged_by_its_z_score():
         source="6 seeds",
         full=True,
     )
-    verdicts = {claim.id.split("/")[-1]: claim.verdict for claim in fig3_7.claims(result)}
+    verdicts = {
+        claim.id.split("/")[-1]: claim.verdict for claim in Experiment(fig3_7).claims(result)
+    }
     assert verdicts == {"overlap": "holds", "independent": "fails", "kept": "fails"}
     by_chance = replace(result, ratio=one * 0.8, z=one * 0.4, kept=one * 0.2)
-    verdicts = {claim.id.split("/")[-1]: claim.verdict for claim in fig3_7.claims(by_chance)}
+    verdicts = {
+        claim.id.split("/")[-1]: claim.verdict for claim in Experiment(fig3_7).claims(by_chance)
+    }
     assert verdicts == {"overlap": "fails", "independent": "holds", "kept": "holds"}
 
 
@@ -74,11 +80,11 @@ def test_a_printed_single_run_is_met_by_a_prediction_interval():
     six = np.array([0.528, 0.580, 0.600, 0.620, 0.640, 0.699])
     layers = np.stack([six, 0.93 + 0 * six, 0.96 + 0 * six, 0.95 + 0 * six], axis=1)
     flags = np.ones_like(layers)
-    result = fig3_2.Result(np.full(6, 0.98), layers, flags, flags, flags, "6 seeds", full=True)
-    claims = {claim.id.split("/")[-1]: claim for claim in fig3_2.claims(result)}
+    result = fig3_2.Result("6 seeds", True, np.full(6, 0.98), layers, flags, flags, flags)
+    claims = {claim.id.split("/")[-1]: claim for claim in Experiment(fig3_2).claims(result)}
     assert claims["layer1-printed"].verdict == "holds"
     narrow = replace(result, reinitialized=np.clip(layers, 0.6, None))
-    claims = {claim.id.split("/")[-1]: claim for claim in fig3_2.claims(narrow)}
+    claims = {claim.id.split("/")[-1]: claim for claim in Experiment(fig3_2).claims(narrow)}
     assert claims["layer1-printed"].verdict == "fails"
 
 
@@ -88,4 +94,6 @@ def test_descent_follows_the_modified_loss_with_and_without_momentum(context):
     orders = {"loss itself": 1, "modified loss": 2, "opposite sign": 1, "twice the penalty": 1}
     for name, order in orders.items():
         assert result.slopes[name] == pytest.approx(order * np.ones(3), abs=0.15), name
-    assert {claim.verdict for claim in gradient_regularisation.claims(result)} == {"holds"}
+    assert {claim.verdict for claim in Experiment(gradient_regularisation).claims(result)} == {
+        "holds"
+    }

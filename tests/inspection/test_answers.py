@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from hyperribbon.inspection.answers import TERMS, Reference, answers, kind_of
-from hyperribbon.inspection.quantities import NOT_OVER_SAMPLES, Quantity
+from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, Quantity
 
 EVERYTHING = {
     "hessian.largest": (10.0, 0.5), "stability.ratio": (0.5, 0.025),

@@ -17,18 +17,20 @@ from torch.utils.data import IterableDataset
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.store import load_tree
-from hyperribbon.inspection import Budget, inspect, inspecting
-from hyperribbon.inspection.clock import OutOfTimeError
+from hyperribbon.inspection import Budget, inspect
+from hyperribbon.inspection.engine import inspecting
+from hyperribbon.inspection.engine.clock import OutOfTimeError
+from hyperribbon.inspection.engine.looks import Look
+from hyperribbon.inspection.engine.notebook import Notebook
+from hyperribbon.inspection.engine.planning import make_plan
+from hyperribbon.inspection.engine.samples import count_samples, few_samples, groups_of_samples
+from hyperribbon.inspection.engine.steps import STEPS
+from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.evaluating import loss_at
-from hyperribbon.inspection.looks import Look
-from hyperribbon.inspection.notebook import Notebook
-from hyperribbon.inspection.planning import make_plan
-from hyperribbon.inspection.samples import count_samples, few_samples, groups_of_samples
-from hyperribbon.inspection.steps import STEPS
-from hyperribbon.inspection.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
 from hyperribbon.manifold.predictions import as_probabilities
-from hyperribbon.training import Recorder, mlp, train
+from hyperribbon.recording import Recorder
+from hyperribbon.training import mlp, train
 
 
 @pytest.fixture(scope="module")

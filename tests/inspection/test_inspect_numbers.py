@@ -9,10 +9,10 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.inspection import inspect
-from hyperribbon.inspection.information import gauss_newton_factor
-from hyperribbon.inspection.sampling import standard_error
+from hyperribbon.inspection.engine.sampling import standard_error
+from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.parts.information import gauss_newton_factor
 from hyperribbon.inspection.slices import line_slice, plane_slice, random_direction
-from hyperribbon.inspection.subject import Subject
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
 from hyperribbon.inspection import leading_eigenvalues, linear_measurements
 from hyperribbon.operators import GGN, Hessian
+from hyperribbon.simulation import draw_linear_weights, train_linear
 from hyperribbon.theory import linear_networks as theory
-from hyperribbon.training import draw_linear_weights, train_linear
 
 
 def model_of(weights):

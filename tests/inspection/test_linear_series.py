@@ -7,7 +7,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection import compare_with_theory
-from hyperribbon.inspection.linear_chains import find_chain
+from hyperribbon.inspection.linear.chains import find_chain
 from hyperribbon.theory import linear_networks as theory
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from hyperribbon.inspection.looks import Look, _ends_of, time_product
-from hyperribbon.inspection.notebook import Notebook
+from hyperribbon.inspection.engine.looks import Look, _ends_of, time_product
+from hyperribbon.inspection.engine.notebook import Notebook
+from hyperribbon.inspection.engine.sampling import spread_of_sum, standard_error
+from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.reaching import Reached
-from hyperribbon.inspection.sampling import spread_of_sum, standard_error
-from hyperribbon.inspection.subject import Subject
 
 
 class Sentences(nn.Module):

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError
-from hyperribbon.inspection import Budget, inspect, inspecting
-from hyperribbon.inspection.curvature import noise_found
-from hyperribbon.inspection.looks import rungs
-from hyperribbon.inspection.quantities import Part, Quantity
-from hyperribbon.inspection.steps import STEPS
+from hyperribbon.inspection import Budget, inspect
+from hyperribbon.inspection.engine import inspecting
+from hyperribbon.inspection.engine import notebook as notebooks
+from hyperribbon.inspection.engine.looks import rungs
+from hyperribbon.inspection.engine.quantities import Part, Quantity
+from hyperribbon.inspection.engine.steps import STEPS
+from hyperribbon.inspection.parts.curvature import noise_found
 from hyperribbon.training import mlp
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -113,10 +115,11 @@ def test_what_has_no_derivatives_still_has_a_loss_and_says_why(quiet):
         def forward(self, x):
             return self.inner(x) * self.scale
 
-    found = inspect(Opaque(), nn.CrossEntropyLoss(), data, budget=5, console=quiet)
-    assert found["model.loss"].value > 0
-    assert found.answers()
-    assert "TorchScript" in " ".join(o.reason for o in found.outcomes)
+    for opaque in (Opaque(), model):
+        found = inspect(opaque, nn.CrossEntropyLoss(), data, budget=5, console=quiet)
+        assert found["model.loss"].value > 0
+        assert found.answers()
+        assert "TorchScript" in " ".join(o.reason for o in found.outcomes)
 
 
 def test_what_cannot_be_evaluated_is_refused(quiet):
@@ -203,10 +206,10 @@ def test_planning_is_inside_the_budget(quiet):
 
 def test_no_superlative_over_a_part(trained, quiet, monkeypatch):
     """The sharpest layer is named only when every layer was measured."""
-    from hyperribbon.inspection import layers
-    from hyperribbon.inspection.clock import OutOfTimeError
-    from hyperribbon.inspection.notebook import Notebook
-    from hyperribbon.inspection.subject import Subject
+    from hyperribbon.inspection.engine.clock import OutOfTimeError
+    from hyperribbon.inspection.engine.notebook import Notebook
+    from hyperribbon.inspection.engine.subject import Subject
+    from hyperribbon.inspection.parts import layers
 
     model, loss, data, _ = trained
     subject, calls = Subject(model, loss, data), []
@@ -219,8 +222,8 @@ def test_no_superlative_over_a_part(trained, quiet, monkeypatch):
             raise OutOfTimeError
         return original(block, *arguments, **options)
 
-    original = layers.eigsh
-    monkeypatch.setattr(layers, "eigsh", eigsh)
+    original = notebooks.eigsh
+    monkeypatch.setattr(notebooks, "eigsh", eigsh)
     part = layers.layers_part(subject, notebook, 100)
     assert part.readings == part.quantities == ()
     assert part.tables["Sharpness by layer"]["layer"].tolist() == ["layer2 (Linear)"]
@@ -229,11 +232,11 @@ def test_no_superlative_over_a_part(trained, quiet, monkeypatch):
 
 def test_steps_are_given_ten_directions_where_they_are_known(trained):
     """A look at more samples that knows the sharpest direction alone does not replace them."""
-    from hyperribbon.inspection.inspecting import _take_over
-    from hyperribbon.inspection.looks import TASKS
-    from hyperribbon.inspection.notebook import Notebook
-    from hyperribbon.inspection.rounds import Rounds
-    from hyperribbon.inspection.subject import Subject
+    from hyperribbon.inspection.engine.inspecting import _take_over
+    from hyperribbon.inspection.engine.looks import TASKS
+    from hyperribbon.inspection.engine.notebook import Notebook
+    from hyperribbon.inspection.engine.rounds import Rounds
+    from hyperribbon.inspection.engine.subject import Subject
 
     model, loss, data, _ = trained
     notebook = Notebook(k=10, seed=0)
@@ -249,11 +252,11 @@ def test_steps_are_given_ten_directions_where_they_are_known(trained):
 
 
 def test_a_sharpness_that_has_not_settled_is_a_bound_under_another_name(trained, monkeypatch):
-    from hyperribbon.inspection import looks
-    from hyperribbon.inspection.curvature import hessian_part
-    from hyperribbon.inspection.notebook import Notebook
-    from hyperribbon.inspection.rounds import Rounds
-    from hyperribbon.inspection.subject import Subject
+    from hyperribbon.inspection.engine import looks
+    from hyperribbon.inspection.engine.notebook import Notebook
+    from hyperribbon.inspection.engine.rounds import Rounds
+    from hyperribbon.inspection.engine.subject import Subject
+    from hyperribbon.inspection.parts.curvature import hessian_part
 
     _, loss, data, _ = trained
     model, notebook = mlp((6, 40, 20, 3), "tanh", seed=1), Notebook(k=10, seed=0)
@@ -261,8 +264,8 @@ def test_a_sharpness_that_has_not_settled_is_a_bound_under_another_name(trained,
     def hurried(*arguments, **options):
         return original(*arguments, **{**options, "max_matvecs": 4})
 
-    original = looks.eigsh
-    monkeypatch.setattr(looks, "eigsh", hurried)
+    original = notebooks.eigsh
+    monkeypatch.setattr(notebooks, "eigsh", hurried)
     rounds = Rounds(Subject(model, loss, data), notebook)
     rounds._try(rounds._begin(64), next(t for t in looks.TASKS if t.name == "sharpness"))
     (bound,) = hessian_part(rounds).quantities

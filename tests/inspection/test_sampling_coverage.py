@@ -6,7 +6,7 @@ import torch
 from scipy.special import stdtrit
 from torch import nn
 
-from hyperribbon.inspection.sampling import sharpness_error, standard_error
+from hyperribbon.inspection.engine.sampling import sharpness_error, standard_error
 from hyperribbon.training import mlp, train
 
 POOL = 3000

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.notebook import Notebook
-from hyperribbon.inspection.stability import stability_part
-from hyperribbon.inspection.subject import Subject
+from hyperribbon.inspection.engine.notebook import Notebook
+from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.parts.stability import stability_part
 from hyperribbon.inspection.update_rules import update_rule
 
 

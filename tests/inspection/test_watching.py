@@ -7,8 +7,9 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.samples import few_samples
-from hyperribbon.training import RecordingWarning, mlp
+from hyperribbon.inspection.engine.samples import few_samples
+from hyperribbon.recording import RecordingWarning
+from hyperribbon.training import mlp
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -130,7 +131,7 @@ def test_a_killed_run_goes_on_warm(data, tmp_path):
 def test_what_there_is_no_time_for_is_a_gap_and_said(data, tmp_path, monkeypatch):
     """On a clock of its own: 1 s a training step, 3 s a measurement."""
     now = 0.0
-    monkeypatch.setattr("hyperribbon.training.cadence.perf_counter", lambda: now)
+    monkeypatch.setattr("hyperribbon.recording.cadence.perf_counter", lambda: now)
     measured = []
 
     def slow(self, model):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.training import RecordingWarning
+from hyperribbon.recording import RecordingWarning
 
 LOSS = nn.CrossEntropyLoss()
 

@@ -68,3 +68,67 @@ def test_models_a_little_apart_keep_their_stress(P):
     logits = np.log(P[:1]) + 1e-3 * np.arange(20)[:, None, None] * step
     space = hr.InPCA(2).fit(softmax(logits, axis=2))
     assert space.explained_stress_[0] > 0.99
+
+
+def nearly_equal(P, dtype, seed, count=20):
+    """Return copies of one model whose numbers differ by a few units of rounding of their type."""
+    noise = np.random.default_rng(seed).normal(size=(count, *P.shape[1:]))
+    return (P[:1] * (1 + 4 * np.finfo(dtype).eps * noise)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("precision", ["single", "double"])
+@pytest.mark.parametrize(
+    "options", [{}, {"landmarks": 8}, {"log": True}, {"streaming": Streaming(memory=1000)}]
+)
+def test_models_that_differ_by_rounding_have_no_stress(P, dtype, precision, options):
+    for seed in range(10):
+        models = nearly_equal(P, dtype, seed)
+        models = np.log(models) if "log" in options else models
+        space = hr.InPCA(2, precision=precision, **options).fit(models)
+        assert np.isnan(space.explained_stress_).all()
+        assert np.isnan(space.stress_error_).all()
+        assert not space.embedding_.any()
+
+
+def true_stress(models, count):
+    """Return the explained stress from −log(1 − ½ Σ(√p − √q)²), where nothing cancels."""
+    p = models.astype(np.longdouble)
+    roots = np.sqrt(p / p.sum(axis=2, keepdims=True))
+    apart = ((roots[:, None] - roots[None]) ** 2).sum(axis=3) / 2
+    distances = -np.log1p(-apart).mean(axis=2)
+    rows = distances - distances.mean(axis=1, keepdims=True)
+    W = -((rows - rows.mean(axis=0)) / 2 / distances.max()).astype(float)
+    values = np.sort(np.linalg.eigvalsh(W) ** 2)[::-1]
+    left = values.sum() - np.cumsum(values)[:count]
+    return 1 - np.sqrt(np.clip(left, 0, None) / values.sum())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("precision", ["single", "double"])
+@pytest.mark.parametrize("streaming", [None, Streaming(memory=1000)])
+def test_rounding_changes_the_stress_by_no_more_than_its_error(P, dtype, precision, streaming):
+    """From models that are the same to rounding up to models that are far apart."""
+    smallest = 1e-6 if (dtype, precision) == (np.float64, "double") else 1e-2
+    informative = 0
+    for seed, size in enumerate(np.logspace(-9, 0, 28)):
+        moves = np.random.default_rng(seed).normal(size=P.shape)
+        models = softmax(np.log(P[:1]) + size * moves, axis=2).astype(dtype)
+        space = hr.InPCA(3, precision=precision, streaming=streaming).fit(models)
+        if np.isnan(space.explained_stress_).any():
+            assert size < smallest
+            continue
+        error = np.abs(space.explained_stress_ - true_stress(models, 3))
+        assert (error <= space.stress_error_ + 1e-10).all()
+        informative += bool(space.stress_error_[0] < 0.05)
+    assert informative >= 5
+
+
+def test_distances_that_are_a_sum_of_two_numbers_have_no_stress():
+    """Centring leaves nothing of D = a1ᵀ + 1aᵀ but its rounding."""
+    a = np.random.default_rng(0).uniform(1, 2, size=30)
+    distances = a[:, None] + a
+    space = hr.InPCA(2, metric="precomputed").fit(distances)
+    assert np.isnan(space.explained_stress_).all()
+    with pytest.raises(ArgumentError, match="same"):
+        explained_stress(distances, np.zeros((30, 2)), np.zeros(2, bool))

@@ -9,11 +9,11 @@ import zarr
 from scipy.special import softmax
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.manifold import InPCA, Streaming, bhattacharyya, stream_inpca
 from hyperribbon.manifold.krylov import leading_pairs
-from hyperribbon.manifold.landmarks import stress_of_all
 from hyperribbon.manifold.stored_tiles import Distances, TileRule
+from hyperribbon.manifold.stress import stress_of_all
+from hyperribbon.recording.trajectory import Trajectory
 
 SMALL = 3e5  # bytes: blocks of 16 models and more
 

@@ -17,6 +17,7 @@ CALLS = {
     "strided": (torch.conv2d, (3, 4, 3, 2), {"stride": (2, 1), "padding": (1, 0)}),
     "dilated": (torch.conv2d, (3, 4, 3, 3), {"dilation": 2, "padding": [2]}),
     "same": (torch.conv2d, (3, 4, 3, 5), {"padding": "same", "dilation": (2, 1)}),
+    "same, uneven": (torch.conv2d, (3, 4, 3, 5), {"padding": "same"}),
     "same, even": (torch.conv2d, (3, 4, 2, 2), {"padding": "same"}),
     "valid": (torch.conv2d, (3, 4, 2, 2), {"padding": "valid"}),
     "grouped": (torch.conv2d, (4, 2, 3, 3), {"groups": 2, "padding": 1}),

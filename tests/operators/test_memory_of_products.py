@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.operators.risk.memory import Count, Footprint, Layout, Meter, measured
+from hyperribbon.operators.risk.memory import Footprint, Layout, MadeBytes, Meter, measured
 
 
 def convolutional():
@@ -34,7 +34,7 @@ def test_views_of_what_is_there_are_not_counted():
         present.view(10, 10).t()
         made = torch.ones(50)
     assert meter.peak == made.nbytes
-    with Count() as count:
+    with MadeBytes() as count:
         present.view(10, 10).t()
         made = torch.ones(50)
         made.add_(1.0)

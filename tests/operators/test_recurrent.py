@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from hyperribbon.core.torch_inside import without_onednn
+from hyperribbon.core.devices.torch_inside import without_onednn
 from hyperribbon.operators import GGN, Hessian
 from hyperribbon.operators.derivatives import recurrent
 from hyperribbon.operators.derivatives.recurrent import _CELLS

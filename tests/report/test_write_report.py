@@ -9,8 +9,8 @@ import pytest
 
 from hyperribbon.core import ArgumentError, Band, Claim
 from hyperribbon.core.store import Store
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.experiments.statements import Ledger, estimate, says
+from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.report import write_report
 from hyperribbon.report.parts import ClaimRow
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from hyperribbon.spectra import convergence, eigsh
-from hyperribbon.spectra.convergence import DOUBT, Evidence, copies, tolerances
+from hyperribbon.spectra import eigsh
+from hyperribbon.spectra.krylov import convergence
+from hyperribbon.spectra.krylov.convergence import DOUBT, Evidence, copies, tolerances
+from hyperribbon.spectra.krylov.search import Search
 from hyperribbon.spectra.products import Products
-from hyperribbon.spectra.search import Search
 
 VALUES = np.concatenate([[9.0, 7.0, -6.0], np.linspace(-1, 2, 197)])
 

@@ -87,3 +87,43 @@ def test_what_the_product_takes_counts(op):
     op.cost = lambda: type("Cost", (), {"bytes": 10**9, "flops": 1.0})()
     with pytest.raises(ArgumentError, match=r"1\.00 GB"):
         trace(op, memory=9e8)
+
+
+NARROW = {  # what is asked for, and a memory (in vectors) that it cannot keep
+    "lanczos": ({"method": "lanczos"}, 5),
+    "in memory": ({"method": "lanczos", "storage": "memory"}, 20),
+    "on disk": ({"storage": "disk"}, 5),
+    "in half precision": ({"storage": "half"}, 15),
+    "a basis": ({"storage": "memory", "basis": 60}, 50),
+    "a warm start": ({"v0": torch.ones(100_000)}, 5),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_eigenpairs_that_cannot_keep_the_memory_are_refused_with_what_they_take(
+    diagonal_of, peak_of, name
+):
+    op, vector = diagonal_of(np.concatenate([[9, 8, 7, 6], np.linspace(0, 1, 99_996)])), 400_000
+    options, vectors = NARROW[name]
+    with pytest.raises(ArgumentError, match=r"memory.*takes") as caught:
+        eigsh(op, 3, tol=1e-2, memory=vectors * vector, **options)
+    needed = int(str(caught.value).split("Give memory=")[1].split(" ")[0])
+    assert needed > vectors * vector
+    spectrum, held = peak_of(lambda: eigsh(op, 3, tol=1e-2, memory=needed, **options))
+    assert held <= needed
+    np.testing.assert_allclose(spectrum.eigenvalues, [9, 8, 7], rtol=1e-2)
+
+
+def test_a_basis_that_was_asked_for_goes_to_disk_where_memory_is_short(diagonal_of, peak_of):
+    op, vector = diagonal_of(np.concatenate([[9, 8, 7, 6], np.linspace(0, 1, 99_996)])), 400_000
+    memory = 40 * vector
+    spectrum, held = peak_of(lambda: eigsh(op, 3, tol=1e-4, basis=60, memory=memory))
+    assert held <= memory
+    np.testing.assert_allclose(spectrum.eigenvalues, [9, 8, 7], rtol=1e-4)
+
+
+def test_a_full_disk_is_named_where_a_basis_has_no_room_in_memory(diagonal_of, monkeypatch):
+    full = type("Usage", (), {"free": 1000})()
+    monkeypatch.setattr("hyperribbon.spectra.planning.shutil.disk_usage", lambda _: full)
+    with pytest.raises(ArgumentError, match=r"memory.*of disk.*TMPDIR"):
+        eigsh(diagonal_of(np.linspace(0, 1, 100_000)), 3, memory=20 * 400_000, method="lanczos")

@@ -54,10 +54,14 @@ def test_close_to_the_exact_density(operator_of, name):
     assert np.abs(result.values.numpy() - exact).mean() < 0.05 * exact.mean()
 
 
-def covered(result, eigenvalues):
-    """Return the share of points at which the exact density lies in the band."""
+def covered(result, eigenvalues, above=-1.0):
+    """Return the share of points at which the exact density lies in the band.
+
+    Of those where it is above a part of its largest value.
+    """
     exact = smoothed(eigenvalues, result)
-    return float(((result.low.numpy() <= exact) & (exact <= result.high.numpy())).mean())
+    inside = (result.low.numpy() <= exact) & (exact <= result.high.numpy())
+    return float(inside[exact > above * exact.max()].mean())
 
 
 def modes_needed(result):
@@ -82,11 +86,17 @@ def maxima(result):
 WIDE = SPECTRA | {
     "wishart": (1 + np.sqrt(0.5) * np.cos(np.pi * (np.arange(800) + 0.5) / 800)) ** 2,
     "decay": np.exp(-np.arange(600) / 40),
+    "power law": 1 / np.arange(1, 801),
+    "two bulks": np.concatenate([np.linspace(0, 1, 400), np.linspace(3, 3.5, 150), [6, 8, 12]]),
+    "kernel": np.concatenate(
+        [np.zeros(900), np.linspace(-0.5, 2, 80), [-3, -2], np.geomspace(4, 12, 18)]
+    ),
 }
+"""The last three were added after the estimator, its bands and the share asked for were fixed."""
 
 
 @pytest.mark.parametrize("options", [{}, {"probes": 4, "steps": 25}, {"width": 0.05, "steps": 20}])
-@pytest.mark.parametrize("name", ["semicircle", "outliers"])
+@pytest.mark.parametrize("name", ["semicircle", "outliers", "kernel"])
 def test_the_band_covers_the_exact_density(diagonal_of, name, options):
     """At 95% of points on average; those of one result go together, so 80% of one of them."""
     eigenvalues = WIDE[name]
@@ -104,6 +114,21 @@ def test_bands_cover_the_exact_density_at_ninety_percent(diagonal_of, name, opti
     op = diagonal_of(eigenvalues, dtype=torch.float64)
     shares = [covered(density(op, seed=seed, **options), eigenvalues) for seed in range(12)]
     print(name, options, round(float(np.mean(shares)), 3))
+    assert np.mean(shares) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"probes": 4, "steps": 30}, {"width": 0.05}])
+def test_bands_cover_where_there_are_eigenvalues(diagonal_of, options):
+    """Between them all densities are zero and easy; 0.9 was asked for after 0.96 was seen."""
+    shares = [
+        covered(
+            density(diagonal_of(values, dtype=torch.float64), seed=seed, **options), values, 1e-3
+        )
+        for values in WIDE.values()
+        for seed in range(20, 24)
+    ]
+    print(options, round(float(np.mean(shares)), 3))
     assert np.mean(shares) >= 0.9
 
 

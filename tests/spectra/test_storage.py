@@ -6,8 +6,8 @@ import torch
 
 from hyperribbon.operators import Hessian
 from hyperribbon.spectra import eigsh, plan
+from hyperribbon.spectra.krylov.rows import STORAGES, make_rows
 from hyperribbon.spectra.planning import HALF_TOLERANCE
-from hyperribbon.spectra.rows import STORAGES, make_rows
 
 OUTLIERS = np.concatenate([[30.0, 21.0, 20.0, -18.0, 11.0], np.linspace(-1, 4, 395)])
 
@@ -61,7 +61,7 @@ def test_images_of_half_precision_do_not_move_repeated_eigenvalues(operator_of):
 
 @pytest.mark.parametrize("storage", sorted(STORAGES))
 def test_rows_do_what_their_matrix_does(storage, monkeypatch):
-    monkeypatch.setattr("hyperribbon.spectra.rows._PIECE", 7)
+    monkeypatch.setattr("hyperribbon.spectra.krylov.rows._PIECE", 7)
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(5, 23, generator=generator, dtype=torch.float64)
     X[2] *= 1e6

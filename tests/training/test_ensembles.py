@@ -4,15 +4,9 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.training import (
-    DivergenceError,
-    make_architecture,
-    mlp,
-    predict,
-    train,
-    train_ensemble,
-)
+from hyperribbon.recording import predict
+from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.training import DivergenceError, make_architecture, mlp, train, train_ensemble
 
 LOSS = nn.CrossEntropyLoss()
 SETTINGS = [

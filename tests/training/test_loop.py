@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.training import DivergenceError, evaluate, mlp, train
-from hyperribbon.training.measurements import random_state
+from hyperribbon.recording import evaluate
+from hyperribbon.recording.measurements import random_state
+from hyperribbon.training import DivergenceError, mlp, train
 
 SETTINGS = [
     {"momentum": 0.0},

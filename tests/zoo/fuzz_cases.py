@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
+from hyperribbon.operators.derivatives import choosing
 from zoo.fuzz_activations import activation
 from zoo.fuzz_layers import WRONG_TWICE, Shape, random_layer
 from zoo.fuzz_losses import random_goal
@@ -44,6 +47,8 @@ class Case:
         form: How the data are given.
         memory: Given as memory=.
         half: Whether only every second parameter is measured.
+        gain: Which of several ways to a product is taken: 0 for the first, inf for the last one,
+            so that a case does not depend on what was fastest.
     """
 
     seed: int
@@ -53,6 +58,7 @@ class Case:
     form: str
     memory: float | None
     half: bool
+    gain: float
     entry: Entry
 
     def data(self, network: Network) -> Any:
@@ -95,6 +101,7 @@ def random_case(seed: int) -> Case:
         rng.choice(["pair", "pair", "loader", "list"]),
         rng.choice([None, None, 1e3, 5e4]),
         rng.random() < 0.2,
+        rng.choice([0.0, math.inf]),
         entry,
     )
 
@@ -162,17 +169,25 @@ def examine(case: Case, given: Network | None = None) -> list[Failure]:
         given: What hyperribbon measures instead of the case's network, to see that it is noticed.
     """
     truth, network = Reference(case.entry.build()), given or case.entry.build()
-    if not bool(truth.gradient.isfinite().all()):
-        return []  # at a point where the network has no derivative
+    try:
+        if not bool(truth.gradient.isfinite().all()):
+            return []  # at a point where the network has no derivative
+    except RuntimeError:
+        return _accepted(case, network)
     chosen = truth.names[::2] if case.half else truth.names
     kept = truth.coordinates(chosen)
     truth.block = truth.block[:, :2] * kept.unsqueeze(1)
     options = {"memory": case.memory, **({"params": chosen} if case.half else {})}
     may_be_refused = case.may_be_refused or not _is_smooth(truth)
+    if not case.stops:
+        may_be_refused = may_be_refused or not truth.gradient_is_that_of_the_loss()
     failures: list[Failure] = []
     for where, check in (("Hessian", _check_hessian), ("GGN", _check_ggn)):
         try:
-            with untouched(network.model, network.inputs, network.targets):
+            with (
+                patch.object(choosing, "_GAIN", case.gain),
+                untouched(network.model, network.inputs, network.targets),
+            ):
                 failures += check(case, truth, kept, network, options)
         except hr.ArgumentError as error:
             if not may_be_refused:
@@ -183,6 +198,18 @@ def examine(case: Case, given: Network | None = None) -> list[Failure]:
             line = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{line.filename.rpartition('/')[2]}:{line.lineno}"
             failures.append(Failure("crash", where, f"{type(error).__name__}: {error} ({place})"))
+    return failures
+
+
+def _accepted(case: Case, network: Network) -> list[Failure]:
+    """Return the operators that take a network whose gradient torch itself cannot find."""
+    failures = []
+    for operator in (hr.Hessian, hr.GGN):
+        try:
+            operator(network.model, network.loss, case.data(network))
+        except hr.ArgumentError:
+            continue
+        failures.append(Failure("accepted", operator.__name__, "torch has no gradient of it"))
     return failures
 
 

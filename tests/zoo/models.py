@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zoo.attention
-import zoo.calling
-import zoo.convolutional
-import zoo.layers
-import zoo.recurrent
+import zoo.attention  # noqa: F401
+import zoo.calling  # noqa: F401
+import zoo.convolutional  # noqa: F401
+import zoo.layers  # noqa: F401
+import zoo.recurrent  # noqa: F401
 import zoo.unusual  # noqa: F401
 from zoo.registry import REGISTRY, Entry, Network
 

@@ -6,7 +6,9 @@ batch, second derivatives are double backward passes, and both are held against 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -182,17 +184,37 @@ class Reference:
         terms = self.loss_derivatives[0].unsqueeze(1) * self.jacobian
         return count * terms.reshape(count, -1, self.size).sum(1)
 
+    def gradient_is_that_of_the_loss(self) -> bool:
+        """Whether torch's own gradient has the slope of the loss; some kernels have not."""
+        return all(self._has_slope(column) for column in self.moving.T)
+
+    def _has_slope(self, v: torch.Tensor) -> bool:
+        ahead, behind = (self._moved(self._value_at_present, h * v) for h in (1e-6, -1e-6))
+        terms = self.gradient * v
+        rounding = 1e-9 * (1 + abs(ahead))
+        return (
+            abs((ahead - behind) / 2e-6 - float(terms.sum()))
+            <= 1e-4 * float(terms.abs().sum()) + rounding
+        )
+
     def _gradient_moved(self, step: torch.Tensor) -> torch.Tensor:
+        return self._moved(self._gradient_at_present, step)
+
+    def _moved(self, work: Callable[[], Any], step: torch.Tensor) -> Any:
         before = [w.detach().clone() for w in self.weights]
         with torch.no_grad():
             for weight, piece in zip(self.weights, self._pieces(step), strict=True):
                 weight.add_(piece)
         try:
-            return self._gradient_at_present()
+            return work()
         finally:
             with torch.no_grad():
                 for weight, old in zip(self.weights, before, strict=True):
                     weight.copy_(old)
+
+    def _value_at_present(self) -> float:
+        with torch.no_grad():
+            return float(self.network.loss(self.network.outputs(), self.network.targets))
 
     def _gradient_at_present(self) -> torch.Tensor:
         with torch.enable_grad():

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
+from hyperribbon.operators.derivatives import choosing
 from zoo.checking import ONE, check_ggn, check_hessian, mlp, or_refused, points, reference
 from zoo.references import distance
 from zoo.untouched import still_trains, untouched
@@ -67,6 +68,31 @@ def test_a_trunk_under_no_grad_has_no_curvature():
     assert not operator.diagonal()[: 4 * 5 + 5].any()
     truth = reference(model, nn.CrossEntropyLoss(), x, y)
     assert distance(hr.NTK(model, x).to_dense(), truth.jacobian @ truth.jacobian.T) < 1e-9
+
+
+class Gated(nn.Module):
+    """A map times a gate through which no gradient flows, by torch's own two ways to say so."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.free, self.gate, self.how = nn.Linear(4, 3), nn.Linear(4, 3), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "detach":
+            return self.free(x) * self.gate(x).tanh().detach()
+        with torch.no_grad():
+            gate = self.gate(x).tanh()
+        return self.free(x) * gate
+
+
+@pytest.mark.parametrize("gain", [0.0, 1e9], ids=["first way", "last way"])
+@pytest.mark.parametrize("how", ["detach", "no_grad"])
+def test_no_way_to_a_product_moves_weights_that_no_gradient_reaches(how, gain, monkeypatch):
+    # Forward mode goes through no_grad(); which way is faster must not decide what is returned.
+    monkeypatch.setattr(choosing, "_GAIN", gain)
+    model, (x, y) = Gated(how).double(), points()
+    check_ggn(model, nn.CrossEntropyLoss(), x, y)
+    check_hessian(model, nn.CrossEntropyLoss(), x, y)
 
 
 class Words(nn.Module):

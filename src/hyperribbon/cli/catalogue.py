@@ -11,7 +11,7 @@ import hyperribbon
 __all__ = ["PAPERS", "experiment_titles"]
 
 PAPERS = ("ribbons", "subnetworks", "fluctuations", "linear_networks")
-_STATED = re.compile(r'^(ID|TITLE) = (".*")$', re.MULTILINE)
+_TITLE = re.compile(r'^TITLE = (".*")$', re.MULTILINE)
 
 
 def experiment_titles() -> dict[str, str]:
@@ -23,9 +23,15 @@ def experiment_titles() -> dict[str, str]:
     found = {}
     for paper in PAPERS:
         for path in sorted((package / paper).glob("[!_]*.py"), key=_natural_order):
-            stated = {name: literal_eval(text) for name, text in _STATED.findall(path.read_text())}
-            found[stated["ID"]] = stated["TITLE"]
+            (title,) = _TITLE.findall(path.read_text())
+            found[f"{paper}/{_figure(path.stem)}"] = literal_eval(title)
     return found
+
+
+def _figure(name: str) -> str:
+    if not name.startswith(("fig", "table")):
+        return name
+    return re.sub(r"_(?=\d)", ".", name).replace("_", "-")
 
 
 def _natural_order(path: Path) -> list[tuple[int, int | str]]:

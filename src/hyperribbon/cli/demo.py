@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -34,18 +34,13 @@ def demo(
     ensure_folder("--out", out)
     found = _train_and_inspect(out, epochs, seconds, seed, console)
     _reproduce(out / "runs", seed, console)
-    page = write_report(
-        [out / "inspection", out / "training", out / "runs"], out / "report.html",
-        title="hyperribbon demo",
-    )  # fmt: skip
+    folders = [out / name for name in ("inspection", "training", "runs")]
+    page = write_report(folders, out / "report.html", title="hyperribbon demo")
     found.summary(console)
     minutes = (time.monotonic() - began) / 60
     console.print(f"\nDone in {minutes:.1f} minutes. Open {page} in a browser.", markup=False)
-    console.print(
-        "Next: hyperribbon inspect mymodel:make (your own model), hyperribbon list (the papers' "
-        "figures).",
-        markup=False, highlight=False,
-    )  # fmt: skip
+    following = "inspect mymodel:make (your own model), hyperribbon list (the papers' figures)."
+    console.print(f"Next: hyperribbon {following}", markup=False, highlight=False)
 
 
 def _train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, console: Console):
@@ -53,24 +48,22 @@ def _train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, consol
 
     from hyperribbon.core.data import load_data
     from hyperribbon.inspection import inspect
-    from hyperribbon.training import Recorder, mlp, train
+    from hyperribbon.recording import Recorder
+    from hyperribbon.training import mlp, train
 
     data, test = load_data("mnist5k", "train"), load_data("mnist5k", "test")
     network = "-".join(str(width) for width in WIDTHS)
     console.print(f"[bold]1[/] Training {network} on {len(data.inputs):,} digits, {epochs} epochs")
     model = mlp(WIDTHS, seed=seed)
     recorder = Recorder(out / "training", every="0.25ep", probe=test.inputs[:200])
-    result = train(
-        model, nn.CrossEntropyLoss(), data, epochs=epochs, lr=_RATE, batch_size=_BATCH, seed=seed,
-        recorder=recorder, test=test,
-    )  # fmt: skip
+    loss = nn.CrossEntropyLoss()
+    shared: dict[str, Any] = {"batch_size": _BATCH, "seed": seed}
+    training = {"epochs": epochs, "lr": _RATE, "recorder": recorder, "test": test}
+    result = train(model, loss, data, **training, **shared)
     recorder.close()
     console.print("[bold]2[/] Inspecting it")
-    found = inspect(
-        model, nn.CrossEntropyLoss(), data, initial=result.initial,
-        trajectory=recorder.trajectory, optimizer=_RATE, batch_size=_BATCH, budget=seconds,
-        seed=seed, console=console,
-    )  # fmt: skip
+    trained = {"initial": result.initial, "trajectory": recorder.trajectory, "optimizer": _RATE}
+    found = inspect(model, loss, data, **trained, **shared, budget=seconds, console=console)
     found.save(out / "inspection")
     return found
 

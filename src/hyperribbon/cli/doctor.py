@@ -57,7 +57,7 @@ def _version_of(name: str) -> str:
 def _machine() -> Iterator[tuple[str, str]]:
     import torch
 
-    from hyperribbon.core.memory import free_memory
+    from hyperribbon.core.devices.memory import free_memory
 
     yield "threads", f"{torch.get_num_threads()} of torch"
     yield "free memory", f"{free_memory() / 1e9:.1f} GB"

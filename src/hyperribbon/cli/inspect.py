@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from hyperribbon.core.processes import Processes
+    pass
 
 __all__ = ["inspect_model"]
 
@@ -62,67 +62,36 @@ def inspect_model(
     `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --momentum 0.9`,
     `torchrun --nproc-per-node 2 -m hyperribbon inspect mymodel.py:make`
     """
-    from hyperribbon.core.processes import joined_processes
-
-    with joined_processes() as processes:
-        _inspect(
-            processes, factory, checkpoint=checkpoint, initial=initial, trajectory=trajectory,
-            data=data, lr=lr, momentum=momentum, k=k, seconds=seconds, memory=memory, seed=seed,
-            out=out,
-        )  # fmt: skip
-
-
-def _inspect(
-    processes: Processes,
-    factory: str,
-    *,
-    checkpoint: Path | None,
-    initial: Path | None,
-    trajectory: Path | None,
-    data: str | None,
-    lr: float | None,
-    momentum: float,
-    k: int,
-    seconds: float,
-    memory: float | None,
-    seed: int,
-    out: Path,
-) -> None:
-    """Inspect with the processes of this run; only rank 0 prints and writes."""
     from hyperribbon.core.checks import check_positive
+    from hyperribbon.core.devices.processes import joined_processes
     from hyperribbon.core.states import load_state
     from hyperribbon.core.store import ensure_folder
     from hyperribbon.inspection import Budget, inspect
-    from hyperribbon.inspection.loading import (
-        load_factory,
-        load_weights,
-        make_case,
-        matching_state,
-    )
+    from hyperribbon.inspection.loading import load_factory, load_weights, make_case, matching_state
     from hyperribbon.report import write_report
 
-    is_first = processes.rank == 0
-    with processes.together("the preparation of an inspection"):
+    with joined_processes() as processes:  # of which only rank 0 prints and writes
+        is_first = processes.rank == 0
+        with processes.together("the preparation of an inspection"):
+            if is_first:
+                ensure_folder("--out", out)
+            room = None if memory is None else check_positive("--memory", memory) * 1e9
+            budget = Budget(check_positive("--seconds", seconds), room)
+            model, loss, samples = make_case(load_factory(factory), data)
+            if checkpoint is not None:
+                load_weights(model, checkpoint)
+            start = None if initial is None else matching_state(model, load_state(initial), initial)
+            optimizer = _optimizer(model, lr, momentum)
+        console = Console(quiet=not is_first)
+        known = {"initial": start, "trajectory": trajectory, "optimizer": optimizer}
+        options = {"k": k, "budget": budget, "seed": seed, "console": console}
+        found = inspect(model, loss, samples, **known, **options, process_group=processes)
         if is_first:
-            ensure_folder("--out", out)
-        room = None if memory is None else check_positive("--memory", memory) * 1e9
-        budget = Budget(check_positive("--seconds", seconds), room)
-        model, loss, samples = make_case(load_factory(factory), data)
-        if checkpoint is not None:
-            load_weights(model, checkpoint)
-        start = None if initial is None else matching_state(model, load_state(initial), initial)
-        optimizer = _optimizer(model, lr, momentum)
-    console = Console(quiet=not is_first)
-    found = inspect(
-        model, loss, samples, initial=start, trajectory=trajectory, k=k, budget=budget,
-        optimizer=optimizer, seed=seed, console=console, process_group=processes,
-    )  # fmt: skip
-    if is_first:
-        page = write_report([found.save(out)], out / "report.html", title=found.title)
-        found.summary(console)
-        console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
-    if not found.is_complete:
-        raise typer.Exit(1)
+            page = write_report([found.save(out)], out / "report.html", title=found.title)
+            found.summary(console)
+            console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
+        if not found.is_complete:
+            raise typer.Exit(1)
 
 
 def _optimizer(model: Any, lr: float | None, momentum: float) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hyperribbon.core.ambient import outside_inference_mode
 from hyperribbon.core.checks import (
     ArgumentError,
     check_array,
@@ -19,7 +18,10 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
     check_real,
+    is_array,
+    is_listed,
 )
+from hyperribbon.core.devices.ambient import outside_inference_mode
 
 __all__ = [
     "Check",
@@ -57,6 +59,14 @@ Check = Callable[[str, Any], Any]
 """From an argument's name and value to the value as it is used, or an ArgumentError."""
 
 _MOST = 2**53
+_PLAIN: tuple[type, ...] = (str, bytes, int, float, complex, tuple, list, dict)
+_LISTS: tuple[type, ...] = (list, tuple, set)
+_PATHS: tuple[type, ...] = (str, os.PathLike)
+_MAPPINGS: tuple[type, ...] = (Mapping,)
+_ITERABLES: tuple[type, ...] = (Iterable,)
+_FLOATING: tuple[type, ...] = (float, np.floating)
+_YES_OR_NO: tuple[type, ...] = (bool, np.bool_)
+_WHOLE: tuple[type, ...] = (int, np.integer)
 _RAW = (
     ArithmeticError,
     AssertionError,
@@ -146,7 +156,7 @@ def _rename(error: ArgumentError, signature: inspect.Signature, given: dict[str,
     if known or hasattr(error, _OWN):
         return
     for name, value in given.items():
-        within = value if isinstance(value, list | tuple) else ()
+        within = value if is_listed(value) else ()
         places = [number for number, entry in enumerate(within) if entry is error.value]
         if value is error.value or places:
             error.rename(f"{name}[{places[0]}]" if places else name)
@@ -167,16 +177,16 @@ def _mismatch(call: Callable[..., Any], given: dict[str, Any], reason: str) -> A
 def _brief(value: Any) -> Any:
     if hasattr(value, "shape"):
         return f"shape {tuple(value.shape)}"
-    plain = isinstance(value, str | bytes | int | float | complex | tuple | list | dict)
+    plain = isinstance(value, _PLAIN)
     return value if value is None or plain else type(value).__name__
 
 
 def _is_finite(result: Any) -> bool:
-    if isinstance(result, tuple | list):
+    if is_listed(result):
         return all(_is_finite(entry) for entry in result)
-    if isinstance(result, float | np.floating):
+    if isinstance(result, _FLOATING):
         return bool(np.isfinite(result))
-    if isinstance(result, np.ndarray) and result.dtype.kind in "fc":
+    if is_array(result) and result.dtype.kind in "fc":
         return bool(np.isfinite(result).all())
     return True
 
@@ -244,7 +254,7 @@ def square(argument: str, value: Any) -> np.ndarray:
 
 def matrices(argument: str, value: Any) -> list[np.ndarray]:
     """Return several matrices of finite numbers."""
-    if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):
+    if not isinstance(value, _ITERABLES) or isinstance(value, str | bytes | dict):
         raise ArgumentError(argument, value, "it is not a list of matrices", "Give a list.")
     found = [check_array(f"{argument}[{i}]", entry, ndim=2) for i, entry in enumerate(value)]
     if not found:
@@ -275,7 +285,7 @@ def own_function(argument: str, value: Any) -> Callable[..., Any]:
 
 def flag(argument: str, value: Any) -> bool:
     """Return True or False."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, _YES_OR_NO):
         raise ArgumentError(argument, value, "it is not a yes or no", "Give True or False.")
     return bool(value)
 
@@ -294,7 +304,7 @@ def text(argument: str, value: Any) -> str:
 
 def names(argument: str, value: Any) -> Any:
     """Return a pattern, a list of names, or a function that chooses parameters."""
-    listed = isinstance(value, list | tuple | set) and all(isinstance(n, str) for n in value)
+    listed = isinstance(value, _LISTS) and all(isinstance(n, str) for n in value)
     if not (isinstance(value, str) or callable(value) or listed):
         reason = "it is neither a pattern nor a list of names"
         raise ArgumentError(argument, value, reason, 'Give "layer1.*" or ["layer1.weight"].')
@@ -303,21 +313,21 @@ def names(argument: str, value: Any) -> Any:
 
 def mapping(argument: str, value: Any) -> Mapping[Any, Any]:
     """Return values by name."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, _MAPPINGS):
         raise ArgumentError(argument, value, "it is not a dict", "Give values by name.")
     return value
 
 
 def path(argument: str, value: Any) -> str | os.PathLike[str]:
     """Return a path of the file system."""
-    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
+    if not isinstance(value, _PATHS) or not str(value) or "\0" in str(value):
         raise ArgumentError(argument, value, "it is not a path", "Give a text or a pathlib.Path.")
     return value
 
 
 def seed_number(argument: str, value: Any) -> int:
     """Return a seed."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, _WHOLE) or value < 0:
         reason = "a seed is a whole number, zero or more"
         raise ArgumentError(argument, value, reason, "Give seed=0.")
     return int(value)

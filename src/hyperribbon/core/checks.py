@@ -1,10 +1,12 @@
 """Checks whose messages name the argument, the value, the reason and the way out."""
 
+# pyright: reportUnnecessaryIsInstance=false
+# A person may give anything, whatever the annotations say.
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -24,7 +26,13 @@ __all__ = [
     "check_positive",
     "check_positive_int",
     "check_real",
+    "is_array",
+    "is_dict",
+    "is_list",
+    "is_listed",
+    "is_mapping",
     "is_tensor",
+    "is_tuple",
 ]
 
 Array = TypeVar("Array", np.ndarray, "torch.Tensor")
@@ -87,7 +95,7 @@ class MissingExtraError(ImportError):
 def _short(value: Any, limit: int = 80) -> str:
     if is_tensor(value):
         return f"tensor of shape {tuple(value.shape)}, {value.dtype}, {value.device}"
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         return f"array of shape {value.shape}, {value.dtype}"
     if isinstance(value, str) and os.sep in value:
         limit = 400  # the reader wants to open that file
@@ -182,14 +190,18 @@ def check_array(
         ndim: The number of axes it must have, or those it may have; None for any.
         empty: Whether it may hold nothing.
         way_out: What to do instead, where more can be said than what it must be.
-    """
+
+    Raises:
+        ArgumentError: It is no array of real numbers, has other axes, is empty, or holds NaN or
+            infinity.
+    """  # noqa: DOC501 - the TypeError is caught
     kinds = {0: "a number", 1: "a row of numbers (n,)", 2: "a matrix (n, m)"}
     axes = (ndim,) if isinstance(ndim, int) else ndim
     wanted = " or ".join(kinds.get(n, f"an array of {n} axes") for n in axes or ())
     wanted = wanted or "an array of numbers"
     remedy = way_out or f"Give {wanted}."
     if is_tensor(value):
-        from hyperribbon.core.tensors import host_array
+        from hyperribbon.core.devices.tensors import host_array
 
         value = host_array(value)
     try:
@@ -213,6 +225,36 @@ def _as_number(argument: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(argument, value, "it is not a number", "Give a number.") from None
+
+
+def is_array(value: object) -> TypeGuard[np.ndarray]:
+    """Whether something is a numpy array."""
+    return isinstance(value, np.ndarray)
+
+
+def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
+    """Whether something is a dict."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether something is a list."""
+    return isinstance(value, list)
+
+
+def is_listed(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether something is a list or a tuple."""
+    return isinstance(value, list | tuple)
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether something is a mapping."""
+    return isinstance(value, Mapping)
+
+
+def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """Whether something is a tuple."""
+    return isinstance(value, tuple)
 
 
 def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:

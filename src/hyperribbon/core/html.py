@@ -17,6 +17,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 36
 _SPAN = 1e6  # from the largest to the smallest number that a logarithmic axis shows
 _COLOR = "#3a87c8"  # legible on white and on black
 _LINE = "1px solid rgba(128,128,128,.35)"
+_NUMBERS: tuple[type, ...] = (int, float, np.number)
 _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
 
 
@@ -59,7 +60,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = 
 
 def bullets(sentences: Iterable[tuple[str, str] | str]) -> str:
     """Return sentences as a list; of a pair the first is stressed."""
-    items = []
+    items: list[str] = []
     for sentence in sentences:
         strong, rest = ("", sentence) if isinstance(sentence, str) else sentence
         items.append(f"<li>{f'<b>{escape(strong)}</b> ' if strong else ''}{escape(rest)}</li>")
@@ -172,7 +173,7 @@ def _cell(value: Any) -> str:
     side = "left"
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    elif isinstance(value, int | float | np.number):
+    elif isinstance(value, _NUMBERS):
         value, side = number(float(value)), "right"
     return f'<td style="{_CELL};text-align:{side}">{escape(str(value))}</td>'
 

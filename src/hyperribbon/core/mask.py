@@ -1,14 +1,18 @@
 """A set of weights: one boolean tensor a parameter."""
 
+# pyright: reportUnnecessaryIsInstance=false
+# A person may give anything, whatever the annotations say.
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
 from hyperribbon.core.checks import ArgumentError
 
 __all__ = ["Mask"]
+
+_Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Mask(Mapping[str, torch.Tensor]):
@@ -98,9 +102,9 @@ class Mask(Mapping[str, torch.Tensor]):
         """Show counts, not entries."""
         return f"Mask({self.count} of {self.size} entries in {len(self)} parameters)"
 
-    def _combine(self, other: Mask, operation) -> Mask:
+    def _combine(self, other: Mask, operation: _Operation) -> Mask:
         names = list(dict.fromkeys([*self, *other]))
-        combined = {}
+        combined: dict[str, torch.Tensor] = {}
         for name in names:
             first = self._entries.get(name)
             second = other._entries.get(name)

@@ -1,5 +1,7 @@
 """A model's parameters as one vector, and back."""
 
+# pyright: reportUnnecessaryIsInstance=false
+# A person may give anything, whatever the annotations say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.typed import split
 from hyperribbon.core.mask import Mask
 
 __all__ = ["ParameterFilter", "ParameterSpace", "is_named", "listed_names"]
@@ -96,7 +99,8 @@ class ParameterSpace:
 
     def slices(self) -> dict[str, slice]:
         """Return the range of coordinates of each parameter."""
-        ranges, start = {}, 0
+        ranges: dict[str, slice] = {}
+        start = 0
         for name, size in zip(self.names, self.sizes, strict=True):
             ranges[name] = slice(start, start + size)
             start += size
@@ -128,6 +132,9 @@ class ParameterSpace:
         """Return named tensors of a vector (P,), or with k leading rows of a block (P, k).
 
         Entries that are not coordinates are zero.
+
+        Raises:
+            ArgumentError: It is not of shape (P,) or (P, k).
         """
         if vector.ndim not in (1, 2) or vector.shape[0] != self.dimension:
             raise ArgumentError(
@@ -137,7 +144,7 @@ class ParameterSpace:
                 f"Give shape ({self.dimension},) or ({self.dimension}, k).",
             )
         rows = vector if vector.ndim == 1 else vector.T
-        tensors = {}
+        tensors: dict[str, torch.Tensor] = {}
         for (name, window), shape, selection in zip(
             self.slices().items(), self.shapes, self.selections, strict=True
         ):
@@ -171,6 +178,9 @@ def is_named(name: str, wanted: str) -> bool:
         name: The parameter's name.
         wanted: A parameter, a module, or a pattern of `fnmatch`.
 
+    Returns:
+        True when the name is meant.
+
     >>> [is_named("layers.0.weight", wanted) for wanted in ("layers", "*.weight", "layer")]
     [True, True, False]
     """
@@ -181,7 +191,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy a tensor; one whose first axis is the innermost in memory in parts that are cached."""
     if source.ndim == 3 and source.stride(0) == 1:
         size = max(1, _PART // source.shape[2])
-        for some, part in zip(source.split(size, 1), target.split(size, 1), strict=True):
+        for some, part in zip(split(source, size, 1), split(target, size, 1), strict=True):
             part.copy_(some)
     else:
         target.copy_(source)
@@ -218,7 +228,8 @@ def listed_names(
     Raises:
         ArgumentError: There is no parameter or module of a name.
     """
-    chosen, unknown = set(), []
+    chosen: set[str] = set()
+    unknown: list[str] = []
     for name in wanted:
         members = [other for other in trained if other.startswith(f"{name}.")]
         if isinstance(name, str) and name in available:

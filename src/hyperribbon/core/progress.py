@@ -6,10 +6,14 @@ import time
 from html import escape
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-import hyperribbon.core.rich_quietly  # noqa: F401 - before anything imports rich
+from hyperribbon.core.rich_quietly import (
+    BarColumn,
+    Console,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 __all__ = ["progress_bar"]
 
@@ -25,9 +29,13 @@ def progress_bar(console: Console) -> Progress:
     if console.is_jupyter and not console.quiet:
         return _InNotebook()
     return Progress(
-        TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
-        transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 class _InNotebook(Progress):
@@ -40,9 +48,10 @@ class _InNotebook(Progress):
 
     def start(self) -> None:
         """Take a place below the cell."""
-        from IPython.display import HTML, display
+        import IPython.display
 
-        self._place = display(HTML(""), display_id=True)
+        display: Any = IPython.display
+        self._place = display.display(display.HTML(""), display_id=True)
 
     def stop(self) -> None:
         """Leave it empty."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
+from typing import Annotated as Bool
+from typing import Annotated as Float
 
 import torch
 from scipy.special import stdtrit
 
 from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive
-from hyperribbon.core.tensors import host_array
+from hyperribbon.core.devices.tensors import host_array
 
 __all__ = ["Density", "Estimate", "Spectrum"]
 
@@ -30,7 +32,8 @@ class Spectrum:
 
     Attributes:
         eigenvalues: (k,), descending.
-        eigenvectors: (P, k), orthonormal columns, or None when they were not asked for.
+        eigenvectors: (P, k), orthonormal columns, or None when they were not asked for; of pairs
+            that were kept to be used later, the leading columns.
         residuals: (k,), ‖A v − λ v‖ of the values and vectors as they are listed, and `rounding`.
             Within its residual of each listed value lies an eigenvalue of A, that is of the same
             weights and data in exact arithmetic.
@@ -46,15 +49,15 @@ class Spectrum:
             one further product, in a higher precision where there is one, shows of their rounding.
     """
 
-    eigenvalues: torch.Tensor
-    eigenvectors: torch.Tensor | None
-    residuals: torch.Tensor
+    eigenvalues: Float[torch.Tensor, "k"]
+    eigenvectors: Float[torch.Tensor, "P kept"] | None
+    residuals: Float[torch.Tensor, "k"]
     matvecs: int
     method: str
-    converged: torch.Tensor
+    converged: Bool[torch.Tensor, "k"]
     zeros: int = 0
-    bounds: torch.Tensor | None = None
-    rounding: torch.Tensor | None = None
+    bounds: Float[torch.Tensor, "k"] | None = None
+    rounding: Float[torch.Tensor, "k"] | None = None
 
     def __len__(self) -> int:
         """Return the number of listed eigenvalues."""
@@ -81,13 +84,22 @@ class Spectrum:
         columns = ("", "eigenvalue", "within ±", "residual", "converged")
         title = f"{len(values)} eigenvalues by {self.method}, {self.matvecs:,} products"
         spread = len(values) > 1 and values.min() > 0 and values.max() > 30 * values.min()
-        picture = "" if len(values) < _FEWEST else html.curve(
-            range(1, len(values) + 1), values, log=bool(spread), marks=True, x_label="number",
-            y_label="eigenvalue",
-        )  # fmt: skip
+        picture = (
+            ""
+            if len(values) < _FEWEST
+            else html.curve(
+                range(1, len(values) + 1),
+                values,
+                log=bool(spread),
+                marks=True,
+                x_label="number",
+                y_label="eigenvalue",
+            )
+        )
         rest = html.folded(f"{len(rows) - _ROWS} more", html.table(columns, rows[_ROWS:]))
-        return html.card(title, html.table(columns, rows[:_ROWS]),
-                         rest if len(rows) > _ROWS else "", picture)  # fmt: skip
+        return html.card(
+            title, html.table(columns, rows[:_ROWS]), rest if len(rows) > _ROWS else "", picture
+        )
 
 
 @dataclass(frozen=True)
@@ -175,21 +187,26 @@ class Density:
         method: What it was computed by: "stochastic lanczos quadrature".
     """
 
-    grid: torch.Tensor
-    values: torch.Tensor
-    low: torch.Tensor
-    high: torch.Tensor
+    grid: Float[torch.Tensor, "m"]
+    values: Float[torch.Tensor, "m"]
+    low: Float[torch.Tensor, "m"]
+    high: Float[torch.Tensor, "m"]
     matvecs: int = 0
     width: float = 0.0
-    nodes: torch.Tensor = field(default_factory=_none)
-    weights: torch.Tensor = field(default_factory=_none)
+    nodes: Float[torch.Tensor, "n"] = field(default_factory=_none)
+    weights: Float[torch.Tensor, "n"] = field(default_factory=_none)
     method: str = ""
 
     def _repr_html_(self) -> str:
         """Show the density with its band, in a notebook."""
         picture = html.curve(
-            host_array(self.grid), host_array(self.values), low=host_array(self.low),
-            high=host_array(self.high), log=True, x_label="eigenvalue", y_label="density",
-        )  # fmt: skip
+            host_array(self.grid),
+            host_array(self.values),
+            low=host_array(self.low),
+            high=host_array(self.high),
+            log=True,
+            x_label="eigenvalue",
+            y_label="density",
+        )
         how = f"{self.matvecs:,} products, smoothed over {html.number(self.width, 3)}"
         return html.card("Spectral density with its band", html.note(how), picture)

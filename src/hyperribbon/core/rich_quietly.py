@@ -1,10 +1,18 @@
-"""Loads rich, whose import draws from Python's global generator, and puts the generator back."""
+"""Names of rich, whose import draws from Python's global generator; the generator is put back."""
 
 import random
 
 _state = random.getstate()
 
-import rich.console  # noqa: E402 - styles with links take random numbers
-import rich.progress  # noqa: E402, F401
+from rich.console import Console  # noqa: E402 - styles with links take random numbers
+from rich.progress import (  # noqa: E402
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 random.setstate(_state)
+
+__all__ = ["BarColumn", "Console", "Progress", "TaskID", "TextColumn", "TimeElapsedColumn"]

@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_dict
 from hyperribbon.core.store.atomic import writing
 from hyperribbon.core.store.checkpoints import INDEX_SUFFIX
+from hyperribbon.core.store.opening import open_tensors
 
 __all__ = ["load_state", "refusal", "save_state"]
 
@@ -22,6 +24,9 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     """Load named tensors from a .safetensors file, or a .pt file that holds tensors only.
 
     A file model.safetensors.index.json stands for the shards it lists, which lie beside it.
+
+    Returns:
+        Tensors on the CPU by name, in the order of the file.
 
     Raises:
         ArgumentError: The file is missing or damaged, or loading it would run code.
@@ -39,7 +44,7 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
                 "path", str(path), f"it is damaged or truncated ({error})", "Write it again."
             ) from None
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
         raise ArgumentError(
             "path",
@@ -48,9 +53,9 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
             "Save the state dict alone, best as .safetensors.",
         ) from None
     for key in ("state_dict", "model_state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
+        if is_dict(content) and is_dict(content.get(key)):
             content = content[key]
-    if not isinstance(content, dict) or not all(
+    if not is_dict(content) or not all(
         isinstance(value, torch.Tensor) for value in content.values()
     ):
         raise ArgumentError(
@@ -67,6 +72,8 @@ def refusal(error: Exception) -> str:
     """
     text = str(error) or repr(error)
     called = re.search(r"GLOBAL ([\w.]+)", text)
+    if called and isinstance(getattr(torch, called[1].removeprefix("torch."), None), torch.dtype):
+        return f"torch {torch.__version__} cannot read {called[1]}: take a newer one"
     return f"it names {called[1]}" if called else text.splitlines()[-1].strip()[:160]
 
 
@@ -75,7 +82,8 @@ def save_state(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     with writing(path) as temporary:
         # The format sorts tensors by type and name; the model's own order goes in the header.
-        save_file(tensors, temporary, metadata={"order": json.dumps(list(tensors))})
+        files: Any = safetensors.torch  # its own types of paths are incomplete
+        files.save_file(tensors, temporary, metadata={"order": json.dumps(list(tensors))})
 
 
 def _load_shards(index: Path) -> dict[str, torch.Tensor]:
@@ -89,9 +97,11 @@ def _load_shards(index: Path) -> dict[str, torch.Tensor]:
     outside = [name for name in files if Path(name).name != name]
     if outside:
         raise ArgumentError(
-            "path", str(index), f"it names a file outside its folder, {outside[0]}",
+            "path",
+            str(index),
+            f"it names a file outside its folder, {outside[0]}",
             "Keep the shards beside it.",
-        )  # fmt: skip
+        )
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(files):
         tensors |= load_state(index.parent / name)
@@ -99,9 +109,9 @@ def _load_shards(index: Path) -> dict[str, torch.Tensor]:
 
 
 def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    with safe_open(path, framework="pt") as file:
+    with open_tensors(path, "pt") as file:
         names = list(file.keys())
-        order = json.loads((file.metadata() or {}).get("order", "[]"))
+        order: list[str] = json.loads((file.metadata() or {}).get("order", "[]"))
         if sorted(order) == sorted(names):
             names = order
         return {name: file.get_tensor(name) for name in names}

@@ -1,13 +1,8 @@
 """Every figure of the four papers, computed, drawn and judged claim by claim."""
 
-from hyperribbon.experiments.batch import Outcome, run_experiments
+from hyperribbon.experiments.batch import RunOutcome, run_experiments
 from hyperribbon.experiments.context import Context, Progress
-from hyperribbon.experiments.registry import (
-    PAPERS,
-    Experiment,
-    all_experiments,
-    find_experiment,
-)
+from hyperribbon.experiments.registry import PAPERS, Experiment, all_experiments, find_experiment
 from hyperribbon.experiments.runner import run
 from hyperribbon.experiments.sweeping import sweep
 from hyperribbon.experiments.workers import (
@@ -23,7 +18,7 @@ __all__ = [
     "Context",
     "DaskWorkers",
     "Experiment",
-    "Outcome",
+    "RunOutcome",
     "ProcessWorkers",
     "Progress",
     "SerialWorkers",

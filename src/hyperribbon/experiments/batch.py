@@ -14,7 +14,7 @@ from hyperribbon.experiments.context import Progress, SilentProgress
 from hyperribbon.experiments.runner import run as run_one
 from hyperribbon.experiments.workers import DaskWorkers, SerialWorkers, Workers
 
-__all__ = ["Outcome", "run_experiments"]
+__all__ = ["RunOutcome", "run_experiments"]
 
 _LONG = (
     "ribbons/fig1",
@@ -32,7 +32,7 @@ _LONG = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How one experiment ended.
 
     Attributes:
@@ -56,7 +56,7 @@ def run_experiments(
     workers: Workers | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Iterator[Outcome]:
+) -> Iterator[RunOutcome]:
     """Run experiments and yield how each ended, as they end.
 
     Several experiments run side by side, each on one worker, the longest first; a single one
@@ -96,7 +96,7 @@ def _rank(id: str) -> int:
     return _LONG.index(id) if id in _LONG else len(_LONG)
 
 
-def _attempt(id: str, options: dict[str, Any]) -> Outcome:
+def _attempt(id: str, options: dict[str, Any]) -> RunOutcome:
     started = time.monotonic()
     run, mistake, broken = None, None, None
     try:
@@ -105,14 +105,14 @@ def _attempt(id: str, options: dict[str, Any]) -> Outcome:
         mistake = error
     except Exception:
         broken = traceback.format_exc()
-    return Outcome(id, run, mistake, broken, time.monotonic() - started)
+    return RunOutcome(id, run, mistake, broken, time.monotonic() - started)
 
 
-def _lost(job: tuple[Any, ...]) -> Outcome:
-    return Outcome(job[0], None, None, "Its process died: was it killed for its memory?", 0.0)
+def _lost(job: tuple[Any, ...]) -> RunOutcome:
+    return RunOutcome(job[0], None, None, "Its process died: was it killed for its memory?", 0.0)
 
 
-def _attempt_on_worker(id: str, options: dict[str, Any], inner: str) -> Outcome:
+def _attempt_on_worker(id: str, options: dict[str, Any], inner: str) -> RunOutcome:
     if inner == "serial":
         return _attempt(id, options)
     from distributed import worker_client

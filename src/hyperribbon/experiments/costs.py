@@ -20,13 +20,13 @@ try:
 except ImportError:  # not on this system: the memory stays unknown
     resource = None
 
-__all__ = ["Cost", "collect", "cost_of", "peak_megabytes"]
+__all__ = ["RunCost", "collect", "cost_of", "peak_megabytes"]
 
 _ORDER = ("smoke", "laptop", "paper")
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """Time on one core and memory of one seed.
 
     Attributes:
@@ -42,7 +42,7 @@ class Cost:
     measured: bool
 
 
-def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> Cost | None:
+def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> RunCost | None:
     """Return what an experiment costs at a preset, or None where nothing was measured at all.
 
     An estimate takes the nearest preset that was measured and the product R of the ratios of the
@@ -59,7 +59,7 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
     known = _measured().get(experiment.id, {})
     if preset in known:
         seconds, megabytes = known[preset]
-        return Cost(seconds, seconds, megabytes, True)
+        return RunCost(seconds, seconds, megabytes, True)
     if not known:
         return None
     nearest = min(known, key=lambda name: abs(_ORDER.index(name) - _ORDER.index(preset)))
@@ -69,9 +69,9 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
     if len(known) > 1:
         grown = _on_the_line(experiment, known, preset, with_data)
         if grown is not None:
-            return Cost(grown, grown, megabytes, False)
+            return RunCost(grown, grown, megabytes, False)
     bounds = sorted((_farthest(ratios), math.prod(ratios)))
-    return Cost(seconds * bounds[0], seconds * bounds[1], megabytes, False)
+    return RunCost(seconds * bounds[0], seconds * bounds[1], megabytes, False)
 
 
 def _on_the_line(

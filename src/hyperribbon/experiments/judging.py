@@ -18,7 +18,8 @@ __all__ = [
     "LEVEL",
     "Comparison",
     "Judgement",
-    "Measurement",
+    "Measurements",
+    "Observed",
     "at_smoke",
     "combine",
     "decide",
@@ -35,7 +36,7 @@ _ONE_SEED = "one seed: its scatter is not known"
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Observed:
     """A number, how certain it is, and whether this run can be compared with the paper.
 
     Attributes:
@@ -53,22 +54,26 @@ class Measurement:
     comparable: bool
 
 
-def exact(value: Any, why: str = "", *, comparable: bool = True) -> Measurement:
+Measurements = Mapping[str, Observed]
+"""What was measured for each statement, by its name."""
+
+
+def exact(value: Any, why: str = "", *, comparable: bool = True) -> Observed:
     """Return a number without uncertainty: a closed form, or a count that no seed changes."""
-    return Measurement((float(value),), 0.0, math.inf, why, bool(comparable))
+    return Observed((float(value),), 0.0, math.inf, why, bool(comparable))
 
 
-def over_seeds(values: Any, why: str = "", *, comparable: bool = True) -> Measurement:
-    """Return one number a seed (or an independent repetition); a single one stays undecided."""
+def over_seeds(values: Any, why: str = "", *, comparable: bool = True) -> Observed:
+    """Return a number for each seed or independent repetition; a single one stays undecided."""
     numbers = tuple(float(value) for value in np.atleast_1d(np.asarray(values, dtype=float)))
     if not numbers:
         raise ArgumentError("values", values, "there is no seed in it", "Give one number a seed.")
-    return Measurement(numbers, None, len(numbers) - 1, why, bool(comparable))
+    return Observed(numbers, None, len(numbers) - 1, why, bool(comparable))
 
 
 def estimate(
     value: Any, error: Any, why: str = "", *, freedom: float = math.inf, comparable: bool = True
-) -> Measurement:
+) -> Observed:
     """Return a number with the standard error that its own run tells.
 
     Args:
@@ -78,7 +83,7 @@ def estimate(
         freedom: Degrees of freedom of the error, for Student's interval.
         comparable: Whether the run has the scale that the statement needs.
     """
-    return Measurement((float(value),), float(error), freedom, why, bool(comparable))
+    return Observed((float(value),), float(error), freedom, why, bool(comparable))
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Judgement:
 
 
 def decide(
-    measured: Measurement, band: Band, compare: Comparison = "run", level: float = LEVEL
+    measured: Observed, band: Band, compare: Comparison = "run", level: float = LEVEL
 ) -> Judgement:
     """Compare a measurement with a band.
 
@@ -175,11 +180,9 @@ def wants_seeds(claim: Claim, compare: Comparison = "run") -> bool:
 
 
 def combine(
-    runs: Sequence[Sequence[Claim]],
-    comparisons: Mapping[str, Comparison],
-    level: float = LEVEL,
+    runs: Sequence[Sequence[Claim]], comparisons: Mapping[str, Comparison], level: float = LEVEL
 ) -> list[Claim]:
-    """Judge each claim anew over several runs of an experiment, one value a run.
+    """Judge each claim anew over several runs of an experiment, one value for each.
 
     Args:
         runs: The claims of each run.

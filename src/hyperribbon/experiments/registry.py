@@ -1,4 +1,4 @@
-"""The experiments there are: every module of the package that states an ID."""
+"""The experiments there are: every public module in the folder of a paper."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -37,8 +38,8 @@ class Experiment:
 
     @property
     def id(self) -> str:
-        """Paper and figure, such as "ribbons/fig4"."""
-        return self.module.ID
+        """Paper and figure, such as "ribbons/fig4"; claims are named by it."""
+        return _id_of(self.module.__name__)
 
     @property
     def paper(self) -> str:
@@ -61,19 +62,18 @@ class Experiment:
         return self.module.plot
 
     @property
-    def claims(self) -> Callable[[Any], list[Claim]]:
-        """Return the claims of a result."""
-        return self.module.claims
+    def ledger(self) -> Ledger:
+        """The statements that its claims are judged by."""
+        return Ledger(self.id, *self.module.STATEMENTS)
 
-    @property
-    def ledger(self) -> Ledger | None:
-        """The statements that its claims are judged by, where they are written down."""
-        return getattr(self.module, "LEDGER", None)
+    def claims(self, result: Any) -> list[Claim]:
+        """Return the statements, judged by what a result measures."""
+        return self.ledger.judge(self.module.measure(result))
 
     @property
     def comparisons(self) -> dict[str, Comparison]:
         """How each claim is compared over several seeds, by its id."""
-        return self.ledger.comparisons() if self.ledger is not None else {}
+        return self.ledger.comparisons()
 
     @property
     def interactive(self) -> Callable[[Any], Any] | None:
@@ -86,7 +86,8 @@ class Experiment:
 
         A changed experiment is another run.
         """
-        functions = (self.compute, self.plot, self.claims, self.interactive)
+        judged = (self.module.measure, self.ledger.judge)
+        functions = (self.compute, self.plot, *judged, self.interactive)
         parts = [fingerprint(function) for function in functions if function is not None]
         text = inspect.getsource(self.module) + "".join(parts)
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
@@ -142,10 +143,11 @@ def find_experiment(id: str) -> Experiment:
     """
     paper, _, figure = id.partition("/")
     name = f"{package.__name__}.{paper}.{figure.replace('-', '_').replace('.', '_')}"
-    if paper in PAPERS and figure.isprintable() and figure and find_spec(name) is not None:
-        module = import_module(name)
-        if getattr(module, "ID", None) == id:
-            return Experiment(module)
+    named = figure.isprintable() and figure and not figure.startswith("_")
+    if paper in PAPERS and named and find_spec(name) is not None:
+        experiment = Experiment(import_module(name))
+        if experiment.id == id:
+            return experiment
     near = difflib.get_close_matches(id, all_experiments(), n=3, cutoff=0.4)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     raise ArgumentError(
@@ -153,15 +155,18 @@ def find_experiment(id: str) -> Experiment:
     )
 
 
+def _id_of(module: str) -> str:
+    """Return the id of an experiment: its file stands for the figure as the paper numbers it.
+
+    >>> _id_of("thesis.figA_2"), _id_of("paper.fig1_left"), _id_of("paper.own_name")
+    ('thesis/figA.2', 'paper/fig1-left', 'paper/own_name')
+    """
+    paper, name = module.split(".")[-2:]
+    if name.startswith(("fig", "table")):
+        name = re.sub(r"_(?=\d)", ".", name).replace("_", "-")
+    return f"{paper}/{name}"
+
+
 def _natural_order(name: str) -> list[tuple[int, int | str]]:
-    parts: list[tuple[int, int | str]] = []
-    digits = ""
-    for character in name + "\0":
-        if character.isdigit():
-            digits += character
-            continue
-        if digits:
-            parts.append((0, int(digits)))
-            digits = ""
-        parts.append((1, character))
-    return parts
+    parts = re.findall(r"\d+|\D", name + "\0")
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]

@@ -150,7 +150,7 @@ def _draw(experiment: Experiment, tree: Any, run: RunFolder, caption: str) -> No
         for name, figure in _named(experiment.plot(result)).items():
             label_logs(figure)
             if caption:
-                figure.text(0.5, -0.01, caption, ha="center", va="top", fontsize=7, color="0.4")
+                figure.supxlabel(caption, fontsize=7, color="0.4")  # the layout makes room for it
             _save_figure(figure, run.figures, name)
     if experiment.interactive is not None:
         for name, figure in _named(experiment.interactive(result)).items():

@@ -10,14 +10,15 @@ from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.claims import ORIGINS, Band, Claim
 from hyperribbon.experiments.judging import (
     Comparison,
-    Measurement,
+    Measurements,
+    Observed,
     decide,
     estimate,
     exact,
     over_seeds,
 )
 
-__all__ = ["Ledger", "Statement", "estimate", "exact", "observe", "over_seeds", "says"]
+__all__ = ["Band", "Ledger", "Statement", "estimate", "exact", "observe", "over_seeds", "says"]
 
 _LONGEST_QUOTE = 400
 
@@ -129,7 +130,7 @@ class Ledger:
             names = [statement.name for statement in statements]
             raise ArgumentError("statements", names, "a name occurs twice", "Rename one.")
 
-    def judge(self, measured: Mapping[str, Measurement]) -> list[Claim]:
+    def judge(self, measured: Measurements) -> list[Claim]:
         """Return a claim for every statement.
 
         A statement without a measurement is not comparable, and must say what it needs.
@@ -146,7 +147,7 @@ class Ledger:
         """Return how each claim is compared, by its id."""
         return {f"{self.id}/{s.name}": s.compare for s in self.statements.values()}
 
-    def _claim(self, statement: Statement, measured: Measurement | None) -> Claim:
+    def _claim(self, statement: Statement, measured: Observed | None) -> Claim:
         if measured is None:
             measured = over_seeds([float("nan")], "not measured in this run", comparable=False)
         if not measured.comparable and not statement.needs:

@@ -173,8 +173,9 @@ def _outcome(entry: dict[str, Any]) -> Any:
     result = entry["result"]
     if isinstance(result, bool | int | float):
         return result
-    text = ", ".join(f"{k} {_short(v)}" for k, v in result.items()) if isinstance(
-        result, dict) else _short(result)  # fmt: skip
+    is_table = isinstance(result, dict)
+    entries = [f"{k} {_short(v)}" for k, v in result.items()] if is_table else [_short(result)]
+    text = ", ".join(entries)
     return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
 
 

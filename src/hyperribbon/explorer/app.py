@@ -19,12 +19,7 @@ from hyperribbon.explorer.runs.opened import RunsPage
 
 __all__ = ["create_app"]
 
-_PAGES = (
-    ribbons.PAGE,
-    linear_networks.PAGE,
-    fluctuations.PAGE,
-    fluctuations.TWO_LAYER_PAGE,
-)
+_PAGES = (ribbons.PAGE, linear_networks.PAGE, fluctuations.PAGE, fluctuations.TWO_LAYER_PAGE)
 _TOGGLE_THEME = """
 function(clicks) {
     const root = document.documentElement;

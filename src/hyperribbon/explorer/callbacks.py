@@ -11,7 +11,7 @@ from hyperribbon.explorer.controls import Slider, Values, write_link
 from hyperribbon.explorer.guarding import Guard
 from hyperribbon.explorer.jobs import Jobs
 from hyperribbon.explorer.layout import reading_rows
-from hyperribbon.explorer.pages import Page
+from hyperribbon.explorer.pages import TheoryPage
 from hyperribbon.explorer.papers.uploads import dataset_slope, matrix_slope, read_matrix
 
 __all__ = ["REPLACE_LINK", "connect_page", "connect_uploads"]
@@ -34,7 +34,7 @@ function(clicks) {
 """
 
 
-def connect_page(app: Dash, page: Page, jobs: Jobs, guard: Guard) -> None:
+def connect_page(app: Dash, page: TheoryPage, jobs: Jobs, guard: Guard) -> None:
     """Register the callbacks of a theory page."""
     key, controls = page.key, page.controls
     moved = [Input(f"{key}-{control.name}", "value") for control in controls]
@@ -85,7 +85,7 @@ def connect_page(app: Dash, page: Page, jobs: Jobs, guard: Guard) -> None:
         _connect_action(app, page, jobs, guard, held, values_of)
 
 
-def connect_uploads(app: Dash, page: Page, control: str, guard: Guard) -> None:
+def connect_uploads(app: Dash, page: TheoryPage, control: str, guard: Guard) -> None:
     """Let a data set or an uploaded matrix set a control by its slope."""
     slider = next(c for c in page.controls if isinstance(c, Slider) and c.name == control)
 
@@ -126,7 +126,7 @@ def _flat(arguments: tuple[Any, ...]) -> list[Any]:
     return flat
 
 
-def _fresh(page: Page, values: Values, overlay: Any) -> Any:
+def _fresh(page: TheoryPage, values: Values, overlay: Any) -> Any:
     """Return the overlay's result unless it belongs to other settings."""
     if overlay is None or page.action is None:
         return None
@@ -134,7 +134,7 @@ def _fresh(page: Page, values: Values, overlay: Any) -> Any:
     return overlay["result"] if same else None
 
 
-def _connect_click(app: Dash, page: Page, picture: Any) -> None:
+def _connect_click(app: Dash, page: TheoryPage, picture: Any) -> None:
     by_name = {control.name: control for control in page.controls}
     probe = picture.sets({"x": 1.0, "y": 1.0})
 
@@ -155,7 +155,7 @@ def _connect_click(app: Dash, page: Page, picture: Any) -> None:
 
 
 def _connect_action(
-    app: Dash, page: Page, jobs: Jobs, guard: Guard, held: Any, values_of: Any
+    app: Dash, page: TheoryPage, jobs: Jobs, guard: Guard, held: Any, values_of: Any
 ) -> None:
     key, action = page.key, page.action
     assert action is not None

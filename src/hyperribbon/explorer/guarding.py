@@ -20,14 +20,7 @@ __all__ = ["Guard", "is_loopback"]
 _COOKIE = "hyperribbon-token"
 _SESSION = "hyperribbon-session"
 _MAX_REQUEST = 30_000_000  # an uploaded file of 20 MB, as text
-_MALFORMED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LOG = logging.getLogger(__name__)
 
 

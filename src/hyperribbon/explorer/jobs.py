@@ -73,6 +73,9 @@ class Jobs:
             settings: What the measurement belongs to.
             user: Whose turn it takes: the pages of one browser share theirs.
 
+        Returns:
+            The measurement, running or waiting.
+
         Raises:
             ArgumentError: Too many of this user's are waiting.
         """

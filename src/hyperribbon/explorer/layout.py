@@ -8,7 +8,7 @@ from typing import Any
 from dash import dcc, html
 
 from hyperribbon.explorer.controls import Values, aria
-from hyperribbon.explorer.pages import Page, Picture, Readings
+from hyperribbon.explorer.pages import Readings, TheoryPage, TheoryPicture
 
 __all__ = ["EXPORTS", "code_block", "page_layout", "picture_block", "reading_rows", "shell"]
 
@@ -46,7 +46,7 @@ def shell(menu: Sequence[tuple[str, str]], visitor: str, own: int) -> html.Div:
     )
 
 
-def page_layout(page: Page, values: Values) -> html.Div:
+def page_layout(page: TheoryPage, values: Values) -> html.Div:
     """Return a theory page with its controls set to values."""
     controls = [
         _placed(control.component(page.key), control.position(values[control.name]))
@@ -70,9 +70,7 @@ def page_layout(page: Page, values: Values) -> html.Div:
             html.Div(
                 [
                     html.Section(
-                        [*controls, *_action(page)],
-                        className="controls",
-                        **aria("Settings"),
+                        [*controls, *_action(page)], className="controls", **aria("Settings")
                     ),
                     html.Div(
                         [_picture(page, picture) for picture in page.pictures], className="pictures"
@@ -81,10 +79,7 @@ def page_layout(page: Page, values: Values) -> html.Div:
                 className="columns",
             ),
             html.Section(
-                [
-                    html.H2("Numbers"),
-                    html.Dl(id=f"{page.key}-readings", className="readings"),
-                ],
+                [html.H2("Numbers"), html.Dl(id=f"{page.key}-readings", className="readings")],
                 role="status",
             ),
             code_block(f"{page.key}-code"),
@@ -104,7 +99,7 @@ def _placed(component: Any, position: Any) -> Any:
     return component
 
 
-def _action(page: Page) -> list[Any]:
+def _action(page: TheoryPage) -> list[Any]:
     if page.action is None:
         return []
     return [
@@ -181,7 +176,7 @@ def code_block(id: str | dict[str, str], text: str = "") -> html.Details:
     )
 
 
-def _picture(page: Page, picture: Picture) -> html.Figure:
+def _picture(page: TheoryPage, picture: TheoryPicture) -> html.Figure:
     name = f"{page.key}-{picture.name}"
     buttons = {kind: f"{name}-{kind.lower()}" for kind in EXPORTS}
     return picture_block(picture.title, picture.describe, name, buttons)

@@ -57,6 +57,8 @@ def explore(
 
     Its first page lists the runs; one that is being recorded can be followed live.
 
+    Raises an ArgumentError when the address cannot be listened on.
+
     Args:
         folder: Runs, or one run; it may be empty.
         host: Address to listen on; the default lets only this machine in.
@@ -65,9 +67,6 @@ def explore(
 
     Returns:
         What answers, with its `address` and `close`.
-
-    Raises:
-        ArgumentError: The address cannot be listened on.
     """
     found = Explorer(serve(folder, host=host, port=port), Path(folder))
     if browser:

@@ -16,8 +16,8 @@ from hyperribbon.explorer.controls import Control, Values
 __all__ = [
     "Action",
     "Drawing",
-    "Page",
-    "Picture",
+    "TheoryPage",
+    "TheoryPicture",
     "Readings",
     "axes_layout",
     "blend_in",
@@ -37,7 +37,7 @@ Report = Callable[[float, Any], bool]
 
 
 @dataclass(frozen=True)
-class Picture:
+class TheoryPicture:
     """One figure of a page.
 
     Attributes:
@@ -71,7 +71,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Page:
+class TheoryPage:
     """One page of the explorer.
 
     Attributes:
@@ -91,7 +91,7 @@ class Page:
     title: str
     lead: str
     controls: Sequence[Control]
-    pictures: Sequence[Picture]
+    pictures: Sequence[TheoryPicture]
     read: Callable[[Values], Readings]
     code: Callable[[Values], str]
     action: Action | None = None

@@ -62,10 +62,8 @@ def serve(
         ArgumentError: The address cannot be listened on.
     """
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-        raise ArgumentError(
-            "--port", port, "ports are whole numbers from 0 to 65535",
-            "Choose another with --port, or 0 for a free one.",
-        )  # fmt: skip
+        remedy = "Choose another with --port, or 0 for a free one."
+        raise ArgumentError("--port", port, "ports are whole numbers from 0 to 65535", remedy)
     token = None if is_loopback(host) else secrets.token_urlsafe(16)
     app = create_app(store, guard=Guard(host, token, names))
     try:

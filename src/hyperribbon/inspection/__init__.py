@@ -17,14 +17,14 @@ if TYPE_CHECKING:
         excess_kurtoses,
         measure_anisotropy,
     )
-    from hyperribbon.inspection.chain_measurements import leading_eigenvalues, linear_measurements
     from hyperribbon.inspection.comparison import Comparison, compare
-    from hyperribbon.inspection.findings import Inspection, Outcome
-    from hyperribbon.inspection.inspecting import inspect
-    from hyperribbon.inspection.linear_comparison import Assumption, TheoryComparison
-    from hyperribbon.inspection.linear_theory import compare_with_theory
-    from hyperribbon.inspection.planning import Budget, InspectionPlan
-    from hyperribbon.inspection.quantities import Part, Quantity
+    from hyperribbon.inspection.engine.findings import Inspection, Outcome
+    from hyperribbon.inspection.engine.inspecting import inspect
+    from hyperribbon.inspection.engine.planning import Budget, InspectionPlan
+    from hyperribbon.inspection.engine.quantities import Part, Quantity
+    from hyperribbon.inspection.linear.comparison import Assumption, TheoryComparison
+    from hyperribbon.inspection.linear.measurements import leading_eigenvalues, linear_measurements
+    from hyperribbon.inspection.linear.theory import compare_with_theory
     from hyperribbon.inspection.watching import Curvature, watch
 
 __all__ = [
@@ -64,13 +64,13 @@ __getattr__, __dir__ = on_first_use(
             "measure_anisotropy",
         ),
         "comparison": ("Comparison", "compare"),
-        "findings": ("Inspection", "Outcome"),
-        "inspecting": ("inspect",),
-        "linear_comparison": ("Assumption", "TheoryComparison"),
-        "chain_measurements": ("leading_eigenvalues", "linear_measurements"),
-        "linear_theory": ("compare_with_theory",),
-        "planning": ("Budget", "InspectionPlan"),
-        "quantities": ("Part", "Quantity"),
+        "engine.findings": ("Inspection", "Outcome"),
+        "engine.inspecting": ("inspect",),
+        "linear.comparison": ("Assumption", "TheoryComparison"),
+        "linear.measurements": ("leading_eigenvalues", "linear_measurements"),
+        "linear.theory": ("compare_with_theory",),
+        "engine.planning": ("Budget", "InspectionPlan"),
+        "engine.quantities": ("Part", "Quantity"),
         "watching": ("Curvature", "watch"),
     },
 )

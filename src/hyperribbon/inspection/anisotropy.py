@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -77,9 +78,8 @@ class Anisotropy:
         Implements Eq. (4.22) of [subnetworks]; the sum below runs over all min(P, CN) eigenvalues.
         """
         if check_positive_int("k", k) > len(self.eigenvalues):
-            raise ArgumentError(
-                "k", k, f"{len(self.eigenvalues)} eigenvalues were computed", "Measure with more."
-            )
+            reason = f"{len(self.eigenvalues)} eigenvalues were computed"
+            raise ArgumentError("k", k, reason, "Measure with more.")
         return float(self.eigenvalues[:k].sum() / self.trace) if self.trace > 0 else float("nan")
 
 
@@ -164,7 +164,7 @@ def anisotropy_by_layer(
         model: As there.
         inputs: As there.
         state: As there.
-        k: Number of eigenvalues a layer.
+        k: Number of eigenvalues for each layer.
         outputs: As there.
         vectors: As there.
         mask: As there; layers in which it selects nothing are left out.
@@ -177,17 +177,9 @@ def anisotropy_by_layer(
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(layer_of(name), []).append(name)
+    options: dict[str, Any] = {"state": state, "k": k, "outputs": outputs, "vectors": vectors}
     return {
-        layer: measure_anisotropy(
-            model,
-            inputs,
-            state=state,
-            k=k,
-            outputs=outputs,
-            vectors=vectors,
-            params=owned,
-            mask=mask,
-        )
+        layer: measure_anisotropy(model, inputs, params=owned, mask=mask, **options)
         for layer, owned in members.items()
     }
 
@@ -259,29 +251,20 @@ def eigenfunctions(
     """
     wanted = spectrum.kept if which is None else which
     if spectrum.eigenvectors is None or not set(wanted) <= set(spectrum.kept) or not wanted:
-        raise ArgumentError(
-            "which",
-            which,
-            f"the spectrum keeps the eigenvectors at {spectrum.kept}",
-            "Measure with keep=True, or with the positions wanted.",
-        )
+        reason = f"the spectrum keeps the eigenvectors at {spectrum.kept}"
+        remedy = "Measure with keep=True, or with the positions wanted."
+        raise ArgumentError("which", which, reason, remedy)
     lost = [i for i in wanted if spectrum.eigenvalues[i] <= _rounding(spectrum)]
     if lost:
-        raise ArgumentError(
-            "which",
-            lost,
-            "these eigenvalues are zero to rounding, so their eigenvectors are arbitrary",
-            "Take leading ones, or measure the spectrum over more inputs.",
-        )
+        reason = "these eigenvalues are zero to rounding, so their eigenvectors are arbitrary"
+        remedy = "Take leading ones, or measure the spectrum over more inputs."
+        raise ArgumentError("which", lost, reason, remedy)
     network = _prepared(model, state)
     space = ParameterSpace.of_model(network)
     if space.dimension != len(spectrum.eigenvectors):
-        raise ArgumentError(
-            "spectrum",
-            spectrum.eigenvectors,
-            f"the model has {space.dimension} parameters",
-            "Measure it over all parameters of this model.",
-        )
+        reason = f"the model has {space.dimension} parameters"
+        remedy = "Measure it over all parameters of this model."
+        raise ArgumentError("spectrum", spectrum.eigenvectors, reason, remedy)
     columns = [spectrum.kept.index(position) for position in wanted]
     values = inputs.double() if inputs.is_floating_point() else inputs
     change = Jacobian(network, values) @ spectrum.eigenvectors[:, columns].double()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.manifold import InPCA
 from hyperribbon.manifold.predictions import as_probabilities
+from hyperribbon.recording.trajectory import Trajectory
 
 __all__ = ["JointEmbedding", "embed_runs"]
 

@@ -8,26 +8,22 @@ from typing import Any
 
 import torch
 
-from hyperribbon.inspection.subject import Subject
+from hyperribbon.inspection.engine.subject import Subject
 
 __all__ = ["is_classification", "loss_at", "outputs_at", "scores_at"]
 
 _ROWS = 512
+OtherWeights = Mapping[str, torch.Tensor] | torch.Tensor | None
+"""Named tensors, coordinates (P,), or None for the model's own."""
 
 
 def outputs_at(
-    subject: Subject, weights: Mapping[str, torch.Tensor] | torch.Tensor | None = None
+    subject: Subject, weights: OtherWeights = None
 ) -> Iterator[tuple[torch.Tensor, Any]]:
-    """Yield outputs and targets of this rank's data, piece by piece, without derivatives.
-
-    Args:
-        subject: What is inspected.
-        weights: Named tensors or coordinates (P,); the model's own when None.
-    """
-    risk = subject.risk
-    risk = risk if weights is None else risk.at(weights)
+    """Yield outputs and targets of this rank's data, piece by piece, without derivatives."""
+    risk = subject.risk if weights is None else subject.risk.at(weights)
     with torch.no_grad():
-        for _, batch in risk.source.chunks(_ROWS):
+        for _, batch in risk.source.chunks(subject.risk.rows_at_once(_ROWS)):
             if not subject.processes.is_parallel:
                 subject.clock.check()
             yield risk.evaluate(batch)
@@ -57,10 +53,8 @@ def is_classification(subject: Subject) -> bool:
     return all(subject.processes.gather(labelled))
 
 
-def scores_at(
-    subject: Subject, weights: Mapping[str, torch.Tensor] | torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return one number a sample: the share of right labels, or minus the loss without labels.
+def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
+    """Return one number per sample: the share of right labels, or minus the loss without labels.
 
     With several processes the samples are ordered by rank, and every rank gets all of them.
     """

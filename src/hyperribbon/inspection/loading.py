@@ -25,32 +25,24 @@ def load_factory(spec: str) -> Any:
 
     The module is looked for in the current folder too.
 
-    Args:
-        spec: Module or file, a colon, and a name in it.
-
     Raises:
         ArgumentError: It cannot be imported, or has no such function.
     """
     module_name, colon, name = spec.rpartition(":")
     if not colon or not module_name or not name:
-        raise ArgumentError(
-            "factory", spec, "it is not of the form module:function",
-            "Give for example mymodel:make or mymodel.py:make.",
-        )  # fmt: skip
+        remedy = "Give for example mymodel:make or mymodel.py:make."
+        raise ArgumentError("factory", spec, "it is not of the form module:function", remedy)
     try:
         module = _import(module_name)
     except Exception as error:  # whatever the person's file raises
-        raise ArgumentError(
-            "factory", spec, f"importing {module_name} failed ({type(error).__name__}: {error})",
-            "Run it with python first; the current folder is searched too.",
-        ) from error  # fmt: skip
+        reason = f"importing {module_name} failed ({type(error).__name__}: {error})"
+        remedy = "Run it with python first; the current folder is searched too."
+        raise ArgumentError("factory", spec, reason, remedy) from error
     factory = getattr(module, name, None)
     if not callable(factory):
         functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        raise ArgumentError(
-            "factory", spec, f"{module_name} has no function {name}",
-            f"It has: {', '.join(functions[:10]) or 'none'}.",
-        )  # fmt: skip
+        remedy = f"It has: {', '.join(functions[:10]) or 'none'}."
+        raise ArgumentError("factory", spec, f"{module_name} has no function {name}", remedy)
     return factory
 
 
@@ -67,16 +59,14 @@ def make_case(factory: Any, data_name: str | None) -> tuple[nn.Module, Any, Any]
     try:
         made = factory()
     except Exception as error:
+        reason = f"calling it failed ({type(error).__name__}: {error})"
         raise ArgumentError(
-            "factory", getattr(factory, "__name__", factory),
-            f"calling it failed ({type(error).__name__}: {error})", "Call it in Python first.",
-        ) from error  # fmt: skip
+            "factory", getattr(factory, "__name__", factory), reason, "Call it in Python first."
+        ) from error
     wanted = 2 if data_name else 3
     if not isinstance(made, tuple) or len(made) < wanted or not isinstance(made[0], nn.Module):
-        raise ArgumentError(
-            "factory", made, "it does not return (model, loss, data)",
-            "Return a torch module, a loss, and (inputs, targets) or a DataLoader.",
-        )  # fmt: skip
+        remedy = "Return a torch module, a loss, and (inputs, targets) or a DataLoader."
+        raise ArgumentError("factory", made, "it does not return (model, loss, data)", remedy)
     data = made[2] if data_name is None else _named_data(made[0], data_name)
     return made[0], made[1], data
 
@@ -95,21 +85,15 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise ArgumentError(
-            "checkpoint", str(path), f"it does not fit the model ({' '.join(str(error).split())})",
-            "Give a checkpoint of the model the factory makes.",
-        ) from None  # fmt: skip
+        reason = f"it does not fit the model ({' '.join(str(error).split())})"
+        remedy = "Give a checkpoint of the model the factory makes."
+        raise ArgumentError("checkpoint", str(path), reason, remedy) from None
 
 
 def matching_state(
     model: nn.Module, state: dict[str, torch.Tensor], path: str | Path
 ) -> dict[str, torch.Tensor]:
     """Return stored tensors under the model's names, without a wrapper's prefix.
-
-    Args:
-        model: Whose names count.
-        state: Stored tensors.
-        path: Named in the message.
 
     Raises:
         ArgumentError: No name belongs to the model.
@@ -120,10 +104,9 @@ def matching_state(
         if names <= set(stripped):
             return {name: tensor for name, tensor in stripped.items() if name in names}
     missing = sorted(names - set(state))
-    raise ArgumentError(
-        "checkpoint", str(path), f"it lacks {len(missing)} of the model's tensors, {missing[:3]}",
-        "Give a checkpoint of the model the factory makes.",
-    )  # fmt: skip
+    reason = f"it lacks {len(missing)} of the model's tensors, {missing[:3]}"
+    remedy = "Give a checkpoint of the model the factory makes."
+    raise ArgumentError("checkpoint", str(path), reason, remedy)
 
 
 def _import(name: str) -> Any:

@@ -28,6 +28,7 @@ class Reached:
         self._operator, self._places = operator, places
         self.shape = (len(places), len(places))
         self.dtype, self.device = operator.dtype, operator.device
+        self._lifted: torch.Tensor | None = None  # of one product at a time
 
     @classmethod
     def of(cls, operator: Any, images: list[torch.Tensor]) -> Any:
@@ -36,23 +37,34 @@ class Reached:
         A row that is zero has a zero in every image. That of another one is zero in the image of a
         random vector by chance alone, which float32 has about once in 10⁷ entries, and in two
         images once in 10¹⁴.
-
-        Args:
-            operator: The matrix A.
-            images: Products A v (P,) with random vectors, two at least.
         """
         reached = torch.stack([image != 0 for image in images]).any(0)
         if operator.processes.is_parallel or int(reached.sum()) > _WORTH * len(reached):
             return operator
         return cls(operator, reached.nonzero()[:, 0])
 
+    def with_operator(self, operator: Any) -> Reached:
+        """Return another matrix, such as that of fewer samples, on the same coordinates."""
+        other = Reached(operator, self._places)
+        other._lifted = self._lifted
+        return other
+
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
-        return (self._operator @ self.lifted(other)).index_select(0, self._places)
+        if other.ndim > 1:
+            return self.narrowed(self._operator @ self.lifted(other))
+        if self._lifted is None or self._lifted.dtype != other.dtype:
+            self._lifted = other.new_zeros(self._operator.shape[0])
+        self._lifted.index_copy_(0, self._places, other)
+        return self.narrowed(self._operator @ self._lifted)
 
     def lifted(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return vectors (r, …) with zeros in the places that were left out, (P, …)."""
         whole = vectors.new_zeros(self._operator.shape[0], *vectors.shape[1:])
         return whole.index_copy_(0, self._places, vectors)
+
+    def narrowed(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return vectors (P, …) without the places that were left out, (r, …)."""
+        return vectors.index_select(0, self._places)
 
     def in_precision(self, dtype: torch.dtype) -> Reached | None:
         """Return the same in another precision, where the matrix has that."""

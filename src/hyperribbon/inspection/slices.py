@@ -10,8 +10,8 @@ import torch
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.evaluating import loss_at
-from hyperribbon.inspection.subject import Subject
 
 __all__ = ["LineSlice", "PlaneSlice", "line_slice", "plane_slice", "random_direction", "reach"]
 
@@ -66,13 +66,6 @@ def line_slice(
 ) -> LineSlice:
     """Measure the loss along a line through the present weights.
 
-    Args:
-        subject: What is inspected.
-        direction: (P,), any length.
-        name: What to call it.
-        extent: Largest distance from the present weights.
-        points: Losses to measure, rounded up to an odd number.
-
     Raises:
         ArgumentError: The direction is zero.
     """
@@ -95,15 +88,7 @@ def plane_slice(
     extents: tuple[float, float],
     points: int = 15,
 ) -> PlaneSlice:
-    """Measure the loss on a plane through the present weights.
-
-    Args:
-        subject: What is inspected.
-        directions: Two independent directions (P,); the second is made orthogonal to the first.
-        names: What to call them.
-        extents: Largest distances along them.
-        points: Grid points a side, rounded up to an odd number.
-    """
+    """Measure the loss on a plane of two directions (P,), which are made orthogonal."""
     first = _normalised(directions[0])
     second = _normalised(directions[1] - (first @ directions[1]) * first)
     points = check_positive_int("points", points) // 2 * 2 + 1
@@ -116,13 +101,12 @@ def plane_slice(
     )
     basis = torch.stack([first, second], dim=1)
     g = (basis.T @ subject.gradient.to(basis)).double().cpu().numpy()
-    h = (basis.T @ (subject.hessian @ basis)).double().cpu().numpy()
+    bent_along = [basis.T @ (subject.hessian @ unit) for unit in (first, second)]  # less memory
+    h = torch.stack(bent_along, dim=1).double().cpu().numpy()
     grid_s, grid_t = np.meshgrid(s, t)
-    quadratic = (
-        losses[points // 2, points // 2] + g[0] * grid_s + g[1] * grid_t
-        + (h[0, 0] * grid_s**2 + 2 * h[0, 1] * grid_s * grid_t + h[1, 1] * grid_t**2) / 2
-    )  # fmt: skip
-    return PlaneSlice(names, s, t, losses, quadratic)
+    quadratic = losses[points // 2, points // 2] + g[0] * grid_s + g[1] * grid_t
+    bent = h[0, 0] * grid_s**2 + 2 * h[0, 1] * grid_s * grid_t + h[1, 1] * grid_t**2
+    return PlaneSlice(names, s, t, losses, quadratic + bent / 2)
 
 
 def random_direction(space: ParameterSpace, weights: torch.Tensor, seed: int) -> torch.Tensor:
@@ -130,11 +114,6 @@ def random_direction(space: ParameterSpace, weights: torch.Tensor, seed: int) ->
 
     So that layers of large and of small weights are moved in proportion, as Li et al. (2018) do by
     filter.
-
-    Args:
-        space: The coordinates.
-        weights: (P,).
-        seed: Seed of the draw.
     """
     noise = torch.randn(
         len(weights), generator=torch_generator(seed, "slice"), dtype=weights.dtype, device="cpu"

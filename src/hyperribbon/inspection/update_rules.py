@@ -76,27 +76,22 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
         return UpdateRule("gradient descent", rate, 2.0, 0.0, f"gradient descent, η = {rate:g}")
     kind = type(optimizer).__name__
     if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):
-        raise ArgumentError(
-            "optimizer", kind, "its stability limit is not known",
-            "Give SGD, Adam or AdamW, or a learning rate.",
-        )  # fmt: skip
+        remedy = "Give SGD, Adam or AdamW, or a learning rate."
+        raise ArgumentError("optimizer", kind, "its stability limit is not known", remedy)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
     for group in optimizer.param_groups:
         members = {names[id(p)]: p for p in group["params"] if id(p) in names}
         if group.get("maximize"):
-            raise ArgumentError(
-                "optimizer", kind, "it maximises its loss, which no curvature limits",
-                "Give the optimiser of a loss that is minimised.",
-            )  # fmt: skip
+            reason = "it maximises its loss, which no curvature limits"
+            remedy = "Give the optimiser of a loss that is minimised."
+            raise ArgumentError("optimizer", kind, reason, remedy)
         if members:
             read = _read_sgd if isinstance(optimizer, torch.optim.SGD) else _read_adam
             groups.append(read(optimizer, group, members))
     if not groups:
-        raise ArgumentError(
-            "optimizer", kind, "it updates no parameter of this model",
-            "Give the optimiser that trained the model, or its learning rate.",
-        )  # fmt: skip
+        remedy = "Give the optimiser that trained the model, or its learning rate."
+        raise ArgumentError("optimizer", kind, "it updates no parameter of this model", remedy)
     return _join(kind, groups, set(names.values()))
 
 
@@ -123,10 +118,9 @@ def _read_adam(optimizer: Any, group: dict[str, Any], members: dict[str, torch.T
 def _adam_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) -> torch.Tensor:
     state = optimizer.state.get(parameter, {})
     if "exp_avg_sq" not in state:
-        raise ArgumentError(
-            "optimizer", type(optimizer).__name__, "it has taken no step: its scaling is unknown",
-            "Give the optimiser after training.",
-        )  # fmt: skip
+        reason = "it has taken no step: its scaling is unknown"
+        remedy = "Give the optimiser after training."
+        raise ArgumentError("optimizer", type(optimizer).__name__, reason, remedy)
     second = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
     correction = 1 - group["betas"][1] ** float(state["step"])
     return float(group["lr"]) / ((second / correction).sqrt() + group["eps"])

@@ -1,9 +1,11 @@
 """Distances between probabilistic models, and the low-dimensional spaces they live in."""
 
 from hyperribbon.manifold.distances import DistanceReport, bhattacharyya
-from hyperribbon.manifold.embedding import PCA, InPCA, explained_stress
+from hyperribbon.manifold.embedding import InPCA
+from hyperribbon.manifold.principal import PCA
 from hyperribbon.manifold.stored_tiles import TileRule
 from hyperribbon.manifold.streaming import StreamedInPCA, Streaming, stream_inpca
+from hyperribbon.manifold.stress import explained_stress
 from hyperribbon.manifold.trajectories import (
     geodesic,
     ignorance,

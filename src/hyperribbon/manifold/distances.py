@@ -16,8 +16,8 @@ from hyperribbon.core.checks import (
     check_positive_int,
     is_tensor,
 )
+from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.core.tensors import host_array
 from hyperribbon.manifold.tiles import PRECISIONS, sum_logs, usual_workers
 
 __all__ = ["DistanceReport", "bhattacharyya"]
@@ -124,13 +124,12 @@ def bhattacharyya(
     used = sum(sizes)
     result = np.sum(sums, axis=0) / used
     if not np.isfinite(result).all():
-        raise ArgumentError(
-            "P",
-            left,
+        reason = (
             f"{int((~np.isfinite(result)).sum())} pairs of models share no class on some sample, "
-            "so their distance is infinite",
-            "Pass log-probabilities with log=True, or a floor such as floor=1e-12.",
+            "so their distance is infinite"
         )
+        remedy = "Pass log-probabilities with log=True, or a floor such as floor=1e-12."
+        raise ArgumentError("P", left, reason, remedy)
     if not report:
         return result
     stderr = 0.0
@@ -148,9 +147,8 @@ def _models(name: str, given: Any) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise ArgumentError(name, array, "it holds no real numbers", "Give probabilities.")
     if array.ndim != 3 or 0 in array.shape:
-        raise ArgumentError(
-            name, array, "models are rows of predictions", "Give (models, samples, classes)."
-        )
+        reason = "models are rows of predictions"
+        raise ArgumentError(name, array, reason, "Give (models, samples, classes).")
     return array if array.dtype in (np.float32, np.float64) else array.astype(float)
 
 
@@ -162,12 +160,8 @@ def _apply_rule(
         parts = np.array_split(models, min(workers, len(models)))
         looked = list(pool.map(lambda part: _look(part, log), parts))
     if not all(proper for proper, _ in looked):
-        raise ArgumentError(
-            name,
-            models,
-            "its rows are not probabilities that sum to one",
-            "Apply softmax first, or log_softmax and log=True.",
-        )
+        remedy = "Apply softmax first, or log_softmax and log=True."
+        raise ArgumentError(name, models, "its rows are not probabilities that sum to one", remedy)
     zeros = sum(empty for _, empty in looked)
     if floor is None:
         return models, zeros, 0

@@ -1,7 +1,8 @@
-"""InPCA and PCA: low-dimensional coordinates of models, with one interface."""
+"""InPCA: low-dimensional coordinates of models by the distances of their predictions."""
 
 from __future__ import annotations
 
+from typing import Annotated as Float
 from typing import Any, Literal
 
 import numpy as np
@@ -10,29 +11,26 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from hyperribbon.core import html
-from hyperribbon.core.boundary import checked, matrix, row, square
+from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
-    check_array,
     check_choice,
     check_finite,
     check_positive_int,
 )
-from hyperribbon.core.generators import numpy_generator
-from hyperribbon.manifold.landmarks import share_of_stress, stress_of_all
-from hyperribbon.manifold.predictions import open_models
-from hyperribbon.manifold.stored_tiles import TileRule
-from hyperribbon.manifold.streaming import (
-    Centring,
-    Streaming,
-    cross_product,
-    orient,
-    rounding_of,
-    stream_inpca,
+from hyperribbon.manifold.landmarks import choose_landmarks
+from hyperribbon.manifold.predictions import model_weights, open_models, take_models
+from hyperribbon.manifold.rounding import (
+    rounding_of_centred,
+    rounding_of_models,
+    rounding_of_stress,
 )
+from hyperribbon.manifold.stored_tiles import TileRule
+from hyperribbon.manifold.streaming import Centring, Streaming, cross_product, orient, stream_inpca
+from hyperribbon.manifold.stress import share_of_stress, stress_of_all
 
-__all__ = ["InPCA", "PCA", "explained_stress"]
+__all__ = ["InPCA"]
 
 
 class InPCA(TransformerMixin, BaseEstimator):
@@ -69,8 +67,8 @@ class InPCA(TransformerMixin, BaseEstimator):
             directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²); NaN where all models are the same to rounding,
             so that there is nothing to explain. With landmarks, an estimate of that of all
             models: the landmarks' own, without its bias (by jackknife).
-        stress_error_: (n_components,), bound on the error of this estimate; zeros when all models
-            are landmarks.
+        stress_error_: (n_components,), bound on its error: of rounding alone when all models are
+            landmarks, near 1 where models differ by little more than rounding.
         spectrum_: All eigenvalues of W, descending in magnitude; the leading ones when the models
             were too many for a matrix of distances.
         landmarks_: Indices of the models that the space is built from.
@@ -114,9 +112,10 @@ class InPCA(TransformerMixin, BaseEstimator):
             )
         ]
         columns = ("component", "eigenvalue", "kind", "distances held so far")
-        picture = "" if points.shape[1] < 2 else html.curve(
-            points[:, 0], points[:, 1], marks=True, x_label="component 1", y_label="component 2"
-        )  # fmt: skip
+        picture = ""
+        if points.shape[1] > 1:
+            x, y = points[:, :2].T
+            picture = html.curve(x, y, marks=True, x_label="component 1", y_label="component 2")
         return html.card(f"InPCA of {len(points):,} models", picture, html.table(columns, rows))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
@@ -133,6 +132,12 @@ class InPCA(TransformerMixin, BaseEstimator):
             y: Ignored.
             sample_weight: (models,), how much each model counts; zero places a model without
                 letting it shape the space. None for equal weights.
+
+        Returns:
+            Itself, fitted.
+
+        Raises:
+            ArgumentError: X is empty, or is not of that shape.
         """
         check_choice("metric", self.metric, ("bhattacharyya", "precomputed"))
         if self.metric == "precomputed":
@@ -141,11 +146,10 @@ class InPCA(TransformerMixin, BaseEstimator):
         wanted = 2 if self.metric == "precomputed" else 3
         if len(models.shape) != wanted or 0 in models.shape:
             shape = "(models, models)" if wanted == 2 else "(models, samples, classes)"
-            raise ArgumentError(
-                "X", models, f"it must be an array {shape} that is not empty", f"Give {shape}."
-            )
-        chosen = self._choose(models.shape[0])
-        weights = _weights(sample_weight, models.shape[0])[chosen]
+            reason = f"it must be an array {shape} that is not empty"
+            raise ArgumentError("X", models, reason, f"Give {shape}.")
+        chosen = choose_landmarks(self.landmarks, models.shape[0], self.seed)
+        weights = model_weights(sample_weight, models.shape[0])[chosen]
         weights = weights * (len(chosen) / weights.sum())
         self.landmarks_ = chosen
         self.n_features_in_ = models.shape[1]
@@ -155,6 +159,11 @@ class InPCA(TransformerMixin, BaseEstimator):
         self._centre(distances, weights)
         roots = np.sqrt(weights)
         matrix = roots[:, None] * self._centred(distances) * roots
+        norm, rounding = float(np.linalg.norm(matrix)), self._rounding(distances, weights)
+        if norm <= rounding:
+            distances, matrix = np.zeros_like(distances), np.zeros_like(matrix)
+            self._centre(distances, weights)
+        error = rounding_of_stress(norm, rounding) if norm > rounding else np.nan
         eigenvalues, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2)
         order = np.argsort(-np.abs(eigenvalues), kind="stable")
         count = len(order) if self.n_components is None else self.n_components
@@ -172,12 +181,13 @@ class InPCA(TransformerMixin, BaseEstimator):
         )
         self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())
         if len(chosen) == models.shape[0]:
-            self.stress_error_ = np.zeros(count)
+            self.stress_error_ = np.full(count, error)
             self.embedding_ = self._centred(distances) @ self._project
         else:
             self.explained_stress_, self.stress_error_ = stress_of_all(
                 distances, weights, count, models.shape[0]
             )
+            self.stress_error_ = self.stress_error_ + error
             precomputed = self.metric == "precomputed"
             self.embedding_ = self.transform(models[:, chosen] if precomputed else models)
         return self
@@ -185,8 +195,8 @@ class InPCA(TransformerMixin, BaseEstimator):
     def _check_precomputed(self) -> None:
         """Raise where something is asked of distances that are not computed here."""
         single = None if self.precision == "double" else self.precision
-        asked = {"log": self.log or None, "floor": self.floor, "precision": single,
-                 "streaming": self.streaming}  # fmt: skip
+        asked: dict[str, Any] = {"log": self.log or None, "floor": self.floor}
+        asked |= {"precision": single, "streaming": self.streaming}
         for name, value in asked.items():
             check_absent(name, value, "it is of distances between predictions, and they are given")
 
@@ -211,22 +221,25 @@ class InPCA(TransformerMixin, BaseEstimator):
         self.spectrum_ = self.eigenvalues_ = found.eigenvalues
         self.time_like_ = found.eigenvalues < 0
         self.explained_stress_ = found.explained_stress
-        self.stress_error_ = np.zeros(self.n_components)
+        self.stress_error_ = np.full(self.n_components, found.stress_error)
         self.embedding_ = found.embedding
         self._models, self._project, self._centring = models, found.project, found.centring
         return self
 
     def fit_transform(
         self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
-    ) -> np.ndarray:
+    ) -> Float[np.ndarray, "models k"]:
         """Build the space and return the coordinates of the models it was built from."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
     @checked()
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
         """Return coordinates of models: predictions, or distances to the fitted landmarks.
 
         x = −½(d − d·w − column means + grand mean)·V·sign(λ)/√|λ|.
+
+        Raises:
+            ArgumentError: The models do not fit those that the space was built from.
         """
         check_is_fitted(self, "eigenvalues_")
         models = open_models(X)
@@ -239,39 +252,33 @@ class InPCA(TransformerMixin, BaseEstimator):
             memory = self._settings().bytes
             product = cross_product(models, self._models, block, self._rule(), memory)
         elif models.ndim != 2 or models.shape[1] != len(self.landmarks_):
+            remedy = "Give distances to each of them: (models, landmarks)."
             raise ArgumentError(
-                "X",
-                models,
-                f"the space was built from {len(self.landmarks_)} models",
-                "Give distances to each of them: (models, landmarks).",
+                "X", models, f"the space was built from {len(self.landmarks_)} models", remedy
             )
         else:
             product = models @ block
         return self._centring.coordinates(product, self._project)
 
-    def _choose(self, count: int) -> np.ndarray:
-        if self.landmarks is None:
-            return np.arange(count)
-        if not isinstance(self.landmarks, np.ndarray) and np.ndim(self.landmarks) == 0:
-            wanted = check_positive_int("landmarks", self.landmarks, maximum=count)
-            rng = numpy_generator(self.seed, "landmarks")
-            return np.array([rng.choice(part) for part in np.array_split(np.arange(count), wanted)])
-        return _landmark_indices(self.landmarks, count)
-
     def _landmark_distances(self, models: Any) -> np.ndarray:
         """Return the distances between the landmarks, and keep their predictions."""
         if self.metric == "precomputed":
             if models.ndim != 2 or models.shape[0] != models.shape[1]:
-                raise ArgumentError(
-                    "X", models, "distances form a square", "Give (models, models)."
-                )
+                reason = "distances form a square"
+                raise ArgumentError("X", models, reason, "Give (models, models).")
             distances = models[np.ix_(self.landmarks_, self.landmarks_)]
         else:
-            self._models = _take(models, self.landmarks_)
+            self._models = take_models(models, self.landmarks_)
             distances = self._rule().between(self._models).astype(float, copy=False)
-            if np.abs(distances).max() <= rounding_of(self._models, self._rule()):
-                distances = np.zeros_like(distances)
         return check_finite("X", distances)
+
+    def _rounding(self, distances: np.ndarray, weights: np.ndarray) -> float:
+        """Return a bound on what rounding changes in the norm of the centred distances."""
+        squares = float(weights @ distances**2 @ weights)
+        if self.metric == "precomputed":
+            return rounding_of_centred(distances.shape, squares)
+        memory = self._settings().bytes
+        return rounding_of_models(self._models, weights, self._rule(), squares, memory)
 
     def _settings(self) -> Streaming:
         return Streaming() if self.streaming is None else self.streaming
@@ -288,147 +295,3 @@ class InPCA(TransformerMixin, BaseEstimator):
         centring = self._centring
         rows = (distances @ centring.weights)[:, None]
         return -(distances - rows - centring.column_means + centring.grand_mean) / 2
-
-
-class PCA(TransformerMixin, BaseEstimator):
-    """Principal components of models by their Euclidean predictions, with the interface of InPCA.
-
-    Eigenvalues are those of the centred Gram matrix Σ_u w_u (x_u − x̄)(x_u − x̄)ᵀ with weights that
-    sum to the number of models, so that InPCA of squared Euclidean distances gives the same space.
-
-    Args:
-        n_components: Number of coordinates; None for all.
-
-    Attributes:
-        embedding_: (models, n_components).
-        eigenvalues_: (n_components,), descending.
-        time_like_: All False: a Euclidean space has no time-like directions.
-        explained_stress_: As for InPCA.
-        explained_variance_ratio_: (n_components,), share of the variance by direction.
-        spectrum_: All eigenvalues.
-        components_: (n_components, features), the directions.
-        mean_: (features,).
-    """
-
-    def __init__(self, n_components: int | None = 3) -> None:
-        self.n_components = n_components
-
-    @checked()
-    def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> PCA:
-        """Build the space from predictions (models, ...), flattened for each model."""
-        points = _flat(X)
-        weights = _weights(sample_weight, len(points))
-        weights = weights * (len(points) / weights.sum())
-        self.mean_ = weights @ points / len(points)
-        centred = points - self.mean_
-        rounding = len(points) * np.finfo(float).eps * np.abs(points).max()
-        if np.abs(centred).max() <= rounding:
-            centred = np.zeros_like(centred)
-        scaled = np.sqrt(weights)[:, None] * centred
-        _, singular, V = scipy.linalg.svd(scaled, full_matrices=False)
-        count = len(singular) if self.n_components is None else self.n_components
-        count = check_positive_int("n_components", count, maximum=len(singular))
-        self.spectrum_ = singular**2
-        self.eigenvalues_ = self.spectrum_[:count]
-        self.time_like_ = np.zeros(count, dtype=bool)
-        self.components_ = orient(V[:count].T).T
-        self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())
-        variance = self.spectrum_.sum()
-        self.explained_variance_ratio_ = self.eigenvalues_ / (variance or np.nan)
-        self.n_features_in_ = points.shape[1]
-        self.embedding_ = self.transform(points)
-        return self
-
-    def fit_transform(
-        self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Build the space and return the coordinates of the models it was built from."""
-        return self.fit(X, sample_weight=sample_weight).embedding_
-
-    @checked()
-    def transform(self, X: Any) -> np.ndarray:
-        """Return coordinates of models."""
-        check_is_fitted(self, "components_")
-        flat = _flat(X)
-        if flat.shape[1] != len(self.mean_):
-            reason = f"the space is of models with {len(self.mean_)} numbers each"
-            raise ArgumentError("X", flat, reason, "Give models of the same kind.")
-        return (flat - self.mean_) @ self.components_.T
-
-
-@checked(distances=square, embedding=matrix, time_like=row)
-def explained_stress(
-    distances: np.ndarray, embedding: np.ndarray, time_like: np.ndarray
-) -> np.ndarray:
-    """Return how well 1, 2, … coordinates of any embedding keep the distances of its points.
-
-        1 − ‖W − X_k J X_kᵀ‖_F/‖W‖_F,   W = −½ L D L,   J = diag(±1),
-
-    with the coordinates X centred over the points. For the points an InPCA was built from this is
-    its `explained_stress_`; for other points it says how well they fit into that space.
-
-    Args:
-        distances: (m, m), distances between the points.
-        embedding: (m, k), their coordinates.
-        time_like: (k,), which coordinates count negatively.
-    """
-    rows = distances - distances.mean(axis=1, keepdims=True)
-    W = -(rows - rows.mean(axis=0)) / 2
-    X = embedding - embedding.mean(axis=0)
-    J = np.where(time_like, -1.0, 1.0)
-    along = J * np.einsum("ik,ij,jk->k", X, W, X, optimize=True)
-    overlap = J[:, None] * J * (X.T @ X) ** 2
-    norm = (W**2).sum()
-    if norm == 0:
-        raise ArgumentError(
-            "distances", distances, "all points are the same", "Give some that differ."
-        )
-    sizes = np.arange(1, X.shape[1] + 1)
-    left = np.array([norm - 2 * along[:k].sum() + overlap[:k, :k].sum() for k in sizes])
-    return 1 - np.sqrt(np.clip(left, 0, None) / norm)
-
-
-def _landmark_indices(given: Any, count: int) -> np.ndarray:
-    """Return the indices that a mask or a list of indices chooses."""
-    found = check_array("landmarks", given)
-    chosen = found.astype(int)
-    if np.asarray(given).dtype == bool and found.shape == (count,):
-        chosen = np.flatnonzero(found)
-    elif found.ndim != 1 or (chosen != found).any() or np.asarray(given).dtype == bool:
-        chosen = np.zeros(0, dtype=int)
-    inside = ((chosen >= 0) & (chosen < count)).all()
-    if not chosen.size or not inside or len(set(chosen)) < len(chosen):
-        raise ArgumentError(
-            "landmarks",
-            given,
-            f"it chooses none or not each once of {count} models",
-            f"Give a number, different indices from 0 to {count - 1}, or {count} booleans.",
-        )
-    return chosen
-
-
-def _take(models: Any, chosen: np.ndarray) -> np.ndarray:
-    """Return some models of an array that may be on disk."""
-    if isinstance(models, np.ndarray):
-        return models[chosen]
-    if len(chosen) == models.shape[0]:
-        return np.asarray(models[:])
-    return np.concatenate([np.asarray(models[int(i) : int(i) + 1]) for i in chosen])
-
-
-def _flat(X: Any) -> np.ndarray:
-    array = check_array("X", X)
-    if array.ndim < 2:
-        raise ArgumentError("X", array, "models are rows", "Give (models, ...).")
-    return array.reshape(len(array), -1)
-
-
-def _weights(given: np.ndarray | None, count: int) -> np.ndarray:
-    if given is None:
-        return np.ones(count)
-    weights = check_array("sample_weight", given)
-    if weights.shape != (count,) or (weights < 0).any() or not weights.any():
-        raise ArgumentError(
-            "sample_weight", weights, f"there are {count} models", "Give one weight ≥ 0 for each."
-        )
-    return weights

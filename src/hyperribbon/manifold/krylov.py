@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated as Float
 
 import numpy as np
 import scipy.linalg
@@ -22,9 +23,9 @@ class Leading:
         passes: Products with a block.
     """
 
-    values: np.ndarray
-    vectors: np.ndarray
-    residuals: np.ndarray
+    values: Float[np.ndarray, "k"]
+    vectors: Float[np.ndarray, "n k"]
+    residuals: Float[np.ndarray, "k"]
     passes: int
 
 

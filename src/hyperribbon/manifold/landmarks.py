@@ -1,67 +1,46 @@
-"""How well a few landmarks know the stress of all models."""
+"""Which models a space is built from."""
 
 from __future__ import annotations
 
-import numpy as np
-import scipy.linalg
+from typing import Any
 
+import numpy as np
+
+from hyperribbon.core.checks import ArgumentError, check_array, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 
-__all__ = ["share_of_stress", "stress_of_all"]
-
-_GROUPS = 16
+__all__ = ["choose_landmarks"]
 
 
-def stress_of_all(
-    distances: np.ndarray, weights: np.ndarray, count: int, population: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the explained stress of all models as landmarks know it, and a bound on its error.
-
-    What each model has of its own weighs more among few, so the stress s of m landmarks is too
-    small, by a part of order 1/m. With the stress s₋g when group g of G is left out and their mean
-    s̄, the jackknife gives its bias and variance,
-
-        b = (G − 1)(s̄ − s),   v = (G − 1)/G Σ_g (s₋g − s̄)²·(1 − m/n);
-
-    the estimate is s − b, the bound |b| + 2√v. Landmarks that are spread more evenly than at random
-    have a bound that is too large rather than too small.
+def choose_landmarks(landmarks: Any, count: int, seed: int) -> np.ndarray:
+    """Return the indices of the models that a space is built from.
 
     Args:
-        distances: (m, m), between the landmarks.
-        weights: (m,), how much each counts.
-        count: Components k.
-        population: Models n that the landmarks were drawn from.
-
-    Returns:
-        Estimates (k,) for the first 1, 2, … components, and bounds (k,).
+        landmarks: None for all; a number, of which one is drawn from each of as many stretches of
+            the models in their order; or indices, or a mask.
+        count: Models.
+        seed: Of the draw.
     """
-    size = len(distances)
-    whole = _stress(distances, weights, count)
-    groups = min(_GROUPS, size - count)
-    if groups < 2:
-        return whole, np.full(count, np.inf)
-    shuffled = numpy_generator(0, "groups of landmarks").permutation(size)
-    left_out = []
-    for group in range(groups):
-        kept = shuffled % groups != group
-        left_out.append(_stress(distances[np.ix_(kept, kept)], weights[kept], count))
-    parts = np.array(left_out)
-    bias = (groups - 1) * (parts.mean(axis=0) - whole) * (1 - size / population)
-    spread = (groups - 1) * parts.var(axis=0) * (1 - size / population)
-    return np.clip(whole - bias, 0, 1), np.abs(bias) + 2 * np.sqrt(spread)
+    if landmarks is None:
+        return np.arange(count)
+    if not isinstance(landmarks, np.ndarray) and np.ndim(landmarks) == 0:
+        wanted = check_positive_int("landmarks", landmarks, maximum=count)
+        rng = numpy_generator(seed, "landmarks")
+        return np.array([rng.choice(part) for part in np.array_split(np.arange(count), wanted)])
+    return _indices(landmarks, count)
 
 
-def _stress(distances: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
-    w = weights / weights.sum()
-    rows = distances - (distances @ w)[:, None]
-    roots = np.sqrt(w)
-    matrix = -roots[:, None] * (rows - w @ rows) * roots / 2
-    values = scipy.linalg.eigvalsh((matrix + matrix.T) / 2)
-    leading = values[np.argsort(-np.abs(values))][:count]
-    return share_of_stress(leading, (values**2).sum())
-
-
-def share_of_stress(leading: np.ndarray, total: float) -> np.ndarray:
-    """Return 1 − √(1 − Σ_{i≤k} λᵢ²/total) for k = 1, 2, …; NaN where there is no stress at all."""
-    share = np.cumsum(leading**2) / (total or np.nan)
-    return 1 - np.sqrt(np.clip(1 - share, 0, None))
+def _indices(given: Any, count: int) -> np.ndarray:
+    """Return the indices that a mask or a list of indices chooses."""
+    found = check_array("landmarks", given)
+    chosen = found.astype(int)
+    if np.asarray(given).dtype == bool and found.shape == (count,):
+        chosen = np.flatnonzero(found)
+    elif found.ndim != 1 or (chosen != found).any() or np.asarray(given).dtype == bool:
+        chosen = np.zeros(0, dtype=int)
+    inside = ((chosen >= 0) & (chosen < count)).all()
+    if not chosen.size or not inside or len(set(chosen)) < len(chosen):
+        reason = f"it chooses none or not each once of {count} models"
+        remedy = f"Give a number, different indices from 0 to {count - 1}, or {count} booleans."
+        raise ArgumentError("landmarks", given, reason, remedy)
+    return chosen

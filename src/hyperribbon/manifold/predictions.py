@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, check_array, is_tensor
-from hyperribbon.core.tensors import host_array
-from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["Predictions", "as_probabilities", "open_models"]
+__all__ = ["Predictions", "as_probabilities", "model_weights", "open_models", "take_models"]
 
 
 def as_probabilities(predictions: np.ndarray) -> np.ndarray:
@@ -35,6 +35,9 @@ def open_models(X: Any) -> Any:
     Args:
         X: An array, a tensor, a zarr array (or anything else with `.shape` that is sliced into
             arrays), the path of a zarr array, or a `Trajectory` with predictions.
+
+    Raises:
+        ArgumentError: There is no such file, or it is no zarr array.
     """
     if is_tensor(X):
         return host_array(X)
@@ -48,12 +51,31 @@ def open_models(X: Any) -> Any:
         try:
             return zarr.open_array(str(X), mode="r")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArgumentError(
-                "X", str(X), f"it is no zarr array ({error})", "Give a zarr array's path."
-            ) from None
+            reason = f"it is no zarr array ({error})"
+            raise ArgumentError("X", str(X), reason, "Give a zarr array's path.") from None
     if hasattr(X, "shape") and not isinstance(X, np.ndarray | np.generic):
         return X
     return check_array("X", X) if not isinstance(X, np.ndarray) else _numeric(X)
+
+
+def take_models(models: Any, chosen: np.ndarray) -> np.ndarray:
+    """Return some models of an array that may be on disk."""
+    if isinstance(models, np.ndarray):
+        return models[chosen]
+    if len(chosen) == models.shape[0]:
+        return np.asarray(models[:])
+    return np.concatenate([np.asarray(models[int(i) : int(i) + 1]) for i in chosen])
+
+
+def model_weights(given: np.ndarray | None, count: int) -> np.ndarray:
+    """Return how much each model counts (models,): what was given, or the same for all."""
+    if given is None:
+        return np.ones(count)
+    weights = check_array("sample_weight", given)
+    if weights.shape != (count,) or (weights < 0).any() or not weights.any():
+        reason = f"there are {count} models"
+        raise ArgumentError("sample_weight", weights, reason, "Give one weight ≥ 0 for each.")
+    return weights
 
 
 def _numeric(X: np.ndarray) -> np.ndarray:

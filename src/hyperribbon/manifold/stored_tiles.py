@@ -73,9 +73,8 @@ class Distances:
     def __post_init__(self) -> None:
         shape = self.models.shape
         if len(shape) != 3 or 0 in shape:
-            raise ArgumentError(
-                "X", shape, "models are rows of predictions", "Give (models, samples, classes)."
-            )
+            reason = "models are rows of predictions"
+            raise ArgumentError("X", shape, reason, "Give (models, samples, classes).")
         self.rows = rows_in_a_block(shape, self.rule, self.memory)
         self.blocks = Predictions(self.models, self.rows, self.memory / 2)
         if self.folder is not None:
@@ -115,18 +114,12 @@ class Distances:
         """
         result = np.zeros(X.shape)
         total = 0.0
-        jobs = (
-            (
-                self,
-                pair,
-                *(
-                    None if a is None else a[self.blocks.part(block)]
-                    for a in (X, weights)
-                    for block in pair
-                ),
-            )
-            for pair in self.pairs
-        )
+
+        def parts_of(pair: tuple[int, int]) -> list[np.ndarray | None]:
+            both = [self.blocks.part(block) for block in pair]
+            return [None if a is None else a[part] for a in (X, weights) for part in both]
+
+        jobs = ((self, pair, *parts_of(pair)) for pair in self.pairs)
         for row, column, left, right, squares in _run(self.executor, _apply_tile, jobs):
             result[self.blocks.part(row)] += left
             if row != column:
@@ -179,12 +172,9 @@ class Distances:
         }
         header = folder / "tiles.json"
         if header.exists() and read_json(header) != label:
-            raise ArgumentError(
-                "folder",
-                str(folder),
-                "it holds tiles of other models or of another rule",
-                "Choose another folder, or empty this one.",
-            )
+            reason = "it holds tiles of other models or of another rule"
+            remedy = "Choose another folder, or empty this one."
+            raise ArgumentError("folder", str(folder), reason, remedy)
         write_json(header, label)
 
 

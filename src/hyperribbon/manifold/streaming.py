@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated as Float
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from hyperribbon.core.boundary import checked, count, flag, path, row
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.krylov import leading_pairs
-from hyperribbon.manifold.landmarks import share_of_stress
 from hyperribbon.manifold.predictions import Predictions, open_models
+from hyperribbon.manifold.rounding import rounding_of_models, rounding_of_stress
 from hyperribbon.manifold.stored_tiles import (
     Distances,
     TileRule,
@@ -24,16 +25,9 @@ from hyperribbon.manifold.stored_tiles import (
     free_disk,
     rows_in_a_block,
 )
-from hyperribbon.manifold.tiles import PRECISIONS
+from hyperribbon.manifold.stress import share_of_stress
 
-__all__ = [
-    "Centring",
-    "StreamedInPCA",
-    "Streaming",
-    "cross_product",
-    "rounding_of",
-    "stream_inpca",
-]
+__all__ = ["Centring", "StreamedInPCA", "Streaming", "cross_product", "stream_inpca"]
 
 MEMORY = 2**30
 """Bytes to stay below when memory= is not given."""
@@ -98,8 +92,8 @@ class Centring:
         grand_mean: wᵀDw.
     """
 
-    weights: np.ndarray
-    column_means: np.ndarray
+    weights: Float[np.ndarray, "n"]
+    column_means: Float[np.ndarray, "n"]
     grand_mean: float
 
     def coordinates(self, product: np.ndarray, project: np.ndarray) -> np.ndarray:
@@ -118,7 +112,9 @@ class StreamedInPCA:
         embedding: (n, k), coordinates.
         eigenvalues: (k,), signed, descending in magnitude.
         residuals: (k,), true residual norms of the eigenpairs.
-        explained_stress: (k,), share of the stress explained by the first 1, 2, … directions.
+        explained_stress: (k,), share of the stress explained by the first 1, 2, … directions; NaN
+            where the models are the same to rounding.
+        stress_error: Bound on what rounding changes in it.
         norm: ‖W‖_F, exact.
         passes: Passes over the distances.
         tiles: Tiles that the upper triangle was cut into.
@@ -127,15 +123,16 @@ class StreamedInPCA:
         centring: How distances to the models are centred.
     """
 
-    embedding: np.ndarray
-    eigenvalues: np.ndarray
-    residuals: np.ndarray
-    explained_stress: np.ndarray
+    embedding: Float[np.ndarray, "n k"]
+    eigenvalues: Float[np.ndarray, "k"]
+    residuals: Float[np.ndarray, "k"]
+    explained_stress: Float[np.ndarray, "k"]
+    stress_error: float
     norm: float
     passes: int
     tiles: int
     kept: bool
-    project: np.ndarray
+    project: Float[np.ndarray, "n k"]
     centring: Centring
 
 
@@ -184,19 +181,12 @@ def stream_inpca(
     r = np.ones(count) if sample_weight is None else np.asarray(sample_weight, dtype=float)
     r = r * (count / r.sum())
     if settings.executor is not None and isinstance(models, np.ndarray):
-        raise ArgumentError(
-            "X", models, "other processes cannot open it", "Give a zarr array or its path."
-        )
+        reason = "other processes cannot open it"
+        raise ArgumentError("X", models, reason, "Give a zarr array or its path.")
     with ExitStack() as stack:
         folder = _folder(settings, count, rule, stack)
-        distances = Distances(
-            models,
-            rule,
-            settings.bytes,
-            folder,
-            settings.executor,
-            X if isinstance(X, str | Path) else None,
-        )
+        path = X if isinstance(X, str | Path) else None
+        distances = Distances(models, rule, settings.bytes, folder, settings.executor, path)
         centred = _Centred(distances, r, _Bar(stack) if settings.progress else None)
         width = min(count, max(2 * k, 12) if folder is not None else max(4 * k, 48))
         start = numpy_generator(seed, "inpca").standard_normal((count, width))
@@ -208,8 +198,11 @@ def stream_inpca(
         project = roots * vectors * signed
         # Rows of R^½ W R^½ vanish for models of weight zero: one more product places them.
         embedding = vectors * scale / roots if r.all() else centred.plain(project)
-    values = found.values
-    if np.sqrt(distances.squares) / count <= rounding_of(models, rule):
+    values, error = found.values, np.nan
+    rounding = rounding_of_models(models, r, rule, distances.squares, settings.bytes)
+    if centred.norm > rounding:
+        error = rounding_of_stress(centred.norm, rounding)
+    else:
         values, embedding, project = 0 * values, 0 * embedding, 0 * project
         centred.norm = 0.0
     return StreamedInPCA(
@@ -217,6 +210,7 @@ def stream_inpca(
         values,
         found.residuals,
         share_of_stress(values, centred.norm**2),
+        error,
         centred.norm,
         found.passes,
         len(distances.pairs),
@@ -224,22 +218,6 @@ def stream_inpca(
         project,
         centred.centring,
     )
-
-
-def rounding_of(models: Any, rule: TileRule) -> float:
-    """Return what the distance of equal models may come to by rounding.
-
-    Probabilities of c classes sum to one within c roundings of their type, and affinities of equal
-    models are that sum, computed in the precision of the distances.
-
-    Args:
-        models: (models, samples, classes).
-        rule: How distances are taken.
-    """
-    kinds = [PRECISIONS[rule.precision].dtype]
-    if np.issubdtype(models.dtype, np.floating):
-        kinds.append(models.dtype)
-    return models.shape[-1] * float(max(np.finfo(kind).eps for kind in kinds))
 
 
 def cross_product(
@@ -322,9 +300,8 @@ class _Bar:
     """A progress bar with one task a pass."""
 
     def __init__(self, stack: ExitStack) -> None:
-        from rich.console import Console
-
         from hyperribbon.core.progress import progress_bar
+        from hyperribbon.core.rich_quietly import Console
 
         self._progress = stack.enter_context(progress_bar(Console(stderr=True)))
         self._passes = 0

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated as Float
 from typing import Any, Literal
 
 import numpy as np
 
 from hyperribbon.core.boundary import array, checked, count, row
 from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_positive_int
-from hyperribbon.core.tensors import host_array
+from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.manifold.distances import bhattacharyya
 
 __all__ = ["geodesic", "ignorance", "progress", "resample", "trajectory_distances", "truth"]
 
 
 @checked(classes=count)
-def truth(targets: Any, classes: int) -> np.ndarray:
+def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the model that knows every label: (samples, classes), one-hot."""
     labels = host_array(targets)
     return np.eye(check_positive_int("classes", classes))[labels]
 
 
 @checked(samples=count, classes=count)
-def ignorance(samples: int, classes: int) -> np.ndarray:
+def ignorance(samples: int, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the model that gives every class the same probability: (samples, classes)."""
     return np.full((samples, classes), 1 / check_positive_int("classes", classes))
 
 
 @checked(start=array, end=array, tau=array)
-def geodesic(start: np.ndarray, end: np.ndarray, tau: float | np.ndarray) -> np.ndarray:
+def geodesic(
+    start: np.ndarray, end: np.ndarray, tau: float | np.ndarray
+) -> Float[np.ndarray, "*k samples classes"]:
     """Return the shortest path from one model to another, in the metric of Fisher.
 
     Square roots of probabilities lie on a sphere, one for each sample; the path follows its great
@@ -57,7 +60,7 @@ def progress(
     start: np.ndarray | None = None,
     *,
     distance: Literal["angle", "bhattacharyya"] = "angle",
-) -> np.ndarray:
+) -> Float[np.ndarray, "models"]:
     """Return how far along the geodesic from ignorance to truth each model has come: (models,).
 
     It is the τ in [0, 1] whose point on the geodesic is nearest to the model, in the mean over
@@ -96,7 +99,9 @@ def progress(
 
 
 @checked(along=row, grid=row)
-def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarray:
+def resample(
+    path: np.ndarray, along: np.ndarray, grid: np.ndarray
+) -> Float[np.ndarray, "grid samples classes"]:
     """Return a trajectory at given progress: (len(grid), samples, classes).
 
     Between two recorded models the path follows their geodesic. Progress that falls back is held
@@ -106,6 +111,9 @@ def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarra
         path: (points, samples, classes), one trajectory.
         along: (points,), its progress, from `progress`.
         grid: Values of progress, within the range that the trajectory covers.
+
+    Raises:
+        ArgumentError: There is not one value of progress a point, or the grid leaves their range.
     """
     path = check_array("path", path, ndim=3)
     if len(along) != len(path):
@@ -129,7 +137,9 @@ def resample(path: np.ndarray, along: np.ndarray, grid: np.ndarray) -> np.ndarra
 
 
 @checked()
-def trajectory_distances(paths: Sequence[np.ndarray], *, floor: float | None = None) -> np.ndarray:
+def trajectory_distances(
+    paths: Sequence[np.ndarray], *, floor: float | None = None
+) -> Float[np.ndarray, "paths paths"]:
     """Return the mean Bhattacharyya distance of trajectories at equal progress: (paths, paths).
 
         d(u, v) = ∫ D(u(s), v(s)) ds,
@@ -139,13 +149,15 @@ def trajectory_distances(paths: Sequence[np.ndarray], *, floor: float | None = N
     Args:
         paths: Trajectories of shape (points, samples, classes), all resampled alike.
         floor: Rule for tiny probabilities, see `bhattacharyya`.
+
+    Raises:
+        ArgumentError: The trajectories have different shapes.
     """
     paths = [check_array(f"paths[{i}]", path, ndim=3) for i, path in enumerate(paths)]
     shapes = {path.shape for path in paths}
     if len(shapes) != 1:
-        raise ArgumentError(
-            "paths", sorted(shapes), "trajectories have different shapes", "Resample them first."
-        )
+        reason = "trajectories have different shapes"
+        raise ArgumentError("paths", sorted(shapes), reason, "Resample them first.")
     stacked = np.stack(paths)
     points = stacked.shape[1]
     total = np.zeros((len(stacked), len(stacked)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated as Float
 from typing import Any
 
 import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import stdtrit
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, flag, own_function, seed_number, whole
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -20,6 +20,7 @@ from hyperribbon.core.checks import (
     check_fraction,
     check_positive_int,
 )
+from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
 from hyperribbon.noise.stationary import project
@@ -66,9 +67,9 @@ class VarianceFlatness:
         doubt: Why there is no interval; empty where there is one.
     """
 
-    variances: np.ndarray
-    curvatures: np.ndarray
-    widths: np.ndarray | None
+    variances: Float[np.ndarray, "k"]
+    curvatures: Float[np.ndarray, "k"]
+    widths: Float[np.ndarray, "k"] | None
     exponent: float
     bias: float
     corrected_exponent: float
@@ -78,7 +79,7 @@ class VarianceFlatness:
     effective_samples: float
     too_few_samples: bool
     stationarity: Stationarity
-    times: np.ndarray = field(default_factory=lambda: np.ones(0))
+    times: Float[np.ndarray, "_"] = field(default_factory=lambda: np.ones(0))
     doubt: str = ""
 
 
@@ -130,6 +131,9 @@ def variance_flatness(
         warn: Whether to warn about few samples and drift.
         strict: Whether to raise where there can be no interval; else it is NaN.
 
+    Returns:
+        The exponent ψ with its interval, and the variances and curvatures (k,) behind it.
+
     Raises:
         ArgumentError: Fewer than three modes have positive variance and curvature; the slowest
             autocorrelation time is more than a tenth of the record or of a window; sizes differ.
@@ -139,7 +143,7 @@ def variance_flatness(
     >>> weights = rng.normal(size=(20_000, 4)) * np.sqrt(np.diag(H))   # variance ∝ curvature
     >>> abs(variance_flatness(weights, H).exponent - 2) < 0.1
     True
-    """
+    """  # noqa: DOC501 - _refusal() returns an ArgumentError
     if not 0 < check_fraction("confidence", confidence) < 1:
         raise ArgumentError("confidence", confidence, "no interval is that sure", "Give 0.95.")
     check_positive_int("resamples", resamples)
@@ -216,6 +220,9 @@ def _calibrated(
     That a correction rests on measured times makes it uncertain too. So the variances of every
     series are divided by what its own times say is kept of them. Times behind measured ones vary
     about twice as much (in logarithms), since the slower a mode is, the more of it is taken off.
+
+    Raises:
+        ArgumentError: The surrogates span too few modes of positive curvature.
     """
     n, window = found.samples, found.window
     raw, variances, curvatures, times = [], [], [], []
@@ -230,12 +237,9 @@ def _calibrated(
         curvatures.append(rows)
         times.append(autocorrelation_time(along))
     if len(raw) < max(resamples / 2, 2):
-        raise ArgumentError(
-            "trajectory",
-            f"{n} moments",
-            "they span too few modes of positive curvature to tell how far the exponent is off",
-            "Record longer or further apart, or use fewer modes with k=.",
-        )
+        reason = "they span too few modes of positive curvature to tell how far the exponent is off"
+        remedy = "Record longer or further apart, or use fewer modes with k=."
+        raise ArgumentError("trajectory", f"{n} moments", reason, remedy)
     logs = np.log(times)
     behind = surrogate.times * np.exp(2 * (logs - logs.mean(axis=0)))
     behind = np.clip(behind, 1.0, (window or n) / 3)
@@ -270,12 +274,10 @@ def _refusal(doubt: str, found: WeightCovariance) -> ArgumentError:
         return ArgumentError(
             "window", found.window, doubt, f"Give longer windows, {drift}or {few}."
         )
-    return ArgumentError(
-        "trajectory",
-        f"{found.samples} moments",
-        doubt,
-        f"Record longer or further apart, {drift}leave the beginning out with start=, or {few}.",
+    remedy = (
+        f"Record longer or further apart, {drift}leave the beginning out with start=, or {few}."
     )
+    return ArgumentError("trajectory", f"{found.samples} moments", doubt, remedy)
 
 
 def _widths(loss: Callable[[np.ndarray], float], found: WeightCovariance) -> np.ndarray:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, square
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.noise.stationary import project
@@ -61,9 +62,9 @@ class GradientNoise:
     factor: float
     proportionality_defect: float
     balance_defect: float
-    curvatures: np.ndarray
-    noise: np.ndarray
-    noise_eigenvalues: np.ndarray
+    curvatures: Float[np.ndarray, "k"]
+    noise: Float[np.ndarray, "k k"]
+    noise_eigenvalues: Float[np.ndarray, "_"]
     captured: float
 
 
@@ -92,6 +93,9 @@ def measure_noise(
         params: Name pattern, list of names or predicate that chooses parameters.
         mask: Entries of the parameters that are coordinates.
         seed: Seed of the eigensolvers.
+
+    Returns:
+        Curvature and noise along the directions compared, as `compare_noise` gives them.
     """
     check_choice("curvature", curvature, ("hessian", "ggn"))
     kind = Hessian if curvature == "hessian" else GGN
@@ -117,13 +121,15 @@ def compare_noise(
             of the noise, at most 160; `captured` says how much they hold.
         seed: Seed of the eigensolvers.
 
+    Returns:
+        Curvatures (k,) and noise (k, k) along the directions compared, and how well they agree.
+
     Raises:
         ArgumentError: Shapes differ, or no direction has a positive curvature.
     """
     if tuple(H.shape) != tuple(C.shape):
-        raise ArgumentError(
-            "C", tuple(C.shape), f"H has shape {tuple(H.shape)}", "Use the same parameters in both."
-        )
+        reason = f"H has shape {tuple(H.shape)}"
+        raise ArgumentError("C", tuple(C.shape), reason, "Use the same parameters in both.")
     count = min(_FIRST if k is None else check_positive_int("k", k), H.shape[0])
     whole = float(C.trace())
     while True:
@@ -139,9 +145,8 @@ def compare_noise(
         count = min(2 * count, _MOST, H.shape[0])
     noisy = eigsh(C, count, seed=seed)
     if not bool(keep.any()):
-        raise ArgumentError(
-            "H", H, "its largest eigenvalue is not positive", "Measure the curvature at a minimum."
-        )
+        reason = "its largest eigenvalue is not positive"
+        raise ArgumentError("H", H, reason, "Measure the curvature at a minimum.")
     assert noisy.eigenvectors is not None
     basis = sharp.eigenvectors[:, keep]
     curvatures = sharp.eigenvalues[keep].double().cpu().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ class LinearizedNetwork:
         scale: Factor of the loss before Σ_c (f − y)²: ½, or 1/c for a mean over outputs.
     """
 
-    design: np.ndarray
-    targets: np.ndarray
+    design: Float[np.ndarray, "N outputs"]
+    targets: Float[np.ndarray, "outputs"]
     outputs: int
     scale: float
 
@@ -42,15 +43,17 @@ class LinearizedNetwork:
         """Number of samples n."""
         return len(self.targets) // self.outputs
 
-    def solution(self) -> np.ndarray:
+    def solution(self) -> Float[np.ndarray, "N"]:
         """Return the change of weights δw* that the linearised network needs for its minimum."""
         return theory.minimum_norm_solution(self.design, self.targets)
 
-    def hessian(self) -> np.ndarray:
+    def hessian(self) -> Float[np.ndarray, "N N"]:
         """Return the Hessian of the linearised loss (N×N), the Gauss–Newton matrix."""
         return 2 * self.scale * self.outputs * theory.hessian(self.design)
 
-    def noise_covariance(self, batch_size: int, *, replacement: bool = True) -> np.ndarray:
+    def noise_covariance(
+        self, batch_size: int, *, replacement: bool = True
+    ) -> Float[np.ndarray, "N N"]:
         """Return the covariance of a minibatch's gradient at the linear solution."""
         residual = theory.residuals(self.design, self.targets)
         gradients = (self.design * residual).T.reshape(self.samples, self.outputs, -1).sum(axis=1)
@@ -59,13 +62,8 @@ class LinearizedNetwork:
         )
 
     def stationary_covariance(
-        self,
-        lr: float,
-        batch_size: int,
-        *,
-        time: str = "continuous",
-        replacement: bool = True,
-    ) -> np.ndarray:
+        self, lr: float, batch_size: int, *, time: str = "continuous", replacement: bool = True
+    ) -> Float[np.ndarray, "N N"]:
         """Return the stationary covariance of the weights (N×N).
 
         Directions that change no output neither relax nor feel noise, and do not fluctuate. When
@@ -97,6 +95,9 @@ def linearize(
         params: Name pattern, list of names or predicate that chooses parameters.
         mask: Entries of the parameters that are coordinates.
 
+    Returns:
+        Features (N, n·c) and targets (n·c,) of the one-layer problem that it is near its weights.
+
     Raises:
         ArgumentError: Targets do not fit the outputs.
     """
@@ -105,9 +106,8 @@ def linearize(
     J = Jacobian(model, inputs, params=params, mask=mask)
     outputs = torch.cat([chunk.point.outputs for chunk in J.risk.chunks()]).detach()
     if outputs.shape != targets.shape:
-        raise ArgumentError(
-            "targets", targets, f"outputs have shape {tuple(outputs.shape)}", "Give one each."
-        )
+        reason = f"outputs have shape {tuple(outputs.shape)}"
+        raise ArgumentError("targets", targets, reason, "Give one each.")
     count = outputs[0].numel()
     design = J.to_dense()
     return LinearizedNetwork(

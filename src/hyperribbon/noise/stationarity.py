@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Stationarity:
 
 
 @checked(series=_columns)
-def autocorrelation_time(series: np.ndarray) -> np.ndarray:
+def autocorrelation_time(series: np.ndarray) -> Float[np.ndarray, "k"]:
     """Return the integrated autocorrelation time 1 + 2 Σ ρ(t) of each column, at least one.
 
     The sum ends at Sokal's window, the first t ≥ 5 times the time found so far.
@@ -68,15 +69,17 @@ def stationarity(projections: np.ndarray) -> Stationarity:
     Args:
         projections: (n, k), weights along k modes at n moments, in order of time.
 
+    Returns:
+        The p-value of a fixed mean, the drift, and whether the series may be trusted.
+
     Raises:
         ArgumentError: Fewer than 12 moments.
     """
     series = np.asarray(projections, dtype=np.float64)
     n = len(series)
     if n < 12:
-        raise ArgumentError(
-            "projections", series, "a test of the mean needs at least 12 moments", "Record more."
-        )
+        reason = "a test of the mean needs at least 12 moments"
+        raise ArgumentError("projections", series, reason, "Record more.")
     third = n // 3
     variance = series.var(axis=0)
     moving = variance > 0

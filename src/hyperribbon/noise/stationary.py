@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 from typing import Any, overload
 
 import numpy as np
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -17,7 +17,8 @@ from hyperribbon.core.checks import (
     check_finite,
     check_positive,
 )
-from hyperribbon.core.tensors import tensor_of
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.spectra import eigsh, trace
 from hyperribbon.theory import fluctuations as theory
 
@@ -39,21 +40,21 @@ class LeadingCovariance:
             subspace says little of the whole where it is small.
     """
 
-    basis: torch.Tensor
-    curvatures: np.ndarray
-    noise: np.ndarray
-    matrix: np.ndarray
+    basis: Float[torch.Tensor, "P k"]
+    curvatures: Float[np.ndarray, "k"]
+    noise: Float[np.ndarray, "k k"]
+    matrix: Float[np.ndarray, "k k"]
     lr: float
     time: str
     captured: float = float("nan")
 
     @property
-    def eigenvalues(self) -> np.ndarray:
+    def eigenvalues(self) -> Float[np.ndarray, "k"]:
         """Predicted variances along the principal modes, descending."""
         return np.linalg.eigvalsh(self.matrix)[::-1]
 
     @property
-    def modes(self) -> torch.Tensor:
+    def modes(self) -> Float[torch.Tensor, "P k"]:
         """Principal modes of the predicted fluctuations, (P, k)."""
         vectors = np.linalg.eigh(self.matrix)[1][:, ::-1]
         return self.basis @ torch.from_numpy(vectors.copy()).to(self.basis)
@@ -131,15 +132,13 @@ def stationary_covariance(
     if isinstance(H, np.ndarray) and isinstance(C, np.ndarray):
         return theory.stationary_covariance(H, C, lr, time=time)
     if tuple(H.shape) != tuple(C.shape):
-        raise ArgumentError(
-            "C", tuple(C.shape), f"H has shape {tuple(H.shape)}", "Use the same parameters in both."
-        )
+        reason = f"H has shape {tuple(H.shape)}"
+        raise ArgumentError("C", tuple(C.shape), reason, "Use the same parameters in both.")
     spectrum = eigsh(H, min(20 if k is None else k, H.shape[0]), seed=seed)
     keep = spectrum.eigenvalues > 1e-6 * spectrum.eigenvalues[0].clamp(min=0)
     if not bool(keep.any()):
-        raise ArgumentError(
-            "H", H, "its largest eigenvalue is not positive", "Measure the curvature at a minimum."
-        )
+        reason = "its largest eigenvalue is not positive"
+        raise ArgumentError("H", H, reason, "Measure the curvature at a minimum.")
     assert spectrum.eigenvectors is not None
     basis = spectrum.eigenvectors[:, keep]
     curvatures = spectrum.eigenvalues[keep].double().cpu().numpy()
@@ -160,15 +159,12 @@ def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
     whole = check_finite("C", matrix.double())
     values = torch.linalg.eigvalsh((whole + whole.T) / 2)
     if float(values[0]) < -max(1e-9, 10 * len(matrix) * precision) * float(values.abs().max()):
-        raise ArgumentError(
-            "C",
-            C,
-            f"it has the negative eigenvalue {float(values[0]):.4g}, and a covariance has none",
-            "Give the covariance of the gradient noise, such as hr.GradientCovariance.",
-        )
+        reason = f"it has the negative eigenvalue {float(values[0]):.4g}, and a covariance has none"
+        remedy = "Give the covariance of the gradient noise, such as hr.GradientCovariance."
+        raise ArgumentError("C", C, reason, remedy)
 
 
-def project(operator: Any, basis: torch.Tensor | np.ndarray) -> np.ndarray:
+def project(operator: Any, basis: torch.Tensor | np.ndarray) -> Float[np.ndarray, "k k"]:
     """Return BᵀAB (k, k) of an operator, array or tensor A, in double precision."""
     block = tensor_of(basis)
     if isinstance(operator, np.ndarray):

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated as Float
 from typing import Any
 
 import numpy as np
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, whole
 from hyperribbon.core.checks import ArgumentError, check_array, check_finite, check_positive
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import is_named
-from hyperribbon.core.tensors import tensor_of
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
 from hyperribbon.noise.surrogates import without_lines
-from hyperribbon.training import RunningMoments
+from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.simulation import RunningMoments
 
 __all__ = ["CovarianceComparison", "WeightCovariance", "compare_covariance", "weight_covariance"]
 
@@ -46,18 +47,18 @@ class WeightCovariance:
         window: Moments of a window, or None.
     """
 
-    mean: np.ndarray
-    eigenvalues: np.ndarray
-    modes: np.ndarray
-    projections: np.ndarray
+    mean: Float[np.ndarray, "P"]
+    eigenvalues: Float[np.ndarray, "k"]
+    modes: Float[np.ndarray, "P k"]
+    projections: Float[np.ndarray, "n k"]
     total: float
     samples: int
     effective_samples: float
     stationarity: Stationarity
-    projected: np.ndarray | None = None
+    projected: Float[np.ndarray, "b b"] | None = None
     trend: float = 0.0
-    times: np.ndarray = field(default_factory=lambda: np.ones(0))
-    projected_times: np.ndarray | None = None
+    times: Float[np.ndarray, "k"] = field(default_factory=lambda: np.ones(0))
+    projected_times: Float[np.ndarray, "b"] | None = None
     window: int | None = None
 
 
@@ -77,8 +78,8 @@ class CovarianceComparison:
     discrepancy: float
     sampling_error: float
     variance_ratio: float
-    measured: np.ndarray
-    predicted: np.ndarray
+    measured: Float[np.ndarray, "k k"]
+    predicted: Float[np.ndarray, "k k"]
 
 
 @checked(k=count, start=whole, window=count)
@@ -127,9 +128,8 @@ def weight_covariance(
     """
     rows = _Rows(trajectory, start, params, check_positive("memory", memory), window)
     if len(rows) < 12:
-        raise ArgumentError(
-            "trajectory", f"{len(rows)} moments", "a covariance needs at least 12", "Record more."
-        )
+        reason = "a covariance needs at least 12"
+        raise ArgumentError("trajectory", f"{len(rows)} moments", reason, "Record more.")
     mean = rows.mean()
     rank = min(rows.width, rows.freedom)
     count = min(rank, 50) if k is None else min(k, rank)
@@ -176,6 +176,9 @@ def compare_covariance(
         predicted: From `stationary_covariance` of operators.
         start: First record that counts.
         **options: Passed to `weight_covariance`.
+
+    Returns:
+        Both covariances (k, k) in the leading subspace of the curvature.
     """
     found = weight_covariance(trajectory, start=start, basis=predicted.basis, **options)
     assert found.projected is not None
@@ -213,21 +216,18 @@ class _Rows:
         else:
             array = tensor_of(source).double().cpu().numpy()
             if array.ndim != 2:
-                raise ArgumentError(
-                    "trajectory", array, "it is not (n, P)", "Give one row a moment."
-                )
+                reason = "it is not (n, P)"
+                raise ArgumentError("trajectory", array, reason, "Give one row a moment.")
             if params is not None:
-                raise ArgumentError(
-                    "params", params, "the columns of an array have no names", "Leave it out."
-                )
+                reason = "the columns of an array have no names"
+                raise ArgumentError("params", params, reason, "Leave it out.")
             self._source = check_finite("trajectory", array)
             self._stop = len(array)
         self._window = window
         if window is not None:
             if window < 4:
-                raise ArgumentError(
-                    "window", window, "a straight line takes two moments", "Use at least 4."
-                )
+                reason = "a straight line takes two moments"
+                raise ArgumentError("window", window, reason, "Use at least 4.")
             self._stop -= len(self) % window
         self.width = len(self._row(start)) if len(self) > 0 else 0
         self._block = max(1, int(memory / 2 / 8 / max(self.width, 1)))
@@ -287,12 +287,8 @@ class _Rows:
             and (self._params is None or any(is_named(name, p) for p in self._params))
         ]
         if not chosen:
-            raise ArgumentError(
-                "params",
-                self._params,
-                "no recorded weight has that name",
-                f"There are: {list(state)}.",
-            )
+            reason = "no recorded weight has that name"
+            raise ArgumentError("params", self._params, reason, f"There are: {list(state)}.")
         return torch.cat(chosen).numpy()
 
 

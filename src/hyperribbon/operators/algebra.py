@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.operators.base import LinearOperator
 
 __all__ = ["Projected", "Rescaled", "Restricted"]

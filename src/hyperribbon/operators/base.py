@@ -1,9 +1,11 @@
 """The linear operator every curvature matrix is: shape, dtype, device and products."""
 
+# pyright: reportUnnecessaryIsInstance=false
+# A person may give anything, whatever the annotations say.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -12,10 +14,11 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
-from hyperribbon.core.ambient import plain_arithmetic, plainly
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.processes import ALONE, Processes
-from hyperribbon.core.tensors import host_array
+from hyperribbon.core.devices.ambient import plain_arithmetic, plainly
+from hyperribbon.core.devices.processes import ALONE, Processes
+from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.core.devices.typed import from_numpy
 
 __all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
 
@@ -94,7 +97,7 @@ class LinearOperator(ABC):
     @plainly
     def to_dense(self) -> torch.Tensor:
         """Return the matrix, from products with blocks of the identity."""
-        columns = []
+        columns: list[torch.Tensor] = []
         for start in range(0, self.shape[1], _COLUMNS):
             columns.append(self._multiply(self._unit_block(start)))
         dense = torch.cat(columns, dim=1)
@@ -109,9 +112,12 @@ class LinearOperator(ABC):
         def adjoint(array: np.ndarray) -> np.ndarray:
             return host_array(self.T @ self._from_numpy(array))
 
+        def flat(product: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+            return lambda array: product(array.reshape(-1))
+
         products: dict[str, Any] = {
-            "matvec": lambda x: forward(x.reshape(-1)),
-            "rmatvec": lambda x: adjoint(x.reshape(-1)),
+            "matvec": flat(forward),
+            "rmatvec": flat(adjoint),
             "matmat": forward,
             "rmatmat": adjoint,
         }
@@ -124,7 +130,7 @@ class LinearOperator(ABC):
 
         Without further structure this costs one product a column.
         """
-        pieces = []
+        pieces: list[torch.Tensor] = []
         for start in range(0, self.shape[1], _COLUMNS):
             unit = self._unit_block(start)
             pieces.append((self._multiply(unit) * unit).sum(0))
@@ -178,7 +184,7 @@ class LinearOperator(ABC):
         return block
 
     def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self.dtype)
+        return from_numpy(np.ascontiguousarray(array)).to(self.device, self.dtype)
 
 
 class Transposed(LinearOperator):

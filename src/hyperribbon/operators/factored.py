@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.typed import listed, norm, split
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm, squared_parts
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.contract import tolerance
+from hyperribbon.operators.risk.probing.contract import tolerance
 from hyperribbon.operators.risk_operator import RiskOperator
 from hyperribbon.operators.tiles import tiled_gram_matrix
 
@@ -52,7 +53,7 @@ class FactoredOperator(RiskOperator):
         chunk.point.pull(middle, sums, self.space.names)
 
     @property
-    def has_exact_trace(self) -> bool:
+    def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether diagonal and trace cost a few passes: where samples are apart, of few outputs."""
         if self._is_exact is None:
             self._is_exact = self._finds_exact_trace()
@@ -85,7 +86,7 @@ class FactoredOperator(RiskOperator):
         found = torch.einsum("jn,jni->ni", along, flat)
         expected = self._middle(chunk, u).reshape(len(outputs), -1).double()
         limit = tolerance(outputs.dtype) * flat.shape[-1] ** 0.5
-        return float((found - expected).norm()) <= limit * float(expected.norm()) + 1e-30
+        return norm(found - expected) <= limit * norm(expected) + 1e-30
 
     @property
     def gram_size(self) -> int | None:
@@ -128,7 +129,7 @@ class FactoredOperator(RiskOperator):
             weights = block[start:stop].reshape(chunk.count, len(rows), -1)
             seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
             seeds = seeds.to(chunk.point.outputs.dtype)
-            for some, total in zip(seeds.split(step), sums, strict=True):
+            for some, total in zip(split(seeds, step), sums, strict=True):
                 chunk.point.pull(some, total, self.space.names)
             start = stop
         return self.risk.flatten(sums, block.shape[1])
@@ -153,7 +154,7 @@ class FactoredOperator(RiskOperator):
         Both sum up to the trace. It needs `has_exact_trace`.
         """
         by_name, by_sample = squared_parts(self.risk, self._rows)
-        values = (by_name * self._scale()).tolist()
+        values = listed(by_name * self._scale())
         return dict(zip(self.space.names, values, strict=True)), by_sample * self._scale()
 
     def _with(self: Self, risk: Risk) -> Self:

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from hyperribbon.core.boundary import checked, seed_number
-from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_absent,
+    check_choice,
+    check_positive_int,
+    is_list,
+)
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
@@ -96,10 +102,10 @@ class Fisher(FactoredOperator):
             check_absent("samples", samples, f"estimator={estimator!r} draws nothing")
         self.samples = 1 if samples is None else check_positive_int("samples", samples)
         self.seed = seed
-        settings = {"variance": variance, "scale": scale, "df": df}
+        settings: dict[str, Any] = {"variance": variance, "scale": scale, "df": df}
         settings["outputs"] = None if outputs == "model" else outputs
         self.likelihood = _likelihood(likelihood, settings)
-        if estimator == "empirical" and isinstance(data, list) and _ends_with_tensor(data):
+        if estimator == "empirical" and is_list(data) and _ends_with_tensor(data):
             data = tuple(data)  # one batch with its targets, not batches of inputs
         loss = MISSING if isinstance(model, Risk) else None
         risk = risk_of(model, loss, data, options)

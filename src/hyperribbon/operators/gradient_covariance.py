@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, flag
 from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int
+from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk

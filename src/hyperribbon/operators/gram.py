@@ -12,6 +12,7 @@ from math import prod
 
 import torch
 
+from hyperribbon.core.devices.typed import split
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.derivatives.factors import Factor, Outer, add_layer_grams, joined
 from hyperribbon.operators.derivatives.linearisation import AutogradLinearisation
@@ -38,7 +39,7 @@ def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
 
 def structured_everywhere(risk: Risk) -> set[str]:
     """Return the parameters whose per-sample gradients have factors on all samples of this rank."""
-    return set.intersection(*(risk.structured(chunk) for chunk in risk.chunks()))
+    return set[str].intersection(*(risk.structured(chunk) for chunk in risk.chunks()))
 
 
 class GramParts:
@@ -116,12 +117,13 @@ def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums of (R J)² by parameter, and by sample (N,), in float64."""
     places = {name: place for place, name in enumerate(risk.space.names)}
     by_name = torch.zeros(len(places), dtype=torch.float64, device="cpu")
-    by_sample, selections = [], _selections(risk.space)
+    by_sample: list[torch.Tensor] = []
+    selections = _selections(risk.space)
     with risk.processes.together("a trace"):
         for chunk in risk.chunks():
             seeds, structured = rows(chunk), risk.structured(chunk)
             own = torch.zeros(chunk.count, dtype=torch.float64, device="cpu")
-            for some in seeds.split(risk.columns_at_once()):
+            for some in split(seeds, risk.columns_at_once()):
                 for factor in chunk.point.factors(some, structured):
                     squares = factor.squared_rows(selections[factor.name]).double().cpu()
                     by_name[places[factor.name]] += squares.sum()
@@ -144,7 +146,7 @@ def _all_factors(
     for chunk in risk.chunks():
         seeds = rows(chunk)
         structured = risk.structured(chunk)
-        for some in seeds.split(risk.columns_at_once()):
+        for some in split(seeds, risk.columns_at_once()):
             for factor in chunk.point.factors(some, structured):
                 yield factor, selections[factor.name]
         for window in _windows(risk, chunk, seeds, structured, 0):
@@ -178,7 +180,8 @@ class Window:
         point = self.chunk.point
         assert isinstance(point, AutogradLinearisation)
         found = point.sample_gradients(self.seeds, self.names, self.samples)
-        selections, flat = _selections(self.risk.space), {}
+        selections = _selections(self.risk.space)
+        flat: dict[str, torch.Tensor] = {}
         for name in self.names:
             gradients, selection = found[name].flatten(0, 1), selections[name]
             gradients = gradients.reshape(len(gradients), -1)

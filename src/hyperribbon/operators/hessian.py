@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
+from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk
@@ -55,7 +55,7 @@ class Hessian(RiskOperator):
         super().__init__(risk_of(model, loss, data, options))
 
     @property
-    def has_exact_trace(self) -> bool:
+    def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether diagonal and trace cost a few passes: for chains of piecewise linear layers.
 
         There the model is piecewise linear in every single weight, so its own curvature has a zero

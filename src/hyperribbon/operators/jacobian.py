@@ -1,5 +1,7 @@
 """The Jacobian of a model's outputs, and the neural tangent kernel it gives."""
 
+# pyright: reportPrivateUsage=false
+# The kernel is made of the Jacobian's own products.
 from __future__ import annotations
 
 import copy
@@ -7,8 +9,9 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.typed import split
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
@@ -60,7 +63,7 @@ class Jacobian(LinearOperator):
 
     def layers(self) -> dict[str, Jacobian]:
         """Return the columns of each layer, by the layer's name."""
-        blocks = {}
+        blocks: dict[str, Jacobian] = {}
         for name, space in self.space.layers().items():
             blocks[name] = object.__new__(Jacobian)
             blocks[name]._set(self.risk.on(space))
@@ -83,7 +86,7 @@ class Jacobian(LinearOperator):
         product = torch.zeros(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
         step = self.risk.columns_at_once()
         with self.processes.together("a product with the Jacobian"):
-            for some, target in zip(block.split(step, 1), product.split(step, 1), strict=True):
+            for some, target in zip(split(block, step, 1), split(product, step, 1), strict=True):
                 named, start = Directions(self.space.unflatten(some)), self._first
                 for chunk in self.risk.chunks("push"):
                     pushed = chunk.point.push(named).flatten(1).T
@@ -99,7 +102,7 @@ class Jacobian(LinearOperator):
                 outputs = chunk.point.outputs
                 stop = start + outputs.numel()
                 seeds = block[start:stop].T.reshape(-1, *outputs.shape)
-                for some, total in zip(seeds.split(step), sums, strict=True):
+                for some, total in zip(split(seeds, step), sums, strict=True):
                     chunk.point.pull(some, total, self.space.names)
                 start = stop
             product = self.risk.flatten(sums, block.shape[1])
@@ -125,7 +128,7 @@ class NTK(LinearOperator):
 
     def layers(self) -> dict[str, NTK]:
         """Return each layer's term of the kernel, by the layer's name; they sum to it."""
-        terms = {}
+        terms: dict[str, NTK] = {}
         for name, jacobian in self.jacobian.layers().items():
             terms[name] = object.__new__(NTK)
             terms[name]._set(jacobian)
@@ -140,7 +143,7 @@ class NTK(LinearOperator):
         return other
 
     @property
-    def has_exact_trace(self) -> bool:
+    def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the trace costs a few passes: where samples do not depend on each other."""
         return not self.risk.mixes_samples
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from hyperribbon.core.ambient import plain_arithmetic
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.ambient import plain_arithmetic
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums

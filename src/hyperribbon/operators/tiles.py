@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from hyperribbon.core.processes import Processes
+from hyperribbon.core.devices.processes import Processes
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer, written
 from hyperribbon.operators.gram import GramParts, Rows, Window, gram_matrix, structured_everywhere
 from hyperribbon.operators.risk import Risk
@@ -118,8 +118,8 @@ def _structured_everywhere(risk: Risk) -> set[str]:
     with risk.processes.together("an evaluation of the model"):
         first = next(iter(risk.chunks()), None)
         own = None if first is None else structured_everywhere(risk)
-    found = [names for names in risk.processes.gather(own) if names is not None]
-    return set.intersection(*found)
+    found: list[set[str]] = [names for names in risk.processes.gather(own) if names is not None]
+    return set[str].intersection(*found)
 
 
 def _send_factor(

@@ -34,10 +34,8 @@ def draw_interactive(chart: Chart) -> go.Figure:
         elif isinstance(mark, Bars):
             _bars(figure, mark, next(colors))
         elif isinstance(mark, Surface):
-            figure.add_contour(
-                x=mark.x, y=mark.y, z=mark.z, colorscale="Viridis",
-                colorbar={"title": {"text": escape(mark.label), "side": "right"}},
-            )  # fmt: skip
+            bar = {"title": {"text": escape(mark.label), "side": "right"}}
+            figure.add_contour(x=mark.x, y=mark.y, z=mark.z, colorscale="Viridis", colorbar=bar)
         elif isinstance(mark, Path):
             _path(figure, mark, _color(next(colors)))
         else:
@@ -77,31 +75,29 @@ def _color(index: int) -> str:
     return "#888888" if index == _BLACK else COLORS[index]
 
 
+def _named(mark: Curve | Bars | Path | Level) -> dict[str, Any]:
+    return {"name": escape(mark.label), "showlegend": bool(mark.label)}
+
+
 def _curve(figure: go.Figure, mark: Curve, color: str) -> None:
     if mark.low is not None and mark.high is not None:
-        figure.add_scatter(
-            x=np.concatenate([mark.x, mark.x[::-1]]),
-            y=np.concatenate([mark.high, mark.low[::-1]]),
-            fill="toself", fillcolor=color, opacity=0.2, line={"width": 0}, hoverinfo="skip",
-            showlegend=False, mode="lines",
-        )  # fmt: skip
-    modes = {"line": "lines", "points": "markers", "both": "lines+markers"}
-    figure.add_scatter(
-        x=mark.x, y=mark.y, mode=modes[mark.style], name=escape(mark.label),
-        showlegend=bool(mark.label),
-        line={"color": color, "dash": "dash" if mark.dashed else "solid"},
-        marker={"color": color, "size": 6},
-    )  # fmt: skip
+        around = {"x": np.concatenate([mark.x, mark.x[::-1]])}
+        around["y"] = np.concatenate([mark.high, mark.low[::-1]])
+        filled = {"fill": "toself", "fillcolor": color, "opacity": 0.2, "line": {"width": 0}}
+        quiet = {"hoverinfo": "skip", "showlegend": False}
+        figure.add_scatter(**around, **filled, **quiet, mode="lines")
+    mode = {"line": "lines", "points": "markers", "both": "lines+markers"}[mark.style]
+    line = {"color": color, "dash": "dash" if mark.dashed else "solid"}
+    look = {"line": line, "marker": {"color": color, "size": 6}}
+    figure.add_scatter(x=mark.x, y=mark.y, mode=mode, **look, **_named(mark))
 
 
 def _bars(figure: go.Figure, mark: Bars, color: int) -> None:
     errors = {"array": mark.errors, "thickness": 1.2, "color": "#888888"}
-    figure.add_bar(
-        y=[escape(name) for name in mark.names], x=mark.values, orientation="h",
-        name=escape(mark.label), showlegend=bool(mark.label),
-        error_x=None if mark.errors is None else errors,
-        marker={"color": [_color(i) for i in mark.colors or (color,) * len(mark.names)]},
-    )  # fmt: skip
+    look = {"color": [_color(i) for i in mark.colors or (color,) * len(mark.names)]}
+    bars = {"x": mark.values, "y": [escape(name) for name in mark.names], "orientation": "h"}
+    shown = None if mark.errors is None else errors
+    figure.add_bar(**bars, error_x=shown, marker=look, **_named(mark))
 
 
 def _path(figure: go.Figure, mark: Path, color: str) -> None:
@@ -110,11 +106,9 @@ def _path(figure: go.Figure, mark: Path, color: str) -> None:
     if mark.values is not None:
         bar = {"title": {"text": escape(mark.value_label), "side": "right"}, "len": 0.7}
         marker = {"size": 4, "color": mark.values, "colorscale": "Viridis", "colorbar": bar}
-    figure.add_scatter3d(
-        x=x, y=y, z=z, mode="lines+markers", name=escape(mark.label), showlegend=bool(mark.label),
-        line={"color": color, "width": 3}, marker=marker,
-        text=[escape(note) for note in mark.notes] or None,
-    )  # fmt: skip
+    notes = [escape(note) for note in mark.notes] or None
+    look = {"mode": "lines+markers", "line": {"color": color, "width": 3}, "marker": marker}
+    figure.add_scatter3d(x=x, y=y, z=z, text=notes, **look, **_named(mark))
 
 
 def _level(figure: go.Figure, chart: Chart, mark: Level) -> None:
@@ -128,7 +122,5 @@ def _level(figure: go.Figure, chart: Chart, mark: Level) -> None:
         values = np.concatenate(along) if along else np.array([0.0, 1.0])
         ends = [np.nanmin(values), np.nanmax(values)]
     x, y = (ends, [mark.at] * 2) if mark.axis == "y" else ([mark.at] * 2, ends)
-    figure.add_scatter(
-        x=x, y=y, mode="lines", name=escape(mark.label), showlegend=bool(mark.label),
-        line={"color": "#888888", "dash": "dot", "width": 1.5},
-    )  # fmt: skip
+    look = {"color": "#888888", "dash": "dot", "width": 1.5}
+    figure.add_scatter(x=x, y=y, mode="lines", line=look, **_named(mark))

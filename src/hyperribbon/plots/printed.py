@@ -64,10 +64,8 @@ def _color(mark: Curve, colors: count) -> int:
 def _curve(axis, mark: Curve, color: str) -> None:
     marker = {"line": "", "points": "o", "both": "o"}[mark.style]
     line = "" if mark.style == "points" else "--" if mark.dashed else "-"
-    axis.plot(
-        mark.x, mark.y, marker=marker, ls=line, color=color, label=_plain(mark.label) or None,
-        ms=3,
-    )  # fmt: skip
+    look = {"marker": marker, "ls": line, "color": color, "ms": 3}
+    axis.plot(mark.x, mark.y, **look, label=_plain(mark.label) or None)
     if mark.low is not None and mark.high is not None:
         axis.fill_between(mark.x, mark.low, mark.high, color=color, alpha=0.2, lw=0)
 
@@ -75,10 +73,9 @@ def _curve(axis, mark: Curve, color: str) -> None:
 def _bars(axis, mark: Bars, color: int) -> None:
     colors = [COLORS[i % len(COLORS)] for i in mark.colors or (color,) * len(mark.names)]
     positions = np.arange(len(mark.names))[::-1]
-    axis.barh(
-        positions, mark.values, xerr=mark.errors, color=colors, height=0.7,
-        error_kw={"lw": 0.8}, label=_plain(mark.label) or None,
-    )  # fmt: skip
+    look = {"color": colors, "height": 0.7, "error_kw": {"lw": 0.8}}
+    label = _plain(mark.label) or None
+    axis.barh(positions, mark.values, xerr=mark.errors, **look, label=label)
     axis.set_yticks(positions, [_plain(_shorten(name)) for name in mark.names])
 
 

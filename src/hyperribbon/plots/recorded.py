@@ -12,7 +12,7 @@ from hyperribbon.plots.charts import Chart, Curve
 from hyperribbon.plots.printed import draw
 
 if TYPE_CHECKING:  # it brings torch, which figures do without
-    from hyperribbon.core.trajectory import Trajectory
+    from hyperribbon.recording.trajectory import Trajectory
 
 __all__ = ["draw_metric", "metric_chart"]
 
@@ -32,12 +32,11 @@ def metric_chart(trajectory: Trajectory, name: str) -> Chart:
     Records at which it was not measured are gaps that the line crosses. A row of numbers, such as
     eigenvalues, has one curve for each of the first eight.
 
+    Raises an ArgumentError when no record has it.
+
     Args:
         trajectory: A recorded run.
         name: A metric of it.
-
-    Raises:
-        ArgumentError: No record has it.
     """
     values = trajectory.metric(name)
     rows = values.reshape(len(values), -1)[:, :_MOST_CURVES]

@@ -25,16 +25,20 @@ __all__ = ["INSPECTION_FILE", "inspection_tabs"]
 
 INSPECTION_FILE = "inspection.json"
 _HEADLINES = (
-    "model.loss", "model.accuracy", "hessian.largest", "gauss_newton.trace",
-    "gauss_newton.share10", "gauss_newton.share50", "gauss_newton.rank50", "hessian.ratio10",
-    "stability.ratio", "noise.scale", "subnetworks.critical", "subnetworks.prunable",
-)  # fmt: skip
+    *("model.loss", "model.accuracy", "hessian.largest", "gauss_newton.trace"),
+    *("gauss_newton.share10", "gauss_newton.share50", "gauss_newton.rank50", "hessian.ratio10"),
+    *("stability.ratio", "noise.scale", "subnetworks.critical", "subnetworks.prunable"),
+)
 _LABELS = (("meaning", "Meaning"), ("usual", "Usual"), ("advice", "You might"))
 _ABOUT = {
-    "basics": "loss", "hessian": "sharpness", "gauss_newton": "concentration",
-    "fisher": "concentration", "stability": "stability", "layer_traces": "layers",
-    "layers": "layers", "noise": "noise", "subnetworks": "pruning", "trace": "trace",
-}  # fmt: skip
+    **{name: name for name in ("stability", "layers", "noise", "trace")},
+    "basics": "loss",
+    "hessian": "sharpness",
+    "gauss_newton": "concentration",
+    "fisher": "concentration",
+    "layer_traces": "layers",
+    "subnetworks": "pruning",
+}
 _COLUMNS = ("number", "value", "how it was obtained", "how certain it is")
 
 
@@ -108,19 +112,19 @@ def _summary(run: _Stored) -> Section:
         for o in run.content["outcomes"]
     ]
     settings = [*flatten(run.info.get("config", {})), *flatten(run.info.get("environment", {}))]
+    folded = (
+        ("steps", "What was done", ("step", "status", "seconds", "reason"), rows),
+        ("settings", "Settings and environment", ("name", "value"), settings),
+    )
     tables = [
-        Table(f"{run.label}-steps", "What was done", ("step", "status", "seconds", "reason"), rows,
-              folded=True),
-        Table(f"{run.label}-settings", "Settings and environment", ("name", "value"), settings,
-              folded=True),
-    ]  # fmt: skip
+        Table(f"{run.label}-{name}", title, heads, cells, folded=True)
+        for name, title, heads, cells in folded
+    ]
     answers = [_answer(entry) for entry in run.content.get("answers", [])]
     tables.insert(0, _statistics(run))
     others = list(run.content["reading"])[len(answers) :]
-    return Section(
-        run.label, note=f"measured on {run.content['where']}", answers=answers, facts=facts,
-        points=others, tables=[table for table in tables if table.rows],
-    )  # fmt: skip
+    note, tables = f"measured on {run.content['where']}", [t for t in tables if t.rows]
+    return Section(run.label, note=note, answers=answers, facts=facts, points=others, tables=tables)
 
 
 def _answer(entry: dict[str, str]) -> AnswerRow:
@@ -142,12 +146,13 @@ def _statistics(run: _Stored) -> Table:
     for name, seconds in run.content.get("missing", {}).items():
         task, _, samples = name.partition("@")
         rows.append([task, f"{int(samples):,}", "absent", f"needs about {max(seconds, 1):.0f} s"])
-    return Table(
-        f"{run.label}-statistics", "Numbers that compare", ("number", "samples", "value",
-        "how certain it is"), rows,
-        caption="At fixed samples and directions: the same for every inspection of this model, "
-        "data and seed, whatever the machine.", folded=True,
-    )  # fmt: skip
+    heads = ("number", "samples", "value", "how certain it is")
+    caption = (
+        "At fixed samples and directions: the same for every inspection of this model, data and "
+        "seed, whatever the machine."
+    )
+    name = f"{run.label}-statistics"
+    return Table(name, "Numbers that compare", heads, rows, caption=caption, folded=True)
 
 
 def _comparison(runs: list[_Stored]) -> list[Section]:

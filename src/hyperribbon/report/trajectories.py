@@ -9,9 +9,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.inspection.comparing import JointEmbedding, embed_runs
 from hyperribbon.plots import STYLE, Chart, Curve, Path, draw, draw_interactive
+from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.report.images import data_uri
 from hyperribbon.report.parts import Picture, Section, Tab, Table, distinct_labels, format_number
 
@@ -47,8 +47,9 @@ def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
         charts.insert(0, _embedding_chart(joint, labels))
     pictures = [_drawn(chart) for chart in charts]
     rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
-    summary = Table("runs", "Runs", ("run", "records", "last step", *metrics), rows,
-                    caption="Values at the last record that has them.")  # fmt: skip
+    heads = ("run", "records", "last step", *metrics)
+    caption = "Values at the last record that has them."
+    summary = Table("runs", "Runs", heads, rows, caption=caption)
     section = Section("Training", pictures=pictures, tables=[summary])
     return [Tab("Training", [section, *damaged])]
 
@@ -58,13 +59,13 @@ def _embedding_chart(joint: JointEmbedding, labels: list[str]) -> Chart:
         Path(points, label, notes=tuple(f"{label}, step {step}" for step in steps))
         for points, label, steps in zip(joint.paths, labels, joint.steps, strict=True)
     )
-    return Chart(
-        "inpca", "Paths of the predictions (InPCA)", "component 1", "component 2", paths,
-        z_label="component 3",
-        caption=f"All runs in one space; its three dimensions hold {joint.explained:.1%} of the "
-        f"distances between {joint.landmarks} records on {joint.samples} probe samples. Drag to "
-        "rotate.",
-    )  # fmt: skip
+    x, y, z = (f"component {number}" for number in (1, 2, 3))
+    caption = (
+        f"All runs in one space; its three dimensions hold {joint.explained:.1%} of the distances "
+        f"between {joint.landmarks} records on {joint.samples} probe samples. Drag to rotate."
+    )
+    title = "Paths of the predictions (InPCA)"
+    return Chart("inpca", title, x, y, paths, z_label=z, caption=caption)
 
 
 def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
@@ -81,10 +82,8 @@ def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
         positive = positive and bool((values > 0).all())
         style = "both" if len(tables) <= _MANY and len(values) <= 200 else "line"
         curves.append(Curve(moments, values, label, style))
-    return Chart(
-        f"metric-{_file_name(metric)}", metric, axis, metric, tuple(curves),
-        toggles=("x", "y") if positive else (),
-    )  # fmt: skip
+    name, toggles = f"metric-{_file_name(metric)}", ("x", "y") if positive else ()
+    return Chart(name, metric, axis, metric, tuple(curves), toggles=toggles)
 
 
 def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:

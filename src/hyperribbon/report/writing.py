@@ -108,10 +108,8 @@ def _folders(path: Path) -> list[Path]:
     found = sorted({file.parent for name in _MARKS for file in path.glob(f"*/{name}")})
     if not found:
         reason = "it holds no run" if path.is_dir() else "there is no such folder"
-        raise ArgumentError(
-            "paths", str(path), reason,
-            "Give the folder of a run, an inspection or a Recorder, or one that holds several.",
-        )  # fmt: skip
+        remedy = "Give the folder of a run, an inspection or a Recorder, or one that holds several."
+        raise ArgumentError("paths", str(path), reason, remedy)
     return found
 
 

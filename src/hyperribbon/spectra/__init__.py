@@ -1,9 +1,10 @@
 """Eigenpairs, traces, densities and summaries of any operator with `.shape` and `@`."""
 
 from hyperribbon.spectra.eigensolvers import eigsh
-from hyperribbon.spectra.estimators import DiagonalEstimate, diagonal, frobenius, trace
+from hyperribbon.spectra.estimates.estimators import DiagonalEstimate, diagonal, frobenius, trace
+from hyperribbon.spectra.estimates.quadrature import density
 from hyperribbon.spectra.planning import Plan, Route, plan
-from hyperribbon.spectra.quadrature import density
+from hyperribbon.spectra.stopping import StoppedError
 from hyperribbon.spectra.subspaces import Alignment, alignment
 from hyperribbon.spectra.summaries import Summary, effective_rank, summarize
 from hyperribbon.spectra.tracking import Tracker, track
@@ -13,6 +14,7 @@ __all__ = [
     "DiagonalEstimate",
     "Plan",
     "Route",
+    "StoppedError",
     "Summary",
     "Tracker",
     "alignment",

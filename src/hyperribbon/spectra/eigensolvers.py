@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.core.ambient import plainly
-from hyperribbon.core.boundary import checked, flag_or_text
+from hyperribbon.core.boundary import checked, flag_or_text, own_function
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -19,16 +18,19 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
-from hyperribbon.core.tensors import tensor_of
-from hyperribbon.spectra.convergence import tolerances
 from hyperribbon.spectra.gram import gram_spectrum
-from hyperribbon.spectra.lanczos import lanczos
+from hyperribbon.spectra.krylov.convergence import tolerances
+from hyperribbon.spectra.krylov.lanczos import lanczos
+from hyperribbon.spectra.krylov.search import Pairs, select
 from hyperribbon.spectra.planning import lanczos_route, plan
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import Audit, least_floor, precise_images, rounded_up
-from hyperribbon.spectra.search import Pairs, select
+from hyperribbon.spectra.stopping import ShouldStop, products_until
 
 __all__ = ["ENDS", "as_spectrum", "eigsh", "products_limit"]
 
@@ -39,7 +41,7 @@ _STORAGES = ("auto", "memory", "half", "disk")
 _SHARDED = "sharded"
 
 
-@checked(eigenvectors=flag_or_text)
+@checked(eigenvectors=flag_or_text, should_stop=own_function)
 @plainly
 def eigsh(
     op: Any,
@@ -56,6 +58,7 @@ def eigsh(
     basis: int | None = None,
     storage: str = "auto",
     memory: float | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> Spectrum:
     """Return k eigenpairs of a symmetric operator, each with its true residual ‖A v − λ v‖.
 
@@ -97,22 +100,28 @@ def eigsh(
         storage: Where Lanczos keeps them: "memory"; "half" precision, a half of that or less
             (arithmetic stays in the full one, and residuals reach 5e-4 of the norm); "disk", in
             TMPDIR, with the same numbers as in memory. "auto" takes memory while it lasts.
-        memory: Bytes that may be used; None for what the device has free.
+        memory: Bytes that may be used; None for what the device has free. Where no route that was
+            asked for keeps to them, the call is refused and says what it takes.
+        should_stop: Asked at the beginning and before every product, or block of columns where the
+            matrix is written out; not inside a product or a Gram matrix. Once it returns True,
+            Lanczos returns what it has as soon as it has k pairs of any quality. With several
+            processes all of them give one, and one that says so stops all.
 
     Returns:
         Eigenvalues in descending order, with eigenvectors (P, k). `converged` says which pairs
-        are; the others were stopped by `max_matvecs`, `max_seconds` or rounding.
+        are; the others were stopped by `max_matvecs`, `max_seconds`, `should_stop` or rounding.
 
     Raises:
         ArgumentError: The operator is not square or not symmetric, gives NaN, or an argument does
             not fit.
+        StoppedError: `should_stop` said so before there were k pairs.
 
     >>> import torch
     >>> spectrum = eigsh(torch.diag(torch.tensor([3.0, -1.0, 2.0, 0.5])), k=2)
     >>> [round(value, 6) for value in spectrum.eigenvalues.tolist()]
     [3.0, 2.0]
     """
-    products = Products(op)
+    products = products_until(op, should_stop)
     k = check_positive_int("k", k)
     if k > products.size:
         raise ArgumentError(
@@ -132,7 +141,7 @@ def eigsh(
         limits = {"max_matvecs": max_matvecs, "max_seconds": max_seconds}
         for name, value in {**given, **limits}.items():
             check_absent(name, value, f"it is of Lanczos, and method={method!r}")
-        _check_room(products, k, memory, method)
+        _check_room(products, k, memory, method, bool(eigenvectors))
     if method in ("dense", "gram"):
         solve = _dense if method == "dense" else gram_spectrum
         spectrum = solve(products, k, which, tol, bool(eigenvectors), seed)
@@ -140,8 +149,8 @@ def eigsh(
             spectrum = replace(spectrum, eigenvectors=spectrum.eigenvectors[products.rows])
         return spectrum
     with products.processes.together("the planning of a spectrum"):
-        route = lanczos_route(products, k, tol, memory=memory, storage=storage)
-        capacity = route.basis if basis is None else _capacity(products, k, basis)
+        asked = None if basis is None else _capacity(products, k, basis)
+        route = lanczos_route(products, k, tol, memory=memory, storage=storage, basis=asked)
     return _lanczos(
         products,
         k,
@@ -151,7 +160,7 @@ def eigsh(
         v0,
         max_matvecs,
         max_seconds,
-        -int(products.processes.largest(-capacity)),
+        -int(products.processes.largest(-route.basis)),
         products.processes.choose(route.storage),
         eigenvectors,
     )
@@ -167,13 +176,16 @@ def _cheapest(
     return products.processes.choose(best.method)
 
 
-def _check_room(products: Products, k: int, memory: float | None, method: str) -> None:
+def _check_room(
+    products: Products, k: int, memory: float | None, method: str, eigenvectors: bool
+) -> None:
     """Raise where a route that was asked for does not fit into the memory that was given."""
     if memory is None:
         return
     getattr(products.op, "gram_size", None)  # counted by all ranks together, before they plan
     with products.processes.together("the planning of a spectrum"):
-        routes = [r for r in plan(products.op, k, memory=memory).routes if r.method == method]
+        found = plan(products.op, k, memory=memory, eigenvectors=eigenvectors)
+        routes = [route for route in found.routes if route.method == method]
         if routes and not any(route.fits for route in routes):
             needed = min(route.memory for route in routes)
             reason = f"method={method!r} takes {needed / 1e6:.2f} MB"
@@ -185,13 +197,13 @@ def _dense(
 ) -> Spectrum:
     matrix = products.dense()
     values, vectors = products.processes.from_first(
-        lambda: tuple(torch.linalg.eigh(matrix)), "a dense eigenproblem"
+        lambda: tuple(linalg.eigh(matrix)), "a dense eigenproblem"
     )
     wanted = select(values, k, which).flip(0).to(values.device)
     norm, reachable = float(values.abs().max()), _ROUNDING * len(matrix)
     rounding = torch.finfo(products.dtype).eps * sqrt(len(matrix))  # of the entries
     values, vectors = values[wanted], vectors[:, wanted]
-    before = torch.linalg.vector_norm(matrix @ vectors - vectors * values, dim=0)
+    before = linalg.vector_norm(matrix @ vectors - vectors * values, dim=0)
     listed = values.to(products.dtype)
     vectors = vectors.to(products.dtype) if eigenvectors else vectors
     residual = matrix @ vectors.double() - vectors.double() * listed.double()
@@ -199,7 +211,7 @@ def _dense(
     audit.add_vectors(products.part(vectors.T), listed)
     audit.add_residuals(products.part(residual.T))
     floor, error = _matrix_errors(products, matrix, audit, norm, seed)
-    residuals = torch.linalg.vector_norm(residual, dim=0) + floor
+    residuals = linalg.vector_norm(residual, dim=0) + floor
     return Spectrum(
         eigenvalues=listed,
         eigenvectors=vectors if eigenvectors else None,

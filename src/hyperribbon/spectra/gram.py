@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.devices.typed import linalg, split
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
-from hyperribbon.core.tensors import tensor_of
-from hyperribbon.spectra.convergence import tolerances
+from hyperribbon.spectra.krylov.convergence import tolerances
+from hyperribbon.spectra.krylov.search import select
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import Audit, rounded_up
-from hyperribbon.spectra.search import select
 
 __all__ = ["gram_spectrum"]
 
@@ -33,6 +34,9 @@ def gram_spectrum(
         tol: Relative accuracy below which a pair counts as converged, as for `tolerances`.
         eigenvectors: Whether to lift the eigenvectors.
         seed: Seed of the directions for zero eigenvalues.
+
+    Raises:
+        ArgumentError: The operator has no `gram()`.
     """
     op = products.op
     if getattr(op, "gram_size", None) is None:
@@ -42,12 +46,10 @@ def gram_spectrum(
             f"{type(op).__name__} has no gram()",
             "Use method='lanczos', or an operator of the form FᵀF such as GGN, Fisher or NTK.",
         )
-    G = check_finite("op.gram()", tensor_of(op.gram())).double()
-    G = (G + G.T) / 2
+    given = check_finite("op.gram()", tensor_of(op.gram())).double()
+    G = (given + given.T) / 2
     precision = torch.finfo(products.dtype).eps
-    values, U = products.processes.from_first(
-        lambda: tuple(torch.linalg.eigh(G)), "a dense eigenproblem"
-    )
+    values, U = products.processes.from_first(lambda: tuple(linalg.eigh(G)), "a dense eigenproblem")
     top = max(float(values[-1]), 0.0)
     rank = int((values > len(values) * precision * top).sum())
     zeros = products.size - rank
@@ -60,7 +62,7 @@ def gram_spectrum(
     if eigenvectors:
         vectors = _lift(products, lead, nonzero, k - len(nonzero), seed)
         image = products(vectors) - vectors * eigenvalues.to(vectors)
-        residuals = torch.linalg.vector_norm(image.double(), dim=0)
+        residuals = linalg.vector_norm(image.double(), dim=0)
         audit.add_vectors(products.part(vectors.T), eigenvalues.to(vectors))
         audit.add_residuals(products.part(image.T))
     else:
@@ -69,7 +71,7 @@ def gram_spectrum(
         roots = eigenvalues[eigenvalues > 0].sqrt()
         pair = torch.stack([signs / roots, signs * roots], dim=1).to(lead)
         lifted = op.lift((lead[:, nonzero] @ pair).to(products.dtype))
-        total, image = products.part(lifted.T).split(1)
+        total, image = split(products.part(lifted.T), 1)
         audit.add_vectors(total, torch.zeros(1, device="cpu"))
         audit.add_residuals(image)
     floor = audit.floor(top) + (0.0 if rank == len(G) else len(G) * precision * top)
@@ -93,11 +95,11 @@ def _lift(
     """Return the unit vectors Fᵀu/√λ, and `missing` directions orthogonal to all of them."""
     chosen = U if missing else U[:, nonzero]
     lifted = tensor_of(products.op.lift(chosen.to(products.dtype))).to(products.dtype)
-    lifted = lifted / torch.linalg.vector_norm(lifted, dim=0)
+    lifted = lifted / linalg.vector_norm(lifted, dim=0)
     if not missing:
         return lifted
     generator = torch_generator(seed, "null space")
     random = torch.randn(products.size, missing, generator=generator, device="cpu").to(lifted)
     for _ in range(2):
-        random = torch.linalg.qr(random - lifted @ (lifted.T @ random)).Q
+        random = linalg.qr(random - lifted @ (lifted.T @ random)).Q
     return torch.cat([lifted[:, nonzero], random], dim=1)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import torch
-
 from hyperribbon.core import html
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, flag, positive
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
-from hyperribbon.core.memory import free_memory
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.memory import free_memory
+from hyperribbon.spectra.costs import gigabytes, product_bytes, product_flops, speed
+from hyperribbon.spectra.krylov.rows import piece_length
 from hyperribbon.spectra.products import Products
 
 __all__ = [
@@ -36,7 +34,6 @@ HALF_TOLERANCE = 5e-4
 _EIGH = 40.0  # a dense eigenproblem of size n takes about as long as 40 n³ operations of a product
 _EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any estimate of its time
 _STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
-_GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
 _SMALL = 1 << 16  # bytes of everything that does not grow with the operator
 _READS = 2  # times a step of Lanczos goes over the full basis: 4 times, half of it on average
 _BANDWIDTH = {"memory": 8e9, "half": 7e8, "disk": 3e8}  # bytes a second of such a reading
@@ -93,9 +90,9 @@ class Plan:
         """Return one line a route."""
         lines = [f"{'route':<13} {'memory':>10} {'time':>10} {'products':>9}"]
         for route in self.routes:
-            note = "" if route.fits else f"  does not fit in {_gigabytes(self.available)}"
+            note = "" if route.fits else f"  does not fit in {gigabytes(self.available)}"
             lines.append(
-                f"{route.name:<13} {_gigabytes(route.memory):>10} {route.seconds:>8.2g} s "
+                f"{route.name:<13} {gigabytes(route.memory):>10} {route.seconds:>8.2g} s "
                 f"{route.matvecs:>9}{note}"
             )
         return "\n".join(lines)
@@ -103,11 +100,11 @@ class Plan:
     def _repr_html_(self) -> str:
         """Show the routes, in a notebook."""
         rows = [
-            (r.name, _gigabytes(r.memory), f"{r.seconds:.2g} s", r.matvecs, r.fits)
+            (r.name, gigabytes(r.memory), f"{r.seconds:.2g} s", r.matvecs, r.fits)
             for r in self.routes
         ]
         columns = ("route", "memory", "time", "products", "fits")
-        said = f"{_gigabytes(self.available)} are free"
+        said = f"{gigabytes(self.available)} are free"
         return html.card(f"Best: {self.best.name}", html.note(said), html.table(columns, rows))
 
 
@@ -152,13 +149,13 @@ def plan(
     >>> import torch
     >>> plan(torch.eye(300), k=5).best.method
     'dense'
-    """
+    """  # noqa: DOC501 - _nothing_fits() returns an ArgumentError
     products = Products(op)
     k = check_positive_int("k", k, maximum=products.size)
     available = (
         free_memory(products.device) if memory is None else int(check_positive("memory", memory))
     )
-    rate = _speed(products)
+    rate = speed(products)
     routes = [
         _dense(products, available, rate),
         *_lanczos(products, k, available, rate, tol),
@@ -183,7 +180,7 @@ def lanczos_capacity(
         itemsize: Bytes a stored number takes; None for the operator's precision.
     """
     vector = 2 * products.length * (products.dtype.itemsize if itemsize is None else itemsize)
-    room = available - _product_bytes(products, is_audited=False)
+    room = available - product_bytes(products, is_audited=False)
     affordable = max(room, 0) // 2 // max(vector, 1)
     return min(products.size, max(k + 8, min(_wished(k), affordable)))
 
@@ -201,15 +198,15 @@ def affordable_vectors(products: Products, memory: float | None, least: int) -> 
     """
     available = free_memory(products.device) if memory is None else int(memory)
     vector = products.size * products.dtype.itemsize
-    product = _product_bytes(products, is_audited=False) + _SMALL
+    product = product_bytes(products, is_audited=False) + _SMALL
     count = -int(products.processes.largest(-((available - product) // vector)))
     if count < least:
         needed = product + least * vector
         raise ArgumentError(
             "op" if memory is None else "memory",
             f"{products.size} × {products.size}" if memory is None else memory,
-            f"a product and {least} vectors take {_gigabytes(needed)}, and "
-            f"{_gigabytes(available)} may be used",
+            f"a product and {least} vectors take {gigabytes(needed)}, and "
+            f"{gigabytes(available)} may be used",
             f"Give memory={needed:.3g} if there is as much, or restrict the operator with params= "
             "or mask=.",
         )
@@ -223,7 +220,13 @@ def agreed_capacity(products: Products, k: int) -> int:
 
 
 def lanczos_route(
-    products: Products, k: int, tol: float, *, memory: float | None = None, storage: str = "auto"
+    products: Products,
+    k: int,
+    tol: float,
+    *,
+    memory: float | None = None,
+    storage: str = "auto",
+    basis: int | None = None,
 ) -> Route:
     """Return the best Lanczos route with a storage, or the best of all.
 
@@ -233,19 +236,27 @@ def lanczos_route(
         tol: Relative residuals wanted.
         memory: Bytes that may be used; None for what the device has free.
         storage: "auto", "memory", "half" or "disk".
-    """
+        basis: Vectors to keep; None for as many as pay off and fit.
+
+    Raises:
+        ArgumentError: A memory is given, and no such route keeps to it.
+    """  # noqa: DOC501 - _does_not_keep() returns an ArgumentError
     available = free_memory(products.device) if memory is None else int(memory)
     if storage != "auto":
-        return _lanczos_with(storage, products, k, available, 1e9)
-    routes = _lanczos(products, k, available, _speed(products), tol)
-    return min(routes, key=lambda route: (not route.fits, route.seconds))
+        routes = [_lanczos_with(storage, products, k, available, 1e9, basis)]
+    else:
+        routes = _lanczos(products, k, available, speed(products), tol, basis)
+    best = min(routes, key=lambda route: (not route.fits, route.seconds))
+    if memory is not None and not best.fits:
+        raise _does_not_keep(memory, min(routes, key=lambda route: route.memory))
+    return best
 
 
 def _dense(products: Products, available: int, rate: float) -> Route:
     size = products.size
-    memory = 5 * 8 * size**2 + _product_bytes(products)
+    memory = 5 * 8 * size**2 + product_bytes(products)
     matvecs = 0 if products.is_explicit else size
-    seconds = (matvecs * _product_flops(products) + _EIGH * size**3) / rate
+    seconds = (matvecs * product_flops(products) + _EIGH * size**3) / rate
     return Route("dense", memory, seconds, matvecs, memory <= available)
 
 
@@ -254,40 +265,55 @@ def _wished(k: int) -> int:
     return max(3 * k + 40, 90)
 
 
-def _lanczos(products: Products, k: int, available: int, rate: float, tol: float) -> list[Route]:
+def _lanczos(
+    products: Products, k: int, available: int, rate: float, tol: float, basis: int | None = None
+) -> list[Route]:
     """Return the routes by storage; others than memory only where memory is short."""
-    first = _lanczos_with("memory", products, k, available, rate)
-    if first.fits and first.basis >= min(products.size, first.matvecs, _wished(k)):
+    first = _lanczos_with("memory", products, k, available, rate, basis)
+    enough = min(products.size, first.matvecs, _wished(k))
+    if first.fits and (basis is not None or first.basis >= enough):
         return [first]
     others = ["half", "disk"] if tol >= HALF_TOLERANCE else ["disk"]
-    return [first, *(_lanczos_with(name, products, k, available, rate) for name in others)]
+    return [first, *(_lanczos_with(name, products, k, available, rate, basis) for name in others)]
 
 
-def _lanczos_with(storage: str, products: Products, k: int, available: int, rate: float) -> Route:
+def _lanczos_with(
+    storage: str,
+    products: Products,
+    k: int,
+    available: int,
+    rate: float,
+    asked: int | None = None,
+) -> Route:
+    """Return the route with a storage; a basis that was asked for counts as a whole."""
     size, part, item = products.size, products.length, products.dtype.itemsize
     stored = 2 if storage == "half" else item
     disk, free = 0, 0
     if storage == "disk":
         free = shutil.disk_usage(tempfile.gettempdir()).free // 2
-        capacity = min(size, max(k + 8, min(3 * k + 24, free // (2 * max(part, 1) * item))))
+        fitting = min(3 * k + 24, free // (2 * max(part, 1) * item))
+        capacity = min(size, max(k + 8, fitting)) if asked is None else asked
         disk = 2 * capacity * part * item
-    else:
+    elif asked is None:
         capacity = lanczos_capacity(products, k, available, stored)
+    else:
+        capacity = asked
     matvecs = min(size, 3 * k + 25)
     if capacity < matvecs:
         matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
-    kept = min(matvecs, capacity)
+    kept = min(matvecs, capacity) if asked is None else capacity
     basis = 0 if storage == "disk" else 2 * kept * part * stored
-    product, audited = (_product_bytes(products, is_audited=audit) for audit in (False, True))
-    memory = _in_flight(k) * size * item + max(product + basis, audited)
+    product, audited = (product_bytes(products, is_audited=audit) for audit in (False, True))
+    working = capacity * min(part, piece_length(capacity, part)) * item
+    memory = _in_flight(k) * size * item + working + max(product + basis, audited)
     reading = _READS * kept * part * stored / _BANDWIDTH[storage]
-    step = (_product_flops(products) + 8 * kept * part) / rate + _STEP_SECONDS + reading
+    step = (product_flops(products) + 8 * kept * part) / rate + _STEP_SECONDS + reading
     fits = memory <= available and disk <= free
     return Route("lanczos", memory, matvecs * step, matvecs, fits, storage, capacity, disk)
 
 
 def _in_flight(k: int) -> int:
-    """Return the vectors in memory besides the basis and its images: results and work."""
+    """Return the vectors in memory besides the basis and copies of a piece of it."""
     return 2 * k + 6
 
 
@@ -298,8 +324,8 @@ def _gram(
     if r is None:
         return []
     vectors = 3 * k * products.size * products.dtype.itemsize if eigenvectors else 0
-    memory = 5 * 8 * r**2 + vectors + _product_bytes(products)
-    seconds = (r * _product_flops(products) + _EIGH * r**3) / rate
+    memory = 5 * 8 * r**2 + vectors + product_bytes(products)
+    seconds = (r * product_flops(products) + _EIGH * r**3) / rate
     return [Route("gram", memory, seconds, k if eigenvectors else 0, memory <= available)]
 
 
@@ -307,54 +333,39 @@ def _preference(route: Route) -> float:
     return 0.0 if route.method == "dense" and route.seconds < _EXACT_SECONDS else route.seconds
 
 
-def _product_bytes(products: Products, is_audited: bool = True) -> int:
-    """Return what a product takes, with the audit's in a higher precision beside it."""
-    cost = products.op.cost() if hasattr(products.op, "cost") else None
-    if cost is None:
-        return 0
-    return int(cost.bytes) + (int(getattr(cost, "beside", 0)) if is_audited else 0)
-
-
-def _product_flops(products: Products) -> float:
-    if products.is_explicit:
-        return 2.0 * products.size**2
-    cost = products.op.cost() if hasattr(products.op, "cost") else None
-    return _GUESS * products.size if cost is None else float(cost.flops)
-
-
 def _nothing_fits(
     products: Products, k: int, routes: list[Route], memory: float | None, available: int
 ) -> ArgumentError:
-    listed = ", ".join(f"{route.name} {_gigabytes(route.memory)}" for route in routes)
+    listed = ", ".join(f"{route.name} {gigabytes(route.memory)}" for route in routes)
     item = products.dtype.itemsize
-    room = max(available - _product_bytes(products), 0)
-    coordinates = room // (item * (2 * (k + 8) + _in_flight(k)))
+    room = max(available - product_bytes(products), 0)
+    coordinates = room // (item * (2 * (k + 8) + _in_flight(k) + 1))
     size = f"{products.size} × {products.size}"
     return ArgumentError(
         "op" if memory is None else "memory",
         size if memory is None else memory,
-        f"no route to {k} eigenpairs of {size} fits in the {_gigabytes(available)} that are free: "
+        f"no route to {k} eigenpairs of {size} fits in the {gigabytes(available)} that are free: "
         f"{listed}",
         f"About {coordinates} coordinates would fit: restrict the operator with params= or mask=, "
         "ask for fewer pairs, or free memory.",
     )
 
 
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
-
-
-def _speed(products: Products) -> float:
-    return _operations_per_second(products.device.type, products.dtype)
-
-
-@lru_cache
-def _operations_per_second(device: str, dtype: torch.dtype) -> float:
-    """Measure the speed of a matrix product on a device, once."""
-    a = torch.ones(512, 512, dtype=dtype, device=device)
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        float((a @ a)[0, 0])
-        best = min(best, time.perf_counter() - start)
-    return 2 * 512**3 / best
+def _does_not_keep(memory: float, least: Route) -> ArgumentError:
+    """Return the error of the Lanczos route that takes the least, where that is too much."""
+    taken = f"{least.name} with a basis of {least.basis} vectors takes"
+    fewer = "ask for fewer pairs, or restrict the operator with params= or mask=."
+    if least.memory > memory:
+        return ArgumentError(
+            "memory",
+            memory,
+            f"{taken} {gigabytes(least.memory)}",
+            f"Give memory={least.memory} if there is as much, {fewer}",
+        )
+    folder = tempfile.gettempdir()
+    return ArgumentError(
+        "memory",
+        memory,
+        f"{taken} {gigabytes(least.disk)} of disk, more than half of what is free in {folder}",
+        f"Set TMPDIR to a folder with more space, give more memory, {fewer}",
+    )

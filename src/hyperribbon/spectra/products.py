@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, isfinite
 from time import monotonic
+from typing import Annotated as Float
 from typing import Any
 
 import numpy as np
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.processes import ALONE, Processes
-from hyperribbon.core.tensors import tensor_of
+from hyperribbon.core.devices.processes import ALONE, Processes
+from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.devices.typed import from_numpy, linalg, listed, split
 
 __all__ = ["Products", "asymmetry_error"]
 
@@ -47,7 +49,7 @@ class Products:
         ArgumentError: It has no shape or no product, is not square, or is complex.
     """
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: object) -> None:
         shape = getattr(op, "shape", None)
         if shape is None or not hasattr(type(op), "__matmul__"):
             raise ArgumentError(
@@ -60,7 +62,7 @@ class Products:
                 "its shape is not square",
                 "A rectangular J has JᵀJ (hr.GGN, hr.Fisher) and JJᵀ (hr.NTK) instead.",
             )
-        self.op = op
+        self.op: Any = op
         self.size = int(shape[0])
         self.matvecs = 0
         given = getattr(op, "dtype", None)
@@ -93,11 +95,11 @@ class Products:
         """
         self.matvecs += 1 if block.ndim == 1 else block.shape[1]
         product = self._multiply(block.to(self._input_dtype)).detach().to(self.dtype)
-        if not bool(torch.isfinite(product).all()):
+        if product.numel() and not all(map(isfinite, listed(torch.stack(product.aminmax())))):
             raise self.not_finite()
         return product
 
-    def images(self, parts: torch.Tensor) -> torch.Tensor:
+    def images(self, parts: torch.Tensor) -> Float[torch.Tensor, "b part"]:
         """Return parts (b, ·) of A v, from those of the vectors v, as rows."""
         if not self.is_parted:
             return self(parts[0]).unsqueeze(0) if len(parts) == 1 else self(parts.T).T
@@ -105,11 +107,11 @@ class Products:
         block = parts.T.to(self._input_dtype)
         return self.op.multiply_rows(block).detach().to(self.dtype).T
 
-    def part(self, rows: torch.Tensor) -> torch.Tensor:
+    def part(self, rows: torch.Tensor) -> Float[torch.Tensor, "b part"]:
         """Return this rank's part (b, ·) of whole vectors (b, P)."""
         return rows[:, self.rows]
 
-    def whole(self, parts: torch.Tensor) -> torch.Tensor:
+    def whole(self, parts: torch.Tensor) -> Float[torch.Tensor, "b P"]:
         """Return whole vectors (b, P) from the ranks' parts."""
         if not self.is_parted:
             return parts
@@ -119,16 +121,18 @@ class Products:
         """Return inner products of whole vectors, from those of the parts."""
         return self.processes.sum(inner) if self.is_parted else inner
 
-    def norms(self, parts: torch.Tensor) -> torch.Tensor:
+    def norms(self, parts: torch.Tensor) -> Float[torch.Tensor, "b"]:
         """Return the norms (b,) of vectors, summed in float64."""
         squares = torch.zeros(len(parts), dtype=torch.float64, device=parts.device)
-        for piece in parts.split(max(_PIECE // max(len(parts), 1), 1), dim=1):
-            squares += torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64).square()
+        for piece in split(parts, max(_PIECE // max(len(parts), 1), 1), dim=1):
+            squares += linalg.vector_norm(piece, dim=1, dtype=torch.float64).square()
         return self.summed(squares.cpu()).sqrt()
 
-    def eigh(self, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def eigh(
+        self, matrix: torch.Tensor
+    ) -> tuple[Float[torch.Tensor, "m"], Float[torch.Tensor, "m m"]]:
         """Return eigenvalues and eigenvectors of a small matrix, the same on all ranks."""
-        values, vectors = torch.linalg.eigh(matrix)
+        values, vectors = linalg.eigh(matrix)
         values, vectors = self.processes.agree(values, vectors)
         return values, vectors
 
@@ -145,12 +149,12 @@ class Products:
             "Check that the loss, the weights and the data are finite.",
         )
 
-    def dense(self) -> torch.Tensor:
+    def dense(self) -> Float[torch.Tensor, "P P"]:
         """Return the matrix in float64, from products with the identity when not written out.
 
         Raises:
             ArgumentError: The matrix is not symmetric, or holds NaN.
-        """
+        """  # noqa: DOC501 - asymmetry_error() returns one
         if self.is_explicit:
             matrix = tensor_of(self.op).to(self.device, torch.float64)
         else:
@@ -176,7 +180,7 @@ class Products:
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         if self.takes_arrays:
-            return torch.from_numpy(np.array(self.op @ block.numpy()))
+            return from_numpy(np.array(self.op @ block.numpy()))
         return (self.op if not self.is_explicit else self.op.to(self._input_dtype)) @ block
 
 
@@ -205,7 +209,7 @@ def _float_dtype(given: Any) -> torch.dtype:
     if isinstance(given, torch.dtype):
         dtype = given
     else:
-        dtype = torch.from_numpy(np.empty(0, dtype=given)).dtype
+        dtype = from_numpy(np.empty(0, dtype=given)).dtype
     if dtype.is_complex:
         raise ArgumentError("op", dtype, "it is complex", "Only real operators are supported.")
     return dtype if dtype.is_floating_point else torch.float64

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 
 import numpy as np
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.results import Spectrum
-from hyperribbon.core.tensors import tensor_of
 
 __all__ = ["Alignment", "alignment"]
 
@@ -27,11 +29,11 @@ class Alignment:
         chance: Expected overlap of random subspaces of these sizes: max(a, b)/P.
     """
 
-    cosines: torch.Tensor
+    cosines: Float[torch.Tensor, "k"]
     chance: float
 
     @property
-    def angles(self) -> torch.Tensor:
+    def angles(self) -> Float[torch.Tensor, "k"]:
         """The principal angles in radians, ascending."""
         return torch.arccos(self.cosines)
 
@@ -69,7 +71,7 @@ def alignment(U: Subspace, V: Subspace) -> Alignment:
             f"U has {first.shape[0]} coordinates",
             "Compare subspaces of the same parameters.",
         )
-    cosines = torch.linalg.svdvals(first.T @ second.to(first)).clamp(max=1.0)
+    cosines = linalg.svdvals(first.T @ second.to(first)).clamp(max=1.0)
     return Alignment(cosines, max(first.shape[1], second.shape[1]) / first.shape[0])
 
 
@@ -85,7 +87,7 @@ def _basis(name: str, given: Subspace) -> torch.Tensor:
         raise ArgumentError(
             name, vectors, "it does not hold columns (P, k) with k ≤ P", "Give shape (P, k)."
         )
-    Q, R = torch.linalg.qr(check_finite(name, block))
+    Q, R = linalg.qr(check_finite(name, block))
     diagonal = R.diagonal().abs()
     if float(diagonal.min()) <= 1e-6 * float(diagonal.max()):
         raise ArgumentError(

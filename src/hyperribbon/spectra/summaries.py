@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 
 import numpy as np
 import torch
@@ -14,8 +15,8 @@ from hyperribbon.core.checks import (
     check_fraction,
     check_positive_int,
 )
+from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.results import Estimate, Spectrum
-from hyperribbon.core.tensors import tensor_of
 
 __all__ = ["Summary", "effective_rank", "summarize"]
 
@@ -47,7 +48,7 @@ class Summary:
         trace: Sum of all eigenvalues; of the known ones unless it was given.
     """
 
-    eigenvalues: np.ndarray
+    eigenvalues: Float[np.ndarray, "m"]
     trace: float
 
     def trace_ratio(self, k: int) -> float:
@@ -88,7 +89,7 @@ class Summary:
         """Return the least d with Σ_{i≤d} |λᵢ| ≥ fraction · Σ|λ|."""
         check_fraction("fraction", fraction)
         cumulative = np.cumsum(np.abs(self.eigenvalues))
-        threshold = fraction * cumulative[-1] * (1 - 1e-12)
+        threshold: float = fraction * cumulative[-1] * (1 - 1e-12)
         return int(np.searchsorted(cumulative, threshold)) + 1 if cumulative[-1] else 0
 
 
@@ -98,13 +99,12 @@ def summarize(
 ) -> Summary:
     """Return the summary of eigenvalues.
 
+    Raises an ArgumentError when there are none, or some are not finite.
+
     Args:
         eigenvalues: All eigenvalues, or the leading ones; a `Spectrum` or an array in any order.
         trace: The trace of the operator, where not all eigenvalues are known. `trace_ratio` uses
             it; the other numbers speak of the eigenvalues given.
-
-    Raises:
-        ArgumentError: There are none, or some are not finite.
 
     >>> summary = summarize(np.array([1.0, 8.0, 1.0]))
     >>> summary.trace_ratio(1), summary.dimensions(0.85)

@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, flag, function, positive, seed_number
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.results import Spectrum
-from hyperribbon.spectra.convergence import tolerances
 from hyperribbon.spectra.eigensolvers import ENDS, as_spectrum, eigsh, products_limit
+from hyperribbon.spectra.krylov.convergence import tolerances
+from hyperribbon.spectra.krylov.search import Search
 from hyperribbon.spectra.planning import agreed_capacity
 from hyperribbon.spectra.products import Products
-from hyperribbon.spectra.search import Search
 
 __all__ = ["Tracker", "track"]
 
@@ -43,7 +44,7 @@ class Tracker:
     record:
 
         curvature = hr.Tracker(5, lambda model: hr.Hessian(model, loss, data))
-        hr.Recorder("run", measure=[hr.training.Measurement("curvature", curvature)])
+        hr.Recorder("run", measure=[hr.recording.Measurement("curvature", curvature)])
 
     Args:
         k: Pairs wanted.
@@ -83,11 +84,10 @@ class Tracker:
     def __call__(self, item: Any) -> Spectrum:
         """Return the k eigenpairs of the next operator.
 
+        Raises an ArgumentError when it is not of the size of the one before it.
+
         Args:
             item: The operator, or what `make` makes it from.
-
-        Raises:
-            ArgumentError: It is not of the size of the one before it.
         """
         op = item if self.make is None else self.make(item)
         if self._vectors is None:
@@ -134,7 +134,7 @@ class Tracker:
             row = torch.randn(
                 1, products.size, generator=generator, dtype=products.dtype, device="cpu"
             )
-            return products.part(row / torch.linalg.vector_norm(row)).to(products.device)
+            return products.part(row / linalg.vector_norm(row)).to(products.device)
 
         search = Search(products, self.k, self.which, self.tol, agreed_capacity(products, self.k))
         rows = products.part(vectors.T.to(products.device, products.dtype))

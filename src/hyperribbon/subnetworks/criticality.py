@@ -12,7 +12,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError, Mask, derive_seed
 from hyperribbon.core.boundary import checked, own_function
 from hyperribbon.core.checks import check_positive, check_positive_int
-from hyperribbon.core.tensors import tensor_of
+from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
 from hyperribbon.subnetworks.states import State, eligible_names, layer_of, state_of
@@ -54,7 +54,7 @@ class Criticality:
         baseline: The metric of the trained network.
         baseline_stderr: Its standard error over the samples; 0 for a single number.
         tolerance: The drop that separates robust from critical.
-        layers: One entry a layer, in the network's order.
+        layers: One entry for each layer, in the network's order.
     """
 
     baseline: float
@@ -63,7 +63,7 @@ class Criticality:
     layers: tuple[LayerCriticality, ...]
 
     def table(self) -> pd.DataFrame:
-        """Return one row a layer."""
+        """Return one row for each layer."""
         return pd.DataFrame([vars(layer) for layer in self.layers])
 
 
@@ -89,7 +89,7 @@ def layer_criticality(
     Args:
         final: The trained network: a module or a state dict; it stays as it is.
         initial: The state the training started from.
-        metric: A function of a state dict: one number a sample (as `metric_of` gives), from which
+        metric: A function of a state dict: one number per sample (as `metric_of` gives), from which
             the uncertainty follows, or a single number.
         initializer: Where re-randomised values come from, as in `rerandomize`; by default the
             initial state, shuffled within each parameter.
@@ -100,20 +100,20 @@ def layer_criticality(
         higher_is_better: False for a loss.
         seed: Seed of the re-randomisations.
 
+    Returns:
+        For every layer the drops of the metric with their standard errors, and the verdict.
+
     Raises:
         ArgumentError: A layer does not exist, or the states do not belong together.
     """
     check_positive("tolerance", tolerance)
     check_positive_int("draws", draws, maximum=10**6)
     if initial is None:
-        raise ArgumentError(
-            "initial",
-            None,
-            "re-initialising needs the recorded start",
-            "Keep copy.deepcopy(model.state_dict()) before training.",
-        )
+        remedy = "Keep copy.deepcopy(model.state_dict()) before training."
+        raise ArgumentError("initial", None, "re-initialising needs the recorded start", remedy)
     state, start = state_of("final", final), state_of("initial", initial)
     blocks = _blocks(final, layers)
+    source = initial if initializer is None else initializer
     sign = 1.0 if higher_is_better else -1.0
     before = _samples(metric(state))
     results = []
@@ -121,21 +121,9 @@ def layer_criticality(
         mask = Mask({name: torch.ones_like(state[name], dtype=torch.bool) for name in names})
         after = _samples(metric(reinitialize(state, start, mask)))
         drop, stderr = _mean(sign * (before - after))
-        redrawn = torch.stack(
-            [
-                _samples(
-                    metric(
-                        rerandomize(
-                            state,
-                            mask,
-                            initial if initializer is None else initializer,
-                            seed=derive_seed(seed, block, draw),
-                        )
-                    )
-                ).mean()
-                for draw in range(draws)
-            ]
-        )
+        seeds = [derive_seed(seed, block, draw) for draw in range(draws)]
+        drawn = (rerandomize(state, mask, source, seed=own) for own in seeds)
+        redrawn = torch.stack([_samples(metric(changed)).mean() for changed in drawn])
         results.append(
             LayerCriticality(
                 layer=block,
@@ -192,8 +180,7 @@ def _blocks(
         below = [name for name in names if name == layer or name.startswith(f"{layer}.")]
         if not below:
             owners_listed = ", ".join(dict.fromkeys(layer_of(name) for name in names))
-            raise ArgumentError(
-                "layers", layer, "the network has no such layer", f"It has: {owners_listed}."
-            )
+            reason = "the network has no such layer"
+            raise ArgumentError("layers", layer, reason, f"It has: {owners_listed}.")
         blocks[layer] = below
     return blocks

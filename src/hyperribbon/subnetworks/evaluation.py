@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.checks import check_choice, check_positive_int
-from hyperribbon.core.torch_inside import without_fallback_warnings
+from hyperribbon.core.devices.torch_inside import without_fallback_warnings
 from hyperribbon.subnetworks.kernels import vectorisable_attention
 from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
 
@@ -44,7 +44,7 @@ def evaluate(
         states: State dicts of it.
         data: Inputs and targets.
         measure: "accuracy" (1 where the largest output is the target's), "loss" (cross-entropy), or
-            a function of (outputs, targets) that gives one number a sample.
+            a function of (outputs, targets) that gives one number per sample.
         together: How many states to evaluate at once; by default as many as keep the activations in
             about 128 MB. 1 evaluates one after another, for models that cannot be vectorised.
 
@@ -77,9 +77,7 @@ def evaluate(
 
 
 def metric_of(
-    model: nn.Module,
-    data: tuple[torch.Tensor, torch.Tensor],
-    measure: Measure = "accuracy",
+    model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], measure: Measure = "accuracy"
 ) -> Metric:
     """Return the function state → one measurement a sample, as `layer_criticality` wants it."""
     return lambda state: evaluate(model, [state], data, measure=measure, together=1)[0]
@@ -103,12 +101,9 @@ def _forward(network: nn.Module, group: Sequence[State], inputs: torch.Tensor) -
                 stacked
             )
     except RuntimeError as error:
-        raise ArgumentError(
-            "model",
-            type(network).__name__,
-            f"its forward pass cannot be vectorised over states ({str(error).splitlines()[0]})",
-            "Give together=1 to evaluate one state after another.",
-        ) from error
+        reason = f"its forward pass cannot be vectorised over states ({str(error).splitlines()[0]})"
+        remedy = "Give together=1 to evaluate one state after another."
+        raise ArgumentError("model", type(network).__name__, reason, remedy) from error
 
 
 def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -58,12 +58,8 @@ def reinitialize(
         ArgumentError: The states or the mask belong to different architectures.
     """
     if initial is None:
-        raise ArgumentError(
-            "initial",
-            None,
-            "re-initialising needs the recorded start",
-            "Keep copy.deepcopy(model.state_dict()) before training, or use rerandomize.",
-        )
+        remedy = "Keep copy.deepcopy(model.state_dict()) before training, or use rerandomize."
+        raise ArgumentError("initial", None, "re-initialising needs the recorded start", remedy)
     final, start = state_of("final", final), state_of("initial", initial)
     check_mask(mask, final)
     check_same_architecture(final, start, list(mask))
@@ -75,6 +71,8 @@ def rerandomize(
 ) -> dict[str, torch.Tensor]:
     """Return a new state whose selected entries are drawn anew from the initialiser.
 
+    Raises an ArgumentError when the mask does not fit, or a layer has no way to draw new values.
+
     Args:
         final: The trained network: a module or a state dict; it stays as it is.
         mask: The entries to draw anew.
@@ -84,9 +82,6 @@ def rerandomize(
             the initial state, whose entries are shuffled within each parameter, which is a draw
             from the same distribution when its entries are independent and alike.
         seed: Seed of the draw. The global random state is not touched.
-
-    Raises:
-        ArgumentError: The mask does not fit, or a layer has no way to draw new values.
     """
     state = state_of("final", final)
     check_mask(mask, state)
@@ -136,12 +131,9 @@ def _reset(model: nn.Module, names: list[str] | None) -> None:
         if callable(reset):
             reset()
         elif owned:
-            raise ArgumentError(
-                "initializer",
-                type(module).__name__,
-                f"it owns {owned} but has no reset_parameters",
-                "Give a function that builds a freshly initialised model.",
-            )
+            reason = f"it owns {owned} but has no reset_parameters"
+            remedy = "Give a function that builds a freshly initialised model."
+            raise ArgumentError("initializer", type(module).__name__, reason, remedy)
 
 
 def _replace(

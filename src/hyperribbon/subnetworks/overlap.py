@@ -53,17 +53,12 @@ def overlap_ratio(first: Mask, second: Mask) -> Overlap:
         if not isinstance(mask, Mask):
             raise ArgumentError(argument, mask, "it is not a Mask", "Build one with hr.select.")
     if first.keys() != second.keys():
-        raise ArgumentError(
-            "second",
-            list(second),
-            f"the first mask covers {list(first)}",
-            "Select both from the same parameters.",
-        )
+        reason = f"the first mask covers {list(first)}"
+        raise ArgumentError("second", list(second), reason, "Select both from the same parameters.")
     size, k1, k2 = first.size, first.count, second.count
     if k1 == 0:
-        raise ArgumentError(
-            "first", first, "it selects nothing, so the ratio is 0/0", "Select a larger fraction."
-        )
+        remedy = "Select a larger fraction."
+        raise ArgumentError("first", first, "it selects nothing, so the ratio is 0/0", remedy)
     shared = (first & second).count
     variance = k1 * k2 * (size - k1) * (size - k2) / (size**2 * (size - 1)) if size > 1 else 0.0
     deviation = shared - k1 * k2 / size

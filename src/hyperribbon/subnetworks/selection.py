@@ -12,7 +12,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, torch_generator
 from hyperribbon.core.checks import check_absent, check_choice, check_finite, check_fraction
-from hyperribbon.core.tensors import host_array
+from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.subnetworks.states import (
     State,
     check_same_architecture,
@@ -86,6 +86,9 @@ def rank(
 ) -> Ranking:
     """Rank the entries of a state.
 
+    Raises an ArgumentError when the states do not belong together, a name does not exist, a choice
+    is unknown, or a score is not finite.
+
     Args:
         final: The trained network: a module or a state dict.
         initial: Its start; needed by the criterion "change".
@@ -103,10 +106,6 @@ def rank(
 
     Returns:
         The ranking; `.select(fraction)` and `.between(low, high)` cut masks from it.
-
-    Raises:
-        ArgumentError: The states do not belong together, a name does not exist, a choice is
-            unknown, or a score is not finite.
     """
     check_choice("order", order, ("smallest", "largest"))
     check_choice("scope", scope, ("global", "layer"))
@@ -180,17 +179,8 @@ def select(
         check_fraction("fraction", fraction)
     else:
         check_only_of_fractions(order, scope)
-    ranking = rank(
-        final,
-        initial,
-        criterion=criterion,
-        order=order,
-        scope=scope,
-        include=include,
-        params=params,
-        model=model,
-        seed=seed,
-    )
+    how = {"criterion": criterion, "order": order, "scope": scope, "include": include}
+    ranking = rank(final, initial, params=params, model=model, seed=seed, **how)
     if between is None:
         return ranking.select(fraction or 0.0)
     try:
@@ -223,23 +213,17 @@ def _scores(
             if name not in criterion or criterion[name].shape != final[name].shape
         ]
         if missing:
-            raise ArgumentError(
-                "criterion",
-                missing,
-                "it has no scores of the right shape for these parameters",
-                "Give a tensor of scores for each, or restrict params.",
-            )
+            reason = "it has no scores of the right shape for these parameters"
+            remedy = "Give a tensor of scores for each, or restrict params."
+            raise ArgumentError("criterion", missing, reason, remedy)
         scores = {name: criterion[name].detach() for name in names}
     elif check_choice("criterion", criterion, CRITERIA) == "magnitude":
         scores = {name: final[name].abs() for name in names}
     elif criterion == "change":
         if initial is None:
-            raise ArgumentError(
-                "initial",
-                None,
-                "the criterion 'change' compares with the start",
-                "Give the state the training started from, or criterion='magnitude'.",
-            )
+            reason = "the criterion 'change' compares with the start"
+            remedy = "Give the state the training started from, or criterion='magnitude'."
+            raise ArgumentError("initial", None, reason, remedy)
         start = state_of("initial", initial)
         check_same_architecture(final, start, names)
         scores = {name: (final[name] - start[name].to(final[name])).abs() for name in names}

@@ -38,12 +38,8 @@ def state_of(argument: str, source: nn.Module | State | None) -> dict[str, torch
     if not isinstance(source, Mapping) or not all(
         isinstance(tensor, torch.Tensor) for tensor in source.values()
     ):
-        raise ArgumentError(
-            argument,
-            source,
-            "it is neither a module nor a state dict",
-            "Give the model, model.state_dict(), or the weights of a Trajectory.",
-        )
+        remedy = "Give the model, model.state_dict(), or the weights of a Trajectory."
+        raise ArgumentError(argument, source, "it is neither a module nor a state dict", remedy)
     state = {}
     for name, tensor in source.items():
         if name.endswith("_orig") and name[: -len("_orig")] + "_mask" in source:
@@ -58,23 +54,17 @@ def check_same_architecture(final: State, initial: State, names: list[str]) -> N
     """Raise unless `initial` has a tensor of the same shape for each of `names`."""
     for name in names:
         if name not in initial:
-            raise ArgumentError(
-                "initial",
-                list(initial),
-                f"it has no parameter {name!r}, which the final state has",
-                "Give the initial state of the same architecture.",
-            )
+            reason = f"it has no parameter {name!r}, which the final state has"
+            remedy = "Give the initial state of the same architecture."
+            raise ArgumentError("initial", list(initial), reason, remedy)
         if initial[name].shape != final[name].shape:
-            raise ArgumentError(
-                "initial",
-                tuple(initial[name].shape),
-                f"parameter {name!r} has shape {tuple(final[name].shape)} in the final state",
-                "Give the initial state of the same architecture.",
-            )
+            reason = f"parameter {name!r} has shape {tuple(final[name].shape)} in the final state"
+            remedy = "Give the initial state of the same architecture."
+            raise ArgumentError("initial", tuple(initial[name].shape), reason, remedy)
 
 
 def check_data(data: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return inputs and targets, if they are two tensors with a row a sample."""
+    """Return inputs and targets, if they are two tensors with one row per sample."""
     is_pair = isinstance(data, Iterable) and not isinstance(data, torch.Tensor | str | Mapping)
     pair = tuple(data) if is_pair else ()
     if len(pair) != 2 or not all(isinstance(part, torch.Tensor) and part.ndim for part in pair):
@@ -83,12 +73,9 @@ def check_data(data: Any) -> tuple[torch.Tensor, torch.Tensor]:
         )
     inputs, targets = cast(tuple[torch.Tensor, torch.Tensor], pair)
     if len(inputs) != len(targets) or not len(targets):
-        raise ArgumentError(
-            "data",
-            (len(inputs), len(targets)),
-            "inputs and targets must be as many, and at least one",
-            "Give a pair of tensors with one row a sample.",
-        )
+        reason = "inputs and targets must be as many, and at least one"
+        remedy = "Give a pair of tensors with one row a sample."
+        raise ArgumentError("data", (len(inputs), len(targets)), reason, remedy)
     return inputs, targets
 
 
@@ -111,12 +98,9 @@ def check_mask(mask: Mask, state: State) -> None:
                 "mask", name, "the state has no parameter of that name", _names_of(state)
             )
         if entry.shape != state[name].shape:
-            raise ArgumentError(
-                "mask",
-                tuple(entry.shape),
-                f"parameter {name!r} has shape {tuple(state[name].shape)}",
-                "Build the mask from a state of this architecture.",
-            )
+            reason = f"parameter {name!r} has shape {tuple(state[name].shape)}"
+            remedy = "Build the mask from a state of this architecture."
+            raise ArgumentError("mask", tuple(entry.shape), reason, remedy)
 
 
 @checked()
@@ -227,6 +211,9 @@ def aliases_of(state: State) -> dict[str, list[str]]:
     """Return, for every entry, the names of the entries that share its memory, itself included.
 
     Tied parameters appear under several names in a state dict; changing one must change all.
+
+    Returns:
+        By name, the names that share memory with it.
     """
     groups: dict[tuple, list[str]] = {}
     for name, tensor in state.items():

@@ -10,7 +10,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, html
 from hyperribbon.core.checks import check_array, check_choice, check_fraction
-from hyperribbon.core.tensors import host_array
+from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.subnetworks.evaluation import Measure, evaluate
 from hyperribbon.subnetworks.operations import prune, reinitialize
 from hyperribbon.subnetworks.selection import Criterion, check_only_of_fractions, rank
@@ -38,12 +38,12 @@ class Sweep:
     def _repr_html_(self) -> str:
         """Show the measurements over the fractions, in a notebook."""
         x, y, error = (host_array(v) for v in (self.fractions, self.values, self.stderr))
-        picture = html.curve(x, y, low=y - 2 * error, high=y + 2 * error,
-                             x_label="share selected", y_label="measured")  # fmt: skip
+        low, high, share = y - 2 * error, y + 2 * error, "share selected"
+        picture = html.curve(x, y, low=low, high=high, x_label=share, y_label="measured")
         rows = zip(host_array(self.settings), x, y, error, strict=True)
         columns = ("asked for", "share selected", "measured", "±")
-        return html.card(f"{len(x)} sub-networks", picture,
-                         html.folded("numbers", html.table(columns, rows)))  # fmt: skip
+        numbers = html.folded("numbers", html.table(columns, rows))
+        return html.card(f"{len(x)} sub-networks", picture, numbers)
 
 
 def sweep(
@@ -84,6 +84,9 @@ def sweep(
         measure: As in `evaluate`.
         seed: Seed of the criterion "random".
 
+    Returns:
+        The mean (s,) of the measure at every point, with its standard error (s,).
+
     Raises:
         ArgumentError: Not exactly one of `fractions` and `thresholds` is given, or as in `rank`.
     """
@@ -92,29 +95,17 @@ def sweep(
     check_data(data)
     settings = fractions if fractions is not None else thresholds
     if settings is None or (fractions is None) == (thresholds is None):
-        raise ArgumentError(
-            "fractions",
-            fractions,
-            "exactly one of fractions and thresholds gives the points of the sweep",
-            "Give fractions=[0.5, 0.8] or thresholds=[0.01, 0.05].",
-        )
+        reason = "exactly one of fractions and thresholds gives the points of the sweep"
+        remedy = "Give fractions=[0.5, 0.8] or thresholds=[0.01, 0.05]."
+        raise ArgumentError("fractions", fractions, reason, remedy)
     settings = check_array("fractions" if thresholds is None else "thresholds", settings, ndim=1)
     if fractions is None:
         check_only_of_fractions(order, scope)
     else:
         for fraction in settings.tolist():
             check_fraction("fractions", fraction)
-    ranking = rank(
-        final,
-        initial,
-        criterion=criterion,
-        order=order,
-        scope=scope,
-        include=include,
-        params=params,
-        model=model,
-        seed=seed,
-    )
+    how = {"criterion": criterion, "order": order, "scope": scope, "include": include}
+    ranking = rank(final, initial, params=params, model=model, seed=seed, **how)
     masks = [
         ranking.select(setting) if fractions is not None else ranking.between(0.0, setting)
         for setting in settings.tolist()

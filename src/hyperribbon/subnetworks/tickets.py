@@ -13,7 +13,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
 from hyperribbon.core.boundary import checked, own_function
 from hyperribbon.core.checks import check_absent, check_choice, check_fraction, check_positive_int
-from hyperribbon.core.tensors import tensor_of
+from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
 from hyperribbon.subnetworks.selection import rank
@@ -101,7 +101,7 @@ def find_ticket(
         model: The architecture; it stays as it is.
         train: Trains the module it is given in place, with any loop. It receives a copy in which
             `torch.nn.utils.prune` holds the removed entries at zero.
-        metric: A function of a state dict: one number, or one number a sample, of which the mean is
+        metric: A function of a state dict: one number, or one per sample, of which the mean is
             taken.
         initial: The start; the model's weights by default.
         rewind: The state that survivors go back to: the start by default, or the dense network's
@@ -174,11 +174,7 @@ def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
 
 
 def _redrawn(
-    model: nn.Module,
-    start: State,
-    initializer: Initializer | None,
-    seed: int,
-    names: list[str],
+    model: nn.Module, start: State, initializer: Initializer | None, seed: int, names: list[str]
 ) -> dict[str, torch.Tensor]:
     """Return the start with its trained parameters drawn anew; buffers and frozen layers stay."""
     trained = eligible_names(model, "all")
@@ -215,20 +211,16 @@ def _prune_further(
 def _shuffled(mask: Mask, seed: int) -> Mask:
     """Return a random mask with as many selected entries in every parameter."""
     generator = torch_generator(seed, "shuffled")
-    return Mask(
-        {
-            name: entry.reshape(-1)[
-                torch.randperm(entry.numel(), generator=generator, device="cpu")
-            ].reshape(entry.shape)
-            for name, entry in mask.items()
-        }
-    )
+    shuffled = {}
+    for name, entry in mask.items():
+        order = torch.randperm(entry.numel(), generator=generator, device="cpu")
+        shuffled[name] = entry.reshape(-1)[order].reshape(entry.shape)
+    return Mask(shuffled)
 
 
 def _value(metric: Metric, state: State) -> float:
     value = float(tensor_of(metric(state), dtype=torch.float64).mean())
     if value != value:
-        raise ArgumentError(
-            "metric", value, "it is not a number after training", "Lower the learning rate."
-        )
+        reason = "it is not a number after training"
+        raise ArgumentError("metric", value, reason, "Lower the learning rate.")
     return value

@@ -31,12 +31,9 @@ def from_torch_prune(source: nn.Module | State) -> Mask:
         if name.endswith("_mask") and name.removesuffix("_mask") + "_orig" in named
     }
     if not pruned:
-        raise ArgumentError(
-            "source",
-            list(named)[:5],
-            "it holds no masks of torch.nn.utils.prune",
-            "Prune it first, or build a mask with hr.select.",
-        )
+        reason = "it holds no masks of torch.nn.utils.prune"
+        remedy = "Prune it first, or build a mask with hr.select."
+        raise ArgumentError("source", list(named)[:5], reason, remedy)
     return Mask(pruned)
 
 

@@ -83,15 +83,20 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
         gradient: θ → ∇L(θ).
         start: θ(0), one-dimensional.
         time: How far to go.
+
+    Raises:
+        ArgumentError: The flow could not be followed, or not within 100,000 gradients.
     """
     evaluations = itertools.count()
 
     def move(_: float, theta: Vector) -> Vector:
         if next(evaluations) >= _MOST:
             raise ArgumentError(
-                "time", time, f"the flow is not there after {_MOST} gradients",
+                "time",
+                time,
+                f"the flow is not there after {_MOST} gradients",
                 "Take a shorter time.",
-            )  # fmt: skip
+            )
         return -gradient(theta)
 
     solution = solve_ivp(

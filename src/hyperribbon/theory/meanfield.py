@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated as Float
 
 import numpy as np
 
@@ -53,10 +54,10 @@ class OrderParameters:
         backward2: (L,) their overlaps between two inputs.
     """
 
-    forward1: np.ndarray
-    forward2: np.ndarray
-    backward1: np.ndarray
-    backward2: np.ndarray
+    forward1: Float[np.ndarray, "L"]
+    forward2: Float[np.ndarray, "L"]
+    backward1: Float[np.ndarray, "L"]
+    backward2: Float[np.ndarray, "L"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ def activation_moments(
         variance: q₁, of z and of z'.
         covariance: q₂ in [0, q₁].
 
+    Raises:
+        ArgumentError: The covariance exceeds the variance, or a function comes without its
+            derivative.
+
     >>> activation_moments("relu", 2.0, 2.0)
     (1.0, 1.0, 0.5, 0.5)
     """
@@ -166,7 +171,8 @@ def order_parameters(
     sw2 = check_positive("weight_variance", weight_variance)
     sb2 = check_positive("bias_variance", bias_variance, zero=True)
     check_positive_int("layers", layers)
-    forward, slopes = [(1.0, 0.0)], []
+    forward: list[tuple[float, float]] = [(1.0, 0.0)]
+    slopes: list[tuple[float, float]] = []
     for _ in range(layers - 1):
         q1, q2 = (sw2 * moment + sb2 for moment in forward[-1])
         first, second, slope1, slope2 = activation_moments(activation, q1, q2)
@@ -200,6 +206,9 @@ def asymptotic_constants(
         weight_variance: σw².
         bias_variance: σb².
         ratios: α₀ … α_{L−1}, of the inputs and the hidden layers.
+
+    Raises:
+        ArgumentError: There are fewer than two ratios, or one is not positive.
 
     >>> kappa1, kappa2 = asymptotic_constants("linear", 1.0, 0.1, [1, 1, 1])
     >>> round(kappa1, 4), round(kappa2, 4)
@@ -249,6 +258,9 @@ def fisher_statistics(
         widths: M₀ … M_L: inputs, hidden layers, outputs.
         samples: Number N of inputs.
         bias: Whether the layers have bias parameters.
+
+    Raises:
+        ArgumentError: There are fewer than two widths.
     """
     sizes = np.array([check_positive_int("widths", width) for width in widths], dtype=float)
     count = check_positive_int("samples", samples)

@@ -17,11 +17,12 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from hyperribbon.core.boundary import checked, count, flag, optional, own_function, seed_number
 from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.devices.ambient import casting_anew
+from hyperribbon.core.devices.torch_inside import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.torch_inside import Convolution, Dropout, NormWithStatistics
-from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.training.cadence import Cadence
-from hyperribbon.training.evaluation import Loss, Pair, evaluate, in_memory, predict
+from hyperribbon.recording.cadence import Cadence
+from hyperribbon.recording.evaluation import Loss, Pair, evaluate, in_memory, predict
+from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.training.loop import (
     Augmentation,
     DivergenceError,
@@ -87,9 +88,8 @@ class Ensemble:
         """
         stacks = [member.predictions for member in self.members if member.predictions is not None]
         if not stacks:
-            raise ArgumentError(
-                "probe", None, "no predictions were kept", "Train with probe=inputs."
-            )
+            reason = "no predictions were kept"
+            raise ArgumentError("probe", None, reason, "Train with probe=inputs.")
         return np.concatenate(stacks)
 
 
@@ -129,6 +129,8 @@ def train_ensemble(
 
     Each member equals `hr.train(make(seed), ..., seed=seed)` to rounding, however it is computed.
 
+    Raises a DivergenceError when a member's loss becomes NaN or infinite.
+
     Args:
         make: A function of the seed that returns a model, or several by name.
         loss: `loss(outputs, targets)`, a mean over samples.
@@ -154,14 +156,15 @@ def train_ensemble(
             batch norm.
         on_member: Called as `on_member(name, seed)` after each member.
 
+    Returns:
+        The members, by name and seed.
+
     Raises:
         ArgumentError: An argument cannot be used.
-        DivergenceError: A member's loss became NaN or infinite.
     """
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ArgumentError(
-            "seeds", seeds, "they must be different, at least one", "Give range(3)."
-        )
+        reason = "they must be different, at least one"
+        raise ArgumentError("seeds", seeds, reason, "Give range(3).")
     for seed in seeds:
         seed_number("seeds", seed)
     makers = dict(make) if isinstance(make, Mapping) else {"model": make}
@@ -188,9 +191,8 @@ def train_ensemble(
         pages = [_Snapshots(_folder(folder, name, s), moments, length, probe) for s in seeds]
         batched = _should_batch(models) if together is None else together
         if batched and not _can_batch(models[0]):
-            raise ArgumentError(
-                "together", together, f"{name!r} has dropout or batch norm", "Use together=False."
-            )
+            reason = f"{name!r} has dropout or batch norm"
+            raise ArgumentError("together", together, reason, "Use together=False.")
         if batched:
             results = _train_together(models, seeds, loss, (inputs, targets), pages, **settings)
         else:
@@ -209,6 +211,7 @@ def train_ensemble(
     return Ensemble(members)
 
 
+@casting_anew()
 def _train_together(
     models: Sequence[nn.Module],
     seeds: Sequence[int],
@@ -314,10 +317,7 @@ class _Snapshots:
             self.predictions.append(predictions)
         if self.trajectory is not None:
             self.trajectory.append(
-                step,
-                epoch=step / self.length,
-                weights=model.state_dict(),
-                predictions=predictions,
+                step, epoch=step / self.length, weights=model.state_dict(), predictions=predictions
             )
 
     def as_member(self, name: str, seed: int, result: TrainingResult) -> Member:

@@ -10,7 +10,11 @@ from torch import nn
 
 from hyperribbon.core.boundary import checked, instance
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
-from hyperribbon.core.torch_inside import Convolution, NormWithStatistics, fan_in_and_fan_out
+from hyperribbon.core.devices.torch_inside import (
+    Convolution,
+    NormWithStatistics,
+    fan_in_and_fan_out,
+)
 
 __all__ = ["Init", "build", "initialize"]
 
@@ -66,11 +70,10 @@ def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch
         elif hasattr(module, "draw"):
             module.draw(generator)  # type: ignore[operator]
         elif next(module.parameters(recurse=False), None) is not None:
+            reason = "its parameters are of a kind with no rule for drawing them"
+            remedy = "Give the module a method draw(generator)."
             raise ArgumentError(
-                f"model.{name}" if name else "model",
-                type(module).__name__,
-                "its parameters are of a kind with no rule for drawing them",
-                "Give the module a method draw(generator).",
+                f"model.{name}" if name else "model", type(module).__name__, reason, remedy
             )
 
 
@@ -103,9 +106,8 @@ def _check(init: Init) -> None:
         check_choice("init", init, _SCHEMES)
     elif isinstance(init, tuple):
         if len(init) != 2:
-            raise ArgumentError(
-                "init", init, "a pair (σ_w, σ_b) has two entries", "Give (1.0, 0.1)."
-            )
+            reason = "a pair (σ_w, σ_b) has two entries"
+            raise ArgumentError("init", init, reason, "Give (1.0, 0.1).")
         for value in init:
             check_positive("init", value, zero=True)
     else:

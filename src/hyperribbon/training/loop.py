@@ -16,12 +16,13 @@ from torch.utils.data import Dataset
 
 from hyperribbon.core.boundary import checked, count, flag, optional, own_function
 from hyperribbon.core.checks import check_positive_int
+from hyperribbon.core.devices.ambient import casting_anew
+from hyperribbon.core.devices.gpus import seed_gpus
 from hyperribbon.core.generators import derive_seed, torch_generator
-from hyperribbon.core.gpus import seed_gpus
-from hyperribbon.training.evaluation import Loss, Pair, evaluate, in_memory, in_mode
-from hyperribbon.training.measurements import random_state, set_random_state
+from hyperribbon.recording.evaluation import Loss, Pair, evaluate, in_memory, in_mode
+from hyperribbon.recording.measurements import random_state, set_random_state
+from hyperribbon.recording.recorder import Recorder
 from hyperribbon.training.optimizers import OptimizerChoice, Schedule, make_optimizer, rate_factor
-from hyperribbon.training.recorder import Recorder
 from hyperribbon.training.sampling import epoch_batches, steps_per_epoch
 
 __all__ = ["Augmentation", "DivergenceError", "TrainingResult", "train"]
@@ -37,8 +38,8 @@ class TrainingResult:
     Attributes:
         initial: State dict before the first step.
         final: State dict after the last.
-        history: One array a quantity, one entry an epoch: "epoch" (epochs completed), "loss" (mean
-            over the epoch's samples, each before its own update), "lr", and with a test set
+        history: One array per quantity, one entry per epoch: "epoch" (epochs completed), "loss"
+            (mean over the epoch's samples, each before its own update), "lr", and with a test set
             "test_loss" and, for class labels, "test_accuracy".
         steps: Updates made.
     """
@@ -49,7 +50,7 @@ class TrainingResult:
     steps: int
 
     def table(self) -> pd.DataFrame:
-        """Return the history as a table, one row an epoch."""
+        """Return the history as a table, one row for each epoch."""
         return pd.DataFrame(self.history)
 
 
@@ -109,6 +110,8 @@ def train(
     Every random choice follows from `seed`, dropout included, and the global random state is left
     as it was found.
 
+    Raises an ArgumentError when an argument cannot be used.
+
     Args:
         model: Trained in place, in training mode; its mode is restored afterwards.
         loss: `loss(outputs, targets)`, a mean over samples.
@@ -132,8 +135,10 @@ def train(
             after it).
         test: Inputs and targets evaluated after every epoch.
 
+    Returns:
+        The weights at the start and at the end, what was noted at every epoch, and the steps taken.
+
     Raises:
-        ArgumentError: An argument cannot be used.
         DivergenceError: The loss became NaN or infinite.
 
     >>> from hyperribbon.training.models import mlp
@@ -145,21 +150,21 @@ def train(
     inputs, targets = in_memory(data)
     size = len(inputs) if batch_size is None else check_positive_int("batch_size", batch_size)
     check_positive_int("epochs", epochs)
-    updater = make_optimizer(
-        [p for p in model.parameters() if p.requires_grad],
-        optimizer,
-        lr=lr,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-    )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    how = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    updater = make_optimizer(trained, optimizer, lr=lr, **how)
     rates = [group["lr"] for group in updater.param_groups]
     device = next(model.parameters()).device
     length = steps_per_epoch(len(inputs), size)
     initial = copy_state(model)
     run = _Progress()
 
-    with in_mode(model, training=True), _own_randomness(seed), recorder or nullcontext():
+    with (
+        in_mode(model, training=True),
+        _own_randomness(seed),
+        casting_anew(),
+        recorder or nullcontext(),
+    ):
         if recorder is not None:
             total = {"it": f"{epochs * length}it", "ep": f"{epochs}ep"}[recorder.cadence.unit]
             run.step = recorder.attach(

@@ -58,6 +58,9 @@ def mlp(
         bias: Whether the layers have biases.
         dtype: Type of the weights (always drawn in float32, so that types agree).
 
+    Raises:
+        ArgumentError: There are fewer than two widths.
+
     >>> [name for name, _ in mlp((4, 3, 2)).named_parameters()]
     ['layer1.weight', 'layer1.bias', 'layer2.weight', 'layer2.bias']
     """
@@ -182,6 +185,9 @@ def vision_transformer(
         depth: Number of blocks.
         heads: Attention heads.
         patch: Edge of a patch.
+
+    Raises:
+        ArgumentError: The patch does not divide the image.
     """
     channels, rows, columns = shape
     if rows % patch or columns % patch:

@@ -34,6 +34,9 @@ def make_optimizer(
         momentum: Heavy-ball momentum μ of "sgd".
         nesterov: Nesterov's form of it.
         weight_decay: Coefficient of ½‖w‖² in the loss (for "adamw": decoupled decay).
+
+    Raises:
+        ArgumentError: The parameters cannot be trained, or the settings contradict one another.
     """
     parameters = list(parameters)
     if any(parameter.is_inference() for parameter in parameters):
@@ -60,17 +63,10 @@ def make_optimizer(
     check_positive("weight_decay", weight_decay, zero=True)
     if optimizer == "sgd":
         if nesterov and not momentum:
-            raise ArgumentError(
-                "nesterov", nesterov, "it is a form of momentum", "Give momentum=0.9 too."
-            )
-        return torch.optim.SGD(
-            parameters,
-            lr=lr,
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            fused=_can_fuse(parameters),
-        )
+            remedy = "Give momentum=0.9 too."
+            raise ArgumentError("nesterov", nesterov, "it is a form of momentum", remedy)
+        how = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        return torch.optim.SGD(parameters, lr=lr, fused=_can_fuse(parameters), **how)
     if momentum or nesterov:
         raise ArgumentError(
             "momentum" if momentum else "nesterov",

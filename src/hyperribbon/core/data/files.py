@@ -27,9 +27,12 @@ def find_file(folder: Path, stem: str) -> Path | None:
 def read_idx(path: Path) -> np.ndarray:
     """Read an IDX file (the format of MNIST).
 
+    Returns:
+        The array, in the shape that the header says.
+
     Raises:
         ArgumentError: The file is damaged, truncated or of another format.
-    """
+    """  # noqa: DOC501 - _damaged() returns an ArgumentError
     content = _read(path)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
         raise _damaged(path, "it does not begin like an IDX file")
@@ -52,7 +55,7 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
     Raises:
         ArgumentError: The file is damaged, truncated or holds labels above 9.
-    """
+    """  # noqa: DOC501 - _damaged() returns an ArgumentError
     content = _read(path)
     if not content or len(content) % _CIFAR_RECORD:
         raise _damaged(

@@ -14,6 +14,7 @@ from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, c
 from hyperribbon.core.data.sources import BUNDLED, SOURCES
 from hyperribbon.core.data.synthetic import sloppy_inputs, teacher_student, wishart_inputs
 from hyperribbon.core.data.whitening import whiten as whiten_matrix
+from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.core.generators import numpy_generator
 
 __all__ = ["DATASETS", "LabelledData", "load_data"]
@@ -62,6 +63,8 @@ def load_data(
 ) -> LabelledData:
     """Load a data set.
 
+    "mnist5k" without the extra [demo] raises a MissingExtraError.
+
     Args:
         name: "mnist5k" (bundled with the extra [demo]) or "digits" (bundled with scikit-learn);
             "mnist", "fashion_mnist" or "cifar10" from `folder`, from the folder named by the
@@ -84,7 +87,6 @@ def load_data(
 
     Raises:
         ArgumentError: Unknown name, missing or damaged files, impossible sizes or proportions.
-        MissingExtraError: mnist5k without the extra [demo].
     """
     check_choice("name", name, DATASETS)
     check_choice("split", split, ("train", "test", "all"))
@@ -110,14 +112,14 @@ def load_data(
         )
     else:
         images, labels = SOURCES[name](split, None if folder is None else Path(folder))
-        inputs = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
-        targets = torch.from_numpy(labels.astype(np.int64))
+        inputs = from_numpy(np.ascontiguousarray(images, dtype=np.float32))
+        targets = from_numpy(labels.astype(np.int64))
     chosen = _subsample(targets, limit, proportions, seed)
     if chosen is not None:
         inputs, targets = inputs[chosen], targets[chosen]
     if whiten:
         white = whiten_matrix(inputs.flatten(1).numpy().T)
-        inputs = torch.from_numpy(np.ascontiguousarray(white.inputs.T)).float()
+        inputs = from_numpy(np.ascontiguousarray(white.inputs.T)).float()
     return LabelledData(inputs, targets)
 
 
@@ -135,8 +137,8 @@ def _synthetic(
         )
         rng = numpy_generator(seed, name, "targets")
         teacher = rng.standard_normal((dimensions, 1)) / np.sqrt(dimensions)
-        inputs = torch.from_numpy(matrix)
-        targets = torch.from_numpy(matrix @ teacher + noise * rng.standard_normal((samples, 1)))
+        inputs = from_numpy(matrix)
+        targets = from_numpy(matrix @ teacher + noise * rng.standard_normal((samples, 1)))
     train = _SYNTHETIC_SIZES["train"]
     window = {"train": slice(train), "test": slice(train, None), "all": slice(None)}[split]
     return inputs[window].float(), targets[window].float()
@@ -151,25 +153,27 @@ def _subsample(
     limit = total if limit is None else check_positive_int("limit", limit, maximum=total)
     rng = numpy_generator(seed, "sub-sample")
     if proportions is None:
-        return torch.from_numpy(np.sort(rng.permutation(total)[:limit]))
+        return from_numpy(np.sort(rng.permutation(total)[:limit]))
     shares = np.asarray(proportions, dtype=float)
     classes = int(targets.max()) + 1
     if shares.shape != (classes,) or (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
         raise ArgumentError(
-            "proportions", list(proportions),
+            "proportions",
+            list(proportions),
             f"it must be {classes} shares, zero or more, that add up to 1",
             "Give one share for each class.",
-        )  # fmt: skip
+        )
     counts = np.floor(shares * limit + 1e-9).astype(int)
     counts[0] += limit - counts.sum()
-    chosen = []
+    chosen: list[np.ndarray] = []
     for label, wanted in enumerate(counts):
         members = np.flatnonzero(targets.numpy() == label)
         if wanted > len(members):
             raise ArgumentError(
-                "proportions", list(proportions),
+                "proportions",
+                list(proportions),
                 f"class {label} would need {wanted} samples and has {len(members)}",
                 "Lower limit= or that class's share.",
-            )  # fmt: skip
+            )
         chosen.append(rng.permutation(members)[:wanted])
-    return torch.from_numpy(np.sort(np.concatenate(chosen)))
+    return from_numpy(np.sort(np.concatenate(chosen)))

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,11 @@ DATA_VARIABLE = "HYPERRIBBON_DATA"
 Arrays = tuple[np.ndarray, np.ndarray]
 _SPLIT_SEED = 5
 _OPENML = {"mnist": "mnist_784", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR_10"}
-_SIZES = {"mnist": (60_000, (1, 28, 28)), "fashion_mnist": (60_000, (1, 28, 28)),
-          "cifar10": (50_000, (3, 32, 32))}  # fmt: skip
+_SIZES = {
+    "mnist": (60_000, (1, 28, 28)),
+    "fashion_mnist": (60_000, (1, 28, 28)),
+    "cifar10": (50_000, (3, 32, 32)),
+}
 
 
 def _mnist5k(split: str, folder: Path | None) -> Arrays:
@@ -39,7 +41,7 @@ def _mnist5k(split: str, folder: Path | None) -> Arrays:
 def _digits(split: str, folder: Path | None) -> Arrays:
     from sklearn.datasets import load_digits
 
-    digits: Any = load_digits()
+    digits = load_digits()
     return _stratified_split(digits.images[:, None] / 16, digits.target, split)
 
 
@@ -69,11 +71,12 @@ def _idx_set(name: str, subfolder: str) -> Callable[[str, Path | None], Arrays]:
                 pixels, classes = read_idx(images), read_idx(labels)
                 if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes):
                     raise ArgumentError(
-                        "file", str(images),
+                        "file",
+                        str(images),
                         f"it holds images of shape {pixels.shape} and {labels.name} labels of "
                         f"shape {classes.shape}",
                         "Images and labels must belong together: fetch both again.",
-                    )  # fmt: skip
+                    )
                 return pixels[:, None].astype(np.float32) / 255, classes
         return None
 
@@ -113,11 +116,12 @@ def _join_splits(
     found = [part for part in parts if part is not None]
     if len(found) < len(wanted):
         raise ArgumentError(
-            "data", str(folder),
+            "data",
+            str(folder),
             f"it does not hold the files of {name!r}",
             "Put them there in torchvision's layout (MNIST/raw, FashionMNIST/raw, "
             "cifar-10-batches-bin; plain or .gz), or leave the folder out to fetch from OpenML.",
-        )  # fmt: skip
+        )
     return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
 
 
@@ -129,11 +133,12 @@ def _from_openml(name: str, split: str) -> Arrays:
         images, labels = fetch_openml(_OPENML[name], return_X_y=True, as_frame=False, parser="auto")
     except Exception as error:  # urllib, http and parser errors share no base class
         raise ArgumentError(
-            "name", name,
+            "name",
+            name,
             f"no folder was given, and it could not be fetched from OpenML ({error})",
             f"Set --data or {DATA_VARIABLE} to a folder in torchvision's layout (MNIST/raw, "
             "FashionMNIST/raw, cifar-10-batches-bin), or connect to the network.",
-        ) from None  # fmt: skip
+        ) from None
     chosen = {"train": slice(training_size), "test": slice(training_size, None)}.get(
         split, slice(None)
     )

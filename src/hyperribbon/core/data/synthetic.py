@@ -7,6 +7,7 @@ import torch
 
 from hyperribbon.core.boundary import checked, count, square
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.core.generators import numpy_generator
 
 __all__ = ["sloppy_inputs", "teacher_student", "wishart_inputs"]
@@ -54,6 +55,13 @@ def wishart_inputs(
         dimensions: d.
         covariance: (d, d) positive semi-definite; the identity when None.
         seed: Seed of the draw.
+
+    Returns:
+        (n, d) float64.
+
+    Raises:
+        ArgumentError: The covariance is not symmetric, of another size, or has a negative
+            eigenvalue.
     """
     check_positive_int("samples", samples)
     check_positive_int("dimensions", dimensions)
@@ -62,16 +70,19 @@ def wishart_inputs(
         return white
     if covariance.shape != (dimensions, dimensions) or not np.allclose(covariance, covariance.T):
         raise ArgumentError(
-            "covariance", covariance,
+            "covariance",
+            covariance,
             f"it must be a symmetric matrix of shape ({dimensions}, {dimensions})",
             "Check the shape and the symmetry.",
-        )  # fmt: skip
+        )
     values, vectors = np.linalg.eigh(covariance)
     if values[0] < -1e-12 * abs(values[-1]):
         raise ArgumentError(
-            "covariance", covariance, f"it has the negative eigenvalue {values[0]:.3g}",
+            "covariance",
+            covariance,
+            f"it has the negative eigenvalue {values[0]:.3g}",
             "Give a positive semi-definite matrix.",
-        )  # fmt: skip
+        )
     return white @ (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
 
 
@@ -105,4 +116,4 @@ def teacher_student(
     inputs = sigma_x * rng.standard_normal((samples, dimensions))
     teacher = rng.standard_normal((outputs, dimensions)) / np.sqrt(dimensions)
     targets = inputs @ teacher.T + noise * rng.standard_normal((samples, outputs))
-    return torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(teacher)
+    return from_numpy(inputs), from_numpy(targets), from_numpy(teacher)

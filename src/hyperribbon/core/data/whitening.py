@@ -45,6 +45,9 @@ def whiten(inputs: np.ndarray, sigma_x: float = 1.0, cutoff: float = 1e-10) -> W
         sigma_x: Root mean square of every white coordinate.
         cutoff: Relative size below which a singular value counts as zero.
 
+    Returns:
+        The white inputs (rank, n) and what was dropped.
+
     Raises:
         ArgumentError: The inputs are not a finite matrix, or are all zero.
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
+def writing(path: Path) -> Generator[Path]:
     """Yield a temporary path in the same folder that replaces `path` when the block succeeds.
 
     When the block has ended the file and its name are on disk. A process that dies inside leaves
@@ -66,8 +66,11 @@ def clear_leftovers(folder: Path, *, remove: bool = True) -> list[Path]:
     Args:
         folder: Where to look; folders within are not entered.
         remove: False only finds them.
+
+    Returns:
+        The files that were found.
     """
-    found = []
+    found: list[Path] = []
     for path in folder.glob(".*.tmp"):
         if path.is_symlink() or not path.is_file() or not _TEMPORARY.fullmatch(path.name):
             continue

@@ -76,10 +76,9 @@ class BlockLog:
     def extend(self, records: Sequence[tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
         """Add records, with one sync a block; when this returns they are on disk and whole.
 
-        Raises:
-            ArgumentError: Another process has changed the records since they were read.
-            OSError: They could not be written; the records are as before, or as many of the first
-                ones are added as filled a block.
+        Raises an ArgumentError when another process has changed the records since they were read,
+        and an OSError when they could not be written; then the records are as before, or as many of
+        the first ones are added as filled a block.
         """
         while records:
             block, start = self._next_place()

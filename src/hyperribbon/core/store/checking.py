@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import clear_leftovers, is_locked, read_json
 from hyperribbon.core.store.mending import Finding, examine, mend, set_aside
+from hyperribbon.core.store.opening import open_tensors
 from hyperribbon.core.store.records import HEADER
 from hyperribbon.core.store.trees import TREE_KEYS, load_tree
 
@@ -50,6 +51,9 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
         repair: Keep what is whole and set the rest aside: of a trajectory, the whole records; a
             damaged result gets the ending .damaged, and is computed anew when it is next needed.
             Files that killed processes left are removed.
+
+    Returns:
+        How much was read, and what was found.
 
     Raises:
         ArgumentError: There is no such folder, or it holds nothing of ours.
@@ -113,7 +117,7 @@ def _damage(path: Path) -> str | None:
     if path.suffix != ".safetensors":
         return None
     try:
-        with safe_open(path, framework="numpy") as file:
+        with open_tensors(path, "numpy") as file:
             if not set(TREE_KEYS) & set(file.metadata() or {}):
                 return None
         load_tree(path)

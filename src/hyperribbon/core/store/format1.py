@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_array
 from hyperribbon.core.store.atomic import read_json, stored_path
 from hyperribbon.core.store.frames import damaged
 
@@ -59,22 +59,27 @@ class FirstFormat:
 
     def rows(self, indices: Sequence[int], name: str) -> np.ndarray:
         """Return one array of several records, (len(indices), ...)."""
-        import zarr
-
         rows = [self.contents[index]["row"] for index in indices]
         try:
             if name not in self._arrays:
                 path = stored_path(self.folder, f"{name}.zarr")
-                array = zarr.open_array(str(path), mode="r")
-                self._arrays[name] = array if name == "predictions" else array[:]
+                opened = _opened(path)
+                self._arrays[name] = opened if name == "predictions" else opened[:]
             array = self._arrays[name]
             if max(rows) >= array.shape[0]:
                 raise ValueError("it is too short")
-            return array[rows] if isinstance(array, np.ndarray) else np.asarray(array.oindex[rows])
+            return array[rows] if is_array(array) else np.asarray(array.oindex[rows])
         except ArgumentError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise damaged(self.folder, f"{name}.zarr cannot be read ({error})") from None
+
+
+def _opened(path: Path) -> Any:
+    import zarr
+
+    package: Any = zarr
+    return package.open_array(str(path), mode="r")
 
 
 def leftovers_of_format1(folder: Path) -> list[Path]:

@@ -29,6 +29,10 @@ _KINDS = "biufc"
 _KIND = re.compile(rf"[<>|][{_KINDS}]\d+")
 
 
+Stored = tuple[np.dtype[Any], tuple[int, ...], str, int]
+"""Type, shape, checksum and place of an array."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """One whole record in a block.
@@ -47,14 +51,14 @@ class Frame:
     start: int
     end: int
     digest: str
-    arrays: dict[str, tuple[np.dtype, tuple[int, ...], str, int]]
+    arrays: dict[str, Stored]
 
     def read(self, name: str) -> np.ndarray:
         """Return one array.
 
         Raises:
             ArgumentError: Its checksum is wrong.
-        """
+        """  # noqa: DOC501 - damaged() returns an ArgumentError
         if name not in self.arrays:
             raise damaged(self.block.parent.parent, f"record {self.content['index']} has no {name}")
         dtype, shape, digest, place = self.arrays[name]
@@ -135,7 +139,8 @@ def scan_block(block: Path) -> Iterator[Frame | Damage]:
 
 def encode_frame(index: int, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return the frame of a record."""
-    described, payload = {}, []
+    described: dict[str, list[Any]] = {}
+    payload: list[bytes] = []
     for name, array in arrays.items():
         if array.dtype.kind not in _KINDS:
             raise ArgumentError(name, array, "it does not hold numbers", "Convert it first.")
@@ -153,7 +158,8 @@ def parse_frame(block: Path, start: int, line: bytes, size: int) -> Frame | None
         return None
     try:
         content = json.loads(text)
-        arrays, place = {}, start + len(line)
+        arrays: dict[str, Stored] = {}
+        place = start + len(line)
         for name, (kind, shape, checksum) in content.pop("arrays").items():
             is_shape = all(type(length) is int and length >= 0 for length in shape)
             if not is_shape or not _KIND.fullmatch(kind):

@@ -32,6 +32,9 @@ __all__ = ["Examined", "Finding", "examine", "mend", "set_aside"]
 Row = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
+_Record = tuple[dict[str, Any], Frame | FirstFormat]
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that is not as it should be.
@@ -62,8 +65,8 @@ class Examined:
     """
 
     folder: Path
-    whole: list[tuple[dict[str, Any], Frame | FirstFormat]] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    whole: list[_Record] = field(default_factory=list[_Record])
+    findings: list[Finding] = field(default_factory=list[Finding])
     tail: Damage | None = None
 
     @property
@@ -79,8 +82,10 @@ class Examined:
 def examine(folder: Path) -> Examined:
     """Read every byte of a trajectory; change nothing.
 
-    Raises:
-        ArgumentError: A newer hyperribbon wrote it, or a name leads outside the folder.
+    Raises an ArgumentError where a newer hyperribbon wrote it, or a name leads outside the folder.
+
+    Returns:
+        The whole records and the findings.
     """
     found = Examined(folder)
     records = _records_folder(found)
@@ -108,6 +113,9 @@ def mend(folder: Path) -> Examined:
 
     Records keep their steps and are counted anew. Damaged files get the ending .damaged and the
     old records go to a folder damaged-1; none is deleted.
+
+    Returns:
+        What was found before it was mended.
 
     Raises:
         ArgumentError: As `examine`, or a recorder is writing there.
@@ -231,7 +239,7 @@ def _examine_weights(found: Examined, content: dict[str, Any]) -> dict[str, Any]
     return content | {"weights": None, "digest": None}
 
 
-def _row(entry: tuple[dict[str, Any], Frame | FirstFormat]) -> Row:
+def _row(entry: _Record) -> Row:
     content, source = entry
     if isinstance(source, FirstFormat):
         new, arrays = as_blocks(source.folder, source, content["at"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def read_header(folder: Path) -> dict[str, Any]:
 
     Raises:
         ArgumentError: It is damaged, of another kind, or of a newer hyperribbon.
-    """
+    """  # noqa: DOC501 - damaged() returns an ArgumentError
     try:
         header = read_json(folder / HEADER)
         kind, version = header["format"], header["version"]
@@ -95,7 +95,7 @@ def open_records(folder: Path) -> Records:
 
     Raises:
         ArgumentError: The header or a record is damaged, or the format is newer than this code.
-    """
+    """  # noqa: DOC501 - damaged() returns an ArgumentError
     header = read_header(folder)
     if header["version"] == 1:
         return FirstFormat(folder)
@@ -108,14 +108,13 @@ def open_records(folder: Path) -> Records:
 def records_folder(folder: Path, header: dict[str, Any]) -> Path:
     """Return the folder of the records.
 
-    Raises:
-        ArgumentError: It is a link to a place outside the trajectory.
+    Raises an ArgumentError where it is a link to a place outside the trajectory.
     """
     return stored_path(folder, f"{header['records']}/block").parent
 
 
 @contextmanager
-def exclusively(folder: Path) -> Iterator[None]:
+def exclusively(folder: Path) -> Generator[None]:
     """Hold a trajectory's files for one change."""
     with FileLock(folder / ".change.lock", mode=0o644):
         yield

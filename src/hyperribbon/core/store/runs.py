@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from hyperribbon.core import html
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_dict, is_listed
 from hyperribbon.core.claims import Claim
 from hyperribbon.core.store.atomic import (
     clear_leftovers,
@@ -125,7 +125,7 @@ class RunFolder:
         return html.card(title, html.note(str(self.path)), "<br/>", *pictures, table)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Generator[None]:
         """Hold the run for this process; the lock vanishes with the process that holds it."""
         lock = FileLock(self.path / ".lock", mode=0o644)
         try:
@@ -195,9 +195,9 @@ class Store:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
+    if is_dict(value):
         return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
+    if is_listed(value):
         return [_plain(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value

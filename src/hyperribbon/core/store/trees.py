@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save as save_tensors
 
-from hyperribbon.core.checks import ArgumentError, is_tensor
+from hyperribbon.core.checks import ArgumentError, is_array, is_dict, is_listed, is_tensor
+from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import write_bytes
-from hyperribbon.core.tensors import host_array
+from hyperribbon.core.store.opening import open_tensors
 
 __all__ = ["TREE_KEYS", "load_tree", "save_tree"]
 
 _ARRAY = "__array__"
+_SCALARS: tuple[type, ...] = (np.generic,)
 TREE_KEYS = ("checked tree", "tree")
 """Entries of a file's header that hold a tree: with a checksum, and as it was without."""
 
@@ -39,13 +41,16 @@ def save_tree(path: Path, tree: Any) -> None:
 def load_tree(path: Path) -> Any:
     """Read what `save_tree` wrote, bit for bit.
 
+    Returns:
+        Dicts, lists, plain values and numpy arrays.
+
     Raises:
         ArgumentError: The file is damaged or is of another kind.
-    """
+    """  # noqa: DOC501 - the ValueError is caught
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata()
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        with open_tensors(path, "numpy") as file:
+            metadata = file.metadata() or {}
+            arrays: dict[str, np.ndarray] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         if TREE_KEYS[0] not in metadata:  # written before there were checksums
             return _put_together(json.loads(metadata[TREE_KEYS[1]]), arrays)
         header = json.loads(metadata[TREE_KEYS[0]])
@@ -62,17 +67,12 @@ def load_tree(path: Path) -> Any:
 
 
 def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        node = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-    if is_tensor(node):
-        node = host_array(node)
-    if isinstance(node, np.generic):
-        node = node.item()
-    if isinstance(node, np.ndarray) and node.dtype.kind in "biuf":
+    node = _plainly(node)
+    if is_array(node) and node.dtype.kind in "biuf":
         key = path or "/"
         arrays[key] = np.ascontiguousarray(node).reshape(node.shape)
         return {_ARRAY: key}
-    if isinstance(node, dict):
+    if is_dict(node):
         for key in node:
             if not isinstance(key, str) or key == _ARRAY:
                 raise ArgumentError(
@@ -82,7 +82,7 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
             key: _take_apart(value, arrays, f"{path}/{_escaped(key)}")
             for key, value in node.items()
         }
-    if isinstance(node, list | tuple):
+    if is_listed(node):
         return [_take_apart(value, arrays, f"{path}/{i}") for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
         return node
@@ -91,17 +91,25 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     )
 
 
+def _plainly(node: Any) -> Any:
+    if isinstance(node, _SCALARS):
+        return node.item()
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        return {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
+    return host_array(node) if is_tensor(node) else node
+
+
 def _escaped(key: str) -> str:
     """Return a key as one part of a path, so that "a/b" and b within a stay apart."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def _put_together(node: Any, arrays: dict[str, np.ndarray]) -> Any:
-    if isinstance(node, dict):
+    if is_dict(node):
         if _ARRAY in node:
             return arrays[node[_ARRAY]]
         return {key: _put_together(value, arrays) for key, value in node.items()}
-    if isinstance(node, list):
+    if is_listed(node):
         return [_put_together(value, arrays) for value in node]
     return node
 

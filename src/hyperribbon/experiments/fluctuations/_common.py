@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core import numpy_generator
+from hyperribbon.experiments.kit import Item
+from hyperribbon.simulation import (
+    TwoLayerEnsemble,
+    descend_two_layer,
+    simulate_one_layer,
+    simulate_two_layer,
+)
 from hyperribbon.theory import fluctuations as theory
-from hyperribbon.training import descend_two_layer, simulate_one_layer, simulate_two_layer
 
 __all__ = [
+    "CHAINS",
     "GOOD",
     "ROUGH",
+    "chosen",
+    "data_of",
     "linear_network",
     "median_error",
     "ratio_items",
     "regression",
+    "run_two_layer",
     "seeds",
     "simulate_fluctuations",
     "simulation_item",
@@ -29,6 +39,9 @@ __all__ = [
 
 GOOD = 0.1
 """What is read into "agrees", "good agreement" and "well described": within a tenth."""
+
+CHAINS = ("lr", "batch_size", "steps", "chains", "seed")
+"""Entries of an item that every simulation of one layer needs."""
 
 ROUGH = 0.25
 """What is read into "reasonable", "applicable" and "essentially": within a quarter."""
@@ -57,6 +70,16 @@ def regression(
     return X, u @ X + np.sqrt(label_variance) * rng.normal(size=samples), u
 
 
+def data_of(item: Item) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the `regression` that an item names."""
+    return regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
+
+
+def chosen(item: Item, *names: str) -> dict[str, Any]:
+    """Return those entries of an item that are there."""
+    return {name: item[name] for name in names if name in item}
+
+
 def unit_noise(inputs: int, batch_size: int, label_variance: float) -> float:
     """Return σx²σε²/S, the unit of gradient-noise spectra in the figures."""
     return label_variance / (inputs * batch_size)
@@ -75,24 +98,14 @@ def simulation_item(config: Any, seed: int, **changes: Any) -> dict[str, Any]:
         seed: Names the realisation.
         **changes: Values that differ from the Config or are not in it.
     """
-    names = (
-        "inputs",
-        "samples",
-        "label_variance",
-        "lr",
-        "batch_size",
-        "steps",
-        "chains",
-        "burn_in",
-        "anneal",
-    )
+    names = ("inputs", "samples", "label_variance", *CHAINS, "burn_in", "anneal")
     given = {name: getattr(config, name) for name in names if hasattr(config, name)}
     plain = {name: value for name, value in given.items() if not isinstance(value, tuple)}
     return {**plain, **changes, "seed": seed}
 
 
 def ratio_items(config: Any, seed: int) -> list[dict[str, Any]]:
-    """Return one item a ratio P/N of a Config, for closed forms averaged over realisations."""
+    """Return an item for each ratio P/N of a Config: closed forms averaged over realisations."""
     return [
         {
             "inputs": config.inputs,
@@ -115,38 +128,20 @@ def median_error(values: np.ndarray) -> float:
     return float(np.median(draws, axis=1).std())
 
 
-def simulate_fluctuations(item: Mapping[str, Any]) -> dict[str, Any]:
+def simulate_fluctuations(item: Item) -> dict[str, Any]:
     """Simulate SGD on one realisation; return the measured moments beside the closed forms.
 
     The item holds inputs, samples, label_variance, lr, batch_size, steps, chains, seed, and
     optionally burn_in, anneal, every, sampling, measure_noise.
     """
-    X, Y, _ = regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
-    options = {
-        key: item[key]
-        for key in ("burn_in", "anneal", "every", "sampling", "measure_noise")
-        if key in item
-    }
+    X, Y, _ = data_of(item)
     lr, size = item["lr"], item["batch_size"]
-    stats = simulate_one_layer(
-        X,
-        Y,
-        lr=lr,
-        batch_size=size,
-        steps=item["steps"],
-        chains=item["chains"],
-        seed=item["seed"],
-        **options,
-    )
+    further = chosen(item, "burn_in", "anneal", "every", "sampling", "measure_noise")
+    stats = simulate_one_layer(X, Y, **chosen(item, *CHAINS), **further)
     H, C = theory.hessian(X), theory.noise_covariance(X, Y, size)
+    measured = ("covariance", "noise_covariance", "variance", "variance_error", "burn_in")
     return {
-        "covariance": stats.covariance,
-        "noise_covariance": stats.noise_covariance,
-        "variance": stats.variance,
-        "variance_error": stats.variance_error,
-        "burn_in": stats.burn_in,
-        "relaxation_steps": stats.relaxation_steps,
-        "regime": stats.regime,
+        **{name: getattr(stats, name) for name in measured},
         "theory": theory.stationary_covariance(H, C, lr),
         "discrete": theory.discrete_covariance(X, Y, lr, size),
         "theory_noise": C,
@@ -160,7 +155,7 @@ def spectral_error(measured: np.ndarray, expected: np.ndarray) -> float:
     return float(np.mean(abs(values - reference) / reference))
 
 
-def linear_network(item: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+def linear_network(item: Item) -> tuple[np.ndarray, ...]:
     """Return X, Y, W1, W2 at the end of gradient descent, for targets that are pure noise.
 
     The item holds inputs, hidden, samples, target_variance, init1, init2 (the variances of the
@@ -175,27 +170,23 @@ def linear_network(item: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     return X, Y, *descend_two_layer(X, Y, W1, W2, lr=0.5, tol=1e-8)
 
 
-def two_layer_ensemble(item: Mapping[str, Any]) -> dict[str, Any]:
+def run_two_layer(item: Item, network: Sequence[np.ndarray], record: Any) -> TwoLayerEnsemble:
+    """Run chains from a `linear_network` and record them at some steps.
+
+    The item also holds lr, batch_size, chains, dynamics and chain_seed.
+    """
+    options = chosen(item, "lr", "batch_size", "chains", "dynamics")
+    return simulate_two_layer(*network, record=record, seed=item["chain_seed"], **options)
+
+
+def two_layer_ensemble(item: Item) -> dict[str, Any]:
     """Simulate an ensemble of chains from the gradient-descent solution of `linear_network`.
 
-    The item also holds lr, batch_size, steps, chains, chain_seed, and optionally dynamics and
-    sampling. Returns the final weights of all chains beside the solution,
-    and the variance of the targets that the solution leaves unexplained.
+    Returns the weights of all chains after the item's steps beside the solution, and the variance
+    of the targets that the solution leaves unexplained.
     """
     X, Y, W1, W2 = linear_network(item)
-    ensemble = simulate_two_layer(
-        X,
-        Y,
-        W1,
-        W2,
-        lr=item["lr"],
-        batch_size=item["batch_size"],
-        record=[item["steps"]],
-        chains=item["chains"],
-        dynamics=item.get("dynamics", "sgd"),
-        sampling=item.get("sampling", "replacement"),
-        seed=item["chain_seed"],
-    )
+    ensemble = run_two_layer(item, (X, Y, W1, W2), [item["steps"]])
     return {
         "W1": W1,
         "W2": W2,

@@ -2,82 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from hyperribbon.plots.style import COLORS
+from hyperribbon.experiments.kit import COLORS, Frozen, Item
 from hyperribbon.theory import fluctuations as theory
 
 __all__ = [
     "EnsembleModes",
+    "TwoLayerConfig",
     "draw_first_layer",
     "first_layer_spectra",
     "measure_modes",
     "stacked_first",
-    "two_layer_item",
 ]
 
 
-def two_layer_item(
-    *,
-    seed: int,
-    inputs: int,
-    hidden: int,
-    samples: int,
-    target_variance: float,
-    lr: float,
-    batch_size: int,
-    steps: int,
-    chains: int,
-    init1: float = 1.0,
-    init2: float = 1.0,
-    dynamics: str = "sgd",
-) -> dict[str, Any]:
-    """Return the item of `two_layer_ensemble`; figures with the same one share the simulation."""
-    return {
-        "inputs": inputs,
-        "hidden": hidden,
-        "samples": samples,
-        "target_variance": target_variance,
-        "init1": init1,
-        "init2": init2,
-        "lr": lr,
-        "batch_size": batch_size,
-        "steps": steps,
-        "chains": chains,
-        "dynamics": dynamics,
-        "seed": seed,
-        "chain_seed": seed + 1,
-    }
+class TwoLayerConfig(Frozen):
+    """Network, task and ensemble of Fig. 8(c), on which the other figures build."""
+
+    inputs: int = 30
+    hidden: int = 20
+    samples: int = 3000
+    target_variance: float = 0.1
+    lr: float = 0.1
+    batch_size: int = 10
+    steps: int = 3000
+    chains: int = 1500
+
+    def item(self, seed: int, **own: Any) -> dict[str, Any]:
+        """Return the item of `two_layer_ensemble`; figures with the same one share the simulation.
+
+        Args:
+            seed: Names the realisation.
+            **own: What differs: init1 and init2 (1), dynamics ("sgd"), chains, ….
+        """
+        shared = {field.name: getattr(self, field.name) for field in fields(TwoLayerConfig)}
+        start = {"init1": 1.0, "init2": 1.0, "dynamics": "sgd"}
+        return {**shared, **start, "seed": seed, "chain_seed": seed + 1, **own}
 
 
-@dataclass(frozen=True)
-class EnsembleModes:
-    """Fluctuations of an ensemble in the bases of its mean weights.
+class EnsembleModes(Frozen):
+    """Fluctuations of an ensemble in the bases of its mean weights."""
 
-    Attributes:
-        modes: Bases and eigenvalues D₁, D₂ of the mean weights.
-        unit: λσ²/(2S), the unit of variances, σ² the unexplained variance of these targets
-            (on average σy²(1−N_i/P)).
-        z1: (chains, N_i), fluctuations of the first layer along V.
-        z2: (chains, N_h), fluctuations of the second layer along A.
-        variances: (N_h,), variances of z₂ in that unit.
-        predicted: (N_h,), D₁/(D₁+D₂).
-    """
-
-    modes: theory.TwoLayerModes
+    modes: theory.TwoLayerModes  # bases and eigenvalues D₁, D₂ of the mean weights
+    # λσ²/(2S), the unit of variances, σ² the unexplained variance of these targets (on average
+    # σy²(1−N_i/P))
     unit: float
-    z1: np.ndarray
-    z2: np.ndarray
-    variances: np.ndarray
-    predicted: np.ndarray
+    z1: np.ndarray  # (chains, N_i), fluctuations of the first layer along V
+    z2: np.ndarray  # (chains, N_h), fluctuations of the second layer along A
+    variances: np.ndarray  # (N_h,), variances of z₂ in that unit
+    predicted: np.ndarray  # (N_h,), D₁/(D₁+D₂)
 
 
-def measure_modes(item: Mapping[str, Any], ensemble: dict[str, Any]) -> EnsembleModes:
+def measure_modes(item: Item, ensemble: dict[str, Any]) -> EnsembleModes:
     """Return the fluctuations of the final weights about their mean over chains."""
     chains1, chains2 = ensemble["chains1"].astype(float), ensemble["chains2"].astype(float)
     W1, W2 = chains1.mean(axis=0), chains2.mean(axis=0)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import linear_network
-from hyperribbon.experiments.fluctuations._two_layer import two_layer_item
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds
+from hyperribbon.experiments.fluctuations._two_layer import TwoLayerConfig
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, presets, stack
+from hyperribbon.experiments.statements import Band, observe
 from hyperribbon.noise import variance_flatness
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/bias"
 TITLE = "Measured exponent against number of samples"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     observe(
         "inflation",
         "Sec. III C 3",
@@ -51,8 +44,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Network of Fig. 9(a); numbers of independent samples; repetitions of each."""
 
     inputs: int = 50
@@ -62,15 +54,14 @@ class Config:
     repetitions: int = 20
 
 
-PRESETS = {
-    "smoke": Config(inputs=10, hidden=8, samples=600, counts=(20, 100, 1000), repetitions=3),
-    "laptop": Config(),
-    "paper": Config(repetitions=200),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=10, hidden=8, samples=600, counts=(20, 100, 1000), repetitions=3),
+    paper=Config(repetitions=200),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Exponents (counts, repetitions): as fitted, and after the estimated bias; the true one."""
 
     counts: np.ndarray
@@ -82,27 +73,15 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Draw samples with the covariance of Eq. (3.34) and fit the exponent to their modes."""
-    item = two_layer_item(
-        seed=context.seed,
-        inputs=config.inputs,
-        hidden=config.hidden,
-        samples=config.samples,
-        target_variance=1.0,
-        lr=0.1,
-        batch_size=100,
-        steps=1,
-        chains=1,
-    )
+    network = TwoLayerConfig(config.inputs, config.hidden, config.samples, target_variance=1.0)
+    item = network.item(context.seed)
     items = [{**item, "count": n, "repetitions": config.repetitions} for n in config.counts]
     parts = context.map(_fit, items, label="fits")
-    return Result(
-        np.array(config.counts),
-        *(np.array([part[key] for part in parts]) for key in ("fitted", "corrected", "warned")),
-        true=parts[0]["true"],
-    )
+    columns = stack(parts, "fitted", "corrected", "warned")
+    return Result(counts=np.array(config.counts), **columns, true=parts[0]["true"])
 
 
-def _fit(item: Mapping[str, Any]) -> dict:
+def _fit(item: Item) -> dict:
     _, _, W1, W2 = linear_network(item)
     modes = theory.decompose(W1, W2)
     variances = theory.second_layer_variances(modes.D1, modes.D2, 0.1, 100, 1.0)[:, 0]
@@ -138,34 +117,30 @@ def plot(result: Result) -> Figure:
             label=name,
         )
     axis.axhline(result.true, color="k", ls="--", lw=0.9, label=f"true, {result.true:.2f}")
-    axis.set_xscale("log")
-    axis.set_xlabel("independent samples")
-    axis.set_ylabel(r"exponent $\psi$")
+    axis.set(xscale="log", xlabel="independent samples", ylabel=r"exponent $\psi$")
     axis.legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the inflation, its estimate, the warning, and the large-sample limit."""
+def measure(result: Result) -> Measurements:
+    """Measure the inflation, its estimate, the warning, and the large-sample limit."""
     few, middle, many = 0, len(result.counts) // 2, -1
     each = "one value a repetition"
     bias = result.fitted[middle].mean() - result.true
-    return LEDGER.judge(
-        {
-            "inflation": over_seeds(
-                result.fitted[few] / result.true,
-                f"fitted over true exponent from {result.counts[few]} samples, {each}",
-            ),
-            "many": over_seeds(
-                result.fitted[many] - result.true,
-                f"fitted minus true exponent from {result.counts[many]} samples, {each}",
-            ),
-            "correction": over_seeds(
-                (result.corrected[middle] - result.true) / bias,
-                f"share of the mean bias left at {result.counts[middle]} samples, {each}",
-            ),
-            "warning": over_seeds(
-                result.warned[few], f"whether it warned from {result.counts[few]} samples, {each}"
-            ),
-        }
-    )
+    return {
+        "inflation": over_seeds(
+            result.fitted[few] / result.true,
+            f"fitted over true exponent from {result.counts[few]} samples, {each}",
+        ),
+        "many": over_seeds(
+            result.fitted[many] - result.true,
+            f"fitted minus true exponent from {result.counts[many]} samples, {each}",
+        ),
+        "correction": over_seeds(
+            (result.corrected[middle] - result.true) / bias,
+            f"share of the mean bias left at {result.counts[middle]} samples, {each}",
+        ),
+        "warning": over_seeds(
+            result.warned[few], f"whether it warned from {result.counts[few]} samples, {each}"
+        ),
+    }

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import ArgumentError, Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    median_error,
-    regression,
-    seeds,
-    simulate_fluctuations,
-    simulation_item,
-)
-from hyperribbon.experiments.statements import Ledger, estimate, observe, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.core import ArgumentError
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, estimate, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/discrete"
 TITLE = "Continuum and discrete time"
 
 _LARGE = 1.0
 """A rather large learning rate: ten times that of the paper's figures."""
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "continuum-large",
         "Sec. II B 1",
@@ -38,7 +24,7 @@ LEDGER = Ledger(
         "large learning rates.",
         "At λ = 1 the stationary variance of SGD is that of Eq. (2.13), whose noise depends "
         "on the weights, within a tenth in the mean over data sets (thresholds to the words).",
-        Band(-GOOD, GOOD, "words"),
+        Band(-_common.GOOD, _common.GOOD, "words"),
         setting="N = 10, P = 20, S = 10; λ = 1 is ten times the rate of the figures and a fifth of "
         "the edge of stability of these data sets",
         needs="20,000 steps of 128 chains on 11 data sets",
@@ -62,8 +48,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """A small task with few samples, learning rates up to the edge of stability; data sets."""
 
     inputs: int = 10
@@ -76,15 +61,14 @@ class Config:
     realisations: int = 11
 
 
-PRESETS = {
-    "smoke": Config(steps=1500, lrs=(0.5, 1.0, 5.0), chains=64, realisations=3),
-    "laptop": Config(),
-    "paper": Config(steps=400_000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(steps=1500, lrs=(0.5, 1.0, 5.0), chains=64, realisations=3),
+    paper=Config(steps=400_000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Mean variance of a weight (data sets, rates): simulated and by closed forms.
 
     `exact` and `additive` are in discrete time, `langevin` is Eq. (2.13), `continuum` Eq. (2.30).
@@ -102,11 +86,11 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Simulate every learning rate on data sets that are stable at the largest of them."""
     items = [
-        simulation_item(config, seed, lr=lr, every=5)
+        _common.simulation_item(config, seed, lr=lr, every=5)
         for seed in _stable_realisations(config, context.seed)
         for lr in config.lrs
     ]
-    parts = context.map(simulate_fluctuations, items, label="chains of SGD")
+    parts = context.map(_common.simulate_fluctuations, items, label="chains of SGD")
     additive = [
         theory.stationary_covariance(p["hessian"], p["theory_noise"], item["lr"], time="discrete")
         for p, item in zip(parts, items, strict=True)
@@ -127,13 +111,13 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _langevin_covariance(item: Mapping[str, Any]) -> np.ndarray:
+def _langevin_covariance(item: Item) -> np.ndarray:
     """Return the stationary covariance of Eq. (2.13), NaN where it grows without bound.
 
     HM + MH = λ{C + [(1/P) Σ (xᵀMx) xxᵀ − HMH]/S}, solved for vec M.
     """
     N, S = item["inputs"], item["batch_size"]
-    X, Y, _ = regression(N, item["samples"], item["label_variance"], item["seed"])
+    X, Y, _ = _common.regression(N, item["samples"], item["label_variance"], item["seed"])
     H, one = theory.hessian(X), np.eye(N)
     pairs = np.einsum("ip,jp->ijp", X, X).reshape(N * N, -1)
     fed_back = (pairs @ pairs.T / X.shape[1] - np.kron(H, H)) * item["lr"] / S
@@ -148,8 +132,10 @@ def _langevin_covariance(item: Mapping[str, Any]) -> np.ndarray:
 def _stable_realisations(config: Config, seed: int) -> list[int]:
     """Return the first data sets whose covariance is finite at the largest learning rate."""
     stable: list[int] = []
-    for candidate in seeds(seed, 20 * config.realisations):
-        X, Y, _ = regression(config.inputs, config.samples, config.label_variance, candidate)
+    for candidate in _common.seeds(seed, 20 * config.realisations):
+        X, Y, _ = _common.regression(
+            config.inputs, config.samples, config.label_variance, candidate
+        )
         try:
             theory.discrete_covariance(X, Y, max(config.lrs), config.batch_size)
         except ArgumentError:
@@ -175,15 +161,13 @@ def plot(result: Result) -> Figure:
                 result.lrs, ratio, style, ms=3, lw=1, color=color, label=None if row else label
             )
     axis.axhline(1, ls=":", color=COLORS[1], label="continuum, Eq. (2.30)")
-    axis.set_yscale("log")
-    axis.set_xlabel(r"learning rate $\lambda$")
-    axis.set_ylabel("variance / continuum form")
+    axis.set(yscale="log", xlabel=r"learning rate $\lambda$", ylabel="variance / continuum form")
     axis.legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the continuum at a large rate, and both closed forms at the edge of stability."""
+def measure(result: Result) -> Measurements:
+    """Measure the continuum at a large rate, and both closed forms at the edge of stability."""
     large = int(np.argmin(abs(result.lrs - _LARGE)))
     excess = result.measured / result.langevin - 1
     edge = result.measured[:, -1] / result.exact[:, -1]
@@ -192,22 +176,20 @@ def claims(result: Result) -> list[Claim]:
         for rate, value in zip(result.lrs, np.median(excess, axis=0), strict=True)
         if np.isfinite(value)
     )
-    return LEDGER.judge(
-        {
-            "continuum-large": over_seeds(
-                excess[:, large],
-                f"excess over Eq. (2.13), one value a data set; its median by rate: {by_rate}",
-            ),
-            "exact": estimate(
-                np.median(edge),
-                median_error(edge),
-                f"simulated over exact variance, from {edge.min():.3f} to {edge.max():.3f}: where "
-                "fourth moments diverge, a simulation falls short of its mean",
-                freedom=len(edge) - 1,
-            ),
-            "additive-edge": over_seeds(
-                result.measured[:, -1] / result.continuum[:, -1] - 1,
-                "excess over Eq. (2.30), one value a data set",
-            ),
-        }
-    )
+    return {
+        "continuum-large": over_seeds(
+            excess[:, large],
+            f"excess over Eq. (2.13), one value a data set; its median by rate: {by_rate}",
+        ),
+        "exact": estimate(
+            np.median(edge),
+            _common.median_error(edge),
+            f"simulated over exact variance, from {edge.min():.3f} to {edge.max():.3f}: where "
+            "fourth moments diverge, a simulation falls short of its mean",
+            freedom=len(edge) - 1,
+        ),
+        "additive-edge": over_seeds(
+            result.measured[:, -1] / result.continuum[:, -1] - 1,
+            "excess over Eq. (2.30), one value a data set",
+        ),
+    }

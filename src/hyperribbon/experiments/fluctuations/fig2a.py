@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import GOOD
-from hyperribbon.experiments.statements import Ledger, estimate, exact, observe, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements, estimate, exact, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig2a"
 TITLE = "Variance of the projector on the data"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "exponent-in-window",
         "Fig. 2(a), caption",
@@ -68,8 +60,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Input dimensions, ratios s = P/N, and realisations of each."""
 
     inputs: tuple[int, ...]
@@ -78,15 +69,14 @@ class Config:
 
 
 _RATIOS = (1.2, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0)
-PRESETS = {
-    "smoke": Config((10, 20), (1.5, 2.0, 5.0, 20.0), 10),
-    "laptop": Config((10, 20, 50), _RATIOS, 60),
-    "paper": Config((20, 50, 100), _RATIOS, 200),
-}
+PRESETS = presets(
+    Config((10, 20, 50), _RATIOS, 60),
+    smoke=Config((10, 20), (1.5, 2.0, 5.0, 20.0), 10),
+    paper=Config((20, 50, 100), _RATIOS, 200),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Measured variances (dimensions, ratios) and the exact ones, all times N."""
 
     inputs: list
@@ -102,13 +92,9 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Sample projectors and measure the variance of their entries."""
+    drawn = {"realisations": config.realisations, "seed": context.seed}
     items = [
-        {
-            "inputs": N,
-            "samples": round(s * N),
-            "realisations": config.realisations,
-            "seed": context.seed,
-        }
+        {**drawn, "inputs": N, "samples": round(s * N)}
         for N in config.inputs
         for s in config.ratios
     ]
@@ -128,7 +114,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _variances(item: Mapping[str, Any]) -> list[float]:
+def _variances(item: Item) -> list[float]:
     N, P = item["inputs"], item["samples"]
     rng = np.random.default_rng([item["seed"], N, P])
     diagonal, off = [], []
@@ -137,13 +123,8 @@ def _variances(item: Mapping[str, Any]) -> list[float]:
         projector = basis @ basis.T
         diagonal.append(np.mean((np.diag(projector) - N / P) ** 2))
         off.append((np.sum(projector**2) - np.sum(np.diag(projector) ** 2)) / (P * (P - 1)))
-    error = np.std(off) / np.sqrt(len(off))
-    return [
-        float(np.mean(diagonal)),
-        float(np.mean(off)),
-        float(error),
-        *theory.projector_variance(N, P),
-    ]
+    measured = (np.mean(diagonal), np.mean(off), np.std(off) / np.sqrt(len(off)))
+    return [*(float(value) for value in measured), *theory.projector_variance(N, P)]
 
 
 def plot(result: Result) -> Figure:
@@ -158,40 +139,37 @@ def plot(result: Result) -> Figure:
     axis.loglog(
         result.ratios, 0.9 * result.ratios**-1.8, "--", color=COLORS[3], label="$s^{-1.8}$ (paper)"
     )
-    axis.set_xlabel("reduced sample number  s = P/N")
-    axis.set_ylabel(r"N · variance of entries of $X^+X$")
+    axis.set(xlabel="reduced sample number  s = P/N", ylabel=r"N · variance of entries of $X^+X$")
     axis.legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the printed exponent, the scaling, the diagonal and the exact variance."""
+def measure(result: Result) -> Measurements:
+    """Measure the printed exponent, the scaling, the diagonal and the exact variance."""
     ratio = result.off_diagonal / result.exact_off
     far = int(np.argmax(result.ratios))
     apart = result.exact_off.max(axis=0) / result.exact_off.min(axis=0) - 1
     worst = int(np.argmax(apart))
-    return LEDGER.judge(
-        {
-            "exponent-in-window": exact(
-                result.window_exponent, "slope of the exact off-diagonal variance in the window"
-            ),
-            "exponent": exact(
-                result.asymptotic_exponent,
-                "the exact exponent is −2: the factor (P−N) bends the curve at small s",
-            ),
-            "superimpose": exact(
-                apart[worst],
-                "largest relative distance of two curves of the exact variance, at "
-                f"s = {result.ratios[worst]:g}",
-            ),
-            "diagonal": over_seeds(
-                result.diagonal[:, far] / result.off_diagonal[:, far],
-                "diagonal over off-diagonal variance; exactly it is 2(P−1)/P",
-            ),
-            "exact-variance": estimate(
-                ratio.mean(),
-                np.sqrt(np.sum((result.off_error / result.exact_off) ** 2)) / ratio.size,
-                "sampled projectors over the exact variance",
-            ),
-        }
-    )
+    return {
+        "exponent-in-window": exact(
+            result.window_exponent, "slope of the exact off-diagonal variance in the window"
+        ),
+        "exponent": exact(
+            result.asymptotic_exponent,
+            "the exact exponent is −2: the factor (P−N) bends the curve at small s",
+        ),
+        "superimpose": exact(
+            apart[worst],
+            "largest relative distance of two curves of the exact variance, at "
+            f"s = {result.ratios[worst]:g}",
+        ),
+        "diagonal": over_seeds(
+            result.diagonal[:, far] / result.off_diagonal[:, far],
+            "diagonal over off-diagonal variance; exactly it is 2(P−1)/P",
+        ),
+        "exact-variance": estimate(
+            ratio.mean(),
+            np.sqrt(np.sum((result.off_error / result.exact_off) ** 2)) / ratio.size,
+            "sampled projectors over the exact variance",
+        ),
+    }

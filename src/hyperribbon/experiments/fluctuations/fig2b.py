@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.stats import chi2
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import GOOD, regression, seeds
-from hyperribbon.experiments.statements import Ledger, estimate, observe, over_seeds, says
+from hyperribbon.experiments.judging import Measurements, estimate, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, presets, stack
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig2b"
 TITLE = "Weights of the samples in the gradient noise"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "limit",
         "Sec. II B 2, on Fig. 2(b)",
@@ -53,8 +46,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Input dimension, sample numbers, realisations averaged (more of them for few samples)."""
 
     inputs: int
@@ -62,17 +54,16 @@ class Config:
     realisations: int
 
 
-PRESETS = {
-    "smoke": Config(20, (28, 40, 400), 10),
-    "laptop": Config(50, (70, 100, 150, 300, 1000, 10_000), 100),
-    "paper": Config(50, (70, 80, 100, 150, 200, 300, 500, 1000, 3000, 10_000), 100),
-}
+PRESETS = presets(
+    Config(50, (70, 100, 150, 300, 1000, 10_000), 100),
+    smoke=Config(20, (28, 40, 400), 10),
+    paper=Config(50, (70, 80, 100, 150, 200, 300, 500, 1000, 3000, 10_000), 100),
+)
 
 _GRID = (np.arange(200) + 0.5) / 200
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Ordered entries of P·K in units of σε², on a common grid of quantiles."""
 
     inputs: int
@@ -95,17 +86,10 @@ def compute(config: Config, context: Context) -> Result:
         for P in config.samples
     ]
     parts = context.map(_ordered_weights, items)
-    return Result(
-        config.inputs,
-        list(config.samples),
-        _GRID,
-        np.array([part["entries"] for part in parts]),
-        np.array([part["mean"] for part in parts]),
-        np.array([part["error"] for part in parts]),
-    )
+    return Result(config.inputs, list(config.samples), _GRID, **stack(parts))
 
 
-def _ordered_weights(item: Mapping[str, Any]) -> dict:
+def _ordered_weights(item: Item) -> dict:
     entries, means = [], []
     for seed in seeds(item["seed"], item["realisations"]):
         X, Y, _ = regression(item["inputs"], item["samples"], 1.0, seed)
@@ -114,8 +98,8 @@ def _ordered_weights(item: Mapping[str, Any]) -> dict:
         means.append(weights.mean())
     return {
         "entries": np.mean(entries, axis=0),
-        "mean": float(np.mean(means)),
-        "error": float(np.std(means) / np.sqrt(len(means))),
+        "means": float(np.mean(means)),
+        "mean_errors": float(np.std(means) / np.sqrt(len(means))),
     }
 
 
@@ -135,23 +119,21 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the limit of squared Gaussian numbers, the order of the curves and their mean."""
+def measure(result: Result) -> Measurements:
+    """Measure the limit of squared Gaussian numbers, the order of the curves and their mean."""
     few = int(np.argmin(result.samples))
     expected = 1 - result.inputs / result.samples[few]
     inner = (result.grid > 0.1) & (result.grid < 0.95)
     limit = result.entries[-1][inner] / chi2.ppf(result.grid[inner], 1)
     falls = np.diff(result.entries[:, inner].mean(axis=1)) <= 0
-    return LEDGER.judge(
-        {
-            "limit": over_seeds(
-                limit.mean(), f"ordered entries over quantiles at P = {result.samples[-1]}"
-            ),
-            "monotone": over_seeds(falls.sum(), "neighbouring curves in the wrong order"),
-            "mean": estimate(
-                result.means[few] / expected,
-                result.mean_errors[few] / expected,
-                f"mean entry over 1 − N/P at P = {result.samples[few]}",
-            ),
-        }
-    )
+    return {
+        "limit": over_seeds(
+            limit.mean(), f"ordered entries over quantiles at P = {result.samples[-1]}"
+        ),
+        "monotone": over_seeds(falls.sum(), "neighbouring curves in the wrong order"),
+        "mean": estimate(
+            result.means[few] / expected,
+            result.mean_errors[few] / expected,
+            f"mean entry over 1 − N/P at P = {result.samples[few]}",
+        ),
+    }

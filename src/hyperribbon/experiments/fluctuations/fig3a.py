@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    regression,
-    seeds,
-    simulate_fluctuations,
-    simulation_item,
-    spectral_error,
-    unit_noise,
-)
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig3a"
 TITLE = "Spectrum of the gradient noise"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "spectrum",
         "Sec. II B 2, on Fig. 3(a)",
@@ -35,7 +22,7 @@ LEDGER = Ledger(
         "approximation in this regime.",
         "The eigenvalues of SGD's noise covariance are those of Eq. (2.17) on the same data, on "
         "average within a tenth (a threshold to the words), at every P/N.",
-        Band.at_most(GOOD, "words"),
+        Band.at_most(_common.GOOD, "words"),
         setting="N = 100, λ = 0.1, S = 10, σε² = 0.01 as printed; the paper compares one data set "
         "with the mean over several, which the dotted lines show",
         needs="N = 100 and 20,000 steps of 128 chains",
@@ -45,8 +32,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Task, learning rate and batch of the figure; length of the simulation."""
 
     inputs: int = 100
@@ -60,15 +46,14 @@ class Config:
     realisations: int = 20
 
 
-PRESETS = {
-    "smoke": Config(inputs=20, ratios=(1.5, 4.0), steps=2000, burn_in=200, realisations=3),
-    "laptop": Config(),
-    "paper": Config(ratios=(1.1, 1.2, 1.5, 2.0, 5.0, 10.0, 50.0), steps=80_000, realisations=100),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=20, ratios=(1.5, 4.0), steps=2000, burn_in=200, realisations=3),
+    paper=Config(ratios=(1.1, 1.2, 1.5, 2.0, 5.0, 10.0, 50.0), steps=80_000, realisations=100),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Ordered eigenvalues (ratios, N) in units σx²σε²/S and errors of the spectra."""
 
     ratios: np.ndarray
@@ -81,23 +66,21 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Measure C in chains of SGD and compare with Eq. (2.17) on the same data."""
     items = [
-        simulation_item(
-            config,
-            context.seed,
-            samples=round(ratio * config.inputs),
-            every=1,
-            measure_noise=True,
+        _common.simulation_item(
+            config, context.seed, samples=round(ratio * config.inputs), every=1, measure_noise=True
         )
         for ratio in config.ratios
     ]
-    parts = context.map(simulate_fluctuations, items, label="chains of SGD")
-    unit = unit_noise(config.inputs, config.batch_size, config.label_variance)
-    errors = [spectral_error(p["noise_covariance"], p["theory_noise"]) for p in parts]
+    parts = context.map(_common.simulate_fluctuations, items, label="chains of SGD")
+    unit = _common.unit_noise(config.inputs, config.batch_size, config.label_variance)
+    errors = [_common.spectral_error(p["noise_covariance"], p["theory_noise"]) for p in parts]
     averaged = []
     for item in items:
         spectra = []
-        for seed in seeds(context.seed, config.realisations):
-            X, Y, _ = regression(item["inputs"], item["samples"], config.label_variance, seed)
+        for seed in _common.seeds(context.seed, config.realisations):
+            X, Y, _ = _common.regression(
+                item["inputs"], item["samples"], config.label_variance, seed
+            )
             C = theory.noise_covariance(X, Y, config.batch_size)
             spectra.append(np.linalg.eigvalsh(C)[::-1])
         averaged.append(np.mean(spectra, axis=0) / unit)
@@ -127,10 +110,10 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the agreement of the spectra."""
+def measure(result: Result) -> Measurements:
+    """Measure the agreement of the spectra."""
     why = "mean relative error of the eigenvalues, one value a ratio: " + ", ".join(
         f"{error:.3f} at {ratio:g}"
         for ratio, error in zip(result.ratios, result.mean_error, strict=True)
     )
-    return LEDGER.judge({"spectrum": over_seeds(result.mean_error, why)})
+    return {"spectrum": over_seeds(result.mean_error, why)}

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    ROUGH,
-    ratio_items,
-    regression,
-    seeds,
-    unit_noise,
-)
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, presets, stack
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig3b"
 TITLE = "Gradient noise against the Hessian"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "limit",
         "Sec. II B 2, on Fig. 3(b)",
@@ -46,7 +33,7 @@ LEDGER = Ledger(
         "discussed in Sec. II C1.",
         "At P = 100N every ordered eigenvalue of C is that of Eq. (2.20) within a quarter (a "
         "threshold to the word).",
-        Band.at_most(ROUGH, "words"),
+        Band.at_most(_common.ROUGH, "words"),
         setting="N = 100, mean spectra as Fig. 3(b) compares them",
         needs="N = 100 and 20 data sets",
         changed="2026-11-17: the matrices within 5% before; the paper compares eigenvalues and "
@@ -62,8 +49,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Input dimension, ratios of the spectra and of the inset, realisations."""
 
     inputs: int = 100
@@ -72,15 +58,10 @@ class Config:
     realisations: int = 20
 
 
-PRESETS = {
-    "smoke": Config(inputs=20, realisations=5),
-    "laptop": Config(),
-    "paper": Config(realisations=100),
-}
+PRESETS = presets(Config(), smoke=Config(inputs=20, realisations=5), paper=Config(realisations=100))
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Mean ordered eigenvalues (ratios, N) in units σx²σε²/S, and the distance from H."""
 
     ratios: np.ndarray
@@ -93,26 +74,21 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Average the spectra of Eqs. (2.17) and (2.20) over data."""
-    parts = context.map(_spectra, ratio_items(config, context.seed))
-    keys = ("noise", "hessian", "trace", "distance")
-    return Result(
-        np.array(config.ratios),
-        list(config.shown),
-        *(np.array([p[k] for p in parts]) for k in keys),
-    )
+    parts = context.map(_spectra, _common.ratio_items(config, context.seed))
+    return Result(ratios=np.array(config.ratios), shown=list(config.shown), **stack(parts))
 
 
-def _spectra(item: Mapping[str, Any]) -> dict:
+def _spectra(item: Item) -> dict:
     N, S, label_variance = item["inputs"], 10, 0.01
-    unit = unit_noise(N, S, label_variance)
-    rows: dict[str, list] = {"noise": [], "hessian": [], "trace": [], "distance": []}
-    for seed in seeds(item["seed"], item["realisations"]):
-        X, Y, _ = regression(N, item["samples"], label_variance, seed)
+    unit = _common.unit_noise(N, S, label_variance)
+    rows: dict[str, list] = {"noise": [], "hessian": [], "mean_trace": [], "distance": []}
+    for seed in _common.seeds(item["seed"], item["realisations"]):
+        X, Y, _ = _common.regression(N, item["samples"], label_variance, seed)
         C = theory.noise_covariance(X, Y, S)
         limit = theory.noise_covariance_limit(theory.hessian(X), S, label_variance)
         rows["noise"].append(np.linalg.eigvalsh(C)[::-1] / unit)
         rows["hessian"].append(np.linalg.eigvalsh(limit)[::-1] / unit)
-        rows["trace"].append(np.trace(C) / np.trace(limit))
+        rows["mean_trace"].append(np.trace(C) / np.trace(limit))
         rows["distance"].append(np.linalg.norm(C - limit) / np.linalg.norm(limit))
     return {key: np.mean(value, axis=0) for key, value in rows.items()}
 
@@ -135,29 +111,26 @@ def plot(result: Result) -> Figure:
         right.loglog(
             result.ratios, values[:, -1], style, color=COLORS[0], label=f"{name}, smallest"
         )
-    right.set_ylim(1e-4, 10)
-    right.set_xlabel("P/N")
+    right.set(ylim=(1e-4, 10), xlabel="P/N")
     right.legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the approach to the Hessian form, how close it is at P = 100N, and the trace."""
+def measure(result: Result) -> Measurements:
+    """Measure the approach to the Hessian form, how close it is at P = 100N, and the trace."""
     far = int(np.argmax(result.ratios))
     many = result.ratios >= 10
     slope = np.polyfit(np.log(result.ratios[many]), np.log(result.distance[many]), 1)[0]
     apart = abs(result.noise[far] / result.hessian[far] - 1)
-    return LEDGER.judge(
-        {
-            "limit": over_seeds(slope, "exponent of ‖C − σε²H/S‖/‖σε²H/S‖ in P/N, about −1/2"),
-            "hundredfold": over_seeds(
-                apart.max(),
-                f"largest relative distance of two eigenvalues, on average {apart.mean():.3f}; the "
-                f"matrices differ by {result.distance[far]:.3f}, about √(2N/P)",
-            ),
-            "trace": over_seeds(
-                result.mean_trace / (1 - 1 / result.ratios),
-                "tr C/tr(σε²H/S)/(1 − N/P), one value a ratio P/N",
-            ),
-        }
-    )
+    return {
+        "limit": over_seeds(slope, "exponent of ‖C − σε²H/S‖/‖σε²H/S‖ in P/N, about −1/2"),
+        "hundredfold": over_seeds(
+            apart.max(),
+            f"largest relative distance of two eigenvalues, on average {apart.mean():.3f}; the "
+            f"matrices differ by {result.distance[far]:.3f}, about √(2N/P)",
+        ),
+        "trace": over_seeds(
+            result.mean_trace / (1 - 1 / result.ratios),
+            "tr C/tr(σε²H/S)/(1 − N/P), one value a ratio P/N",
+        ),
+    }

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import regression, seeds
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig3c"
 TITLE = "Gradient noise in the Hessian's basis"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "mixing",
         "Sec. II B 2, on Fig. 3(c)",
@@ -43,8 +38,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Input dimension, ratios P/N (the first is drawn), realisations."""
 
     inputs: int = 100
@@ -52,15 +46,10 @@ class Config:
     realisations: int = 40
 
 
-PRESETS = {
-    "smoke": Config(inputs=20, realisations=5),
-    "laptop": Config(),
-    "paper": Config(realisations=200),
-}
+PRESETS = presets(Config(), smoke=Config(inputs=20, realisations=5), paper=Config(realisations=200))
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """⟨|VᵀCV|⟩ at the first ratio, relative to its maximum, and the mixing at every ratio."""
 
     ratios: np.ndarray
@@ -97,23 +86,17 @@ def plot(result: Result) -> Figure:
     figure, axis = new_figure(width="column", ratio=0.85)
     low = max(result.matrix.min(), 1e-4)
     image = axis.imshow(result.matrix, norm=LogNorm(low, 1), cmap=SEQUENTIAL)
-    axis.set_xlabel("Hessian mode")
-    axis.set_ylabel("Hessian mode")
-    axis.set_title(f"P/N = {result.ratios[0]:g}")
+    axis.set(xlabel="Hessian mode", ylabel="Hessian mode", title=f"P/N = {result.ratios[0]:g}")
     figure.colorbar(image, label=r"$\langle |V^T C V| \rangle$ / maximum")
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge that modes mix, and less so with more samples."""
+def measure(result: Result) -> Measurements:
+    """Measure how modes mix, and how that falls with more samples."""
     slope = np.polyfit(np.log(result.ratios), np.log(result.mixing), 1)[0]
-    return LEDGER.judge(
-        {
-            "mixing": over_seeds(
-                result.mixing[0], f"mean correlation at P/N = {result.ratios[0]:g}"
-            ),
-            "decay": over_seeds(
-                slope, "exponent of the mean correlation in P/N (−1/2 for independent residuals)"
-            ),
-        }
-    )
+    return {
+        "mixing": over_seeds(result.mixing[0], f"mean correlation at P/N = {result.ratios[0]:g}"),
+        "decay": over_seeds(
+            slope, "exponent of the mean correlation in P/N (−1/2 for independent residuals)"
+        ),
+    }

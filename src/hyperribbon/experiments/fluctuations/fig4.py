@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    ROUGH,
-    median_error,
-    regression,
-    seeds,
-    simulation_item,
-)
-from hyperribbon.experiments.statements import Ledger, estimate, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, estimate
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
+from hyperribbon.simulation import trace_one_layer
 from hyperribbon.theory import fluctuations as theory
-from hyperribbon.training import trace_one_layer
 
-ID = "fluctuations/fig4"
 TITLE = "Relaxation of weight modes"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "modes",
         "Sec. II B 3, on Fig. 4",
@@ -36,7 +21,7 @@ LEDGER = Ledger(
         "deviations from the purely exponential relaxation for P ≃ N.",
         "The modes' mean over runs follows Eq. (2.27) within a tenth of the solution (a threshold "
         "to the words), root mean square over times and modes.",
-        Band.at_most(GOOD, "words"),
+        Band.at_most(_common.GOOD, "words"),
         setting="N = 50, P = 52, λ = 0.1, S = 10, σε² = 0.01, modes 1, 5 and 25 as in the figure",
         needs="N = 50 and P = 52",
         changed="2026-11-17: within 5% before, which the paper does not print",
@@ -49,7 +34,7 @@ LEDGER = Ledger(
         "value.",
         "When the loss has come within a quarter of L*, the slowest mode is, in the median data "
         "set, still farther than a tenth from its final value (thresholds to the words).",
-        Band.at_least(GOOD, "words"),
+        Band.at_least(_common.GOOD, "words"),
         setting="N = 50, P = 52, σε² = 0.01 as in the figure, from zero weights, mean path of "
         "Eq. (2.27) in 400 data sets; the figure shows one",
         needs="N = 50 and P = 52",
@@ -59,8 +44,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Task and run of the figure; `chains` runs for the mean, more data sets for the loss."""
 
     inputs: int = 50
@@ -75,17 +59,16 @@ class Config:
     realisations: int = 400
 
 
-PRESETS = {
-    "smoke": Config(
+PRESETS = presets(
+    Config(),
+    smoke=Config(
         inputs=20, samples=24, steps=8000, points=40, chains=16, modes=(0, 1, 5), realisations=40
     ),
-    "laptop": Config(),
-    "paper": Config(steps=3_000_000),
-}
+    paper=Config(steps=3_000_000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Times t = λτ (T,), modes (T, k) of one run and their mean, theory, losses.
 
     `remaining` (realisations,) is |1 − z₀/z₀*| when the loss has come within a quarter of L*.
@@ -107,36 +90,29 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Trace chains of SGD from zero weights; time the mean loss of many data sets."""
-    item = simulation_item(config, context.seed, points=config.points, modes=list(config.modes))
+    item = _common.simulation_item(
+        config, context.seed, points=config.points, modes=list(config.modes)
+    )
     traced = context.map(_relax, [item], label="chains of SGD")[0]
-    left = [_way_left(config, seed) for seed in seeds(context.seed, config.realisations)]
+    left = [_way_left(config, seed) for seed in _common.seeds(context.seed, config.realisations)]
     return Result(**traced, remaining=np.array(left))
 
 
 def _way_left(config: Config, seed: int) -> float:
     """Return exp(−ω₀t) when L(⟨z(t)⟩) of Eqs. (2.26), (2.27) is near L*, from zero weights."""
-    X, Y, _ = regression(config.inputs, config.samples, config.label_variance, seed)
+    X, Y, _ = _common.regression(config.inputs, config.samples, config.label_variance, seed)
     rates, V = np.linalg.eigh(theory.hessian(X))
     solution, final = V.T @ theory.minimum_norm_solution(X, Y), theory.regression_loss(X, Y)
     times = np.geomspace(1e-5, 30, 600)
     left = theory.mode_mean(times / rates[0], rates, 0 * rates, solution) - solution
-    return float(np.exp(-times[np.argmax(0.5 * left**2 @ rates < ROUGH * final)]))
+    return float(np.exp(-times[np.argmax(0.5 * left**2 @ rates < _common.ROUGH * final)]))
 
 
-def _relax(item: Mapping[str, Any]) -> dict:
-    X, Y, _ = regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
+def _relax(item: Item) -> dict:
+    X, Y, _ = _common.data_of(item)
     record = np.unique(np.geomspace(1, item["steps"], item["points"]).astype(int))
-    start = np.zeros(item["inputs"])
-    path = trace_one_layer(
-        X,
-        Y,
-        lr=item["lr"],
-        batch_size=item["batch_size"],
-        record=record,
-        chains=item["chains"],
-        start=start,
-        seed=item["seed"],
-    )
+    options = _common.chosen(item, "lr", "batch_size", "chains", "seed")
+    path = trace_one_layer(X, Y, record=record, start=np.zeros(item["inputs"]), **options)
     rates, V = np.linalg.eigh(theory.hessian(X))
     solution = V.T @ theory.minimum_norm_solution(X, Y)
     chosen = item["modes"]
@@ -182,24 +158,22 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the exponential relaxation and the early settling of the loss."""
+def measure(result: Result) -> Measurements:
+    """Measure the exponential relaxation and the early settling of the loss."""
     deviation = (result.mean - result.theory)[:, 1:] / abs(result.solution[1:])
     error = (result.mean_error / result.solution)[:, 1:]
-    reached = np.mean(result.remaining < GOOD)
-    return LEDGER.judge(
-        {
-            "modes": estimate(
-                np.sqrt(np.mean(deviation**2)),
-                np.sqrt(np.mean(error**2) / deviation.size),
-                "root mean square deviation of the mean over chains, relative to the solution",
-            ),
-            "loss-settles-first": estimate(
-                np.median(result.remaining),
-                median_error(result.remaining),
-                "share of its way that the slowest mode still has to go, median over data sets; "
-                f"{reached:.0%} of them have less than a tenth left",
-                freedom=len(result.remaining) - 1,
-            ),
-        }
-    )
+    reached = np.mean(result.remaining < _common.GOOD)
+    return {
+        "modes": estimate(
+            np.sqrt(np.mean(deviation**2)),
+            np.sqrt(np.mean(error**2) / deviation.size),
+            "root mean square deviation of the mean over chains, relative to the solution",
+        ),
+        "loss-settles-first": estimate(
+            np.median(result.remaining),
+            _common.median_error(result.remaining),
+            "share of its way that the slowest mode still has to go, median over data sets; "
+            f"{reached:.0%} of them have less than a tenth left",
+            freedom=len(result.remaining) - 1,
+        ),
+    }

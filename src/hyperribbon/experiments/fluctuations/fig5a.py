@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    regression,
-    seeds,
-    simulate_fluctuations,
-    simulation_item,
-    unit_weights,
-)
-from hyperribbon.experiments.statements import Ledger, estimate, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, estimate, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig5a"
 TITLE = "Weight variance through the interpolation threshold"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "variance",
         "Sec. II C 1, on Fig. 5(a)",
         "agrees with the theoretical prediction given by the diagonal entries of M in Eq. (2.30).",
         "At every N < P the variance over time is that of Eq. (2.30) on the same data within a "
         "tenth (a threshold to the word).",
-        Band(1 - GOOD, 1 + GOOD, "words"),
+        Band(1 - _common.GOOD, 1 + _common.GOOD, "words"),
         setting="P = 200, λ = 0.1, S = 10, σε² = 0.25 as printed; one data set an N",
         changed="2026-11-17: 5% for the mean over N before, which the paper does not print",
     ),
@@ -42,7 +29,7 @@ LEDGER = Ledger(
         "In the limit N/P → 0, the variance approaches the isotropic result in Eq. (2.34)",
         "At the smallest N (N/P = 0.05) the variance of Eq. (2.30) is λσε²/(2S) within a tenth (a "
         "threshold to the word), in the mean over data sets.",
-        Band(1 - GOOD, 1 + GOOD, "words"),
+        Band(1 - _common.GOOD, 1 + _common.GOOD, "words"),
         setting="P = 200 as printed, N = 10",
         needs="P = 200 and 20 data sets",
         compare="mean",
@@ -62,8 +49,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Samples, label noise, learning rate, batch; simulated and predicted dimensions."""
 
     samples: int = 200
@@ -81,8 +67,9 @@ class Config:
     realisations: int = 20
 
 
-PRESETS = {
-    "smoke": Config(
+PRESETS = presets(
+    Config(),
+    smoke=Config(
         samples=40,
         simulated=(4, 10, 20, 60),
         predicted=(4, 10, 20, 30, 38, 40, 42, 60),
@@ -90,13 +77,11 @@ PRESETS = {
         chains=16,
         realisations=5,
     ),
-    "laptop": Config(),
-    "paper": Config(steps=400_000, simulated=(*range(20, 181, 20), *range(220, 401, 20))),
-}
+    paper=Config(steps=400_000, simulated=(*range(20, 181, 20), *range(220, 401, 20))),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Simulated and predicted variances, spread of the solution's weights, losses.
 
     `theory_error` is the standard error of the first entry of `theory`, over `realisations`.
@@ -120,15 +105,20 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Simulate on one realisation of the data; average the closed forms over several."""
     items = [
-        simulation_item(config, context.seed, inputs=N)
+        _common.simulation_item(config, context.seed, inputs=N)
         if config.samples > N
-        else simulation_item(config, context.seed, inputs=N, steps=1000, burn_in=0, anneal=1.0)
+        else _common.simulation_item(
+            config, context.seed, inputs=N, steps=1000, burn_in=0, anneal=1.0
+        )
         for N in config.simulated
     ]
-    parts = context.map(simulate_fluctuations, items, label="chains of SGD")
+    parts = context.map(_common.simulate_fluctuations, items, label="chains of SGD")
     rows = np.array(
         [
-            [_closed_forms(config, N, seed) for seed in seeds(context.seed, config.realisations)]
+            [
+                _closed_forms(config, N, seed)
+                for seed in _common.seeds(context.seed, config.realisations)
+            ]
             for N in config.predicted
         ]
     )
@@ -142,13 +132,13 @@ def compute(config: Config, context: Context) -> Result:
         *rows.mean(axis=1).T,
         theory_error=float(rows[0, :, 0].std(ddof=1) / np.sqrt(config.realisations)),
         realisations=config.realisations,
-        limit=unit_weights(config.lr, config.batch_size, config.label_variance),
+        limit=_common.unit_weights(config.lr, config.batch_size, config.label_variance),
     )
 
 
 def _closed_forms(config: Config, N: int, seed: int) -> np.ndarray:
     """Return variance over time, variance across weights, train loss and test loss."""
-    X, Y, u = regression(N, config.samples, config.label_variance, seed)
+    X, Y, u = _common.regression(N, config.samples, config.label_variance, seed)
     H, C = theory.hessian(X), theory.noise_covariance(X, Y, config.batch_size)
     w = theory.minimum_norm_solution(X, Y)
     test = (np.sum((w - u) ** 2) / N + config.label_variance) / 2
@@ -186,37 +176,33 @@ def plot(result: Result) -> Figure:
         result.predicted[fitted], result.train_loss[fitted], color=COLORS[3], label="train loss"
     )
     axis.axvline(result.samples, color="0.7", lw=0.8)
-    axis.set_yscale("log")
-    axis.set_ylim(result.limit * 1e-2, None)
-    axis.set_xlabel("input dimension N")
+    axis.set(yscale="log", ylim=(result.limit * 1e-2, None), xlabel="input dimension N")
     axis.legend(fontsize=7, loc="upper right")
     axis.set_title("N > P: variance over time is exactly zero", fontsize=8)
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the variance below the threshold, its limit, and the peaks at the threshold."""
+def measure(result: Result) -> Measurements:
+    """Measure the variance below the threshold, its limit, and the peaks at the threshold."""
     under = result.simulated < result.samples
     peaks = [
         result.predicted[np.argmax(values)] / result.samples
         for values in (result.test_loss, result.spatial)
     ]
-    return LEDGER.judge(
-        {
-            "variance": over_seeds(
-                result.variance[under] / result.same_data[under],
-                "simulated over predicted variance, one value an N < P",
-            ),
-            "limit": estimate(
-                result.theory[0] / result.limit,
-                result.theory_error / result.limit,
-                f"Eq. (2.30) over Eq. (2.34) at N = {result.predicted[0]}; exactly about 1 − N/P",
-                freedom=result.realisations - 1,
-            ),
-            "double-descent": over_seeds(
-                max(peaks, key=lambda value: abs(value - 1)),
-                "N/P at the peak of test loss ({:g}) and of the variance across weights ({:g}), "
-                "the one farther from one".format(*peaks),
-            ),
-        }
-    )
+    return {
+        "variance": over_seeds(
+            result.variance[under] / result.same_data[under],
+            "simulated over predicted variance, one value an N < P",
+        ),
+        "limit": estimate(
+            result.theory[0] / result.limit,
+            result.theory_error / result.limit,
+            f"Eq. (2.30) over Eq. (2.34) at N = {result.predicted[0]}; exactly about 1 − N/P",
+            freedom=result.realisations - 1,
+        ),
+        "double-descent": over_seeds(
+            max(peaks, key=lambda value: abs(value - 1)),
+            "N/P at the peak of test loss ({:g}) and of the variance across weights ({:g}), "
+            "the one farther from one".format(*peaks),
+        ),
+    }

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    simulate_fluctuations,
-    simulation_item,
-    spectral_error,
-    unit_weights,
-)
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig5b"
 TITLE = "Spectrum of the weight covariance"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "spectrum",
         "Sec. II C 1, on Fig. 5(b)",
         "The numerical results from SGD are well captured by Eq. (2.30) (dashed lines)",
         "The eigenvalues of SGD's covariance are those of Eq. (2.30) on the same data, on average "
         "within a tenth (a threshold to the words), at every P/N.",
-        Band.at_most(GOOD, "words"),
+        Band.at_most(_common.GOOD, "words"),
         setting="N = 100, λ = 0.1, S = 10 as printed, P/N from 1.1 to 10; the figure begins at "
         "1.05, where a mode takes 1.3 million steps to relax",
         needs="400,000 steps of 64 chains",
@@ -51,8 +40,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Task, learning rate and batch of the figure; chains and their length at each ratio."""
 
     inputs: int = 100
@@ -65,20 +53,19 @@ class Config:
     batch_size: int = 10
 
 
-PRESETS = {
-    "smoke": Config(inputs=20, ratios=(1.5, 4.0), steps=(4000, 4000)),
-    "laptop": Config(),
-    "paper": Config(
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=20, ratios=(1.5, 4.0), steps=(4000, 4000)),
+    paper=Config(
         ratios=(1.05, 1.1, 1.2, 1.5, 2.0, 4.0, 10.0),
         steps=(5_000_000, 2_000_000, *(1_000_000,) * 5),
         chains=128,
         anneal=1.0,
     ),
-}
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Ordered eigenvalues (ratios, N) in units λσε²/(2S); errors against both theories."""
 
     ratios: np.ndarray
@@ -94,11 +81,13 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Accumulate M over long chains and compare with Eq. (2.30) on the same data."""
     items = [
-        simulation_item(config, context.seed, samples=round(ratio * config.inputs), steps=steps)
+        _common.simulation_item(
+            config, context.seed, samples=round(ratio * config.inputs), steps=steps
+        )
         for ratio, steps in zip(config.ratios, config.steps, strict=True)
     ]
-    parts = context.map(simulate_fluctuations, items, label="chains of SGD")
-    unit = unit_weights(config.lr, config.batch_size, config.label_variance)
+    parts = context.map(_common.simulate_fluctuations, items, label="chains of SGD")
+    unit = _common.unit_weights(config.lr, config.batch_size, config.label_variance)
 
     def spectra(key: str) -> np.ndarray:
         return np.array([np.linalg.eigvalsh(part[key])[::-1] for part in parts]) / unit
@@ -109,8 +98,8 @@ def compute(config: Config, context: Context) -> Result:
         )[::-1]
         for part in parts
     ]
-    continuous = [spectral_error(part["covariance"], part["theory"]) for part in parts]
-    discrete = [spectral_error(part["covariance"], part["discrete"]) for part in parts]
+    continuous = [_common.spectral_error(part["covariance"], part["theory"]) for part in parts]
+    discrete = [_common.spectral_error(part["covariance"], part["discrete"]) for part in parts]
     return Result(
         np.array(config.ratios),
         spectra("covariance"),
@@ -143,20 +132,18 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the spectrum against Eq. (2.30), and the discrete form against it."""
+def measure(result: Result) -> Measurements:
+    """Measure the spectrum against Eq. (2.30), and the discrete form against it."""
     why = "mean relative error of the eigenvalues, one value a ratio: " + ", ".join(
         f"{error:.3f} at {ratio:g} (burn-in {steps} steps)"
         for ratio, error, steps in zip(
             result.ratios, result.mean_error, result.burn_in, strict=True
         )
     )
-    return LEDGER.judge(
-        {
-            "spectrum": over_seeds(result.mean_error, why),
-            "discrete": over_seeds(
-                result.discrete_mean_error / result.mean_error,
-                "error against the discrete form over that against Eq. (2.30), one value a ratio",
-            ),
-        }
-    )
+    return {
+        "spectrum": over_seeds(result.mean_error, why),
+        "discrete": over_seeds(
+            result.discrete_mean_error / result.mean_error,
+            "error against the discrete form over that against Eq. (2.30), one value a ratio",
+        ),
+    }

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    ROUGH,
-    ratio_items,
-    regression,
-    seeds,
-    unit_weights,
-)
-from hyperribbon.experiments.judging import Measurement
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, Observed, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig5c"
 TITLE = "Detailed balance against the exact covariance"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "balance-at-two",
         "Sec. II C 1, on Fig. 5(c)",
@@ -35,7 +20,7 @@ LEDGER = Ledger(
         "for P ≳ 2N.",
         "At P = 2N the smallest and the largest eigenvalue of Eq. (2.33) are those of Eq. (2.30) "
         "within a quarter (a threshold to the word).",
-        Band.at_most(ROUGH, "words"),
+        Band.at_most(_common.ROUGH, "words"),
         setting="N = 100, means over data sets as the figure draws them",
         needs="N = 100 and 20 data sets",
         changed="2026-11-17: within a tenth before, which the paper does not print",
@@ -46,7 +31,7 @@ LEDGER = Ledger(
         "While, generally, detailed balance is broken for SGD",
         "Near the threshold, at P = 1.1N, the smallest or the largest eigenvalue of Eq. (2.33) is "
         "off that of Eq. (2.30) by more than a quarter (a threshold to the word).",
-        Band.at_least(ROUGH, "words"),
+        Band.at_least(_common.ROUGH, "words"),
         setting="N = 100, means over data sets",
         needs="N = 100 and 20 data sets",
     ),
@@ -57,7 +42,7 @@ LEDGER = Ledger(
         "lines], which peak around P ≈ N, and decay for larger sample numbers.",
         "The largest eigenvalue of Q is largest where P/N is one within a quarter (a threshold to "
         "the word).",
-        Band(1, 1 + ROUGH, "words"),
+        Band(1, 1 + _common.ROUGH, "words"),
         setting="N = 100, P/N from 1.02 to 100, means over data sets",
         needs="N = 100 and 20 data sets",
         changed="2026-11-17: up to 1.2 before, which the paper does not print",
@@ -69,7 +54,7 @@ LEDGER = Ledger(
         "(2.34)] for P ≳ 100N",
         "At P = 100N the smallest and the largest eigenvalue of M are those of Eq. (2.34) within a "
         "quarter (a threshold to the word).",
-        Band.at_most(ROUGH, "words"),
+        Band.at_most(_common.ROUGH, "words"),
         setting="N = 100, means over data sets as the figure draws them",
         needs="N = 100 and 20 data sets",
         changed="2026-11-17: their ratio below 1.1 before, which the paper does not print",
@@ -93,8 +78,7 @@ LEDGER = Ledger(
 _RATIOS = (1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0)
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Input dimension, ratios P/N, realisations."""
 
     inputs: int = 100
@@ -102,15 +86,14 @@ class Config:
     realisations: int = 20
 
 
-PRESETS = {
-    "smoke": Config(inputs=20, ratios=(1.1, 1.5, 2.0, 4.0, 10.0, 100.0), realisations=4),
-    "laptop": Config(),
-    "paper": Config(realisations=100),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=20, ratios=(1.1, 1.5, 2.0, 4.0, 10.0, 100.0), realisations=4),
+    paper=Config(realisations=100),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Means over data (ratios,), eigenvalues in units λσε²/(2S)."""
 
     ratios: np.ndarray
@@ -124,16 +107,16 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate Eqs. (2.30), (2.31) and (2.33) on many data sets."""
-    parts = context.map(_extremes, ratio_items(config, context.seed))
+    parts = context.map(_extremes, _common.ratio_items(config, context.seed))
     return Result(np.array(config.ratios), *np.array([part["means"] for part in parts]).T)
 
 
-def _extremes(item: Mapping[str, Any]) -> dict:
+def _extremes(item: Item) -> dict:
     lr, S, label_variance = 0.1, 10, 0.01
-    unit = unit_weights(lr, S, label_variance)
+    unit = _common.unit_weights(lr, S, label_variance)
     rows = []
-    for seed in seeds(item["seed"], item["realisations"]):
-        X, Y, _ = regression(item["inputs"], item["samples"], label_variance, seed)
+    for seed in _common.seeds(item["seed"], item["realisations"]):
+        X, Y, _ = _common.regression(item["inputs"], item["samples"], label_variance, seed)
         H, C = theory.hessian(X), theory.noise_covariance(X, Y, S)
         exact = np.linalg.eigvalsh(theory.stationary_covariance(H, C, lr)) / unit
         balance = np.linalg.eigvalsh(theory.detailed_balance_covariance(H, C, lr)) / unit
@@ -155,8 +138,7 @@ def plot(result: Result) -> Figure:
         left.loglog(x, exact, "-", color=color, label=f"{name}, Eq. (2.30)")
         left.loglog(x, balance, ":", color=color, label=f"{name}, detailed balance")
     left.axhline(1, color="0.7", lw=0.8)
-    left.set_xlabel("P/N − 1")
-    left.set_ylabel(r"eigenvalues of $M$ [$\lambda\sigma_\epsilon^2/2S$]")
+    left.set(xlabel="P/N − 1", ylabel=r"eigenvalues of $M$ [$\lambda\sigma_\epsilon^2/2S$]")
     left.legend()
     right.semilogx(
         x, result.current, "-o", color=COLORS[2], label=r"$|Q|$ [$\sigma_x^2\sigma_\epsilon^2/S$]"
@@ -167,31 +149,29 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the statements that the paper reads off this figure."""
+def measure(result: Result) -> Measurements:
+    """Measure the statements that the paper reads off this figure."""
     low, high = result.balance_low / result.low - 1, result.balance_high / result.high - 1
     near, two, ten, far = (int(np.argmin(abs(result.ratios - at))) for at in (1.1, 2, 10, 100))
 
-    def balance(at: int) -> Measurement:
+    def balance(at: int) -> Observed:
         why = f"smallest off by {low[at]:+.0%}, largest by {high[at]:+.0%}"
         return over_seeds(max(abs(low[at]), abs(high[at])), why)
 
-    return LEDGER.judge(
-        {
-            "balance-at-two": balance(two),
-            "broken-balance": balance(near),
-            "balance-at-ten": balance(ten),
-            "current-peak": over_seeds(
-                result.ratios[np.argmax(result.current)],
-                "P/N at which |Q| is largest; near N the noise itself vanishes",
-            ),
-            "defect-peak": over_seeds(
-                result.ratios[np.argmax(result.defect)], f"its maximum is {result.defect.max():.2f}"
-            ),
-            "isotropy": over_seeds(
-                max(abs(result.low[far] - 1), abs(result.high[far] - 1)),
-                f"from {result.low[far]:.2f} to {result.high[far]:.2f} of λσε²/(2S); the spread "
-                "falls only like √(N/P)",
-            ),
-        }
-    )
+    return {
+        "balance-at-two": balance(two),
+        "broken-balance": balance(near),
+        "balance-at-ten": balance(ten),
+        "current-peak": over_seeds(
+            result.ratios[np.argmax(result.current)],
+            "P/N at which |Q| is largest; near N the noise itself vanishes",
+        ),
+        "defect-peak": over_seeds(
+            result.ratios[np.argmax(result.defect)], f"its maximum is {result.defect.max():.2f}"
+        ),
+        "isotropy": over_seeds(
+            max(abs(result.low[far] - 1), abs(result.high[far] - 1)),
+            f"from {result.low[far]:.2f} to {result.high[far]:.2f} of λσε²/(2S); the spread "
+            "falls only like √(N/P)",
+        ),
+    }

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    regression,
-    seeds,
-    simulate_fluctuations,
-    simulation_item,
-    unit_weights,
-)
-from hyperribbon.experiments.statements import Ledger, estimate, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, estimate, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig6a"
 TITLE = "Loss along the modes of a one-layer network"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "isotropic-loss",
         "Fig. 6(a), caption",
@@ -33,7 +20,7 @@ LEDGER = Ledger(
         "curve) for large sample numbers.",
         "The curvature along each of SGD's modes is σx² within a tenth (a threshold to the word), "
         "root mean square over the modes.",
-        Band.at_most(GOOD, "words"),
+        Band.at_most(_common.GOOD, "words"),
         setting="N = 100, P = 2000, λ = 0.1, S = 10 as printed",
         needs="N = 100 and P = 2000",
         changed="2026-11-17: the mean over all modes before, which is tr H/N for any modes",
@@ -54,8 +41,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Task, learning rate and batch of the figure; length of the simulation; data sets."""
 
     inputs: int = 100
@@ -69,15 +55,14 @@ class Config:
     realisations: int = 30
 
 
-PRESETS = {
-    "smoke": Config(inputs=20, samples=400, steps=4000, shown=4, realisations=5),
-    "laptop": Config(),
-    "paper": Config(steps=500_000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=20, samples=400, steps=4000, shown=4, realisations=5),
+    paper=Config(steps=500_000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Variance and curvature (N,) along the measured modes, from the largest variance down.
 
     `correlations` (realisations,) are those of their logarithms along the modes of Eq. (2.30).
@@ -92,23 +77,25 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Measure M by SGD, take its eigenvectors and the curvature vᵀHv; repeat with Eq. (2.30)."""
-    item = simulation_item(config, context.seed)
-    part = context.map(simulate_fluctuations, [item], label="chains of SGD")[0]
+    item = _common.simulation_item(config, context.seed)
+    part = context.map(_common.simulate_fluctuations, [item], label="chains of SGD")[0]
     variances, modes = np.linalg.eigh(part["covariance"])
     curvatures = np.einsum("nk,nm,mk->k", modes, part["hessian"], modes)
-    unit = unit_weights(config.lr, config.batch_size, config.label_variance)
+    unit = _common.unit_weights(config.lr, config.batch_size, config.label_variance)
     return Result(
         config.inputs,
         variances[::-1] / unit,
         curvatures[::-1],
         np.linspace(0, config.inputs - 1, config.shown).astype(int).tolist(),
-        np.array([_correlation(config, s) for s in seeds(context.seed, config.realisations)]),
+        np.array(
+            [_correlation(config, s) for s in _common.seeds(context.seed, config.realisations)]
+        ),
     )
 
 
 def _correlation(config: Config, seed: int) -> float:
     """Return the correlation of log variance and log curvature along the modes of Eq. (2.30)."""
-    X, Y, _ = regression(config.inputs, config.samples, config.label_variance, seed)
+    X, Y, _ = _common.regression(config.inputs, config.samples, config.label_variance, seed)
     H, C = theory.hessian(X), theory.noise_covariance(X, Y, config.batch_size)
     variances, modes = np.linalg.eigh(theory.stationary_covariance(H, C, config.lr))
     curvatures = np.einsum("nk,nm,mk->k", modes, H, modes)
@@ -124,8 +111,7 @@ def plot(result: Result) -> Figure:
     left.plot(
         theta, 0.5 * theta**2 / result.inputs, "--", color="k", label=r"$\theta^2\sigma_x^2/2$"
     )
-    left.set_xlabel(r"perturbation $\theta$")
-    left.set_ylabel(r"$\delta L(\theta v_i)$")
+    left.set(xlabel=r"perturbation $\theta$", ylabel=r"$\delta L(\theta v_i)$")
     left.legend(ncols=2, fontsize=7)
     right.semilogy(
         result.variances,
@@ -146,21 +132,19 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge isotropy and the absence of an inverse relation."""
+def measure(result: Result) -> Measurements:
+    """Measure isotropy and the absence of an inverse relation."""
     relative = result.curvatures * result.inputs
     spread = np.sqrt(np.mean((relative - 1) ** 2))
     simulated = np.corrcoef(np.log(result.variances), np.log(relative))[0, 1]
-    return LEDGER.judge(
-        {
-            "isotropic-loss": estimate(
-                spread,
-                spread / np.sqrt(2 * result.inputs),
-                f"curvatures over σx² lie between {relative.min():.2f} and {relative.max():.2f}",
-            ),
-            "no-relation": over_seeds(
-                result.correlations,
-                f"one value a data set; {simulated:+.2f} along the modes of SGD in one of them",
-            ),
-        }
-    )
+    return {
+        "isotropic-loss": estimate(
+            spread,
+            spread / np.sqrt(2 * result.inputs),
+            f"curvatures over σx² lie between {relative.min():.2f} and {relative.max():.2f}",
+        ),
+        "no-relation": over_seeds(
+            result.correlations,
+            f"one value a data set; {simulated:+.2f} along the modes of SGD in one of them",
+        ),
+    }

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.stats import rankdata
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.core.generators import numpy_generator
-from hyperribbon.experiments.context import Context
+from hyperribbon.core import numpy_generator
+from hyperribbon.experiments.fluctuations import _common
 from hyperribbon.experiments.fluctuations._common import ROUGH, regression, seeds, simulation_item
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, presets, stack
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.simulation import simulate_one_layer
 from hyperribbon.theory import fluctuations as theory
-from hyperribbon.training import simulate_one_layer
 
-ID = "fluctuations/fig6b"
 TITLE = "Loss along the modes for correlated inputs"
 
 _SETTING = (
@@ -27,8 +22,7 @@ _SETTING = (
     "says it"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "flat",
         "Sec. II C 2, on Fig. 6(b)",
@@ -60,8 +54,7 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Task of the figure, chains, and the data sets averaged."""
 
     inputs: int = 40
@@ -74,15 +67,14 @@ class Config:
     realisations: int = 24
 
 
-PRESETS = {
-    "smoke": Config(inputs=10, samples=50, steps=3000, chains=64, realisations=3),
-    "laptop": Config(),
-    "paper": Config(steps=300_000, realisations=20),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=10, samples=50, steps=3000, chains=64, realisations=3),
+    paper=Config(steps=300_000, realisations=20),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Curvature over σx² along the modes (realisations, N): SGD and stationary theory."""
 
     measured: np.ndarray
@@ -97,37 +89,17 @@ def compute(config: Config, context: Context) -> Result:
     """Run SGD from the solution on every data set and take the modes of its covariance."""
     items = [simulation_item(config, seed) for seed in seeds(context.seed, config.realisations)]
     parts = context.map(_modes, items, label="chains of SGD")
-    return Result(
-        *(
-            np.array([part[key] for part in parts])
-            for key in (
-                "measured",
-                "stationary",
-                "variances",
-                "hessian",
-                "rank_correlation",
-                "stationary_correlation",
-            )
-        ),
-    )
+    return Result(**stack(parts))
 
 
-def _modes(item: Mapping[str, Any]) -> dict:
+def _modes(item: Item) -> dict:
     N = item["inputs"]
     root = numpy_generator(item["seed"], "wishart").normal(size=(N, N))
     wishart = root @ root.T
     covariance = wishart / np.trace(wishart)
     X, Y, _ = regression(N, item["samples"], item["label_variance"], item["seed"], covariance)
-    stats = simulate_one_layer(
-        X,
-        Y,
-        lr=item["lr"],
-        batch_size=item["batch_size"],
-        steps=item["steps"],
-        burn_in=item["steps"] // 4,
-        chains=item["chains"],
-        seed=item["seed"],
-    )
+    options = {**_common.chosen(item, *_common.CHAINS), "burn_in": item["steps"] // 4}
+    stats = simulate_one_layer(X, Y, **options)
     H = theory.hessian(X)
     C = theory.noise_covariance(X, Y, item["batch_size"])
     variances, vectors = np.linalg.eigh(stats.covariance)
@@ -164,9 +136,7 @@ def plot(result: Result) -> Figure:
         mean, error = values.mean(axis=0), values.std(axis=0) / np.sqrt(len(values))
         left.errorbar(index, mean, error, fmt=style, ms=3, lw=1, color=color, label=name)
     left.axhline(1, ls="--", color="k", lw=0.9, label="i.i.d. inputs")
-    left.set_yscale("log")
-    left.set_xlabel("mode, by variance")
-    left.set_ylabel(r"$2\,\delta L/(\theta^2\sigma_x^2)$")
+    left.set(yscale="log", xlabel="mode, by variance", ylabel=r"$2\,\delta L/(\theta^2\sigma_x^2)$")
     left.legend()
     right.semilogy(
         index,
@@ -181,24 +151,22 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge whether the loss depends on the mode."""
+def measure(result: Result) -> Measurements:
+    """Measure whether the loss depends on the mode."""
 
     def contrast(curvatures: np.ndarray) -> np.ndarray:
         half = curvatures.shape[1] // 2
         return np.log(curvatures[:, :half].mean(axis=1) / curvatures[:, half:].mean(axis=1))
 
-    return LEDGER.judge(
-        {
-            "flat": over_seeds(
-                contrast(result.stationary),
-                "log ratio of the mean curvatures, one value a data set; "
-                f"{contrast(result.measured).mean():+.2f} along the modes of SGD's runs",
-            ),
-            "rank-correlation": over_seeds(
-                result.stationary_correlation,
-                "one value a data set; "
-                f"{result.rank_correlation.mean():+.2f} along the modes of SGD's runs",
-            ),
-        }
-    )
+    return {
+        "flat": over_seeds(
+            contrast(result.stationary),
+            "log ratio of the mean curvatures, one value a data set; "
+            f"{contrast(result.measured).mean():+.2f} along the modes of SGD's runs",
+        ),
+        "rank-correlation": over_seeds(
+            result.stationary_correlation,
+            "one value a data set; "
+            f"{result.rank_correlation.mean():+.2f} along the modes of SGD's runs",
+        ),
+    }

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import GOOD, ROUGH, two_layer_ensemble
-from hyperribbon.experiments.fluctuations._two_layer import measure_modes, two_layer_item
-from hyperribbon.experiments.judging import Measurement
-from hyperribbon.experiments.statements import Ledger, estimate, says
+from hyperribbon.experiments.fluctuations._two_layer import TwoLayerConfig, measure_modes
+from hyperribbon.experiments.judging import Measurements, Observed, estimate
+from hyperribbon.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.plots.style import DIVERGING, new_figure
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig8a"
 TITLE = "Covariance of a two-layer network"
 
 _SETTING = (
@@ -24,8 +19,7 @@ _SETTING = (
     "place of one long run, whose mean drifts"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "second-layer-diagonal",
         "Fig. 8(a), caption",
@@ -51,29 +45,18 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(TwoLayerConfig):
     """Network, task and ensemble of Fig. 8(c)."""
 
-    inputs: int = 30
-    hidden: int = 20
-    samples: int = 3000
-    target_variance: float = 0.1
-    lr: float = 0.1
-    batch_size: int = 10
-    steps: int = 3000
-    chains: int = 1500
+
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=8, hidden=5, samples=400, steps=400, chains=300, batch_size=50),
+    paper=Config(chains=4000),
+)
 
 
-PRESETS = {
-    "smoke": Config(inputs=8, hidden=5, samples=400, steps=400, chains=300, batch_size=50),
-    "laptop": Config(),
-    "paper": Config(chains=4000),
-}
-
-
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Predicted and measured covariance of Z = (z₁, z₂) in units λσ²/(2S), σ² unexplained."""
 
     inputs: int
@@ -84,7 +67,7 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate Eq. (3.30) at the ensemble's mean and measure the same matrix."""
-    item = two_layer_item(seed=context.seed, **vars(config))
+    item = config.item(context.seed)
     found = measure_modes(item, context.shared(two_layer_ensemble, item, "chains of SGD"))
     M = theory.layer_covariance(found.modes, 2.0, 1, 1.0)
     measured = np.cov(np.hstack([found.z1, found.z2]).T) / found.unit
@@ -100,24 +83,21 @@ def plot(result: Result) -> Figure:
         image = axis.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1)
         axis.axhline(result.inputs - 0.5, color="k", lw=0.6)
         axis.axvline(result.inputs - 0.5, color="k", lw=0.6)
-        axis.set_title(name)
-        axis.set_xlabel("$z_1$ | $z_2$")
+        axis.set(title=name, xlabel="$z_1$ | $z_2$")
     figure.colorbar(image, ax=list(axes), label=r"$M$ [$\lambda\sigma_y^2/2S$]", shrink=0.8)
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the correlations within each layer."""
+def measure(result: Result) -> Measurements:
+    """Measure the correlations within each layer."""
     first, second = slice(result.inputs), slice(result.inputs, None)
-    return LEDGER.judge(
-        {
-            "second-layer-diagonal": _mean_square(result, second),
-            "first-layer-weak": _mean_square(result, first),
-        }
-    )
+    return {
+        "second-layer-diagonal": _mean_square(result, second),
+        "first-layer-weak": _mean_square(result, first),
+    }
 
 
-def _mean_square(result: Result, layer: slice) -> Measurement:
+def _mean_square(result: Result, layer: slice) -> Observed:
     """Return the mean of r² over pairs, less the 1/(R−1) of R independent chains."""
     covariance = result.measured[layer, layer]
     deviations = np.sqrt(np.diag(covariance))

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.fluctuations import _two_layer
 from hyperribbon.experiments.fluctuations._common import GOOD, ROUGH, two_layer_ensemble
-from hyperribbon.experiments.fluctuations._two_layer import (
-    draw_first_layer,
-    first_layer_spectra,
-    measure_modes,
-    two_layer_item,
-)
-from hyperribbon.experiments.statements import Ledger, estimate, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements, estimate
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
 
-ID = "fluctuations/fig8b"
 TITLE = "Fluctuations from a small start"
 
 _SETTING = (
@@ -27,8 +17,7 @@ _SETTING = (
     "one long run, whose mean drifts"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "single-mode",
         "Sec. III C 2, on Fig. 8(b)",
@@ -67,31 +56,23 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(_two_layer.TwoLayerConfig):
     """Network and task of the figure, initial variances 10⁻⁴/N; an ensemble."""
 
-    inputs: int = 30
-    hidden: int = 20
-    samples: int = 3000
-    target_variance: float = 0.1
-    lr: float = 0.1
-    batch_size: int = 10
     steps: int = 6000
     chains: int = 500
     init1: float = 1e-4
     init2: float = 1e-4
 
 
-PRESETS = {
-    "smoke": Config(inputs=8, hidden=5, samples=400, steps=500, chains=300, init1=1e-3, init2=1e-3),
-    "laptop": Config(),
-    "paper": Config(chains=4000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=8, hidden=5, samples=400, steps=500, chains=300, init1=1e-3, init2=1e-3),
+    paper=Config(chains=4000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Spectra in units λσ²/(2S), σ² unexplained."""
 
     inputs: int
@@ -105,16 +86,16 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Measure both layers' fluctuations in an ensemble begun at the solution."""
-    item = two_layer_item(seed=context.seed, **vars(config))
+    item = config.item(context.seed, init1=config.init1, init2=config.init2)
     ensemble = context.shared(two_layer_ensemble, item, "chains of SGD")
-    found = measure_modes(item, ensemble)
+    found = _two_layer.measure_modes(item, ensemble)
     return Result(
         config.inputs,
         config.chains,
         found.variances,
         found.predicted,
         np.linalg.eigvalsh(np.cov(found.z2.T))[::-1] / found.unit,
-        *first_layer_spectra(found, ensemble["chains1"]),
+        *_two_layer.first_layer_spectra(found, ensemble["chains1"]),
     )
 
 
@@ -124,32 +105,28 @@ def plot(result: Result) -> Figure:
     modes = np.arange(1, len(result.second) + 1)
     axis.semilogy(modes, result.second, "o", color=COLORS[0], label=r"$\delta W_2$, ensemble")
     axis.semilogy(modes, result.predicted, "-", color=COLORS[0], label=r"$\delta W_2$, Eq. (3.34)")
-    draw_first_layer(axis, result.first, result.first_predicted)
-    axis.set_ylim(1e-5, 10)
-    axis.set_xlabel("mode")
-    axis.set_ylabel(r"eigenvalues [$\lambda\sigma_y^2/2S$]")
+    _two_layer.draw_first_layer(axis, result.first, result.first_predicted)
+    axis.set(ylim=(1e-5, 10), xlabel="mode", ylabel=r"eigenvalues [$\lambda\sigma_y^2/2S$]")
     axis.legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the single leading mode of the second layer and the rank of the first."""
+def measure(result: Result) -> Measurements:
+    """Measure the single leading mode of the second layer and the rank of the first."""
     ratio = result.modal[0] / result.predicted[0]
     share = result.modal[0] / result.modal.sum()
     inside = result.first[: result.inputs].sum() / result.first.sum()
     spread = np.sqrt(2 / (result.chains - 1))
-    return LEDGER.judge(
-        {
-            "single-mode": estimate(
-                share, share * (1 - share) * np.sqrt(2) * spread, "share of the leading mode"
-            ),
-            "leading-variance": estimate(
-                ratio, ratio * spread, f"over {result.predicted[0]:.2f}, in {result.chains} chains"
-            ),
-            "first-layer-rank": estimate(
-                inside,
-                inside * (1 - inside) * np.sqrt(2) * spread,
-                f"share of the first {result.inputs} modes",
-            ),
-        }
-    )
+    return {
+        "single-mode": estimate(
+            share, share * (1 - share) * np.sqrt(2) * spread, "share of the leading mode"
+        ),
+        "leading-variance": estimate(
+            ratio, ratio * spread, f"over {result.predicted[0]:.2f}, in {result.chains} chains"
+        ),
+        "first-layer-rank": estimate(
+            inside,
+            inside * (1 - inside) * np.sqrt(2) * spread,
+            f"share of the first {result.inputs} modes",
+        ),
+    }

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    linear_network,
-    seeds,
-    two_layer_ensemble,
-)
-from hyperribbon.experiments.fluctuations._two_layer import (
-    draw_first_layer,
-    first_layer_spectra,
-    measure_modes,
-    two_layer_item,
-)
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
-from hyperribbon.training import simulate_two_layer
+from hyperribbon.experiments.fluctuations import _common, _two_layer
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
 
-ID = "fluctuations/fig8c"
 TITLE = "Fluctuations from a standard start"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "modal-ratio",
         "Sec. III C 2, on Figs. 8(b), (c)",
@@ -39,7 +19,7 @@ LEDGER = Ledger(
         "(3.30)",
         "The variances of an ensemble along the modes of W₁W₁ᵀ are those of Eq. (3.34), in the "
         "mean over modes within a tenth (a threshold to the words).",
-        Band(1 - GOOD, 1 + GOOD, "words"),
+        Band(1 - _common.GOOD, 1 + _common.GOOD, "words"),
         setting="the network, task, start and batch of the figure; an ensemble from the solution "
         "in place of one long run, one value a network",
         needs="N_i = 30 and 1500 chains",
@@ -52,7 +32,7 @@ LEDGER = Ledger(
         "of the individual weights, resulting in a slow but steady drop of the overall magnitude "
         "of the eigenvalues",
         "In a long run D₂ = ‖W₂‖² falls below nine tenths of its start (a threshold to the word).",
-        Band.at_most(1 - GOOD, "words"),
+        Band.at_most(1 - _common.GOOD, "words"),
         setting="200,000 steps of the same networks, the mean of 8 runs of each",
         needs="200,000 steps",
         changed="2026-11-17: a long run had to show the spectrum without drift before; the paper "
@@ -61,25 +41,17 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(_two_layer.TwoLayerConfig):
     """Network, task and batch of the figure; an ensemble and long runs of several networks."""
 
-    inputs: int = 30
-    hidden: int = 20
-    samples: int = 3000
-    target_variance: float = 0.1
-    lr: float = 0.1
-    batch_size: int = 10
-    steps: int = 3000
-    chains: int = 1500
     long_steps: int = 200_000
     long_chains: int = 8
     networks: int = 5
 
 
-PRESETS = {
-    "smoke": Config(
+PRESETS = presets(
+    Config(),
+    smoke=Config(
         inputs=8,
         hidden=5,
         samples=400,
@@ -89,13 +61,11 @@ PRESETS = {
         long_steps=5000,
         networks=2,
     ),
-    "laptop": Config(),
-    "paper": Config(chains=4000, long_steps=1_000_000),
-}
+    paper=Config(chains=4000, long_steps=1_000_000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Spectra in units λσ²/(2S), σ² unexplained; leading eigenvalue of each long run.
 
     The spectra are those of the first network; `ratios` (networks, N_h) and `long_leading`
@@ -115,12 +85,12 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Measure ensembles begun at the solution, and the covariance over time of long runs."""
-    own = ("long_steps", "long_chains", "networks")
-    values = {k: v for k, v in vars(config).items() if k not in own}
-    others = seeds(context.seed, config.networks - 1)
-    items = [two_layer_item(seed=seed, **values) for seed in (context.seed, *others)]
-    ensembles = [context.shared(two_layer_ensemble, item, "chains of SGD") for item in items]
-    found = [measure_modes(i, e) for i, e in zip(items, ensembles, strict=True)]
+    others = _common.seeds(context.seed, config.networks - 1)
+    items = [config.item(seed) for seed in (context.seed, *others)]
+    ensembles = [
+        context.shared(_common.two_layer_ensemble, item, "chains of SGD") for item in items
+    ]
+    found = [_two_layer.measure_modes(i, e) for i, e in zip(items, ensembles, strict=True)]
     changes = {"steps": config.long_steps, "chains": config.long_chains}
     long_runs = context.map(_long_run, [{**i, **changes} for i in items], label="long runs")
     return Result(
@@ -129,25 +99,15 @@ def compute(config: Config, context: Context) -> Result:
         np.array([modes.variances / modes.predicted for modes in found]),
         found[0].variances,
         found[0].predicted,
-        *first_layer_spectra(found[0], ensembles[0]["chains1"]),
+        *_two_layer.first_layer_spectra(found[0], ensembles[0]["chains1"]),
         np.array([r["leading"] / m.unit for r, m in zip(long_runs, found, strict=True)]),
         np.array([run["drift"] for run in long_runs]),
     )
 
 
-def _long_run(item: Mapping[str, Any]) -> dict:
-    X, Y, W1, W2 = linear_network(item)
-    run = simulate_two_layer(
-        X,
-        Y,
-        W1,
-        W2,
-        lr=item["lr"],
-        batch_size=item["batch_size"],
-        record=np.linspace(0, item["steps"], 1001).astype(int),
-        chains=item["chains"],
-        seed=item["chain_seed"],
-    )
+def _long_run(item: Item) -> dict:
+    record = np.linspace(0, item["steps"], 1001).astype(int)
+    run = _common.run_two_layer(item, _common.linear_network(item), record)
     paths = run.W2[:, :, 0, :].astype(float)
     leading = [np.linalg.eigvalsh(np.cov(path.T))[-1] for path in paths.transpose(1, 0, 2)]
     ends = np.sum(paths[[0, -1]] ** 2, axis=2)
@@ -163,7 +123,7 @@ def plot(result: Result) -> Figure:
         modes, result.modal, error, fmt="o", color=COLORS[0], label=r"$\delta W_2$, ensemble"
     )
     axis.semilogy(modes, result.predicted, "-", color=COLORS[0], label=r"$\delta W_2$, Eq. (3.34)")
-    draw_first_layer(axis, result.first, result.first_predicted)
+    _two_layer.draw_first_layer(axis, result.first, result.first_predicted)
     axis.semilogy(
         np.ones(result.long_leading.shape[1]),
         result.long_leading[0],
@@ -171,27 +131,22 @@ def plot(result: Result) -> Figure:
         color=COLORS[3],
         label=r"$\delta W_2$, long runs, leading",
     )
-    axis.set_ylim(1e-3, None)
-    axis.set_xlabel("mode")
-    axis.set_ylabel(r"eigenvalues [$\lambda\sigma_y^2/2S$]")
+    axis.set(ylim=(1e-3, None), xlabel="mode", ylabel=r"eigenvalues [$\lambda\sigma_y^2/2S$]")
     axis.legend(fontsize=7)
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the modal variances of ensembles and the drift of long runs."""
-    return LEDGER.judge(
-        {
-            "modal-ratio": over_seeds(
-                result.ratios.mean(axis=1),
-                "mean over modes of measured over predicted variance, one value a network; single "
-                f"modes {result.ratios.min():.2f}–{result.ratios.max():.2f}",
-            ),
-            "drift": over_seeds(
-                result.long_drift.mean(axis=1),
-                "‖W₂‖² at the end over that at the start, one value a network; the leading "
-                f"eigenvalue over time is {np.median(result.long_leading):.3g} for it, below 1 "
-                "in Eq. (3.34)",
-            ),
-        }
-    )
+def measure(result: Result) -> Measurements:
+    """Measure the modal variances of ensembles and the drift of long runs."""
+    return {
+        "modal-ratio": over_seeds(
+            result.ratios.mean(axis=1),
+            "mean over modes of measured over predicted variance, one value a network; single "
+            f"modes {result.ratios.min():.2f}–{result.ratios.max():.2f}",
+        ),
+        "drift": over_seeds(
+            result.long_drift.mean(axis=1),
+            "‖W₂‖² at the end over that at the start, one value a network; the leading eigenvalue "
+            f"over time is {np.median(result.long_leading):.3g} for it, below 1 in Eq. (3.34)",
+        ),
+    }

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import ROUGH, linear_network, two_layer_ensemble
-from hyperribbon.experiments.fluctuations._two_layer import measure_modes, two_layer_item
-from hyperribbon.experiments.statements import Ledger, estimate, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations._two_layer import TwoLayerConfig, measure_modes
+from hyperribbon.experiments.judging import Measurements, estimate
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig9a"
 TITLE = "Loss along the modes of the second layer"
 
 _SETTING = (
@@ -23,8 +18,7 @@ _SETTING = (
     "says large batch, and prints no number"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "inverse-relation",
         "Sec. I C",
@@ -78,15 +72,12 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(TwoLayerConfig):
     """Network and task of the figure; ensembles at a standard and at a small first layer."""
 
     inputs: int = 50
     hidden: int = 40
-    samples: int = 3000
     target_variance: float = 1.0
-    lr: float = 0.1
     batch_size: int = 100
     steps: int = 2000
     chains: int = 600
@@ -94,15 +85,14 @@ class Config:
     theta: float = 0.1
 
 
-PRESETS = {
-    "smoke": Config(inputs=10, hidden=8, samples=600, steps=300, chains=300),
-    "laptop": Config(),
-    "paper": Config(chains=4000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=10, hidden=8, samples=600, steps=300, chains=300),
+    paper=Config(chains=4000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """For both starts (2, N_h): D₁, variances, predictions, loss; D₂ and exponents (2,)."""
 
     input_variance: float
@@ -121,11 +111,7 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Measure variance and loss along the modes of W₁W₁ᵀ in two ensembles."""
-    values = {k: v for k, v in vars(config).items() if k not in ("small_init", "theta")}
-    items = [
-        two_layer_item(seed=context.seed, **values),
-        two_layer_item(seed=context.seed, **values, init1=config.small_init),
-    ]
+    items = [config.item(context.seed, init1=init) for init in (1.0, config.small_init)]
     parts = context.map(two_layer_ensemble, items, label="chains of SGD")
     rows: dict[str, list] = {key: [] for key in ("D1", "D2", "variances", "predicted", "loss")}
     exponents = []
@@ -184,8 +170,7 @@ def plot(result: Result) -> Figure:
     left.semilogy(modes, curvature / 2, "-", color="k", label=r"$\sigma_x^2 D_1/2$, Eq. (3.37)")
     approximate = result.input_variance * result.D2[0] * result.variances[0] / 2
     left.semilogy(modes, approximate, "--", color=COLORS[1], label=r"from $M_{22}$, Eq. (3.37)")
-    left.set_xlabel("mode")
-    left.set_ylabel(r"$\delta L/\theta^2$")
+    left.set(xlabel="mode", ylabel=r"$\delta L/\theta^2$")
     left.legend()
     for row, name in enumerate(("standard start", "small first layer")):
         flatness = (2 * result.loss[row] / result.theta**2) ** -0.5
@@ -206,8 +191,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the relation, its exponent, and Eq. (3.36) on which the exponent rests."""
+def measure(result: Result) -> Measurements:
+    """Measure the relation, its exponent, and Eq. (3.36) on which the exponent rests."""
     kept = result.D1[0] <= np.quantile(result.D1[0], 0.9)
     approximate = (result.variances[0] * result.D2[0] / result.D1[0])[kept]
     usual, small = (
@@ -217,26 +202,24 @@ def claims(result: Result) -> list[Claim]:
         )
     )
     without = theory.fit_exponent(result.predicted[0][kept], result.D1[0][kept])
-    return LEDGER.judge(
-        {
-            "inverse-relation": estimate(*usual),
-            "psi-is-two": estimate(
-                theory.fit_exponent(result.variances[0][kept], result.loss[0][kept]),
-                result.exponent_error[0],
-                f"theory gives {without:.2f}, and {result.predicted_exponent[0]:.2f} over all "
-                "modes: ψ = 2·D₂/(D₁+D₂) locally, and D₁ is not small against D₂",
-            ),
-            "second-form": estimate(
-                approximate.mean(),
-                np.mean(approximate) * np.sqrt(2 / result.chains / len(approximate)),
-                f"M₂₂D₂/D₁; {approximate.min():.2f} to {approximate.max():.2f} over {kept.sum()} "
-                "modes: Eq. (3.36) is too large by 1 + D₁/D₂",
-            ),
-            "psi-local": estimate(
-                result.exponent[0] - result.predicted_exponent[0],
-                result.exponent_error[0],
-                f"measured {result.exponent[0]:.2f}, {usual[2]}",
-            ),
-            "psi-tends-to-two": estimate(*small),
-        }
-    )
+    return {
+        "inverse-relation": estimate(*usual),
+        "psi-is-two": estimate(
+            theory.fit_exponent(result.variances[0][kept], result.loss[0][kept]),
+            result.exponent_error[0],
+            f"theory gives {without:.2f}, and {result.predicted_exponent[0]:.2f} over all "
+            "modes: ψ = 2·D₂/(D₁+D₂) locally, and D₁ is not small against D₂",
+        ),
+        "second-form": estimate(
+            approximate.mean(),
+            np.mean(approximate) * np.sqrt(2 / result.chains / len(approximate)),
+            f"M₂₂D₂/D₁; {approximate.min():.2f} to {approximate.max():.2f} over {kept.sum()} "
+            "modes: Eq. (3.36) is too large by 1 + D₁/D₂",
+        ),
+        "psi-local": estimate(
+            result.exponent[0] - result.predicted_exponent[0],
+            result.exponent_error[0],
+            f"measured {result.exponent[0]:.2f}, {usual[2]}",
+        ),
+        "psi-tends-to-two": estimate(*small),
+    }

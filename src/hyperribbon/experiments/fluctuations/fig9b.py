@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
 from hyperribbon.experiments.fluctuations._common import GOOD, linear_network, two_layer_ensemble
-from hyperribbon.experiments.fluctuations._two_layer import stacked_first, two_layer_item
-from hyperribbon.experiments.statements import Ledger, estimate, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations._two_layer import TwoLayerConfig, stacked_first
+from hyperribbon.experiments.judging import Measurements, estimate
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.theory import fluctuations as theory
 
-ID = "fluctuations/fig9b"
 TITLE = "Loss along the modes of the first layer"
 
 _SETTING = (
@@ -25,8 +18,7 @@ _SETTING = (
     "inputs not whitened"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "plateau",
         "Sec. III C 3, on Fig. 9(b)",
@@ -65,31 +57,24 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(TwoLayerConfig):
     """Network and task of the figure; ensembles of SGD and of the stochastic gradient flow."""
 
-    inputs: int = 30
-    hidden: int = 20
-    samples: int = 3000
     target_variance: float = 1.0
-    lr: float = 0.1
     batch_size: int = 100
     steps: int = 1500
-    chains: int = 1500
     flow_chains: int = 300
     theta: float = 0.1
 
 
-PRESETS = {
-    "smoke": Config(inputs=8, hidden=5, samples=300, steps=150, chains=300, flow_chains=100),
-    "laptop": Config(),
-    "paper": Config(chains=4000, flow_chains=4000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=8, hidden=5, samples=300, steps=150, chains=300, flow_chains=100),
+    paper=Config(chains=4000, flow_chains=4000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """δL over ½σx²D₂θ² and variances (modes,), for SGD and for the flow."""
 
     inputs: int
@@ -101,17 +86,14 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Take the modes of cov(vec δW₁) of both ensembles and the loss along them."""
-    values = {k: v for k, v in vars(config).items() if k not in ("flow_chains", "theta")}
-    sgd = two_layer_item(seed=context.seed, **values)
+    sgd = config.item(context.seed)
     flow = {**sgd, "chains": config.flow_chains, "dynamics": "flow"}
     parts = context.map(two_layer_ensemble, [sgd, flow], label="ensembles")
     losses, variances = zip(*(_along_modes(sgd, part, config.theta) for part in parts), strict=True)
     return Result(config.inputs, *losses, *variances)
 
 
-def _along_modes(
-    item: Mapping[str, Any], part: dict, theta: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _along_modes(item: Item, part: dict, theta: float) -> tuple[np.ndarray, np.ndarray]:
     X, _, _, _ = linear_network(item)
     W2 = part["chains2"].mean(axis=0)
     variances, vectors = np.linalg.eigh(np.cov(stacked_first(part["chains1"]).T))
@@ -144,8 +126,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the plateau, the drop, and that the flow shows both."""
+def measure(result: Result) -> Measurements:
+    """Measure the plateau, the drop, and that the flow shows both."""
     plateau, beyond = np.split(result.loss, [result.inputs])
     flow, rest = np.split(result.flow_loss, [result.inputs])
     spread = np.sqrt(np.mean((plateau - 1) ** 2))
@@ -153,16 +135,14 @@ def claims(result: Result) -> list[Claim]:
     def error(values: np.ndarray) -> float:
         return values.std(ddof=1) / np.sqrt(len(values))
 
-    return LEDGER.judge(
-        {
-            "plateau": estimate(
-                spread,
-                spread / np.sqrt(2 * len(plateau)),
-                f"mean {plateau.mean():.3f}, single modes ±{plateau.std():.3f}",
-            ),
-            "drop": estimate(beyond.mean(), error(beyond), "mean over the modes beyond"),
-            "flow": estimate(
-                flow.mean() - rest.mean(), np.hypot(error(flow), error(rest)), "plateau less rest"
-            ),
-        }
-    )
+    return {
+        "plateau": estimate(
+            spread,
+            spread / np.sqrt(2 * len(plateau)),
+            f"mean {plateau.mean():.3f}, single modes ±{plateau.std():.3f}",
+        ),
+        "drop": estimate(beyond.mean(), error(beyond), "mean over the modes beyond"),
+        "flow": estimate(
+            flow.mean() - rest.mean(), np.hypot(error(flow), error(rest)), "plateau less rest"
+        ),
+    }

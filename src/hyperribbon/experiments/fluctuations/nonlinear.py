@@ -8,39 +8,28 @@ modes enter a fit matters as much, so exponents over the leading modes and over 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 from torch.nn import functional
 
-from hyperribbon.core import Band, Claim
+from hyperribbon.core import numpy_generator
 from hyperribbon.core.data import load_data
-from hyperribbon.core.generators import numpy_generator, torch_generator
-from hyperribbon.experiments.context import Context
+from hyperribbon.core.generators import torch_generator
 from hyperribbon.experiments.fluctuations._common import seeds
-from hyperribbon.experiments.judging import Measurement
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
-from hyperribbon.noise import (
-    WeightCovariance,
-    measure_noise,
-    variance_flatness,
-    weight_covariance,
-)
+from hyperribbon.experiments.judging import Measurements, Observed, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
+from hyperribbon.noise import WeightCovariance, measure_noise, variance_flatness, weight_covariance
 from hyperribbon.operators import GradientCovariance, Hessian
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.simulation import chain_batches
 from hyperribbon.theory.fluctuations import fit_exponent
-from hyperribbon.training import chain_batches
 
-ID = "fluctuations/nonlinear"
 TITLE = "Variance and flatness beyond linear networks"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "inverse-relation",
         "Sec. IV",
@@ -94,8 +83,7 @@ LEDGER = Ledger(
 _LAYER = "2.weight"
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Width of the hidden layers, label noise, SGD, recording, records in a window, networks."""
 
     samples: int = 2000
@@ -111,63 +99,43 @@ class Config:
     networks: int = 4
 
 
-PRESETS = {
-    "smoke": Config(
+PRESETS = presets(
+    Config(),
+    smoke=Config(
         samples=200, width=4, warm_up=100, steps=360, every=2, window=30, modes=5, networks=2
     ),
-    "laptop": Config(),
-    "paper": Config(samples=4000, warm_up=200_000, steps=200_000),
-}
+    paper=Config(samples=4000, warm_up=200_000, steps=200_000),
+)
 
 
 SCHEMES = ("shuffle", "replacement")
 
 
-@dataclass(frozen=True)
-class Result:
-    """For every network and both schemes (networks, 2, …), along the modes of the middle layer.
+class Result(Frozen):
+    """For every network and both schemes (networks, 2, …), along the modes of the middle layer."""
 
-    Attributes:
-        modes: How many leading modes the exponents rest on, except those called `all_`.
-        variances: Within windows, steady motion removed, from the largest down.
-        curvatures: Of the loss along these modes.
-        widths: Between the points where the loss is e times its value.
-        corrected: ψ from the curvatures, small-sample bias removed.
-        width_exponent: ψ from the widths.
-        with_motion: ψ when windows keep their steady motion.
-        motion: Share of steady motion in the leading mode of such windows.
-        direction: Overlap of that mode with the way from the first to the last record.
-        noise_slope: Slope of log variance against the log of the gradient noise, all modes.
-        curvature_slope: Slope of the log of the gradient noise against log curvature, all modes.
-        run_exponent: ψ of the covariance over the whole run.
-        all_still: ψ over all modes of the layer, steady motion removed.
-        all_moving: The same, steady motion kept.
-        all_run: The same, over the whole run.
-        leading_noise_slope: The noise slope over the leading modes only.
-        run_drift: Drift of the mean over the run, in standard deviations.
-        noise_overlap: Overlap of the ten noisiest and the ten sharpest directions, over chance.
-        balance_defect: ‖Q‖/‖C‖ in the sharpest directions.
-    """
-
-    modes: int
-    variances: np.ndarray
-    curvatures: np.ndarray
-    widths: np.ndarray
-    corrected: np.ndarray
-    width_exponent: np.ndarray
-    with_motion: np.ndarray
-    motion: np.ndarray
-    direction: np.ndarray
+    modes: int  # how many leading modes the exponents rest on, except those called `all_`
+    variances: np.ndarray  # within windows, steady motion removed, from the largest down
+    curvatures: np.ndarray  # of the loss along these modes
+    widths: np.ndarray  # between the points where the loss is e times its value
+    corrected: np.ndarray  # ψ from the curvatures, small-sample bias removed
+    width_exponent: np.ndarray  # ψ from the widths
+    with_motion: np.ndarray  # ψ when windows keep their steady motion
+    motion: np.ndarray  # share of steady motion in the leading mode of such windows
+    direction: np.ndarray  # overlap of that mode with the way from the first to the last record
+    # slope of log variance against the log of the gradient noise, all modes
     noise_slope: np.ndarray
+    # slope of the log of the gradient noise against log curvature, all modes
     curvature_slope: np.ndarray
-    run_exponent: np.ndarray
-    all_still: np.ndarray
-    all_moving: np.ndarray
-    all_run: np.ndarray
-    leading_noise_slope: np.ndarray
-    run_drift: np.ndarray
+    run_exponent: np.ndarray  # ψ of the covariance over the whole run
+    all_still: np.ndarray  # ψ over all modes of the layer, steady motion removed
+    all_moving: np.ndarray  # the same, steady motion kept
+    all_run: np.ndarray  # the same, over the whole run
+    leading_noise_slope: np.ndarray  # the noise slope over the leading modes only
+    run_drift: np.ndarray  # drift of the mean over the run, in standard deviations
+    # overlap of the ten noisiest and the ten sharpest directions, over chance
     noise_overlap: np.ndarray
-    balance_defect: np.ndarray
+    balance_defect: np.ndarray  # ‖Q‖/‖C‖ in the sharpest directions
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -187,7 +155,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(config.modes, **{name: gather(name) for name in measured})
 
 
-def _measure(item: Mapping[str, Any]) -> dict:
+def _measure(item: Item) -> dict:
     inputs, targets = _task(item)
     model = nn.Sequential(
         nn.Linear(inputs.shape[1], item["width"]),
@@ -213,8 +181,7 @@ def _measure(item: Mapping[str, Any]) -> dict:
         return float(loss(torch.func.functional_call(model, changed, data[0]), targets))
 
     width, window = path.shape[1], item["window"]
-    options: dict[str, Any] = {"k": item["modes"], "seed": item["seed"]}
-    options |= {"warn": False, "strict": False}
+    options = {"k": item["modes"], "seed": item["seed"], "warn": False, "strict": False}
     found = variance_flatness(path, H, window=window, loss=height, **options)
     still = weight_covariance(path, k=width, window=window)
     noise = _along(C, still)
@@ -228,9 +195,7 @@ def _measure(item: Mapping[str, Any]) -> dict:
     leading_modes = slice(item["modes"])
     beside = measure_noise(model, loss, data, k=10, params=[_LAYER])
     return {
-        "variances": found.variances,
-        "curvatures": found.curvatures,
-        "widths": found.widths,
+        **{name: getattr(found, name) for name in ("variances", "curvatures", "widths")},
         "corrected": found.corrected_exponent,
         "width_exponent": np.nan if found.width_exponent is None else found.width_exponent,
         "with_motion": variance_flatness(pieces, H, **options).exponent,
@@ -255,7 +220,7 @@ def _along(matrix: np.ndarray, found: WeightCovariance) -> np.ndarray:
     return np.einsum("pk,pq,qk->k", found.modes, matrix, found.modes)
 
 
-def _task(item: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _task(item: Item) -> tuple[torch.Tensor, torch.Tensor]:
     """Return digits at half resolution, a share of them with a random label."""
     digits = load_data("mnist5k", split="train", limit=item["samples"], seed=item["seed"])
     inputs = functional.avg_pool2d(digits.inputs, 2).flatten(1)
@@ -278,7 +243,7 @@ def _initialize(model: nn.Sequential, seed: int) -> None:
 
 
 def _train(
-    model: nn.Sequential, inputs: torch.Tensor, targets: torch.Tensor, item: Mapping[str, Any]
+    model: nn.Sequential, inputs: torch.Tensor, targets: torch.Tensor, item: Item
 ) -> list[dict[str, torch.Tensor]]:
     """Run SGD and return the recorded weights."""
     rng = numpy_generator(item["seed"], "batches")
@@ -317,45 +282,43 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the relation within windows, its origin, and the noise's directions."""
+def measure(result: Result) -> Measurements:
+    """Measure the relation within windows, its origin, and the noise's directions."""
     shuffled = SCHEMES.index("shuffle")
 
-    def over_networks(values: np.ndarray, why: str, comparable: bool = True) -> Measurement:
+    def over_networks(values: np.ndarray, why: str, comparable: bool = True) -> Observed:
         return over_seeds(values[:, shuffled], f"one value a network; {why}", comparable=comparable)
 
     def mean(values: np.ndarray) -> float:
         return float(values[:, shuffled].mean())
 
-    return LEDGER.judge(
-        {
-            "inverse-relation": over_networks(
-                result.corrected,
-                f"from curvature over the {result.modes} leading modes, small-sample bias removed; "
-                f"over all modes {mean(result.all_still):.2f}. Over a whole run ψ is "
-                f"{mean(result.run_exponent):.2f} and {mean(result.all_run):.2f}: the weights grow",
-            ),
-            "psi-four": over_networks(
-                result.width_exponent,
-                f"from curvature {mean(result.corrected):.2f}, both over {result.modes} modes",
-                comparable=False,
-            ),
-            "steady-motion": over_networks(
-                result.motion,
-                "share of a straight line in the leading mode, which points along the way of the "
-                f"run (cosine {mean(result.direction):.2f}), where the loss is flat. Kept, it "
-                f"brings ψ over {result.modes} modes to {mean(result.with_motion):.2f}, over all "
-                f"modes to {mean(result.all_moving):.2f}",
-            ),
-            "follows-noise": over_networks(
-                result.noise_slope,
-                "slope of log variance against log noise over all modes, "
-                f"{mean(result.leading_noise_slope):.2f} over the {result.modes} leading; the "
-                f"noise goes with the power {mean(result.curvature_slope):.2f} of the curvature",
-            ),
-            "noise-alignment": over_networks(
-                result.noise_overlap,
-                f"overlap over chance; detailed-balance defect {mean(result.balance_defect):.2f}",
-            ),
-        }
-    )
+    return {
+        "inverse-relation": over_networks(
+            result.corrected,
+            f"from curvature over the {result.modes} leading modes, small-sample bias removed; "
+            f"over all modes {mean(result.all_still):.2f}. Over a whole run ψ is "
+            f"{mean(result.run_exponent):.2f} and {mean(result.all_run):.2f}: the weights grow",
+        ),
+        "psi-four": over_networks(
+            result.width_exponent,
+            f"from curvature {mean(result.corrected):.2f}, both over {result.modes} modes",
+            comparable=False,
+        ),
+        "steady-motion": over_networks(
+            result.motion,
+            "share of a straight line in the leading mode, which points along the way of the "
+            f"run (cosine {mean(result.direction):.2f}), where the loss is flat. Kept, it "
+            f"brings ψ over {result.modes} modes to {mean(result.with_motion):.2f}, over all "
+            f"modes to {mean(result.all_moving):.2f}",
+        ),
+        "follows-noise": over_networks(
+            result.noise_slope,
+            "slope of log variance against log noise over all modes, "
+            f"{mean(result.leading_noise_slope):.2f} over the {result.modes} leading; the "
+            f"noise goes with the power {mean(result.curvature_slope):.2f} of the curvature",
+        ),
+        "noise-alignment": over_networks(
+            result.noise_overlap,
+            f"overlap over chance; detailed-balance defect {mean(result.balance_defect):.2f}",
+        ),
+    }

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import GOOD, linear_network
-from hyperribbon.experiments.fluctuations._two_layer import two_layer_item
-from hyperribbon.experiments.statements import Ledger, estimate, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations._common import GOOD, linear_network, run_two_layer
+from hyperribbon.experiments.fluctuations._two_layer import TwoLayerConfig
+from hyperribbon.experiments.judging import Measurements, estimate
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.theory import fluctuations as theory
-from hyperribbon.training import simulate_two_layer
 
-ID = "fluctuations/relaxation"
 TITLE = "Relaxation of two-layer modes"
 
 _SETTING = (
@@ -26,8 +18,7 @@ _SETTING = (
     "at P = 200N_i differ by about √(N_i/P) = 7% in a mode"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "growth",
         "Sec. III D",
@@ -62,30 +53,25 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(TwoLayerConfig):
     """Network, task and ensemble; the first half of the run grows, the second decorrelates."""
 
     inputs: int = 20
     hidden: int = 12
     samples: int = 4000
-    target_variance: float = 0.1
-    lr: float = 0.1
     batch_size: int = 100
-    steps: int = 3000
     chains: int = 1000
     points: int = 13
 
 
-PRESETS = {
-    "smoke": Config(inputs=8, hidden=5, samples=800, steps=600, chains=300, points=7),
-    "laptop": Config(),
-    "paper": Config(chains=8000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=8, hidden=5, samples=800, steps=600, chains=300, points=7),
+    paper=Config(chains=8000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Mean over groups of modes (T, 3): variances, correlations, and their predictions.
 
     `error` is the relative standard error of a variance, mean over the modes that move.
@@ -103,26 +89,15 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Follow the modes χ = RᵀZ of an ensemble begun at the solution."""
-    values = {k: v for k, v in vars(config).items() if k != "points"}
-    item = {**two_layer_item(seed=context.seed, **values), "points": config.points}
+    item = config.item(context.seed, points=config.points)
     return Result(**context.map(_follow, [item], label="chains of SGD")[0])
 
 
-def _follow(item: Mapping[str, Any]) -> dict:
+def _follow(item: Item) -> dict:
     X, Y, W1, W2 = linear_network(item)
     half = item["steps"] // 2
     offsets = np.linspace(0, half, item["points"]).astype(int)
-    run = simulate_two_layer(
-        X,
-        Y,
-        W1,
-        W2,
-        lr=item["lr"],
-        batch_size=item["batch_size"],
-        record=np.concatenate([offsets, half + offsets]),
-        chains=item["chains"],
-        seed=item["chain_seed"],
-    )
+    run = run_two_layer(item, (X, Y, W1, W2), np.concatenate([offsets, half + offsets]))
     modes = theory.decompose(W1, W2)
     rates, R = np.linalg.eigh(theory.drift_matrix(modes))
     z1 = np.einsum("ho,tchi->tci", modes.V, run.W1 - W1)
@@ -171,30 +146,27 @@ def plot(result: Result) -> Figure:
         for column, group in enumerate(result.groups):
             axis.plot(result.times, measured[:, column], "o", color=COLORS[column], label=group)
             axis.plot(result.times, predicted[:, column], "-", color=COLORS[column])
-        axis.set_xlabel(r"time $t = \lambda\tau$")
-        axis.set_ylabel(f"{name} [$\\sigma_R^2/2\\sigma_x^2$]")
+        axis.set(xlabel=r"time $t = \lambda\tau$", ylabel=f"{name} [$\\sigma_R^2/2\\sigma_x^2$]")
     axes[0].legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge growth, decorrelation, and the modes that stay."""
+def measure(result: Result) -> Measurements:
+    """Measure growth, decorrelation, and the modes that stay."""
     growth = result.variances[1:, :2] / result.predicted_variances[1:, :2]
     difference = abs(result.correlations[:, :2] - result.predicted_correlations[:, :2])
     fixed = result.variances[-1, 2]
-    return LEDGER.judge(
-        {
-            "growth": estimate(
-                growth.mean(), result.error, "mean ratio of measured and predicted variance"
-            ),
-            "correlation": estimate(
-                difference.max(), result.error, "largest difference over times and groups"
-            ),
-            "zero-modes": estimate(
-                fixed,
-                fixed * result.error,
-                "variance over the ensemble; its mean drifts along them, by "
-                f"{result.drift:.2g} of that unit in square: a nonlinear effect of the noise",
-            ),
-        }
-    )
+    return {
+        "growth": estimate(
+            growth.mean(), result.error, "mean ratio of measured and predicted variance"
+        ),
+        "correlation": estimate(
+            difference.max(), result.error, "largest difference over times and groups"
+        ),
+        "zero-modes": estimate(
+            fixed,
+            fixed * result.error,
+            "variance over the ensemble; its mean drifts along them, by "
+            f"{result.drift:.2g} of that unit in square: a nonlinear effect of the noise",
+        ),
+    }

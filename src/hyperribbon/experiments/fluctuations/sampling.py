@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import (
-    GOOD,
-    simulate_fluctuations,
-    simulation_item,
-)
-from hyperribbon.experiments.statements import Ledger, estimate, observe, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, estimate, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 
-ID = "fluctuations/sampling"
 TITLE = "Three ways to draw minibatches"
 
 _SETTING = "N = 100, λ = 0.1, S = 10, P/N from 2 to 20, the same data for both schemes"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "independence",
         "Table I, caption",
@@ -31,7 +21,7 @@ LEDGER = Ledger(
         "without replacement).",
         "Fresh batches without replacement give the same variance of the weights as with "
         "replacement, within a tenth (a threshold to the word).",
-        Band(1 - GOOD, 1 + GOOD, "words"),
+        Band(1 - _common.GOOD, 1 + _common.GOOD, "words"),
         setting=_SETTING,
         needs="N = 100 and 30,000 steps of 64 chains",
         changed="2026-11-17: epoch shuffling was compared before, of which the sentence does not "
@@ -68,8 +58,7 @@ LEDGER = Ledger(
 SCHEMES = ("replacement", "without_replacement", "shuffle")
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Input dimension, sample numbers, batch and learning rate; length of the simulation."""
 
     inputs: int = 100
@@ -81,15 +70,14 @@ class Config:
     chains: int = 64
 
 
-PRESETS = {
-    "smoke": Config(inputs=10, samples=(40, 200), steps=2000, chains=32),
-    "laptop": Config(),
-    "paper": Config(steps=400_000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(inputs=10, samples=(40, 200), steps=2000, chains=32),
+    paper=Config(steps=400_000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Variance over that with replacement, theory Eq. (2.30): (sample numbers, schemes)."""
 
     samples: np.ndarray
@@ -101,11 +89,11 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Simulate the three schemes on the same data."""
     items = [
-        simulation_item(config, context.seed, samples=P, sampling=scheme)
+        _common.simulation_item(config, context.seed, samples=P, sampling=scheme)
         for P in config.samples
         for scheme in SCHEMES
     ]
-    parts = context.map(simulate_fluctuations, items, label="chains of SGD")
+    parts = context.map(_common.simulate_fluctuations, items, label="chains of SGD")
     shape = (len(config.samples), len(SCHEMES))
     predicted = np.array([np.trace(p["discrete"]) / config.inputs for p in parts])
     P = np.array(config.samples)
@@ -130,32 +118,29 @@ def plot(result: Result) -> Figure:
             label=scheme.replace("_", " "),
         )
     axis.plot(result.samples, result.finite_factor, "--", color="k", lw=0.9, label="(P−S)/(P−1)")
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlabel("samples P")
-    axis.set_ylabel("variance / theory with replacement")
+    axis.set(
+        xscale="log", yscale="log", xlabel="samples P", ylabel="variance / theory with replacement"
+    )
     axis.legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge each scheme's variance, and the statement that two of them agree."""
+def measure(result: Result) -> Measurements:
+    """Measure each scheme's variance, and the statement that two of them agree."""
     own = "over that with replacement, one value a sample number"
-    return LEDGER.judge(
-        {
-            "independence": over_seeds(result.ratio[:, 1] / result.ratio[:, 0], f"variance {own}"),
-            "without-replacement": over_seeds(
-                result.ratio[:, 1] / result.finite_factor,
-                "variance over (P−S)/(P−1) of the theory, one value a sample number",
-            ),
-            "replacement": over_seeds(
-                result.ratio[:, 0], "simulated over predicted variance, one value a sample number"
-            ),
-            "shuffle": estimate(
-                result.ratio[-1, 2],
-                result.error[-1, 2],
-                f"at P = {result.samples[-1]}: within an epoch the noise cancels, and few modes "
-                "relax faster than one epoch",
-            ),
-        }
-    )
+    return {
+        "independence": over_seeds(result.ratio[:, 1] / result.ratio[:, 0], f"variance {own}"),
+        "without-replacement": over_seeds(
+            result.ratio[:, 1] / result.finite_factor,
+            "variance over (P−S)/(P−1) of the theory, one value a sample number",
+        ),
+        "replacement": over_seeds(
+            result.ratio[:, 0], "simulated over predicted variance, one value a sample number"
+        ),
+        "shuffle": estimate(
+            result.ratio[-1, 2],
+            result.error[-1, 2],
+            f"at P = {result.samples[-1]}: within an epoch the noise cancels, and few modes "
+            "relax faster than one epoch",
+        ),
+    }

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.fluctuations._common import ROUGH, regression, simulation_item
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
-from hyperribbon.plots.style import new_figure
+from hyperribbon.experiments.fluctuations import _common
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
+from hyperribbon.simulation import simulate_one_layer
 from hyperribbon.theory import fluctuations as theory
-from hyperribbon.training import simulate_one_layer
 
-ID = "fluctuations/table1"
 TITLE = "Stationary properties of linear regression"
 
 _SMALL = 1e-3
 """What is read into "exactly" and "vanish" at the end of a run: below a thousandth."""
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "under-teacher",
         "Sec. II C 1",
@@ -54,7 +46,7 @@ LEDGER = Ledger(
         "differ from teacher weights",
         "With N > P a weight is on average farther than a quarter from the teacher's (a threshold "
         "to the word), whose size is one.",
-        Band.at_least(ROUGH, "words"),
+        Band.at_least(_common.ROUGH, "words"),
         setting="P = 200, N = 400, without label noise",
     ),
     says(
@@ -82,8 +74,7 @@ LEDGER = Ledger(
 REGIMES = ("under-parameterised", "over-parameterised")
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Frozen):
     """Samples, both input dimensions, label noise; length of the simulation."""
 
     samples: int = 200
@@ -95,15 +86,12 @@ class Config:
     chains: int = 16
 
 
-PRESETS = {
-    "smoke": Config(samples=40, inputs=(8, 80), steps=2000),
-    "laptop": Config(),
-    "paper": Config(steps=300_000),
-}
+PRESETS = presets(
+    Config(), smoke=Config(samples=40, inputs=(8, 80), steps=2000), paper=Config(steps=300_000)
+)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """Rows are (regime, label noise): distance from the teacher, loss, variance over time."""
 
     samples: int
@@ -117,34 +105,20 @@ class Result:
 def compute(config: Config, context: Context) -> Result:
     """Run SGD from zero weights until it is stationary in every regime."""
     items = [
-        simulation_item(config, context.seed, inputs=N, label_variance=variance)
+        _common.simulation_item(config, context.seed, inputs=N, label_variance=variance)
         for N in config.inputs
         for variance in config.label_variances
     ]
     rows = np.array([list(part) for part in context.map(_stationary, items, label="chains of SGD")])
     table = rows.T.reshape(3, len(config.inputs), len(config.label_variances))
-    return Result(
-        config.samples,
-        list(config.inputs),
-        np.array(config.label_variances),
-        *table,
-    )
+    return Result(config.samples, list(config.inputs), np.array(config.label_variances), *table)
 
 
-def _stationary(item: Mapping[str, Any]) -> list[float]:
-    X, Y, u = regression(item["inputs"], item["samples"], item["label_variance"], item["seed"])
-    stats = simulate_one_layer(
-        X,
-        Y,
-        lr=item["lr"],
-        batch_size=item["batch_size"],
-        steps=item["steps"],
-        chains=item["chains"],
-        start=np.zeros(item["inputs"]),
-        seed=item["seed"],
-    )
-    w = theory.minimum_norm_solution(X, Y)
-    mean = w + stats.mean
+def _stationary(item: Item) -> list[float]:
+    X, Y, u = _common.data_of(item)
+    start, options = np.zeros(item["inputs"]), _common.chosen(item, *_common.CHAINS)
+    stats = simulate_one_layer(X, Y, start=start, **options)
+    mean = theory.minimum_norm_solution(X, Y) + stats.mean
     return [
         float(np.sqrt(np.mean((mean - u) ** 2))),
         theory.regression_loss(X, Y, mean),
@@ -156,47 +130,33 @@ def plot(result: Result) -> Figure:
     """Draw the table."""
     figure, axis = new_figure(width="full", ratio=0.3)
     axis.axis("off")
+    columns = {
+        "distance from teacher": result.distance,
+        "final loss": result.loss,
+        "variance over time": result.variance,
+    }
     cells = [
-        [
-            REGIMES[row],
-            f"{noise:g}",
-            f"{result.distance[row, column]:.2g}",
-            f"{result.loss[row, column]:.2g}",
-            f"{result.variance[row, column]:.2g}",
-        ]
+        [REGIMES[row], f"{noise:g}", *(f"{values[row, at]:.2g}" for values in columns.values())]
         for row in range(2)
-        for column, noise in enumerate(result.label_variances)
+        for at, noise in enumerate(result.label_variances)
     ]
-    table = axis.table(
-        cells,
-        colLabels=[
-            "regime",
-            r"$\sigma_\epsilon^2$",
-            "distance from teacher",
-            "final loss",
-            "variance over time",
-        ],
-        colWidths=[0.28, 0.12, 0.22, 0.16, 0.22],
-        loc="center",
-        cellLoc="center",
-    )
+    heads, widths = ["regime", r"$\sigma_\epsilon^2$", *columns], [0.28, 0.12, 0.22, 0.16, 0.22]
+    table = axis.table(cells, colLabels=heads, colWidths=widths, loc="center", cellLoc="center")
     table.auto_set_font_size(False)
     table.set_fontsize(8)
     table.scale(1, 1.3)
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the cells of the table."""
+def measure(result: Result) -> Measurements:
+    """Measure the cells of the table."""
     noisy = result.variance[0, 1]
-    return LEDGER.judge(
-        {
-            "under-teacher": over_seeds(result.distance[0, 0], "root mean square distance"),
-            "under-fluctuations": over_seeds(result.variance[0, 0] / noisy, "ratio of variances"),
-            "over-teacher": over_seeds(result.distance[1, 0], "root mean square distance"),
-            "over-loss": over_seeds(
-                2 * result.loss[1, 1] / result.label_variances[1], "final loss over σε²/2"
-            ),
-            "over-fluctuations": over_seeds(result.variance[1, 1] / noisy, "ratio of variances"),
-        }
-    )
+    return {
+        "under-teacher": over_seeds(result.distance[0, 0], "root mean square distance"),
+        "under-fluctuations": over_seeds(result.variance[0, 0] / noisy, "ratio of variances"),
+        "over-teacher": over_seeds(result.distance[1, 0], "root mean square distance"),
+        "over-loss": over_seeds(
+            2 * result.loss[1, 1] / result.label_variances[1], "final loss over σε²/2"
+        ),
+        "over-fluctuations": over_seeds(result.variance[1, 1] / noisy, "ratio of variances"),
+    }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hyperribbon.core.data import LabelledData, load_data
-from hyperribbon.core.linear_moments import Moments
 from hyperribbon.core.store import load_tree, save_tree
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.kit import Context, Item
+from hyperribbon.theory.linear_networks.moments import Moments
 
 BUNDLED = ("mnist5k",)
 FULL = ("mnist", "fashion_mnist", "cifar10")
@@ -53,7 +52,7 @@ def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
     return load_data(data, split, limit=samples, proportions=shares, seed=seed).flat()
 
 
-def white_data(item: Mapping[str, Any]) -> tuple[LabelledData, np.ndarray, np.ndarray]:
+def white_data(item: Item) -> tuple[LabelledData, np.ndarray, np.ndarray]:
     """Return the sub-sample that an item names, its white inputs (rank, n), and their raw scales.
 
     The same inputs as `core.data.whiten` gives, up to a rotation, from an eigendecomposition of
@@ -95,7 +94,7 @@ def data_items(config: Any, context: Context) -> list[dict[str, Any]]:
     return items
 
 
-def _prepare(folder: Path, item: Mapping[str, Any]) -> None:
+def _prepare(folder: Path, item: Item) -> None:
     data, white, scales = white_data(item)
     labels = one_hot(data)
     samples = labels.shape[1]
@@ -109,7 +108,7 @@ def _prepare(folder: Path, item: Mapping[str, Any]) -> None:
     save_tree(folder / _FILE, tree)
 
 
-def read_moments(item: Mapping[str, Any], *, white: bool = True) -> tuple[Moments, dict[str, Any]]:
+def read_moments(item: Item, *, white: bool = True) -> tuple[Moments, dict[str, Any]]:
     """Return the moments of an item's data, and facts about them.
 
     Raw inputs are given on their principal axes, which changes neither training nor curvature: the

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item
+from hyperribbon.experiments.linear_networks import _training
 from hyperribbon.experiments.linear_networks._data import read_moments
-from hyperribbon.experiments.linear_networks._training import (
-    TrainingConfig,
-    panels,
-    record_times,
-    train_item,
-    training_items,
-)
 from hyperribbon.inspection import linear_measurements
-from hyperribbon.plots.style import COLORS
 from hyperribbon.theory import linear_networks as theory
 
 _OF_DATA = ("shares", "samples", "general", "printed", "floor")
@@ -32,57 +23,33 @@ SETTING = (
 NEEDS = "5,000 images and 10,000 epochs"
 
 
-@dataclass(frozen=True)
-class SweepConfig(TrainingConfig):
-    """Setting of a sweep.
-
-    Attributes:
-        white: Whether the inputs are whitened.
-        repeats: Independent starts.
-    """
+class SweepConfig(_training.TrainingConfig):
+    """Setting of a sweep."""
 
     shares: tuple[float, ...] = SHARES
     start: str = "balanced"
     scale: float = 0.5
-    white: bool = True
-    repeats: int = 1
+    white: bool = True  # whether the inputs are whitened
+    repeats: int = 1  # independent starts
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    """Trained sharpness and its predictions, by data set and share.
+class SweepResult(Frozen):
+    """Trained sharpness and its predictions, by data set and share."""
 
-    Attributes:
-        depth: Number of layers.
-        classes: Number of classes.
-        data: Names of the data sets, m.
-        shares: (m, s), share of the largest class as sampled.
-        samples: (m, s), images used.
-        trained: (m, s, r), sharpness at the end, for each start.
-        peak: (m, s, r), largest sharpness among the recorded epochs.
-        general: (m, s), Eq. (13) in its general form, through Eq. (9).
-        printed: (m, s), Eq. (14).
-        loss: (m, s, r), loss at the end.
-        floor: (m, s), least loss that a linear map can reach.
-        defect: (m, s, r), balance defect at the end.
-        epochs: (e,), recorded epochs.
-        history: (m, s, e), sharpness at these of the first start.
-    """
-
-    depth: int
-    classes: int
-    data: list[str]
-    shares: np.ndarray
-    samples: np.ndarray
-    trained: np.ndarray
-    peak: np.ndarray
-    general: np.ndarray
-    printed: np.ndarray
-    loss: np.ndarray
-    floor: np.ndarray
-    defect: np.ndarray
-    epochs: np.ndarray
-    history: np.ndarray
+    depth: int  # number of layers
+    classes: int  # number of classes
+    data: list[str]  # names of the data sets, m
+    shares: np.ndarray  # (m, s), share of the largest class as sampled
+    samples: np.ndarray  # (m, s), images used
+    trained: np.ndarray  # (m, s, r), sharpness at the end, for each start
+    peak: np.ndarray  # (m, s, r), largest sharpness among the recorded epochs
+    general: np.ndarray  # (m, s), Eq. (13) in its general form, through Eq. (9)
+    printed: np.ndarray  # (m, s), Eq. (14)
+    loss: np.ndarray  # (m, s, r), loss at the end
+    floor: np.ndarray  # (m, s), least loss that a linear map can reach
+    defect: np.ndarray  # (m, s, r), balance defect at the end
+    epochs: np.ndarray  # (e,), recorded epochs
+    history: np.ndarray  # (m, s, e), sharpness at these of the first start
 
 
 def run_sweep(
@@ -95,7 +62,7 @@ def run_sweep(
         context: Of the run.
         train: Trains the network of one item; a linear one by default.
     """
-    items = training_items(config, context, config.repeats)
+    items = _training.training_items(config, context, config.repeats)
     runs = context.map(train or _train, items, "training")
     shape = (len(config.data), len(config.shares), config.repeats)
 
@@ -114,10 +81,10 @@ def run_sweep(
     )
 
 
-def _train(item: Mapping[str, Any]) -> dict[str, Any]:
+def _train(item: Item) -> dict[str, Any]:
     moments, facts = read_moments(item, white=item["white"])
     measure = linear_measurements(moments, ["sharpness"])
-    run = train_item(item, moments, measure, record_times(item["epochs"]))
+    run = _training.train_item(item, moments, measure, _training.record_times(item["epochs"]))
     history = run.measured["sharpness"]
     return {
         "trained": history[-1],
@@ -161,7 +128,7 @@ def plot_sweep(result: SweepResult, trained: str) -> Figure:
         result: What to draw.
         trained: What to call the trained networks.
     """
-    figure, axes = panels(result.data, sharey=True)
+    figure, axes = _training.panels(result.data, sharey=True)
     for row, axis in enumerate(axes):
         shares, starts = result.shares[row], result.trained[row]
         grid = np.linspace(shares.min(), 1, 100)

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from hyperribbon.core import derive_seed, numpy_generator
-from hyperribbon.core.linear_moments import Moments
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, new_figure
 from hyperribbon.experiments.linear_networks._data import BUNDLED, FULL, NAMES, SMOKE, data_items
-from hyperribbon.plots.style import new_figure
-from hyperribbon.training import HalvingSchedule, LinearRun, draw_linear_weights, train_linear
+from hyperribbon.simulation import HalvingSchedule, LinearRun, draw_linear_weights, train_linear
+from hyperribbon.theory.linear_networks.moments import Moments
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Networks to train.
+class TrainingConfig(Frozen):
+    """Networks to train."""
 
-    Attributes:
-        data: Data sets.
-        shares: Shares of class 0; the other classes share the rest equally.
-        samples: Images; fewer when class 0 has not enough of them.
-        depth: Number of layers.
-        width: Width of the hidden layers.
-        start: How the weights start, see `draw_linear_weights`.
-        scale: Singular values of a balanced start; 0 where the start has no scale.
-        lr: Learning rate at the start.
-        epochs: Epochs of full-batch gradient descent.
-    """
-
-    data: tuple[str, ...] = BUNDLED
+    data: tuple[str, ...] = BUNDLED  # data sets
+    # shares of class 0; the other classes share the rest equally
     shares: tuple[float, ...] = (0.1,)
-    samples: int = 5000
-    depth: int = 4
-    width: int = 64
-    start: str = "kaiming_uniform"
-    scale: float = 0.0
-    lr: float = 0.01
-    epochs: int = 10_000
+    samples: int = 5000  # images; fewer when class 0 has not enough of them
+    depth: int = 4  # number of layers
+    width: int = 64  # width of the hidden layers
+    start: str = "kaiming_uniform"  # how the weights start, see `draw_linear_weights`
+    scale: float = 0.0  # singular values of a balanced start; 0 where the start has no scale
+    lr: float = 0.01  # learning rate at the start
+    epochs: int = 10_000  # epochs of full-batch gradient descent
 
 
 AnyConfig = TypeVar("AnyConfig", bound=TrainingConfig)
@@ -84,7 +70,7 @@ def training_items(config: TrainingConfig, context: Context, repeats: int = 1) -
 
 
 def train_item(
-    item: Mapping[str, Any],
+    item: Item,
     moments: Moments,
     measure: Mapping[str, Callable[[list[np.ndarray]], Any]] | None = None,
     at: Iterable[int] = (),
@@ -101,7 +87,7 @@ def train_item(
     )
 
 
-def start_weights(item: Mapping[str, Any], outputs: int, inputs: int) -> list[np.ndarray]:
+def start_weights(item: Item, outputs: int, inputs: int) -> list[np.ndarray]:
     """Return the layers that an item's network starts from."""
     return draw_linear_weights(
         [inputs, *[item["width"]] * (item["depth"] - 1), outputs],
@@ -120,10 +106,8 @@ def record_times(epochs: int, records: int = 12) -> list[int]:
 def panels(data: list[str], *, sharey: bool = False) -> tuple[Figure, np.ndarray]:
     """Return a figure with one titled panel for each data set, side by side."""
     several = len(data) > 1
-    figure, axes = new_figure(
-        1, len(data), width="full" if several else "column", ratio=0.95 if several else 0.75,
-        squeeze=False, sharey=sharey,
-    )  # fmt: skip
+    width, ratio = ("full", 0.95) if several else ("column", 0.75)
+    figure, axes = new_figure(1, len(data), width=width, ratio=ratio, squeeze=False, sharey=sharey)
     for axis, name in zip(axes[0], data, strict=True):
         axis.set_title(NAMES[name])
     return figure, axes[0]

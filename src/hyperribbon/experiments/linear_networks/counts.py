@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, exact, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.core import derive_seed, numpy_generator
+from hyperribbon.experiments.judging import Measurements, exact
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.theory import linear_networks as theory
 
-ID = "linear_networks/counts"
 TITLE = "Non-zero eigenvalues of rectangular networks, counted"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "balanced-printed",
         "Sec. 3",
@@ -51,41 +44,25 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the count.
+class Config(Frozen):
+    """Setting of the count."""
 
-    Attributes:
-        networks: Random networks of each kind.
-        widest: Widths are drawn from 1 to this.
-        deepest: Depths of balanced ones are drawn from 2 to this.
-        group: Networks in one piece of work.
-    """
-
-    networks: int = 200
-    widest: int = 24
-    deepest: int = 6
-    group: int = 25
+    networks: int = 200  # random networks of each kind
+    widest: int = 24  # widths are drawn from 1 to this
+    deepest: int = 6  # depths of balanced ones are drawn from 2 to this
+    group: int = 25  # networks in one piece of work
 
 
-PRESETS = {
-    "smoke": Config(networks=20, widest=12, group=20),
-    "laptop": Config(),
-    "paper": Config(networks=1000),
-}
+PRESETS = presets(
+    Config(), smoke=Config(networks=20, widest=12, group=20), paper=Config(networks=1000)
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Counts of each network.
+class Result(Frozen):
+    """Counts of each network."""
 
-    Attributes:
-        balanced: (m, 3), counted, by the rule r(d0 + dL − r), and by the printed (min d)².
-        shallow: (m, 3), counted, by d0d2 − (d0 − r1)(d2 − r2), and by the printed
-            min(d0, d1)·min(d1, d2).
-    """
-
-    balanced: np.ndarray
+    balanced: np.ndarray  # (m, 3), counted, by the rule r(d0 + dL − r), and by the printed (min d)²
+    # (m, 3), counted, by d0d2 − (d0 − r1)(d2 − r2), and by the printed min(d0, d1)·min(d1, d2)
     shallow: np.ndarray
 
 
@@ -107,7 +84,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _count(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _count(item: Item) -> dict[str, np.ndarray]:
     rng = numpy_generator(item["seed"])
     balanced, shallow = [], []
     for _ in range(item["networks"]):
@@ -160,8 +137,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge each rule by the share of networks where it gives the counted number."""
+def measure(result: Result) -> Measurements:
+    """Measure each rule by the share of networks where it gives the counted number."""
     measured = {}
     for kind, values in (("balanced", result.balanced), ("shallow", result.shallow)):
         counted, by_rule, by_print = values.T
@@ -172,4 +149,4 @@ def claims(result: Result) -> list[Claim]:
             "which a rectangular network has",
         )
         measured[f"{kind}-right"] = exact(np.mean(counted == by_rule), share)
-    return LEDGER.judge(measured)
+    return measured

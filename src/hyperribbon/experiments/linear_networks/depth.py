@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item
+from hyperribbon.experiments.linear_networks import _training
 from hyperribbon.experiments.linear_networks._data import read_moments
 from hyperribbon.experiments.linear_networks._sweeps import predictions
-from hyperribbon.experiments.linear_networks._training import (
-    TrainingConfig,
-    panels,
-    presets,
-    train_item,
-    training_items,
-    with_data,
-)
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.inspection import leading_eigenvalues
-from hyperribbon.plots.style import COLORS
 
-ID = "linear_networks/depth"
 TITLE = "Sharpness by depth and label imbalance, trained and predicted"
 
 _NEEDS = "5,000 images and 10,000 epochs"
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "amplified",
         "Sec. 4",
@@ -57,55 +44,39 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the experiment.
-
-    Attributes:
-        depths: Numbers of layers.
-        gain: Singular values of the whole network at the start, whatever its depth.
-    """
+class Config(_training.TrainingConfig):
+    """Setting of the experiment."""
 
     shares: tuple[float, ...] = (0.1, 0.5, 0.9)
     start: str = "balanced"
-    depths: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
-    gain: float = 0.0625
+    depths: tuple[int, ...] = (1, 2, 3, 4, 6, 8)  # numbers of layers
+    gain: float = 0.0625  # singular values of the whole network at the start, whatever its depth
 
 
-PRESETS = presets(
+PRESETS = _training.presets(
     Config(),
     smoke={"shares": (0.1, 0.5), "depths": (1, 2, 4), "width": 16, "lr": 0.05, "epochs": 1500},
     paper={"depths": (1, 2, 3, 4, 5, 6, 8, 10, 12)},
 )
-PRESETS_WITH_DATA = with_data(PRESETS)
+PRESETS_WITH_DATA = _training.with_data(PRESETS)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Sharpness by data set, share and depth.
+class Result(Frozen):
+    """Sharpness by data set, share and depth."""
 
-    Attributes:
-        data: Names of the data sets, m.
-        depths: (l,).
-        shares: (s,), asked for.
-        trained: (m, s, l), at the end of training.
-        general: (m, s, l), Eq. (13) in its general form, through Eq. (9).
-        printed: (m, s, l), Eq. (14).
-    """
-
-    data: list[str]
-    depths: np.ndarray
-    shares: np.ndarray
-    trained: np.ndarray
-    general: np.ndarray
-    printed: np.ndarray
+    data: list[str]  # names of the data sets, m
+    depths: np.ndarray  # (l,)
+    shares: np.ndarray  # (s,), asked for
+    trained: np.ndarray  # (m, s, l), at the end of training
+    general: np.ndarray  # (m, s, l), Eq. (13) in its general form, through Eq. (9)
+    printed: np.ndarray  # (m, s, l), Eq. (14)
 
 
 def compute(config: Config, context: Context) -> Result:
     """Train one balanced network for every data set, share and depth."""
     items = [
         {**item, "depth": depth, "scale": config.gain ** (1 / depth)}
-        for item in training_items(config, context)
+        for item in _training.training_items(config, context)
         for depth in config.depths
     ]
     runs = context.map(_train, items, "training")
@@ -121,9 +92,9 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _train(item: Mapping[str, Any]) -> dict[str, Any]:
+def _train(item: Item) -> dict[str, Any]:
     moments, facts = read_moments(item)
-    run = train_item(item, moments)
+    run = _training.train_item(item, moments)
     return {
         "trained": leading_eigenvalues(run.weights, moments)[0],
         **predictions(facts, item["depth"]),
@@ -132,7 +103,7 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def plot(result: Result) -> Figure:
     """Draw sharpness against depth, a panel for each data set."""
-    figure, axes = panels(result.data, sharey=True)
+    figure, axes = _training.panels(result.data, sharey=True)
     for axis, trained, general, printed in zip(
         axes, result.trained, result.general, result.printed, strict=True
     ):
@@ -154,20 +125,18 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the prediction at all depths, and what depth does."""
+def measure(result: Result) -> Measurements:
+    """Measure the prediction at all depths, and what depth does."""
     difference = np.abs(result.trained / result.general - 1)
     spread = (result.trained[:, -1] / result.trained[:, 0])[:, result.depths >= 2]
-    return LEDGER.judge(
-        {
-            "amplified": over_seeds(
-                [np.diff(spread, axis=1).min()], "least growth from depth to depth, over data sets"
-            ),
-            "general-form": over_seeds(
-                [difference.max()], f"largest relative difference over {difference.size} networks"
-            ),
-            "printed-form": over_seeds(
-                [np.max(result.trained / result.printed - 1)], "largest relative excess"
-            ),
-        }
-    )
+    return {
+        "amplified": over_seeds(
+            [np.diff(spread, axis=1).min()], "least growth from depth to depth, over data sets"
+        ),
+        "general-form": over_seeds(
+            [difference.max()], f"largest relative difference over {difference.size} networks"
+        ),
+        "printed-form": over_seeds(
+            [np.max(result.trained / result.printed - 1)], "largest relative excess"
+        ),
+    }

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import plotly.graph_objects as go
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.core.linear_moments import Moments
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, exact, says
+from hyperribbon.experiments.judging import Measurements, exact
+from hyperribbon.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.inspection import leading_eigenvalues
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory import linear_networks as theory
+from hyperribbon.theory.linear_networks.moments import Moments
 
-ID = "linear_networks/fig1-middle"
 TITLE = "Sharpness by depth and by the spectral norm of the labels"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "values",
         "Eq. (14), Fig. 1 (b)",
@@ -41,53 +36,34 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the figure.
+class Config(Frozen):
+    """Setting of the figure."""
 
-    Attributes:
-        deepest: Depths 1 to this are drawn.
-        norms: Number of values of σmax(Y)/√n, from 0.05 to 1.
-        checked_depths: Depths at which a network is built and measured.
-        checked_norms: Norms at which one is.
-        width: Of the hidden layers of these.
-    """
-
-    deepest: int = 20
-    norms: int = 96
+    deepest: int = 20  # depths 1 to this are drawn
+    norms: int = 96  # number of values of σmax(Y)/√n, from 0.05 to 1
+    # depths at which a network is built and measured
     checked_depths: tuple[int, ...] = (1, 2, 4, 8, 14, 20)
-    checked_norms: tuple[float, ...] = (0.1, 0.316, 0.6, 0.95)
-    width: int = 16
+    checked_norms: tuple[float, ...] = (0.1, 0.316, 0.6, 0.95)  # norms at which one is
+    width: int = 16  # of the hidden layers of these
 
 
-PRESETS = {
-    "smoke": Config(checked_depths=(1, 4, 20), checked_norms=(0.1, 0.95), width=6),
-    "laptop": Config(),
-    "paper": Config(norms=191),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(checked_depths=(1, 4, 20), checked_norms=(0.1, 0.95), width=6),
+    paper=Config(norms=191),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Sharpness on a grid.
+class Result(Frozen):
+    """Sharpness on a grid."""
 
-    Attributes:
-        depths: (l,).
-        norms: (a,), σmax(Y)/√n, the root of the largest share for one-hot labels.
-        sharpness: (l, a), Eq. (14) for σx = 1.
-        checked_depths: (c,).
-        checked_norms: (c,).
-        measured: (c,), by Lanczos on the Hessian of a balanced solution.
-        predicted: (c,), Eq. (14).
-    """
-
-    depths: np.ndarray
-    norms: np.ndarray
-    sharpness: np.ndarray
-    checked_depths: np.ndarray
-    checked_norms: np.ndarray
-    measured: np.ndarray
-    predicted: np.ndarray
+    depths: np.ndarray  # (l,)
+    norms: np.ndarray  # (a,), σmax(Y)/√n, the root of the largest share for one-hot labels
+    sharpness: np.ndarray  # (l, a), Eq. (14) for σx = 1
+    checked_depths: np.ndarray  # (c,)
+    checked_norms: np.ndarray  # (c,)
+    measured: np.ndarray  # (c,), by Lanczos on the Hessian of a balanced solution
+    predicted: np.ndarray  # (c,), Eq. (14)
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -132,66 +108,51 @@ def plot(result: Result) -> Figure:
     """Draw contours of the sharpness, with the measured points on them."""
     figure, axis = new_figure(ratio=0.8)
     levels = np.geomspace(0.05, result.sharpness.max(), 13)
-    filled = axis.contourf(
-        result.norms, result.depths, np.log10(result.sharpness), np.log10(levels),
-        cmap=SEQUENTIAL, extend="min",
-    )  # fmt: skip
+    grid = (result.norms, result.depths, np.log10(result.sharpness))
+    filled = axis.contourf(*grid, np.log10(levels), cmap=SEQUENTIAL, extend="min")
     turn = np.exp(-result.depths / 2)
     inside = turn >= result.norms[0]
     axis.plot(turn[inside], result.depths[inside], "w--", lw=1.2)
-    axis.annotate(
-        r"least sharp depth" "\n" r"$L=-2\,\ln(\sigma_{\max}(Y)/\sqrt{n})$",
-        (turn[inside][-1], result.depths[inside][-1]), (0.16, 9.5), color="w", fontsize=7,
-        arrowprops={"arrowstyle": "-", "color": "w", "lw": 0.8},
-    )  # fmt: skip
-    axis.scatter(
-        result.checked_norms, result.checked_depths, c=np.log10(result.measured),
-        norm=filled.norm, cmap=SEQUENTIAL, edgecolors="w", s=22, linewidths=0.8,
-    )  # fmt: skip
+    text = r"least sharp depth" "\n" r"$L=-2\,\ln(\sigma_{\max}(Y)/\sqrt{n})$"
+    end, line = (turn[inside][-1], result.depths[inside][-1]), {"color": "w", "lw": 0.8}
+    arrow = {"arrowstyle": "-", **line}
+    axis.annotate(text, end, (0.16, 9.5), color="w", fontsize=7, arrowprops=arrow)
+    checked, colors = (result.checked_norms, result.checked_depths), np.log10(result.measured)
+    look = {"norm": filled.norm, "cmap": SEQUENTIAL, "edgecolors": "w", "linewidths": 0.8}
+    axis.scatter(*checked, c=colors, s=22, **look)
     bar = figure.colorbar(filled, ax=axis, label=r"sharpness $\lambda_{\max}$")
     ticks = [0.1, 0.3, 1, 3, 10, 20]
     bar.set_ticks([float(np.log10(t)) for t in ticks], labels=[f"{t:g}" for t in ticks])
-    axis.set(xlabel=r"$\sigma_{\max}(Y)/\sqrt{n}$", ylabel="depth $L$")
-    axis.set_yticks([1, 5, 10, 15, 20])
+    axis.set(xlabel=r"$\sigma_{\max}(Y)/\sqrt{n}$", ylabel="depth $L$", yticks=[1, 5, 10, 15, 20])
     return figure
 
 
 def interactive(result: Result) -> go.Figure:
     """Draw the sharpness as a surface that can be turned, with the measured points."""
-    surface = go.Surface(
-        x=result.norms, y=result.depths, z=result.sharpness, colorscale="Viridis",
-        colorbar={"title": "λmax"}, name="Eq. (14)",
-    )  # fmt: skip
-    points = go.Scatter3d(
-        x=result.checked_norms, y=result.checked_depths, z=result.measured, mode="markers",
-        marker={"size": 4, "color": "#D55E00"}, name="measured",
-    )  # fmt: skip
+    grid = {"x": result.norms, "y": result.depths, "z": result.sharpness}
+    bar = {"title": "λmax"}
+    surface = go.Surface(**grid, colorscale="Viridis", colorbar=bar, name="Eq. (14)")
+    checked = {"x": result.checked_norms, "y": result.checked_depths, "z": result.measured}
+    marker = {"size": 4, "color": "#D55E00"}
+    points = go.Scatter3d(**checked, mode="markers", marker=marker, name="measured")
     figure = go.Figure([surface, points])
-    figure.update_layout(
-        scene={
-            "xaxis_title": "σmax(Y)/√n",
-            "yaxis_title": "depth L",
-            "zaxis_title": "sharpness",
-        },
-        margin={"l": 0, "r": 0, "t": 20, "b": 0},
-    )
+    axes = {"xaxis_title": "σmax(Y)/√n", "yaxis_title": "depth L", "zaxis_title": "sharpness"}
+    figure.update_layout(scene=axes, margin={"l": 0, "r": 0, "t": 20, "b": 0})
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the contours and what they say of depth."""
+def measure(result: Result) -> Measurements:
+    """Measure the contours and what they say of depth."""
     common = result.norms**2 >= 0.1
     depths, shares = result.depths[:, None], result.norms[common] ** 2
     sensitive = np.gradient(result.sharpness[:, common], shares, axis=1, edge_order=2)
-    return LEDGER.judge(
-        {
-            "values": exact(
-                np.abs(result.measured / result.predicted - 1).max(),
-                f"largest relative difference over {len(result.measured)} networks",
-            ),
-            "amplified": exact(
-                np.diff(sensitive, axis=0).min(),
-                f"least growth over depths to {depths.max()}; (L − 1)α^(−1/L) grows for α > e⁻⁴",
-            ),
-        }
-    )
+    return {
+        "values": exact(
+            np.abs(result.measured / result.predicted - 1).max(),
+            f"largest relative difference over {len(result.measured)} networks",
+        ),
+        "amplified": exact(
+            np.diff(sensitive, axis=0).min(),
+            f"least growth over depths to {depths.max()}; (L − 1)α^(−1/L) grows for α > e⁻⁴",
+        ),
+    }

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._sweeps import (
-    NEEDS,
-    SETTING,
-    SweepConfig,
-    SweepResult,
-    least_rise,
-    plot_sweep,
-    run_sweep,
-)
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure
+from hyperribbon.experiments.linear_networks import _sweeps
 from hyperribbon.experiments.linear_networks._training import presets, with_data
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.experiments.statements import Band, observe, says
 
-ID = "linear_networks/fig1-right"
 TITLE = "Sharpness of trained balanced networks against label imbalance"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "printed-form",
         "Fig. 1 (c), Eq. (14)",
         "Spectral norm of trained models and theoretical predictions (Equation 14).",
         "Trained sharpness is within 5% of L σx^(2/L) αmax^(1−1/L) for every set and share.",
         Band(-0.05, 0.05, "words"),
-        setting=SETTING,
-        needs=NEEDS,
+        setting=_sweeps.SETTING,
+        needs=_sweeps.NEEDS,
         changed="2026-11-17: 1% before; a plot tells about 5%",
     ),
     says(
@@ -41,8 +30,8 @@ LEDGER = Ledger(
         "number of labels; we illustrate this in the right panel in Figure 1",
         "For every set, sharpness rises from each share of the largest class to the next.",
         Band.at_least(0.0, "printed"),
-        setting=SETTING,
-        needs=NEEDS,
+        setting=_sweeps.SETTING,
+        needs=_sweeps.NEEDS,
     ),
     says(
         "peak-rises",
@@ -52,26 +41,26 @@ LEDGER = Ledger(
         "The largest sharpness along training rises with the share too: a set with one large "
         "class, simpler by the paper's reasoning, has the higher peak.",
         Band.at_least(0.0, "printed"),
-        setting=SETTING,
-        needs=NEEDS,
+        setting=_sweeps.SETTING,
+        needs=_sweeps.NEEDS,
     ),
     observe(
         "general-form",
         "Eq. (13)",
         "Trained sharpness is Lσ^(2(L−1)) with σ^L = σmax(YXᵀ)/(nσx²), to three digits.",
         Band.at_most(1e-3, "closed form"),
-        needs=NEEDS,
+        needs=_sweeps.NEEDS,
     ),
     observe(
         "loss-floor",
         "Assumption 1",
         "Training ends within 0.02 of the least loss a linear map can reach, (1 − ‖YXᵀ/n‖²)/2.",
         Band(-1e-3, 2e-2, "closed form"),
-        needs=NEEDS,
+        needs=_sweeps.NEEDS,
     ),
 )
 
-Config, Result = SweepConfig, SweepResult
+Config, Result = _sweeps.SweepConfig, _sweeps.SweepResult
 
 _DENSE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 PRESETS = presets(
@@ -82,37 +71,35 @@ PRESETS = presets(
 PRESETS_WITH_DATA = with_data(PRESETS)
 
 
-def compute(config: SweepConfig, context: Context) -> SweepResult:
+def compute(config: _sweeps.SweepConfig, context: Context) -> _sweeps.SweepResult:
     """Train balanced networks on white inputs for every share."""
-    return run_sweep(config, context)
+    return _sweeps.run_sweep(config, context)
 
 
-def plot(result: SweepResult) -> Figure:
+def plot(result: _sweeps.SweepResult) -> Figure:
     """Draw trained sharpness beside both forms of the prediction."""
-    return plot_sweep(result, "trained, balanced")
+    return _sweeps.plot_sweep(result, "trained, balanced")
 
 
-def claims(result: SweepResult) -> list[Claim]:
-    """Judge both predictions, the loss floor and the trend."""
+def measure(result: _sweeps.SweepResult) -> Measurements:
+    """Measure both predictions, the loss floor and the trend."""
     trained = result.trained[..., 0]
     printed = trained / result.printed - 1
     worst = np.unravel_index(np.abs(printed).argmax(), printed.shape)
     shift = result.general[worst] / result.printed[worst] - 1
     steps = "least change from one share to the next larger one, over data sets"
-    return LEDGER.judge(
-        {
-            "printed-form": over_seeds(
-                [printed[worst]],
-                "largest relative difference; the printed form assumes zero loss, but a linear map "
-                f"leaves {result.floor[worst]:.4f} there, and the general form gives {shift:+.2%}",
-            ),
-            "imbalance": over_seeds([least_rise(trained)], steps),
-            "peak-rises": over_seeds([least_rise(result.peak[..., 0])], steps),
-            "general-form": over_seeds(
-                [np.abs(trained / result.general - 1).max()], "largest relative difference"
-            ),
-            "loss-floor": over_seeds(
-                [np.max(result.loss[..., 0] - result.floor)], "largest loss above the floor"
-            ),
-        }
-    )
+    return {
+        "printed-form": over_seeds(
+            [printed[worst]],
+            "largest relative difference; the printed form assumes zero loss, but a linear map "
+            f"leaves {result.floor[worst]:.4f} there, and the general form gives {shift:+.2%}",
+        ),
+        "imbalance": over_seeds([_sweeps.least_rise(trained)], steps),
+        "peak-rises": over_seeds([_sweeps.least_rise(result.peak[..., 0])], steps),
+        "general-form": over_seeds(
+            [np.abs(trained / result.general - 1).max()], "largest relative difference"
+        ),
+        "loss-floor": over_seeds(
+            [np.max(result.loss[..., 0] - result.floor)], "largest loss above the floor"
+        ),
+    }

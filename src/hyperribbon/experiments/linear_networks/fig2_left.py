@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._sweeps import (
-    NEEDS,
-    SETTING,
-    SweepConfig,
-    SweepResult,
-    least_rise,
-    plot_sweep,
-    run_sweep,
-)
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure
+from hyperribbon.experiments.linear_networks import _sweeps
 from hyperribbon.experiments.linear_networks._training import presets, with_data
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.statements import Band, says
 
-ID = "linear_networks/fig2-left"
 TITLE = "Sharpness on raw inputs: the theory needs white ones"
 
-_SETTING = f"{SETTING}; raw inputs"
-LEDGER = Ledger(
-    ID,
+_SETTING = f"{_sweeps.SETTING}; raw inputs"
+STATEMENTS = (
     says(
         "breaks",
         "Sec. 5",
@@ -32,7 +21,7 @@ LEDGER = Ledger(
         "No trained network on raw inputs is within a half of Eq. (14).",
         Band.at_least(0.5, "words"),
         setting=_SETTING,
-        needs=NEEDS,
+        needs=_sweeps.NEEDS,
     ),
     says(
         "inconsistent",
@@ -42,7 +31,7 @@ LEDGER = Ledger(
         "For some set and share, sharpness falls when the largest share grows.",
         Band.at_most(0.0, "printed"),
         setting=_SETTING,
-        needs=NEEDS,
+        needs=_sweeps.NEEDS,
     ),
     says(
         "peak",
@@ -52,11 +41,11 @@ LEDGER = Ledger(
         "minimum on white ones.",
         Band.at_least(2.0, "words"),
         setting=_SETTING,
-        needs=NEEDS,
+        needs=_sweeps.NEEDS,
     ),
 )
 
-Config, Result = SweepConfig, SweepResult
+Config, Result = _sweeps.SweepConfig, _sweeps.SweepResult
 
 PRESETS = presets(
     Config(white=False), smoke={"shares": (0.1, 0.5), "width": 16, "epochs": 600}, paper={}
@@ -64,37 +53,35 @@ PRESETS = presets(
 PRESETS_WITH_DATA = with_data(PRESETS)
 
 
-def compute(config: SweepConfig, context: Context) -> SweepResult:
+def compute(config: _sweeps.SweepConfig, context: Context) -> _sweeps.SweepResult:
     """Train balanced networks on raw inputs for every share."""
-    return run_sweep(config, context)
+    return _sweeps.run_sweep(config, context)
 
 
-def plot(result: SweepResult) -> Figure:
+def plot(result: _sweeps.SweepResult) -> Figure:
     """Draw trained sharpness beside the prediction for white inputs."""
-    figure = plot_sweep(result, "trained, raw inputs")
+    figure = _sweeps.plot_sweep(result, "trained, raw inputs")
     for axis in figure.axes:
         axis.set_yscale("log")
     return figure
 
 
-def claims(result: SweepResult) -> list[Claim]:
-    """Judge whether the prediction fails and whether its trend does."""
+def measure(result: _sweeps.SweepResult) -> Measurements:
+    """Measure how far the prediction fails, and its trend."""
     trained = result.trained[..., 0]
     ratio = trained / result.printed
-    return LEDGER.judge(
-        {
-            "breaks": over_seeds(
-                [np.abs(ratio - 1).min()],
-                f"least relative difference from Eq. (14); trained networks are {ratio.min():.3g} "
-                f"to {ratio.max():.3g} times as sharp",
-            ),
-            "inconsistent": over_seeds(
-                [least_rise(trained)],
-                "least change from one share to the next larger one, over data sets",
-            ),
-            "peak": over_seeds(
-                [(result.peak[..., 0] / result.general).min()],
-                "peak over the white prediction, the least of all sets and shares",
-            ),
-        }
-    )
+    return {
+        "breaks": over_seeds(
+            [np.abs(ratio - 1).min()],
+            f"least relative difference from Eq. (14); trained networks are {ratio.min():.3g} "
+            f"to {ratio.max():.3g} times as sharp",
+        ),
+        "inconsistent": over_seeds(
+            [_sweeps.least_rise(trained)],
+            "least change from one share to the next larger one, over data sets",
+        ),
+        "peak": over_seeds(
+            [(result.peak[..., 0] / result.general).min()],
+            "peak over the white prediction, the least of all sets and shares",
+        ),
+    }

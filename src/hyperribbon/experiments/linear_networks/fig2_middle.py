@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks._sweeps import (
-    NEEDS,
-    SETTING,
-    SweepConfig,
-    SweepResult,
-    least_rise,
-    plot_sweep,
-    run_sweep,
-)
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure
+from hyperribbon.experiments.linear_networks import _sweeps
 from hyperribbon.experiments.linear_networks._training import presets, with_data
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.experiments.statements import Band, observe, says
 
-ID = "linear_networks/fig2-middle"
 TITLE = "Sharpness from Kaiming uniform starts: layers out of balance"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "imbalance",
         "Sec. 5",
@@ -31,26 +20,26 @@ LEDGER = Ledger(
         "increasing with label imbalance",
         "For every set, sharpness rises from each share of the largest class to the next.",
         Band.at_least(0.0, "printed"),
-        setting=f"{SETTING}; Kaiming uniform start as PyTorch has it",
-        needs=NEEDS,
+        setting=f"{_sweeps.SETTING}; Kaiming uniform start as PyTorch has it",
+        needs=_sweeps.NEEDS,
     ),
     observe(
         "intact",
         "Sec. 5",
         "Sharpness is within 5% of a balanced minimum's for every set, share and start.",
         Band.at_most(0.05, "words"),
-        needs=NEEDS,
+        needs=_sweeps.NEEDS,
     ),
     observe(
         "sharper",
         "Eq. (9)",
         "A network out of balance is sharper than the balanced one of equal outputs.",
         Band.at_least(0.0, "closed form"),
-        needs=NEEDS,
+        needs=_sweeps.NEEDS,
     ),
 )
 
-Config, Result = SweepConfig, SweepResult
+Config, Result = _sweeps.SweepConfig, _sweeps.SweepResult
 
 PRESETS = presets(
     Config(start="kaiming_uniform", scale=0.0, repeats=2),
@@ -60,27 +49,25 @@ PRESETS = presets(
 PRESETS_WITH_DATA = with_data(PRESETS)
 
 
-def compute(config: SweepConfig, context: Context) -> SweepResult:
+def compute(config: _sweeps.SweepConfig, context: Context) -> _sweeps.SweepResult:
     """Train networks from Kaiming uniform starts on white inputs for every share."""
-    return run_sweep(config, context)
+    return _sweeps.run_sweep(config, context)
 
 
-def plot(result: SweepResult) -> Figure:
+def plot(result: _sweeps.SweepResult) -> Figure:
     """Draw trained sharpness beside both forms of the prediction."""
-    return plot_sweep(result, "trained, Kaiming start")
+    return _sweeps.plot_sweep(result, "trained, Kaiming start")
 
 
-def claims(result: SweepResult) -> list[Claim]:
-    """Judge the trend and the distance from balance, one number a start."""
+def measure(result: _sweeps.SweepResult) -> Measurements:
+    """Measure the trend and the distance from balance, one number for each start."""
     excess = (result.trained / result.general[..., None] - 1).reshape(-1, result.trained.shape[-1])
     defect = f"the balance defect ends at {result.defect.min():.2f} or more"
-    return LEDGER.judge(
-        {
-            "imbalance": over_seeds(
-                [least_rise(one) for one in np.moveaxis(result.trained, -1, 0)],
-                "least change from one share to the next larger one, over data sets",
-            ),
-            "intact": over_seeds(excess.max(axis=0), f"largest relative difference; {defect}"),
-            "sharper": over_seeds(excess.min(axis=0), f"least relative difference; {defect}"),
-        }
-    )
+    return {
+        "imbalance": over_seeds(
+            [_sweeps.least_rise(one) for one in np.moveaxis(result.trained, -1, 0)],
+            "least change from one share to the next larger one, over data sets",
+        ),
+        "intact": over_seeds(excess.max(axis=0), f"largest relative difference; {defect}"),
+        "sharper": over_seeds(excess.min(axis=0), f"least relative difference; {defect}"),
+    }

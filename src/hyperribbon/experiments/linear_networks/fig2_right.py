@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
-from hyperribbon.core import Band, Claim
 from hyperribbon.core.data import LabelledData
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Item
+from hyperribbon.experiments.linear_networks import _sweeps, _training
 from hyperribbon.experiments.linear_networks._data import one_hot, read_moments, white_data
-from hyperribbon.experiments.linear_networks._sweeps import (
-    SETTING,
-    SHARES,
-    SweepConfig,
-    SweepResult,
-    least_rise,
-    plot_sweep,
-    predictions,
-    run_sweep,
-)
-from hyperribbon.experiments.linear_networks._training import (
-    presets,
-    start_weights,
-    with_data,
-)
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.operators import Hessian
+from hyperribbon.simulation import HalvingSchedule
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import linear_networks as theory
-from hyperribbon.training import HalvingSchedule
 
-ID = "linear_networks/fig2-right"
 TITLE = "Sharpness of trained Tanh networks against label imbalance"
 
 _SETTING = (
-    f"{SETTING}; Tanh networks from balanced starts, as App. C has it, while the caption says "
-    "unbalanced; ten times the rate for a tenth of the epochs follows the same flow"
+    f"{_sweeps.SETTING}; Tanh networks from balanced starts, as App. C has it, while the caption "
+    "says unbalanced; ten times the rate for a tenth of the epochs follows the same flow"
 )
 _QUOTE = (
     "while the results are slightly different from the theoretical predictions, they are "
     "qualitatively similar"
 )
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "imbalance",
         "Sec. 5",
@@ -68,32 +50,32 @@ LEDGER = Ledger(
     ),
 )
 
-Config, Result = SweepConfig, SweepResult
+Config, Result = _sweeps.SweepConfig, _sweeps.SweepResult
 
 # Ten times the paper's rate for a tenth of its epochs follows the same gradient flow: rate times
 # sharpness stays below 0.4.
-PRESETS = presets(
+PRESETS = _training.presets(
     Config(shares=(0.1, 0.5, 0.9), lr=0.1, epochs=1000),
     smoke={"shares": (0.1, 0.5), "width": 16, "epochs": 300},
-    paper={"shares": SHARES, "lr": 0.01, "epochs": 10_000},
+    paper={"shares": _sweeps.SHARES, "lr": 0.01, "epochs": 10_000},
 )
-PRESETS_WITH_DATA = with_data(PRESETS)
+PRESETS_WITH_DATA = _training.with_data(PRESETS)
 
 _PAPER_LR = 0.01
 
 
-def compute(config: SweepConfig, context: Context) -> SweepResult:
+def compute(config: _sweeps.SweepConfig, context: Context) -> _sweeps.SweepResult:
     """Train Tanh networks from balanced starts on white inputs for every share."""
-    return run_sweep(config, context, train)
+    return _sweeps.run_sweep(config, context, train)
 
 
-def train(item: Mapping[str, Any]) -> dict[str, Any]:
+def train(item: Item) -> dict[str, Any]:
     """Train one Tanh network on the samples and take its sharpness."""
     _, facts = read_moments(item)
     data, white, _ = white_data(item)
     X = torch.from_numpy(np.ascontiguousarray(white.T, dtype=np.float32))
     Y = torch.from_numpy(np.ascontiguousarray(one_hot(data).T, dtype=np.float32))
-    model = _tanh_network(start_weights(item, Y.shape[1], X.shape[1]))
+    model = _tanh_network(_training.start_weights(item, Y.shape[1], X.shape[1]))
     window = max(1, round(100 * _PAPER_LR / item["lr"]))
     schedule = HalvingSchedule(window=window)
     epochs, history = [0], [_sharpness(model, LabelledData(X, Y))]
@@ -108,7 +90,7 @@ def train(item: Mapping[str, Any]) -> dict[str, Any]:
         "defect": theory.balance_defect(weights),
         "epochs": np.array(epochs),
         "history": np.array(history),
-        **predictions(facts, item["depth"]),
+        **_sweeps.predictions(facts, item["depth"]),
     }
 
 
@@ -153,24 +135,22 @@ def _sharpness(model: nn.Module, data: LabelledData) -> float:
     return float(top) / (2 * len(data.inputs))
 
 
-def plot(result: SweepResult) -> Figure:
+def plot(result: _sweeps.SweepResult) -> Figure:
     """Draw trained sharpness beside the prediction for linear networks."""
-    return plot_sweep(result, "trained, Tanh")
+    return _sweeps.plot_sweep(result, "trained, Tanh")
 
 
-def claims(result: SweepResult) -> list[Claim]:
-    """Judge whether the trend survives the nonlinearity, and how near the prediction is."""
+def measure(result: _sweeps.SweepResult) -> Measurements:
+    """Measure whether the trend survives the nonlinearity, and how near the prediction is."""
     trained = result.trained[..., 0]
     ratio = trained / result.printed
-    return LEDGER.judge(
-        {
-            "imbalance": over_seeds(
-                [least_rise(trained)],
-                "least change from one share to the next larger one, over data sets",
-            ),
-            "near": over_seeds(
-                [ratio.flat[np.abs(ratio - 1).argmax()]],
-                f"farthest of the ratios to Eq. (14), {ratio.min():.2f} to {ratio.max():.2f}",
-            ),
-        }
-    )
+    return {
+        "imbalance": over_seeds(
+            [_sweeps.least_rise(trained)],
+            "least change from one share to the next larger one, over data sets",
+        ),
+        "near": over_seeds(
+            [ratio.flat[np.abs(ratio - 1).argmax()]],
+            f"farthest of the ratios to Eq. (14), {ratio.min():.2f} to {ratio.max():.2f}",
+        ),
+    }

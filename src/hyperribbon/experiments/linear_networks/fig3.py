@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.core.linear_moments import Moments
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.judging import Measurements, estimate
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, stack
+from hyperribbon.experiments.linear_networks import _training
 from hyperribbon.experiments.linear_networks._data import read_moments
-from hyperribbon.experiments.linear_networks._training import (
-    TrainingConfig,
-    panels,
-    presets,
-    record_times,
-    train_item,
-    training_items,
-    with_data,
-)
-from hyperribbon.experiments.statements import Ledger, estimate, says
-from hyperribbon.plots.style import COLORS
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.spectra import trace as estimate_trace
 from hyperribbon.theory import linear_networks as theory
+from hyperribbon.theory.linear_networks.moments import Moments
 
-ID = "linear_networks/fig3"
 TITLE = "Sum of eigenvalues along training, sampled and in closed form"
 
 _QUOTE = (
@@ -37,8 +25,7 @@ _QUOTE = (
 _SETTING = (
     "4 layers of width 256, η = 0.003, white inputs, 5,000 images, 100 random vectors, as in App. C"
 )
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "trace",
         "Sec. 2.2, on Fig. 3",
@@ -62,70 +49,52 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
-
-    Attributes:
-        products: Hessian products an estimate may use.
-        records: Epochs at which the trace is taken.
-    """
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
     width: int = 256
     lr: float = 0.003
-    products: int = 100
-    records: int = 8
+    products: int = 100  # Hessian products an estimate may use
+    records: int = 8  # epochs at which the trace is taken
 
 
-PRESETS = presets(Config(), smoke={"width": 24, "lr": 0.03, "epochs": 800}, paper={"records": 20})
-PRESETS_WITH_DATA = with_data(PRESETS)
+PRESETS = _training.presets(
+    Config(), smoke={"width": 24, "lr": 0.03, "epochs": 800}, paper={"records": 20}
+)
+PRESETS_WITH_DATA = _training.with_data(PRESETS)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Trace along training.
+class Result(Frozen):
+    """Trace along training."""
 
-    Attributes:
-        data: Names of the data sets, m.
-        epochs: (e,), recorded epochs.
-        loss: (m, e).
-        closed_form: (m, e), Eq. (7).
-        estimate: (m, e), from products with random vectors.
-        stderr: (m, e), standard error of the estimate.
-        products: Hessian products an estimate used at most.
-    """
-
-    data: list[str]
-    epochs: np.ndarray
-    loss: np.ndarray
-    closed_form: np.ndarray
-    estimate: np.ndarray
-    stderr: np.ndarray
-    products: int
+    data: list[str]  # names of the data sets, m
+    epochs: np.ndarray  # (e,), recorded epochs
+    loss: np.ndarray  # (m, e)
+    closed_form: np.ndarray  # (m, e), Eq. (7)
+    estimate: np.ndarray  # (m, e), from products with random vectors
+    stderr: np.ndarray  # (m, e), standard error of the estimate
+    products: int  # Hessian products an estimate used at most
 
 
 def compute(config: Config, context: Context) -> Result:
     """Train one network on each data set and take its trace both ways along the way."""
-    runs = context.map(_train, training_items(config, context), "training and traces")
+    runs = context.map(_train, _training.training_items(config, context), "training and traces")
     return Result(
         data=list(config.data),
         epochs=runs[0]["epochs"],
         products=config.products,
-        **{
-            name: np.array([run[name] for run in runs])
-            for name in ("loss", "closed_form", "estimate", "stderr")
-        },
+        **stack(runs, "loss", "closed_form", "estimate", "stderr"),
     )
 
 
-def _train(item: Mapping[str, Any]) -> dict[str, Any]:
+def _train(item: Item) -> dict[str, Any]:
     moments, _ = read_moments(item)
 
     def traces(layers: Sequence[np.ndarray]) -> list[float]:
         return _traces(layers, moments, item["products"], item["seed"])
 
-    run = train_item(
-        item, moments, {"traces": traces}, record_times(item["epochs"], item["records"])
+    run = _training.train_item(
+        item, moments, {"traces": traces}, _training.record_times(item["epochs"], item["records"])
     )
     closed_form, estimate, stderr = run.measured["traces"].T
     return {
@@ -148,13 +117,12 @@ def _traces(
 
 def plot(result: Result) -> Figure:
     """Draw both traces against epochs, and the loss, a panel for each data set."""
-    figure, axes = panels(result.data)
+    figure, axes = _training.panels(result.data)
     for row, axis in enumerate(axes):
         axis.plot(result.epochs, result.closed_form[row], color=COLORS[0], label="Eq. (7)")
-        axis.errorbar(
-            result.epochs, result.estimate[row], 2 * result.stderr[row],
-            fmt="o", color=COLORS[1], ms=4, capsize=2, label="sampled, ± 2 standard errors",
-        )  # fmt: skip
+        look = {"fmt": "o", "color": COLORS[1], "ms": 4, "capsize": 2}
+        look["label"] = "sampled, ± 2 standard errors"
+        axis.errorbar(result.epochs, result.estimate[row], 2 * result.stderr[row], **look)
         axis.set_xscale("symlog", linthresh=30)
         axis.set_xticks([0, *(t for t in (100, 1000, 10_000) if t <= result.epochs[-1])])
         axis.set_xlabel("epoch")
@@ -171,8 +139,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge Eq. (7) by the estimate's own standard error.
+def measure(result: Result) -> Measurements:
+    """Compare Eq. (7) with the estimate, by its own standard error.
 
     The records of one training share their random vectors, so only data sets are independent.
     """
@@ -180,19 +148,17 @@ def claims(result: Result) -> list[Claim]:
     error = result.stderr / result.closed_form / np.sqrt(len(result.data))
     scores = np.abs(result.estimate - result.closed_form) / result.stderr
     count = f"{relative.size} estimates of {result.products} products"
-    return LEDGER.judge(
-        {
-            "trace": estimate(
-                relative.mean(),
-                error.mean(),
-                f"mean of {count}; the farthest is {scores.max():.1f} standard errors away",
-                freedom=result.products - 1,
-            ),
-            "early": estimate(
-                relative[:, 0].mean(),
-                error[:, 0].mean(),
-                f"at losses up to {result.loss[:, 0].max():.2f}",
-                freedom=result.products - 1,
-            ),
-        }
-    )
+    return {
+        "trace": estimate(
+            relative.mean(),
+            error.mean(),
+            f"mean of {count}; the farthest is {scores.max():.1f} standard errors away",
+            freedom=result.products - 1,
+        ),
+        "early": estimate(
+            relative[:, 0].mean(),
+            error[:, 0].mean(),
+            f"at losses up to {result.loss[:, 0].max():.2f}",
+            freedom=result.products - 1,
+        ),
+    }

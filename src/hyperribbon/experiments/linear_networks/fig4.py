@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, stack
+from hyperribbon.experiments.linear_networks import _training
 from hyperribbon.experiments.linear_networks._data import NAMES, read_moments
-from hyperribbon.experiments.linear_networks._training import (
-    TrainingConfig,
-    presets,
-    train_item,
-    training_items,
-    with_data,
-)
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.inspection import leading_eigenvalues
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.linear_networks import shallow_eigenvalues
 
-ID = "linear_networks/fig4"
 TITLE = "Error of Eq. (15) for the top ten eigenvalues of two layers"
 
 _EPOCHS = (0, 30, 100, 300, 1000, 2000, 3000, 4000, 5000, 7000, 10_000)
@@ -34,8 +24,7 @@ _SETTING = (
 )
 _NEEDS = "5,000 images and 10,000 epochs"
 _EARLY = 100
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "falls",
         "App. B",
@@ -75,51 +64,32 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
-
-    Attributes:
-        at: Epochs at which the eigenvalues are taken.
-        eigenvalues: How many.
-    """
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
     depth: int = 2
     width: int = 256
     lr: float = 0.001
-    at: tuple[int, ...] = _EPOCHS
-    eigenvalues: int = 10
+    at: tuple[int, ...] = _EPOCHS  # epochs at which the eigenvalues are taken
+    eigenvalues: int = 10  # how many
 
 
-PRESETS = presets(
-    Config(),
-    smoke={"width": 24, "lr": 0.01, "epochs": 1500, "at": (0, 100, 1000, 1500)},
-    paper={},
+PRESETS = _training.presets(
+    Config(), smoke={"width": 24, "lr": 0.01, "epochs": 1500, "at": (0, 100, 1000, 1500)}, paper={}
 )
-PRESETS_WITH_DATA = with_data(PRESETS)
+PRESETS_WITH_DATA = _training.with_data(PRESETS)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Top eigenvalues along training.
+class Result(Frozen):
+    """Top eigenvalues along training."""
 
-    Attributes:
-        data: Names of the data sets, m.
-        epochs: (e,), recorded epochs.
-        loss: (m, e).
-        numeric: (m, e, k), eigenvalues of the Hessian by Lanczos.
-        closed_form: (m, e, k), Eq. (15).
-        larger: (m, e), σx² times the larger of the layers' squared spectral norms.
-        norm: (m, e), sum of all squared weights.
-    """
-
-    data: list[str]
-    epochs: np.ndarray
-    loss: np.ndarray
-    numeric: np.ndarray
-    closed_form: np.ndarray
-    larger: np.ndarray
-    norm: np.ndarray
+    data: list[str]  # names of the data sets, m
+    epochs: np.ndarray  # (e,), recorded epochs
+    loss: np.ndarray  # (m, e)
+    numeric: np.ndarray  # (m, e, k), eigenvalues of the Hessian by Lanczos
+    closed_form: np.ndarray  # (m, e, k), Eq. (15)
+    larger: np.ndarray  # (m, e), σx² times the larger of the layers' squared spectral norms
+    norm: np.ndarray  # (m, e), sum of all squared weights
 
     @property
     def errors(self) -> np.ndarray:
@@ -129,18 +99,14 @@ class Result:
 
 def compute(config: Config, context: Context) -> Result:
     """Train one network on each data set and take its top eigenvalues along the way."""
-    runs = context.map(_train, training_items(config, context), "training and eigenvalues")
-    return Result(
-        data=list(config.data),
-        epochs=runs[0]["epochs"],
-        **{
-            name: np.array([run[name] for run in runs])
-            for name in ("loss", "numeric", "closed_form", "larger", "norm")
-        },
+    runs = context.map(
+        _train, _training.training_items(config, context), "training and eigenvalues"
     )
+    columns = stack(runs, "loss", "numeric", "closed_form", "larger", "norm")
+    return Result(data=list(config.data), epochs=runs[0]["epochs"], **columns)
 
 
-def _train(item: Mapping[str, Any]) -> dict[str, Any]:
+def _train(item: Item) -> dict[str, Any]:
     moments, _ = read_moments(item)
     k = item["eigenvalues"]
 
@@ -157,7 +123,7 @@ def _train(item: Mapping[str, Any]) -> dict[str, Any]:
         return sum(float((W**2).sum()) for W in layers)
 
     measure = {"numeric": numeric, "closed_form": closed_form, "larger": larger, "norm": norm}
-    run = train_item(item, moments, measure, item["at"])
+    run = _training.train_item(item, moments, measure, item["at"])
     return {"epochs": run.epochs, "loss": run.losses[run.epochs], **run.measured}
 
 
@@ -166,40 +132,36 @@ def plot(result: Result) -> Figure:
     figure, axis = new_figure(ratio=0.8)
     for color, name, errors in zip(COLORS, result.data, result.errors, strict=False):
         axis.plot(result.epochs, errors, "o-", color=color, label=NAMES[name])
-    axis.set(
-        yscale="log", xlabel="epoch", ylabel="mean error of Eq. (15), top 10 (%)",
-    )  # fmt: skip
+    axis.set(yscale="log", xlabel="epoch", ylabel="mean error of Eq. (15), top 10 (%)")
     axis.legend()
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the error's fall, Eq. (10) against the larger norm, and the early flattening."""
+def measure(result: Result) -> Measurements:
+    """Measure the error's fall, Eq. (10) against the larger norm, and the early flattening."""
     errors, top = result.errors, result.numeric[:, -1, 0]
     nearer = np.abs(result.closed_form[:, -1, 0] - top) / np.abs(result.larger[:, -1] - top)
     early = int(np.searchsorted(result.epochs, _EARLY))
     flatter = result.numeric[:, early, 0] / result.numeric[:, 0, 0]
     smaller = result.norm[:, early] / result.norm[:, 0]
-    return LEDGER.judge(
-        {
-            "falls": over_seeds(
-                [np.diff(errors, axis=1).max()],
-                "largest change of the mean error (percent) from one record to the next",
-            ),
-            "sum-of-norms": over_seeds(
-                [nearer.max()],
-                "distance of the sum over that of the larger norm; the larger alone gives "
-                f"{(result.larger[:, -1] / top).min():.0%} of the sharpness or more",
-            ),
-            "flattening": over_seeds(
-                [max(flatter.max(), smaller.max())],
-                f"the larger of two ratios to the start, over data sets: sharpness "
-                f"{flatter.max():.3f}, norm {smaller.max():.3f}, at epoch {result.epochs[early]}",
-            ),
-            "end": over_seeds(
-                [errors[:, -1].max()],
-                f"percent, largest over data sets, at a loss of {result.loss[:, -1].max():.3f}: a "
-                "stationary residual is enough",
-            ),
-        }
-    )
+    return {
+        "falls": over_seeds(
+            [np.diff(errors, axis=1).max()],
+            "largest change of the mean error (percent) from one record to the next",
+        ),
+        "sum-of-norms": over_seeds(
+            [nearer.max()],
+            "distance of the sum over that of the larger norm; the larger alone gives "
+            f"{(result.larger[:, -1] / top).min():.0%} of the sharpness or more",
+        ),
+        "flattening": over_seeds(
+            [max(flatter.max(), smaller.max())],
+            f"the larger of two ratios to the start, over data sets: sharpness "
+            f"{flatter.max():.3f}, norm {smaller.max():.3f}, at epoch {result.epochs[early]}",
+        ),
+        "end": over_seeds(
+            [errors[:, -1].max()],
+            f"percent, largest over data sets, at a loss of {result.loss[:, -1].max():.3f}: a "
+            "stationary residual is enough",
+        ),
+    }

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed
-from hyperribbon.experiments.context import Context
+from hyperribbon.core import derive_seed
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
 from hyperribbon.experiments.linear_networks._data import NAMES, one_hot, white_data
 from hyperribbon.experiments.linear_networks._sweeps import predictions
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.statements import Band, observe, says
 
-ID = "linear_networks/size"
 TITLE = "Sharpness of balanced solutions against the number of samples"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "independent",
         "Sec. 4",
@@ -42,30 +35,19 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting.
+class Config(Frozen):
+    """Setting."""
 
-    Attributes:
-        data: Data sets.
-        sizes: Numbers of samples, ascending.
-        share: Of class 0; a tenth makes the ten classes equal.
-        depth: Number of layers.
-        draws: Random subsets of each size.
-    """
-
-    data: tuple[str, ...] = ("mnist5k",)
-    sizes: tuple[int, ...] = (1000, 2000, 4500)
-    share: float = 0.1
-    depth: int = 4
-    draws: int = 5
+    data: tuple[str, ...] = ("mnist5k",)  # data sets
+    sizes: tuple[int, ...] = (1000, 2000, 4500)  # numbers of samples, ascending
+    share: float = 0.1  # of class 0; a tenth makes the ten classes equal
+    depth: int = 4  # number of layers
+    draws: int = 5  # random subsets of each size
 
 
-PRESETS = {
-    "smoke": Config(data=("digits",), sizes=(300, 1200), draws=2),
-    "laptop": Config(),
-    "paper": Config(draws=20),
-}
+PRESETS = presets(
+    Config(), smoke=Config(data=("digits",), sizes=(300, 1200), draws=2), paper=Config(draws=20)
+)
 PRESETS_WITH_DATA = {
     "smoke": PRESETS["smoke"],
     "laptop": Config(data=("mnist", "fashion_mnist"), sizes=(1000, 2000, 5000, 20_000)),
@@ -75,21 +57,13 @@ PRESETS_WITH_DATA = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
-    """Sharpness by data set, size and subset.
+class Result(Frozen):
+    """Sharpness by data set, size and subset."""
 
-    Attributes:
-        data: Names of the data sets, m.
-        sizes: (k,).
-        general: (m, k, r), of the balanced minimum.
-        printed: (m, k, r), Eq. (14).
-    """
-
-    data: list[str]
-    sizes: np.ndarray
-    general: np.ndarray
-    printed: np.ndarray
+    data: list[str]  # names of the data sets, m
+    sizes: np.ndarray  # (k,)
+    general: np.ndarray  # (m, k, r), of the balanced minimum
+    printed: np.ndarray  # (m, k, r), Eq. (14)
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -112,7 +86,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(list(config.data), np.array(config.sizes), general, printed)
 
 
-def _measure(item: Mapping[str, Any]) -> list[float]:
+def _measure(item: Item) -> list[float]:
     data, white, _ = white_data(item)
     labels = one_hot(data)
     facts = {
@@ -139,17 +113,15 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the change with n and the printed form, one number a subset."""
+def measure(result: Result) -> Measurements:
+    """Measure the change with n and the printed form, one number for each subset."""
     change = result.general[:, -1] / result.general[:, 0] - 1
     apart = result.general[:, -1] / result.printed[:, -1] - 1
     sizes = f"n = {result.sizes[0]} to {result.sizes[-1]}"
-    return LEDGER.judge(
-        {
-            "independent": over_seeds(_farthest(change), f"{sizes}, the set that changes most"),
-            "printed": over_seeds(_farthest(apart), f"at n = {result.sizes[-1]}"),
-        }
-    )
+    return {
+        "independent": over_seeds(_farthest(change), f"{sizes}, the set that changes most"),
+        "printed": over_seeds(_farthest(apart), f"at n = {result.sizes[-1]}"),
+    }
 
 
 def _farthest(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hyperribbon.core.data import load_data
-from hyperribbon.training import linear, make_architecture, scattering_features, train_ensemble
+from hyperribbon.experiments.kit import Item
+from hyperribbon.simulation import scattering_features
+from hyperribbon.training import linear, make_architecture, train_ensemble
 
 __all__ = ["ARCHITECTURES", "LINEAR", "RECIPES", "load_task", "train_architecture"]
 
@@ -34,7 +35,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def load_task(item: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def load_task(item: Item) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return standardised images, labels and the indices of the samples that models are read on.
 
     These are training samples, a fixed draw from all classes.
@@ -45,7 +46,7 @@ def load_task(item: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torc
     return images, data.targets, torch.from_numpy(np.sort(order[: item["probe"]]))
 
 
-def train_architecture(item: Mapping[str, Any]) -> dict[str, Any]:
+def train_architecture(item: Item) -> dict[str, Any]:
     """Train one architecture by one recipe from several seeds.
 
     Returns:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hyperribbon.core import Band
-from hyperribbon.experiments.statements import Ledger, observe, says
+from hyperribbon.experiments.statements import Band, Statement, observe, says
 
-__all__ = ["FIG1", "FIG8"]
+__all__ = ["FIG1", "FIG8", "simulation_says"]
 
 _NETWORKS = (
     "eight small architectures with three recipes, a few hundred images: the figure's networks "
@@ -17,8 +16,7 @@ _SCALE = (
 )
 _SMALL = "the architectures of preset laptop, on full data"
 
-FIG1 = Ledger(
-    "ribbons/fig1",
+FIG1 = (
     says(
         "two-dimensions",
         "Fig. 1, caption",
@@ -84,8 +82,7 @@ FIG1 = Ledger(
 
 _MAP = "n = 50, targets at their typical size; the paper does not print n"
 
-FIG8 = Ledger(
-    "ribbons/fig8",
+FIG8 = (
     says(
         "ridge",
         "Sec. II.C, on Fig. 8 (a)",
@@ -134,3 +131,19 @@ FIG8 = Ledger(
         needs="the models of preset laptop",
     ),
 )
+
+
+def simulation_says(setting: str, margin: float = 0.02) -> Statement:
+    """Return the statement that trained models have the second moment of the closed form."""
+    return says(
+        "simulation",
+        "Eqs. (3) and (5)",
+        "As the number of random initializations N goes to infinity, we can separate the PCA "
+        "matrix P into two components",
+        "The second moment of trained models is P1: along its leading eigenvectors the variances "
+        f"agree within {margin:.0%}.",
+        Band.around(1.0, "closed form", atol=margin),
+        setting=setting,
+        needs="the models of preset laptop",
+        compare="mean",
+    )

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Claim, derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._comparison import (
-    apart_at_equal_progress,
-    four_ways,
-    without_each,
-)
-from hyperribbon.experiments.ribbons._networks import (
-    ARCHITECTURES,
-    LINEAR,
-    load_task,
-    train_architecture,
-)
-from hyperribbon.experiments.ribbons._statements import FIG1 as LEDGER
-from hyperribbon.experiments.statements import over_seeds
-from hyperribbon.manifold import (
-    InPCA,
-    bhattacharyya,
-    geodesic,
-    ignorance,
-    progress,
-    truth,
-)
+from hyperribbon.core import derive_seed
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.experiments.ribbons import _comparison, _networks
+from hyperribbon.experiments.ribbons._statements import FIG1
+from hyperribbon.manifold import InPCA, bhattacharyya, geodesic, ignorance, progress, truth
 from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
 
-ID = "ribbons/fig1"
+STATEMENTS = FIG1
 TITLE = "inPCA of the training of many networks"
 
 _PATH = np.linspace(0.0, 0.7, 15)
@@ -41,117 +23,85 @@ _WAYS = ("all → all", "nonlinear → nonlinear", "linear → all", "linear →
 _WAY_COLORS = (COLORS[1], COLORS[4], COLORS[2], COLORS[0])
 _STYLES = dict(
     zip(
-        ARCHITECTURES,
+        _networks.ARCHITECTURES,
         ("#00441b", "#238b45", "#74c476", "#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9"),
         strict=True,
     )
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """What is trained.
+class Config(Frozen):
+    """What is trained."""
 
-    Attributes:
-        data: Name of the data set.
-        samples: Training samples.
-        probe: Of these, the samples whose predictions make the models' coordinates.
-        architectures: Names.
-        recipes: Names of recipes (optimiser, rate, weight decay, augmentation).
-        seeds: Starts for each architecture and recipe.
-        epochs: Passes.
-        batch_size: Minibatch.
-        snapshots: Models kept along each training, evenly in the logarithm of the step.
-        linear_eigenvalue: Largest eigenvalue of XXᵀ/n that the inputs of linear models are scaled
-            to. The curvature of cross-entropy is at most half of it, so at 10 the recipes' largest
-            rate, 0.02/(1 − 0.9) = 0.2, times the curvature is one; unscaled scattering features
-            make the first steps overshoot far from P₀.
-    """
-
-    data: str = "mnist5k"
-    samples: int = 1000
-    probe: int = 500
-    architectures: tuple[str, ...] = ARCHITECTURES
+    data: str = "mnist5k"  # name of the data set
+    samples: int = 1000  # training samples
+    probe: int = 500  # of these, the samples whose predictions make the models' coordinates
+    architectures: tuple[str, ...] = _networks.ARCHITECTURES  # names
+    # names of recipes (optimiser, rate, weight decay, augmentation)
     recipes: tuple[str, ...] = ("nesterov", "adam", "adam, decay, shifts")
-    seeds: int = 3
-    epochs: int = 24
-    batch_size: int = 50
-    snapshots: int = 18
+    seeds: int = 3  # starts for each architecture and recipe
+    epochs: int = 24  # passes
+    batch_size: int = 50  # minibatch
+    snapshots: int = 18  # models kept along each training, evenly in the logarithm of the step
+    # largest eigenvalue of XXᵀ/n that the inputs of linear models are scaled to. The curvature of
+    # cross-entropy is at most half of it, so at 10 the recipes' largest rate, 0.02/(1 − 0.9) = 0.2,
+    # times the curvature is one; unscaled scattering features make the first steps overshoot far
+    # from P₀.
     linear_eigenvalue: float = 10.0
 
 
-PRESETS = {
-    "smoke": Config(
-        samples=60, probe=60, architectures=("linear", "fully_connected"), recipes=("adam",),
-        seeds=2, epochs=8, batch_size=20, snapshots=8,
+PRESETS = presets(
+    Config(),
+    smoke=Config(
+        samples=60,
+        probe=60,
+        architectures=("linear", "fully_connected"),
+        recipes=("adam",),
+        seeds=2,
+        epochs=8,
+        batch_size=20,
+        snapshots=8,
     ),
-    "laptop": Config(),
-    "paper": Config(samples=4000, probe=2000, seeds=10, epochs=100, batch_size=200, snapshots=40),
-}  # fmt: skip
+    paper=Config(samples=4000, probe=2000, seeds=10, epochs=100, batch_size=200, snapshots=40),
+)
 
 PRESETS_WITH_DATA = {
     "smoke": PRESETS["smoke"],
     "laptop": Config(data="cifar10", samples=500, epochs=80, batch_size=25),
-    "paper": Config(
-        data="cifar10", samples=10_000, probe=2000, seeds=10, epochs=200, batch_size=200,
-        snapshots=40,
-    ),
-}  # fmt: skip
+    "paper": replace(PRESETS["paper"], data="cifar10", samples=10_000, epochs=200),
+}
 
 
-@dataclass(frozen=True)
-class Result:
-    """Coordinates of all models and how well they keep distances.
+class Result(Frozen):
+    """Coordinates of all models and how well they keep distances."""
 
-    Attributes:
-        data: Name of the data set.
-        architectures: Names.
-        coordinates: (models, 3).
-        eigenvalues: Of the centred distances, by magnitude, signed.
-        owner: (models,), index of the architecture.
-        run: (models,), index of the training.
-        progress: (models,), how far from ignorance to truth.
-        ignorance: (3,), coordinates of the model that knows nothing.
-        path: (points, 3), coordinates of the geodesic towards the truth, up to 70% of the way.
-        stress: (4, k), explained by 1 … k dimensions, in the four ways of building and using.
-        without: (architectures, k), the first of these with one architecture left out.
-        accuracy: (architectures, trainings of each), on training samples.
-        apart: (architectures, architectures), mean distance of models at similar progress.
-    """
-
-    data: str
-    architectures: list[str]
-    coordinates: np.ndarray
-    eigenvalues: np.ndarray
-    owner: np.ndarray
-    run: np.ndarray
-    progress: np.ndarray
-    ignorance: np.ndarray
+    data: str  # name of the data set
+    architectures: list[str]  # names
+    coordinates: np.ndarray  # (models, 3)
+    eigenvalues: np.ndarray  # of the centred distances, by magnitude, signed
+    owner: np.ndarray  # (models,), index of the architecture
+    run: np.ndarray  # (models,), index of the training
+    progress: np.ndarray  # (models,), how far from ignorance to truth
+    ignorance: np.ndarray  # (3,), coordinates of the model that knows nothing
+    # (points, 3), coordinates of the geodesic towards the truth, up to 70% of the way
     path: np.ndarray
+    # (4, k), explained by 1 … k dimensions, in the four ways of building and using
     stress: np.ndarray
-    without: np.ndarray
-    accuracy: np.ndarray
-    apart: np.ndarray
+    without: np.ndarray  # (architectures, k), the first of these with one architecture left out
+    accuracy: np.ndarray  # (architectures, trainings of each), on training samples
+    apart: np.ndarray  # (architectures, architectures), mean distance of models at similar progress
 
 
 def compute(config: Config, context: Context) -> Result:
     """Train the networks, measure all distances, embed."""
-    base = {
-        "data": config.data,
-        "samples": config.samples,
-        "probe": config.probe,
-        "epochs": config.epochs,
-        "batch_size": config.batch_size,
-        "snapshots": config.snapshots,
-        "linear_eigenvalue": config.linear_eigenvalue,
-        "seeds": [derive_seed(context.seed, "start", seed) for seed in range(config.seeds)],
-    }
+    seeds = [derive_seed(context.seed, "start", seed) for seed in range(config.seeds)]
+    base = {**vars(config), "seeds": seeds}
     items = [
         {**base, "architecture": name, "recipe": recipe}
         for name in config.architectures
         for recipe in config.recipes
     ]
-    trained = context.map(train_architecture, items, "networks")
+    trained = context.map(_networks.train_architecture, items, "networks")
     logs = np.concatenate([run["logs"].reshape(-1, *run["logs"].shape[2:]) for run in trained])
     lengths = [run["logs"].shape[:2] for run in trained]
     owner = np.concatenate(
@@ -166,13 +116,18 @@ def compute(config: Config, context: Context) -> Result:
     )
     distances = bhattacharyya(logs, log=True, precision="double")
     space = InPCA(3, metric="precomputed").fit(distances)
-    _, labels, probe = load_task(base)
+    _, labels, probe = _networks.load_task(base)
     goal = truth(labels[probe], logs.shape[2])
     landmarks = [ignorance(*goal.shape), *geodesic(ignorance(*goal.shape), goal, _PATH)]
     with np.errstate(divide="ignore"):
         marks = bhattacharyya(np.log(np.array(landmarks)), logs, log=True, precision="double")
     marks = space.transform(marks)
     along = progress(np.exp(logs.astype(float)), goal)
+    count = len(config.architectures)
+    accuracy = [
+        [r["accuracy"] for r, i in zip(trained, items, strict=True) if i["architecture"] == name]
+        for name in config.architectures
+    ]
     return Result(
         data=config.data,
         architectures=list(config.architectures),
@@ -183,21 +138,15 @@ def compute(config: Config, context: Context) -> Result:
         progress=along,
         ignorance=marks[0],
         path=marks[1:],
-        stress=four_ways(distances, np.isin(owner, _linear(config.architectures))),
-        without=without_each(distances, owner, len(config.architectures)),
-        accuracy=np.array(
-            [
-                np.concatenate([r["accuracy"] for r, i in zip(trained, items, strict=True)
-                                if i["architecture"] == name])
-                for name in config.architectures
-            ]
-        ),
-        apart=apart_at_equal_progress(distances, owner, along, len(config.architectures)),
-    )  # fmt: skip
+        stress=_comparison.four_ways(distances, np.isin(owner, _linear(config.architectures))),
+        without=_comparison.without_each(distances, owner, count),
+        accuracy=np.array([np.concatenate(one) for one in accuracy]),
+        apart=_comparison.apart_at_equal_progress(distances, owner, along, count),
+    )
 
 
 def _linear(architectures: tuple[str, ...]) -> list[int]:
-    return [index for index, name in enumerate(architectures) if name in LINEAR]
+    return [index for index, name in enumerate(architectures) if name in _networks.LINEAR]
 
 
 def plot(result: Result) -> dict[str, Figure]:
@@ -273,14 +222,12 @@ def interactive(result: Result) -> Any:
             for run in np.unique(result.run[result.owner == index])
         ]
         x, y, z = np.concatenate(lines).T
-        figure.add_scatter3d(
-            x=x, y=y, z=z, mode="lines+markers", name=name.replace("_", " "),
-            line={"color": _STYLES[name], "width": 2}, marker={"color": _STYLES[name], "size": 2},
-        )  # fmt: skip
-    figure.add_scatter3d(
-        x=[result.ignorance[0]], y=[result.ignorance[1]], z=[result.ignorance[2]],
-        mode="markers+text", text=["P₀"], marker={"color": "black", "size": 5}, name="ignorance",
-    )  # fmt: skip
+        color, title = _STYLES[name], name.replace("_", " ")
+        look = {"line": {"color": color, "width": 2}, "marker": {"color": color, "size": 2}}
+        figure.add_scatter3d(x=x, y=y, z=z, mode="lines+markers", name=title, **look)
+    x, y, z = ([value] for value in result.ignorance)
+    look = {"mode": "markers+text", "text": ["P₀"], "marker": {"color": "black", "size": 5}}
+    figure.add_scatter3d(x=x, y=y, z=z, name="ignorance", **look)
     figure.update_layout(
         scene={f"{axis}axis": {"title": f"inPC {i + 1}"} for i, axis in enumerate("xyz")},
         margin={"l": 0, "r": 0, "t": 0, "b": 0},
@@ -288,40 +235,38 @@ def interactive(result: Result) -> Any:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the stress of the four embeddings and the fit of the networks."""
+def measure(result: Result) -> Measurements:
+    """Measure the stress of the four embeddings and the fit of the networks."""
     together, nonlinear, to_all, to_nonlinear = result.stress
     depth = len(together)
     listed = ", ".join(f"{together[k - 1]:.1%} in {k}" for k in (2, 3, 10, 50) if k <= depth)
-    deep = [i for i, name in enumerate(result.architectures) if name not in LINEAR]
+    deep = [i for i, name in enumerate(result.architectures) if name not in _networks.LINEAR]
     error = _jackknife(result.without)
     logs = np.log(np.abs(result.eigenvalues[:depth]))
     index = np.arange(1, depth + 1)
     geometric, power = (np.corrcoef(x, logs)[0, 1] ** 2 for x in (index, np.log(index)))
     small = f"{result.data}, {len(result.owner)} models of {len(result.architectures)} small kinds"
     fits = ", ".join(f"{result.architectures[i]} {result.accuracy[i].mean():.3f}" for i in deep)
-    return LEDGER.judge(
-        {
-            "two-dimensions": over_seeds(
-                [together[1]],
-                f"{small}: {listed}; leaving an architecture out moves it by {error[1]:.3f}",
-                comparable=False,
-            ),
-            "fifty-dimensions": over_seeds(
-                [together[-1]], f"at {depth} dimensions; {small}", comparable=False
-            ),
-            "geometric": over_seeds(
-                [geometric - power],
-                f"R² of log|λ| against i ({geometric:.3f}) minus that against log i ({power:.3f})",
-                comparable=False,
-            ),
-            "zero-error": over_seeds(
-                [result.accuracy[deep].min()], f"mean accuracy: {fits}", comparable=False
-            ),
-            "linear-embeds-all": over_seeds([to_all[1] - together[1]], small),
-            "linear-differs": over_seeds([to_nonlinear[1] - nonlinear[1]], small),
-        }
-    )
+    return {
+        "two-dimensions": over_seeds(
+            [together[1]],
+            f"{small}: {listed}; leaving an architecture out moves it by {error[1]:.3f}",
+            comparable=False,
+        ),
+        "fifty-dimensions": over_seeds(
+            [together[-1]], f"at {depth} dimensions; {small}", comparable=False
+        ),
+        "geometric": over_seeds(
+            [geometric - power],
+            f"R² of log|λ| against i ({geometric:.3f}) minus that against log i ({power:.3f})",
+            comparable=False,
+        ),
+        "zero-error": over_seeds(
+            [result.accuracy[deep].min()], f"mean accuracy: {fits}", comparable=False
+        ),
+        "linear-embeds-all": over_seeds([to_all[1] - together[1]], small),
+        "linear-differs": over_seeds([to_nonlinear[1] - nonlinear[1]], small),
+    }
 
 
 def _jackknife(without: np.ndarray) -> np.ndarray:

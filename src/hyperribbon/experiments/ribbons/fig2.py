@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.core.data import load_data
-from hyperribbon.experiments.context import Context
+from hyperribbon.experiments.judging import Measurements, exact, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, presets, stack
 from hyperribbon.experiments.ribbons._text import token_features
-from hyperribbon.experiments.statements import Ledger, exact, observe, over_seeds, says
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, slope
 
-ID = "ribbons/fig2"
 TITLE = "Real data are sloppy: spectra and slopes"
 
 _TITLES = {
@@ -31,8 +28,7 @@ _SPREAD = (
     "eigenvalues of the input correlation matrices of three different modalities (images, text, "
     "and sounds) span a very large range and are spread nearly uniformly on a logarithmic scale"
 )
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "drop",
         "Fig. 2, caption",
@@ -91,30 +87,20 @@ _BATCHES = 10
 _HEAD = 10
 
 
-@dataclass(frozen=True)
-class Config:
-    """Data sets.
+class Config(Frozen):
+    """Data sets."""
 
-    Attributes:
-        sets: Names of image sets, or "text".
-        samples: Samples of each, at most.
-        trained: Samples of the small regressions whose trajectories are compared with theory.
-        steps: Their training time.
-        initialisations: Models trained for each.
-    """
-
-    sets: tuple[str, ...] = ("mnist5k", "digits", "text")
-    samples: int = 5000
+    sets: tuple[str, ...] = ("mnist5k", "digits", "text")  # names of image sets, or "text"
+    samples: int = 5000  # samples of each, at most
+    # samples of the small regressions whose trajectories are compared with theory
     trained: int = 100
-    steps: int = 100
-    initialisations: int = 8000
+    steps: int = 100  # their training time
+    initialisations: int = 8000  # models trained for each
 
 
-PRESETS = {
-    "smoke": Config(samples=600, initialisations=200),
-    "laptop": Config(),
-    "paper": Config(initialisations=20_000),
-}
+PRESETS = presets(
+    Config(), smoke=Config(samples=600, initialisations=200), paper=Config(initialisations=20_000)
+)
 PRESETS_WITH_DATA = {
     "smoke": PRESETS["smoke"],
     "laptop": Config(sets=("mnist", "fashion_mnist", "cifar10", "text"), samples=8000),
@@ -124,48 +110,26 @@ PRESETS_WITH_DATA = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
-    """Spectra by data set.
+class Result(Frozen):
+    """Spectra by data set."""
 
-    Attributes:
-        names: Data sets.
-        spectra: Their eigenvalues over the largest.
-        slopes: (s,), of all eigenvalues above 1e-10 of the largest.
-        stderrs: (s,).
-        ranges: (s, 2), first and one past the last index fitted.
-        local: (s, 3), slopes of the thirds.
-        r_squared: (s,).
-        lines: Fitted eigenvalues over the range.
-        theory: (s, 20), eigenvalues of P(T) of linear regression on the data.
-        trained: (s, 20), of P(N, T) of trained models.
-        trained_share: (s, batches), whole variance of trained models over theory's.
-    """
-
-    names: list[str]
-    spectra: list[np.ndarray]
-    slopes: np.ndarray
-    stderrs: np.ndarray
-    ranges: np.ndarray
-    local: np.ndarray
-    r_squared: np.ndarray
-    lines: list[np.ndarray]
-    theory: np.ndarray
-    trained: np.ndarray
-    trained_share: np.ndarray
+    names: list[str]  # data sets
+    spectra: list[np.ndarray]  # their eigenvalues over the largest
+    slopes: np.ndarray  # (s,), of all eigenvalues above 1e-10 of the largest
+    stderrs: np.ndarray  # (s,)
+    ranges: np.ndarray  # (s, 2), first and one past the last index fitted
+    local: np.ndarray  # (s, 3), slopes of the thirds
+    r_squared: np.ndarray  # (s,)
+    lines: list[np.ndarray]  # fitted eigenvalues over the range
+    theory: np.ndarray  # (s, 20), eigenvalues of P(T) of linear regression on the data
+    trained: np.ndarray  # (s, 20), of P(N, T) of trained models
+    trained_share: np.ndarray  # (s, batches), whole variance of trained models over theory's
 
 
 def compute(config: Config, context: Context) -> Result:
     """Diagonalise correlation matrices, fit slopes, and train linear models on each set."""
     items = [
-        {
-            "name": name,
-            "samples": config.samples,
-            "trained": config.trained,
-            "steps": config.steps,
-            "initialisations": config.initialisations,
-            "seed": derive_seed(context.seed, "fig2", name),
-        }
+        {**vars(config), "name": name, "seed": derive_seed(context.seed, "fig2", name)}
         for name in config.sets
     ]
     found = context.map(_measure, items, "data sets")
@@ -179,13 +143,11 @@ def compute(config: Config, context: Context) -> Result:
         local=np.array([fit.local for fit in fits]),
         r_squared=np.array([fit.r_squared for fit in fits]),
         lines=[fit.line() for fit in fits],
-        theory=np.array([one["theory"] for one in found]),
-        trained=np.array([one["trained"] for one in found]),
-        trained_share=np.array([one["trained_share"] for one in found]),
+        **stack(found, "theory", "trained", "trained_share"),
     )
 
 
-def _measure(item: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(item: Item) -> dict[str, Any]:
     """Return the spectrum of XXᵀ/n, and PCA spectra of training on a few samples."""
     X, y = _features(item["name"], item["samples"])
     smaller = X.T @ X if X.shape[1] <= len(X) else X @ X.T
@@ -231,30 +193,29 @@ def _features(name: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
 def plot(result: Result) -> Figure:
     """Draw the spectra with their fitted lines, and PCA spectra of training on the data."""
     figure, (left, right) = new_figure(1, 2, width="full", ratio=0.8)
-    for color, name, spectrum, c, error, span, line, theory, trained in zip(
-        COLORS, result.names, result.spectra, result.slopes, result.stderrs, result.ranges,
-        result.lines, result.theory, result.trained, strict=False,
-    ):  # fmt: skip
+    trainings = zip(result.theory, result.trained, strict=True)
+    for row, (theory, trained) in enumerate(trainings):
+        color, name, spectrum = COLORS[row], result.names[row], result.spectra[row]
         shown = spectrum[spectrum > 1e-10]
         title = _TITLES.get(name, name)
-        label = f"{title}: $c={c:.4f}\\pm{error:.4f}$"
+        label = f"{title}: $c={result.slopes[row]:.4f}\\pm{result.stderrs[row]:.4f}$"
         left.semilogy(np.arange(1, len(shown) + 1), shown, color=color, lw=1.8, label=label)
-        left.semilogy(np.arange(span[0], span[1]) + 1, line, color=color, ls="--", lw=0.9)
+        fitted = np.arange(*result.ranges[row]) + 1
+        left.semilogy(fitted, result.lines[row], color=color, ls="--", lw=0.9)
         index = np.arange(1, len(theory) + 1)
         right.semilogy(index, theory / theory[0], color=color, label=title)
         right.semilogy(index, trained / theory[0], "o", color=color, mfc="white", ms=3)
-    left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$", title="(a) input correlations",
-             ylim=(1e-10, 300))  # fmt: skip
+    left.set(title="(a) input correlations", ylim=(1e-10, 300))
+    left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$")
     left.legend(loc="upper right", fontsize=7)
-    right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$",
-              title="(b) training linear models on them")  # fmt: skip
-    right.set_xticks([1, 5, 10, 15, 20])
+    right.set(title="(b) training linear models on them", xticks=[1, 5, 10, 15, 20])
+    right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$")
     right.legend(title="lines: closed form, circles: trained", loc="upper right")
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the drop, the range, the straightness and the simulation."""
+def measure(result: Result) -> Measurements:
+    """Measure the drop, the range, the straightness and the simulation."""
     images = [index for index, name in enumerate(result.names) if name != "text"]
     spectra = [np.asarray(spectrum) for spectrum in result.spectra]
     spans = np.array([np.log(1 / s[s > 1e-10][-1]) for s in spectra])
@@ -265,23 +226,21 @@ def claims(result: Result) -> list[Claim]:
     def listed(values: np.ndarray) -> str:
         return ", ".join(f"{n} {v:.3g}" for n, v in zip(result.names, values, strict=True))
 
-    return LEDGER.judge(
-        {
-            "drop": exact(heads[images].min(), f"slope of the first {_HEAD}: {listed(heads)}"),
-            "range": exact(spans[images].min(), f"ln(λ1/λlast) above 1e-10: {listed(spans)}"),
-            "uniform": exact(
-                (result.r_squared - power)[images].min(),
-                f"R² against i minus that against log i: {listed(result.r_squared - power)}",
-            ),
-            "one-slope": exact(
-                bends.max(), f"range of the slopes of thirds in standard errors: {listed(bends)}"
-            ),
-            "simulation": over_seeds(
-                result.trained_share.mean(axis=0),
-                f"traces of P(N, T) over P(T): {listed(result.trained_share.mean(axis=1))}",
-            ),
-        }
-    )
+    return {
+        "drop": exact(heads[images].min(), f"slope of the first {_HEAD}: {listed(heads)}"),
+        "range": exact(spans[images].min(), f"ln(λ1/λlast) above 1e-10: {listed(spans)}"),
+        "uniform": exact(
+            (result.r_squared - power)[images].min(),
+            f"R² against i minus that against log i: {listed(result.r_squared - power)}",
+        ),
+        "one-slope": exact(
+            bends.max(), f"range of the slopes of thirds in standard errors: {listed(bends)}"
+        ),
+        "simulation": over_seeds(
+            result.trained_share.mean(axis=0),
+            f"traces of P(N, T) over P(T): {listed(result.trained_share.mean(axis=1))}",
+        ),
+    }
 
 
 def _power_law(spectrum: np.ndarray) -> float:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.ribbons._parts import (
-    PRESETS,
-    Config,
-    Result,
-    compute,
-    nearer_to_targets,
-)
-from hyperribbon.experiments.statements import Ledger, exact, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements, exact
+from hyperribbon.experiments.kit import COLORS, Figure, new_figure
+from hyperribbon.experiments.ribbons import _parts
+from hyperribbon.experiments.statements import Band, observe, says
 
-__all__ = ["ID", "LEDGER", "PRESETS", "TITLE", "Config", "Result", "claims", "compute", "plot"]
-
-ID = "ribbons/fig3"
 TITLE = "PCA eigenvalues of training trajectories and their two sources"
 
 _SETTING = "n = 50, d = 100, c = 0.2, T = 50, σw² = 0.1, σ*² = 2: the caption refers to Fig. 5"
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "head",
         "Fig. 3, caption",
@@ -60,8 +49,10 @@ LEDGER = Ledger(
     ),
 )
 
+Config, PRESETS, Result, compute = _parts.Config, _parts.PRESETS, _parts.Result, _parts.compute
 
-def plot(result: Result) -> Figure:
+
+def plot(result: _parts.Result) -> Figure:
     """Draw the eigenvalues of P, of both parts, and of trained models."""
     figure, axis = new_figure(ratio=0.8)
     index = np.arange(1, len(result.P) + 1)
@@ -71,33 +62,30 @@ def plot(result: Result) -> Figure:
     )
     axis.semilogy(index[visible], result.P1_y[visible], color=COLORS[0], label="$P_1^y$, targets")
     axis.semilogy(index, result.P, color="black", lw=2, label="$P$, closed form")
-    axis.semilogy(
-        index[::2], result.simulated_together[::2], "o", color="black", mfc="white", ms=3.5,
-        label=f"$P(N,T)$, $N={result.initialisations}$ models",
-    )  # fmt: skip
+    label = f"$P(N,T)$, $N={result.initialisations}$ models"
+    simulated = result.simulated_together[::2]
+    axis.semilogy(index[::2], simulated, "o", color="black", mfc="white", ms=3.5, label=label)
     axis.set(xlabel="index $i$", ylabel="eigenvalue", ylim=(1e-8, 2))
     axis.legend(loc="lower left", bbox_to_anchor=(0.2, 0.0))
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge who controls the tail and the head, and the role of P₂."""
-    nearer_targets, handover = nearer_to_targets(result, "P")
+def measure(result: _parts.Result) -> Measurements:
+    """Measure who controls the tail and the head, and the role of P₂."""
+    nearer_targets, handover = _parts.nearer_to_targets(result, "P")
     apart = np.abs(result.P[10:] / result.P1_sigma[10:] - 1).max()
     head = np.abs(result.P[:3] / result.P1_y[:3] - 1).max()
-    return LEDGER.judge(
-        {
-            "head": exact(
-                nearer_targets[: handover - 1].mean(),
-                f"share of the first {handover - 1} indices; P2 takes a large share of the head "
-                f"away at T = {result.steps}, so the first three differ by up to {head:.0%}",
-            ),
-            "tail": exact(
-                1 - nearer_targets[handover - 1 :].mean(),
-                f"share of the indices from {handover} on; beyond 10 they differ by {apart:.1%} at "
-                "most",
-            ),
-            "mean-falls": exact(result.mean_exponent, "slope of ln λ against ln T"),
-            "mean-negligible": exact(result.lambda_P2 / result.P1[0], f"at T = {result.steps}"),
-        }
-    )
+    return {
+        "head": exact(
+            nearer_targets[: handover - 1].mean(),
+            f"share of the first {handover - 1} indices; P2 takes a large share of the head "
+            f"away at T = {result.steps}, so the first three differ by up to {head:.0%}",
+        ),
+        "tail": exact(
+            1 - nearer_targets[handover - 1 :].mean(),
+            f"share of the indices from {handover} on; beyond 10 they differ by {apart:.1%} at "
+            "most",
+        ),
+        "mean-falls": exact(result.mean_exponent, "slope of ln λ against ln T"),
+        "mean-negligible": exact(result.lambda_P2 / result.P1[0], f"at T = {result.steps}"),
+    }

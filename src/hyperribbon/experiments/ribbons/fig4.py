@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.core import numpy_generator
 from hyperribbon.core.data import sloppy_inputs
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, exact, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements, exact, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.theory.ribbons import Ribbon, weight_bound
 
-ID = "ribbons/fig4"
 TITLE = "Contribution of the initial weights, closed form and bound (Eq. 9)"
 
 _SETTING = "σw² = 1, α = 1 and c = 0.5, as printed; n = 50, as in the other figures"
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "bound",
         "Eq. (9)",
@@ -53,61 +47,39 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the figure.
+class Config(Frozen):
+    """Setting of the figure."""
 
-    Attributes:
-        samples: n, with as many input dimensions.
-        slope: c of the input eigenvalues exp(−c(i−1)).
-        alpha: Learning rate.
-        steps: Training times T drawn from the closed form.
-        simulated_steps: Training times at which gradient descent is run too.
-        batches: Independent batches of initialisations.
-        initialisations: Initial weights in a batch.
-    """
-
-    samples: int = 50
-    slope: float = 0.5
-    alpha: float = 1.0
+    samples: int = 50  # n, with as many input dimensions
+    slope: float = 0.5  # c of the input eigenvalues exp(−c(i−1))
+    alpha: float = 1.0  # learning rate
+    # training times T drawn from the closed form
     steps: tuple[int, ...] = (1, 10, 100, 1000, 10_000, 10**6, 10**14)
+    # training times at which gradient descent is run too
     simulated_steps: tuple[int, ...] = (1, 10, 100, 1000)
-    batches: int = 8
-    initialisations: int = 500
+    batches: int = 8  # independent batches of initialisations
+    initialisations: int = 500  # initial weights in a batch
 
 
-PRESETS = {
-    "smoke": Config(simulated_steps=(1, 10, 100), batches=2, initialisations=200),
-    "laptop": Config(),
-    "paper": Config(simulated_steps=(1, 10, 100, 1000, 10_000), batches=40),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(simulated_steps=(1, 10, 100), batches=2, initialisations=200),
+    paper=Config(simulated_steps=(1, 10, 100, 1000, 10_000), batches=40),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Eigenvalues of T·P₁^σ by training time.
+class Result(Frozen):
+    """Eigenvalues of T·P₁^σ by training time."""
 
-    Attributes:
-        steps: (t,), training times.
-        closed_form: (t, n).
-        bound: (t, n), Eq. (9).
-        violations: Number of entries above the bound.
-        simulated_steps: (s,).
-        simulated: (s, n), mean over initialisations of gradient descent.
-        ratios: (batches,), simulated over closed form, mean over indices at the last time.
-        initialisations: Number of initial weights simulated.
-        alpha: Learning rate.
-    """
-
-    steps: np.ndarray
-    closed_form: np.ndarray
-    bound: np.ndarray
-    violations: int
-    simulated_steps: np.ndarray
-    simulated: np.ndarray
-    ratios: np.ndarray
-    initialisations: int
-    alpha: float
+    steps: np.ndarray  # (t,), training times
+    closed_form: np.ndarray  # (t, n)
+    bound: np.ndarray  # (t, n), Eq. (9)
+    violations: int  # number of entries above the bound
+    simulated_steps: np.ndarray  # (s,)
+    simulated: np.ndarray  # (s, n), mean over initialisations of gradient descent
+    ratios: np.ndarray  # (batches,), simulated over closed form, mean over indices at the last time
+    initialisations: int  # number of initial weights simulated
+    alpha: float  # learning rate
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -118,16 +90,9 @@ def compute(config: Config, context: Context) -> Result:
         )
         for steps in config.steps
     ]
+    setting = {"slope": config.slope, "alpha": config.alpha, "steps": list(config.simulated_steps)}
     items = [
-        {
-            "samples": config.samples,
-            "slope": config.slope,
-            "alpha": config.alpha,
-            "steps": list(config.simulated_steps),
-            "initialisations": config.initialisations,
-            "inputs_seed": derive_seed(context.seed, "inputs"),
-            "seed": derive_seed(context.seed, "weights", batch),
-        }
+        training_item(config, context, "weights", batch, **setting)
         for batch in range(config.batches)
     ]
     simulated = context.map(_simulate, items, "gradient descent")
@@ -145,7 +110,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _simulate(item: Mapping[str, Any]) -> np.ndarray:
+def _simulate(item: Item) -> np.ndarray:
     """Train a batch of linear models on zero targets.
 
     Returns:
@@ -182,15 +147,10 @@ def plot(result: Result) -> Figure:
             axis.semilogy(index[::3], simulated[steps][::3], "o", color=color, ms=3, mfc="none")
     axis.set(xlabel="index $i$", ylabel=r"eigenvalue $\lambda_i$ of $T\,P_1^{\sigma_w}(T)$")
     axis.set_ylim(1e-12, 4)
-    curves = axis.legend(loc="lower left", title=None, handlelength=1.2)
-    axis.add_artist(curves)
-    styles = [
-        axis.plot([], [], color="0.3", ls="-", label="closed form")[0],
-        axis.plot([], [], color="0.3", ls=":", label="bound, Eq. (9)")[0],
-        axis.plot([], [], "o", color="0.3", mfc="none", ms=3, label="gradient descent")[0],
-    ]
-    axis.legend(handles=styles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3,
-                handlelength=1.5, columnspacing=1.0)  # fmt: skip
+    axis.add_artist(axis.legend(loc="lower left", title=None, handlelength=1.2))
+    descent = {**CIRCLES, "mfc": "none"}
+    styles = {"closed form": {}, "bound, Eq. (9)": {"ls": ":"}, "gradient descent": descent}
+    explain_styles(axis, styles)
     return figure
 
 
@@ -199,19 +159,17 @@ def _power(steps: int) -> str:
     return str(steps) if steps < 1000 else f"10^{{{exponent}}}"
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the bound, the limit of long training and the simulation."""
-    return LEDGER.judge(
-        {
-            "bound": exact(result.violations, f"entries above the bound, of {result.bound.size}"),
-            "long-training": exact(
-                result.closed_form[-1, -1] * 2 * result.alpha,
-                f"last eigenvalue at T = {result.steps[-1]:.0e} over σw²/(2α)",
-            ),
-            "simulation": over_seeds(
-                result.ratios,
-                f"one value a batch, {result.initialisations} models in all, T = "
-                f"{result.simulated_steps[-1]}",
-            ),
-        }
-    )
+def measure(result: Result) -> Measurements:
+    """Measure the bound, the limit of long training and the simulation."""
+    return {
+        "bound": exact(result.violations, f"entries above the bound, of {result.bound.size}"),
+        "long-training": exact(
+            result.closed_form[-1, -1] * 2 * result.alpha,
+            f"last eigenvalue at T = {result.steps[-1]:.0e} over σw²/(2α)",
+        ),
+        "simulation": over_seeds(
+            result.ratios,
+            f"one value a batch, {result.initialisations} models in all, T = "
+            f"{result.simulated_steps[-1]}",
+        ),
+    }

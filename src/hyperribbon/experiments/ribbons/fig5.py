@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.ribbons._parts import (
-    PRESETS,
-    Config,
-    Result,
-    compute,
-    nearer_to_targets,
-)
-from hyperribbon.experiments.ribbons._simulation import simulation_says
-from hyperribbon.experiments.statements import (
-    Ledger,
-    estimate,
-    exact,
-    observe,
-    over_seeds,
-    says,
-)
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements, estimate, exact, over_seeds
+from hyperribbon.experiments.kit import COLORS, Figure, new_figure
+from hyperribbon.experiments.ribbons import _parts
+from hyperribbon.experiments.ribbons._statements import simulation_says
+from hyperribbon.experiments.statements import Band, observe, says
 
-__all__ = ["ID", "LEDGER", "PRESETS", "TITLE", "Config", "Result", "claims", "compute", "plot"]
-
-ID = "ribbons/fig5"
 TITLE = "Head and tail of the second moment of trajectories"
 
 _SETTING = "n = 50, d = 100, c = 0.2, T = 50, σw² = 0.1, σ*² = 2, as printed"
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "head",
         "Fig. 5, caption",
@@ -62,8 +44,10 @@ LEDGER = Ledger(
     ),
 )
 
+Config, PRESETS, Result, compute = _parts.Config, _parts.PRESETS, _parts.Result, _parts.compute
 
-def plot(result: Result) -> Figure:
+
+def plot(result: _parts.Result) -> Figure:
     """Draw P₁ and its parts; the spectrum over single batches of trained models shows the noise."""
     figure, axis = new_figure(ratio=0.85)
     index = np.arange(1, len(result.P) + 1)
@@ -74,48 +58,39 @@ def plot(result: Result) -> Figure:
         index, result.P1_sigma, color=COLORS[1], label=r"$P_1^{\sigma_w}$, initial weights"
     )
     axis.semilogy(index, result.P, color=COLORS[2], ls="--", label="$P=P_1-P_2$")
-    axis.semilogy(
-        index[::2], result.simulated_together[::2], "o", color=COLORS[2], mfc="white", ms=3.5,
-        label="$P(N,T)$, trained models",
-    )  # fmt: skip
-    _, handover = nearer_to_targets(result, "P1")
+    label, simulated = "$P(N,T)$, trained models", result.simulated_together[::2]
+    axis.semilogy(index[::2], simulated, "o", color=COLORS[2], mfc="white", ms=3.5, label=label)
+    _, handover = _parts.nearer_to_targets(result, "P1")
     axis.axvline(handover, color="0.6", lw=0.8, ls=":")
-    axis.annotate(
-        f"handover at $i={handover}$",
-        (handover, 0.6),
-        (handover + 2.5, 0.75),
-        fontsize=8,
-        va="center",
-    )
+    text, place = f"handover at $i={handover}$", (handover + 2.5, 0.75)
+    axis.annotate(text, (handover, 0.6), place, fontsize=8, va="center")
     axis.set(xlabel="index $i$", ylabel="eigenvalue", ylim=(1e-8, 2))
     axis.legend(loc="lower left", bbox_to_anchor=(0.2, 0.0))
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the head, the tail, the simulation and the spread over targets."""
-    nearer_targets, handover = nearer_to_targets(result, "P1")
+def measure(result: _parts.Result) -> Measurements:
+    """Measure the head, the tail, the simulation and the spread over targets."""
+    nearer_targets, handover = _parts.nearer_to_targets(result, "P1")
     off_head = np.abs(result.P1[:3] / result.P1_y[:3] - 1).max()
     off_tail = np.abs(result.P1[10:] / result.P1_sigma[10:] - 1).max()
     drawn = result.drawn_dimensions
-    return LEDGER.judge(
-        {
-            "head": exact(
-                nearer_targets[: handover - 1].mean(),
-                f"share of the first {handover - 1} indices; the first three differ by "
-                f"{off_head:.1%} at most",
-            ),
-            "tail": exact(
-                1 - nearer_targets[handover - 1 :].mean(),
-                f"share of the indices from {handover} on; beyond 10 they differ by "
-                f"{off_tail:.1%} at most",
-            ),
-            "simulation": over_seeds(result.projections, "one value a batch of models"),
-            "concentration": estimate(
-                drawn.std(),
-                drawn.std() / np.sqrt(2 * len(drawn)),
-                f"mean {drawn.mean():.1f}; few eigenvalues carry the trace, so little averages out",
-                freedom=len(drawn) - 1,
-            ),
-        }
-    )
+    return {
+        "head": exact(
+            nearer_targets[: handover - 1].mean(),
+            f"share of the first {handover - 1} indices; the first three differ by "
+            f"{off_head:.1%} at most",
+        ),
+        "tail": exact(
+            1 - nearer_targets[handover - 1 :].mean(),
+            f"share of the indices from {handover} on; beyond 10 they differ by "
+            f"{off_tail:.1%} at most",
+        ),
+        "simulation": over_seeds(result.projections, "one value a batch of models"),
+        "concentration": estimate(
+            drawn.std(),
+            drawn.std() / np.sqrt(2 * len(drawn)),
+            f"mean {drawn.mean():.1f}; few eigenvalues carry the trace, so little averages out",
+            freedom=len(drawn) - 1,
+        ),
+    }

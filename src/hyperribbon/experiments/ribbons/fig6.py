@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import (
-    moments_of_training,
-    projected_variances,
-    simulation_says,
-)
-from hyperribbon.experiments.statements import Ledger, exact, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.core import derive_seed, numpy_generator
+from hyperribbon.experiments.judging import Measurements, exact, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
+from hyperribbon.experiments.ribbons._statements import simulation_says
+from hyperribbon.experiments.statements import Band, says
+from hyperribbon.simulation.ribbons.trajectories import moments_of_training, projected_variances
 from hyperribbon.theory.ribbons import Ribbon, decay_base, spectrum_bound, target_decay_bound
 
-ID = "ribbons/fig6"
 TITLE = "Lemma 3: bound and truth for several slopes"
 
 _CONVERGED = 10**14
@@ -30,8 +25,7 @@ _REGIMES = ((0, 9), (9, 24), (24, 49))
 _REGIME_SETTINGS = [(ratio, steps) for ratio in (1, 2, 4, 8) for steps in (3, 5, 10, 30, 100)]
 """σ*/σw and T, at c = 0.1."""
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "lemma-3",
         "Lemma 3",
@@ -77,96 +71,59 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the figure (the paper does not state T and the variances).
+class Config(Frozen):
+    """Setting of the figure (the paper does not state T and the variances)."""
 
-    Attributes:
-        samples: n.
-        slopes: c.
-        steps: T.
-        sigma_w: Standard deviation of the initial weights.
-        sigma_star: Standard deviation of the true weights.
-        batches: Independent batches of trained models.
-        initialisations: Models in a batch, for each slope.
-        cases: Random settings in which the lemmas are tested.
-        cases_at_once: Settings in one item.
-    """
-
-    samples: int = 50
-    slopes: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)
-    steps: int = 50
-    sigma_w: float = 0.1
-    sigma_star: float = 1.0
-    batches: int = 5
-    initialisations: int = 400
-    cases: int = 20_000
-    cases_at_once: int = 2000
+    samples: int = 50  # n
+    slopes: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)  # c
+    steps: int = 50  # T
+    sigma_w: float = 0.1  # standard deviation of the initial weights
+    sigma_star: float = 1.0  # standard deviation of the true weights
+    batches: int = 5  # independent batches of trained models
+    initialisations: int = 400  # models in a batch, for each slope
+    cases: int = 20_000  # random settings in which the lemmas are tested
+    cases_at_once: int = 2000  # settings in one item
 
 
-PRESETS = {
-    "smoke": Config(initialisations=40, cases=200, cases_at_once=100),
-    "laptop": Config(),
-    "paper": Config(cases=500_000, cases_at_once=20_000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(initialisations=40, cases=200, cases_at_once=100),
+    paper=Config(cases=500_000, cases_at_once=20_000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Relative eigenvalues of P₁.
+class Result(Frozen):
+    """Relative eigenvalues of P₁."""
 
-    Attributes:
-        slopes: (s,).
-        truth: (s, n), λᵢ/λ₁ in closed form.
-        bound: (s, n), Lemma 3.
-        simulated: (s, n), from trained models.
-        cases: Random settings tested.
-        violations: Of Lemma 3, in how many of them.
-        violations_lemma1: Of Lemma 1.
-        tightest: Largest ratio of truth to bound over all cases, index 2 and above.
-        rates: (s,), how many times faster P₁^y decays than Lemma 1 says, in converged training.
-        regimes: (k, 2, n), bound and truth of the settings where head, plateau and tail are read.
-        projections: (b,), variances of trained models along theory's eigenvectors over theory.
-        initialisations: Trained models for each slope.
-    """
-
-    slopes: np.ndarray
-    truth: np.ndarray
-    bound: np.ndarray
-    simulated: np.ndarray
-    cases: int
-    violations: int
-    violations_lemma1: int
-    tightest: float
+    slopes: np.ndarray  # (s,)
+    truth: np.ndarray  # (s, n), λᵢ/λ₁ in closed form
+    bound: np.ndarray  # (s, n), Lemma 3
+    simulated: np.ndarray  # (s, n), from trained models
+    cases: int  # random settings tested
+    violations: int  # of Lemma 3, in how many of them
+    violations_lemma1: int  # of Lemma 1
+    tightest: float  # largest ratio of truth to bound over all cases, index 2 and above
+    # (s,), how many times faster P₁^y decays than Lemma 1 says, in converged training
     rates: np.ndarray
+    # (k, 2, n), bound and truth of the settings where head, plateau and tail are read
     regimes: np.ndarray
+    # (b,), variances of trained models along theory's eigenvectors over theory
     projections: np.ndarray
-    initialisations: int
+    initialisations: int  # trained models for each slope
 
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate bound and truth, train models, and test the lemmas in random settings."""
-    setting: dict[str, Any] = {
-        "sigma_w": config.sigma_w,
-        "sigma_star": config.sigma_star,
-        "alpha": 1.0,
-    }
+    sigma = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
+    setting: dict[str, Any] = {**sigma, "alpha": 1.0}
     ribbons = [
         Ribbon.exponential(config.samples, slope, steps=config.steps, **setting)
         for slope in config.slopes
     ]
     bounds = [spectrum_bound(ribbon) for ribbon in ribbons]
+    steps = [config.steps]
     items = [
-        {
-            "samples": config.samples,
-            "dimensions": 2 * config.samples,
-            "slope": slope,
-            "steps": [config.steps],
-            "initialisations": config.initialisations,
-            "inputs_seed": derive_seed(context.seed, "inputs"),
-            "seed": derive_seed(context.seed, "weights", slope, batch),
-            **setting,
-        }
+        training_item(config, context, "weights", slope, batch, slope=slope, steps=steps, **setting)
         for batch in range(config.batches)
         for slope in config.slopes
     ]
@@ -181,14 +138,11 @@ def compute(config: Config, context: Context) -> Result:
         )
         for ratio, steps in _REGIME_SETTINGS
     ]
-    tests = context.map(
-        _test_lemmas,
-        [
-            {"cases": config.cases_at_once, "seed": derive_seed(context.seed, "cases", part)}
-            for part in range(config.cases // config.cases_at_once)
-        ],
-        "random settings",
-    )
+    groups = [
+        {"cases": config.cases_at_once, "seed": derive_seed(context.seed, "cases", part)}
+        for part in range(config.cases // config.cases_at_once)
+    ]
+    tests = context.map(_test_lemmas, groups, "random settings")
     return Result(
         slopes=np.array(config.slopes),
         truth=np.array([bound.truth for bound in bounds]),
@@ -205,7 +159,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _test_lemmas(item: Mapping[str, Any]) -> dict[str, Any]:
+def _test_lemmas(item: Item) -> dict[str, Any]:
     """Count violations of Lemmas 1 and 3 over random n, c, α, T, σ*/σw and targets."""
     rng = numpy_generator(item["seed"])
     lemma1 = lemma3 = 0
@@ -247,47 +201,38 @@ def plot(result: Result) -> Figure:
         axis.semilogy(index[::4], simulated[::4], "o", color=color, mfc="white", ms=3)
     axis.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P_1(T)$", ylim=(1e-9, 3))
     axis.add_artist(axis.legend(loc="lower left", ncols=1))
-    styles = [
-        axis.plot([], [], color="0.3", label="closed form")[0],
-        axis.plot([], [], color="0.3", ls="--", lw=1, label="Lemma 3")[0],
-        axis.plot([], [], "o", color="0.3", mfc="white", ms=3, label="trained models")[0],
-    ]
-    axis.legend(handles=styles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3,
-                handlelength=1.5, columnspacing=1.0)  # fmt: skip
+    lemma = {"ls": "--", "lw": 1}
+    explain_styles(axis, {"closed form": {}, "Lemma 3": lemma, "trained models": CIRCLES})
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the lemmas, the decay of the targets' part, the three regimes and the simulation."""
+def measure(result: Result) -> Measurements:
+    """Measure the lemmas, the decay of the targets' part, the three regimes and the simulation."""
     logs = np.log(result.regimes)
     head, plateau, tail = ((logs[..., a] - logs[..., b]) / (b - a) for a, b in _REGIMES)
     flatness = plateau / np.minimum(head, tail)
     best = flatness.max(axis=1).argmin()
     models = result.initialisations // len(result.projections)
-    return LEDGER.judge(
-        {
-            "lemma-3": exact(
-                result.violations,
-                f"violations in {result.cases} random settings; the closest comes to "
-                f"{result.tightest:.2f} of the bound",
+    return {
+        "lemma-3": exact(
+            result.violations,
+            f"violations in {result.cases} random settings; the closest comes to "
+            f"{result.tightest:.2f} of the bound",
+        ),
+        "lemma-1": exact(result.violations_lemma1, f"violations in {result.cases} random settings"),
+        "twice-as-fast": exact(
+            result.rates[np.abs(result.rates - 2).argmax()],
+            "the rate farthest from two; by slope "
+            + ", ".join(f"{rate:.2f}" for rate in result.rates),
+        ),
+        "three-regimes": exact(
+            flatness[best].max(),
+            "decay an index in the plateau over the slower of head and tail: {:.2f} for the "
+            "bound, {:.2f} for the truth, at σ*/σw = {} and T = {}".format(
+                *flatness[best], *_REGIME_SETTINGS[best]
             ),
-            "lemma-1": exact(
-                result.violations_lemma1, f"violations in {result.cases} random settings"
-            ),
-            "twice-as-fast": exact(
-                result.rates[np.abs(result.rates - 2).argmax()],
-                "the rate farthest from two; by slope "
-                + ", ".join(f"{rate:.2f}" for rate in result.rates),
-            ),
-            "three-regimes": exact(
-                flatness[best].max(),
-                "decay an index in the plateau over the slower of head and tail: {:.2f} for the "
-                "bound, {:.2f} for the truth, at σ*/σw = {} and T = {}".format(
-                    *flatness[best], *_REGIME_SETTINGS[best]
-                ),
-            ),
-            "simulation": over_seeds(
-                result.projections, f"mean over slopes, one value a batch of {models} models"
-            ),
-        }
-    )
+        ),
+        "simulation": over_seeds(
+            result.projections, f"mean over slopes, one value a batch of {models} models"
+        ),
+    }

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import (
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.experiments.ribbons._shared import training_item
+from hyperribbon.experiments.ribbons._statements import simulation_says
+from hyperribbon.experiments.statements import Band, observe, says
+from hyperribbon.plots.style import SEQUENTIAL, new_figure
+from hyperribbon.simulation.ribbons.trajectories import (
     moments_of_training,
     pca_spectra,
     projected_variances,
-    simulation_says,
 )
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
-from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory.ribbons import Ribbon
 
-ID = "ribbons/fig7"
 TITLE = "Eigenvalues of P(N, T) by training time"
 
 _SETTING = (
@@ -31,8 +29,7 @@ _AS_PLOTTED = (
     "; of T·P, whose eigenvalues Sec. II.C means by λ and to which the caption refers (Fig. 4)"
 )
 _CHANGED = "2026-11-17: judged of P before, whose points are a mean over T"
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "tail-grows",
         "Fig. 7, caption",
@@ -69,80 +66,47 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the figure; the paper does not state σ*.
+class Config(Frozen):
+    """Setting of the figure; the paper does not state σ*."""
 
-    Attributes:
-        samples: n.
-        dimensions: d.
-        slope: c.
-        sigma_w: Standard deviation of the initial weights.
-        sigma_star: Standard deviation of the true weights.
-        steps: Training times.
-        batches: Independent batches of models.
-        initialisations: Models in a batch.
-    """
-
-    samples: int = 50
-    dimensions: int = 100
-    slope: float = 0.1
-    sigma_w: float = 1.0
-    sigma_star: float = 3.0
-    steps: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)
-    batches: int = 8
-    initialisations: int = 500
+    samples: int = 50  # n
+    dimensions: int = 100  # d
+    slope: float = 0.1  # c
+    sigma_w: float = 1.0  # standard deviation of the initial weights
+    sigma_star: float = 3.0  # standard deviation of the true weights
+    steps: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)  # training times
+    batches: int = 8  # independent batches of models
+    initialisations: int = 500  # models in a batch
 
 
-PRESETS = {
-    "smoke": Config(steps=(1, 4, 16, 64, 128), batches=2, initialisations=200),
-    "laptop": Config(),
-    "paper": Config(steps=(1, 4, 16, 64, 256, 1024, 4096), batches=20),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(steps=(1, 4, 16, 64, 128), batches=2, initialisations=200),
+    paper=Config(steps=(1, 4, 16, 64, 256, 1024, 4096), batches=20),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Eigenvalues by training time.
+class Result(Frozen):
+    """Eigenvalues by training time."""
 
-    Attributes:
-        steps: (t,).
-        closed_form: (t, n), of P(T).
-        simulated: (t, n), of P(N, T), all batches together.
-        batches: (b, t, n), each batch alone.
-        projections: (b,), second moments of each batch along the three leading eigenvectors of
-            P₁ over the closed form, mean over training times.
-        lambda_P2: (t,), the eigenvalue of P₂.
-        initialisations: N of all batches.
-    """
-
-    steps: np.ndarray
-    closed_form: np.ndarray
-    simulated: np.ndarray
-    batches: np.ndarray
+    steps: np.ndarray  # (t,)
+    closed_form: np.ndarray  # (t, n), of P(T)
+    simulated: np.ndarray  # (t, n), of P(N, T), all batches together
+    batches: np.ndarray  # (b, t, n), each batch alone
+    # (b,), second moments of each batch along the three leading eigenvectors of P₁ over the closed
+    # form, mean over training times
     projections: np.ndarray
-    lambda_P2: np.ndarray
-    initialisations: int
+    lambda_P2: np.ndarray  # (t,), the eigenvalue of P₂
+    initialisations: int  # N of all batches
 
 
 def compute(config: Config, context: Context) -> Result:
     """Train models and evaluate the closed form at the same times."""
-    setting: dict[str, Any] = {
-        "sigma_w": config.sigma_w,
-        "sigma_star": config.sigma_star,
-        "alpha": 1.0,
-    }
+    sigma = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
+    setting: dict[str, Any] = {**sigma, "alpha": 1.0}
+    own = {"dimensions": config.dimensions, "slope": config.slope, "steps": list(config.steps)}
     items = [
-        {
-            "samples": config.samples,
-            "dimensions": config.dimensions,
-            "slope": config.slope,
-            "steps": list(config.steps),
-            "initialisations": config.initialisations,
-            "inputs_seed": derive_seed(context.seed, "inputs"),
-            "seed": derive_seed(context.seed, "weights", batch),
-            **setting,
-        }
+        training_item(config, context, "weights", batch, **own, **setting)
         for batch in range(config.batches)
     ]
     moments = context.map(moments_of_training, items, "gradient descent")
@@ -186,8 +150,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge what training longer does to tail and head."""
+def measure(result: Result) -> Measurements:
+    """Measure what training longer does to tail and head."""
     first, last = (1 if len(result.steps) > 1 else 0), -1
     times = f"T = {result.steps[first]} to {result.steps[last]}, one value a batch of models"
     heads, tails = result.batches[:, :, 0], result.batches[:, :, -1]
@@ -196,12 +160,10 @@ def claims(result: Result) -> list[Claim]:
     def growth(values: np.ndarray) -> np.ndarray:
         return values[:, last] / values[:, first]
 
-    return LEDGER.judge(
-        {
-            "tail-grows": over_seeds(longer * growth(tails), times),
-            "head-grows": over_seeds(longer * growth(heads), times),
-            "simulation": over_seeds(result.projections, "one value a batch of models"),
-            "tail-share": over_seeds(growth(tails / heads), times),
-            "tail-of-P": over_seeds(growth(tails), times),
-        }
-    )
+    return {
+        "tail-grows": over_seeds(longer * growth(tails), times),
+        "head-grows": over_seeds(longer * growth(heads), times),
+        "simulation": over_seeds(result.projections, "one value a batch of models"),
+        "tail-share": over_seeds(growth(tails / heads), times),
+        "tail-of-P": over_seeds(growth(tails), times),
+    }

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.ndimage
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Claim, derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import moments_of_training, pca_spectra
-from hyperribbon.experiments.ribbons._statements import FIG8 as LEDGER
-from hyperribbon.experiments.statements import exact, over_seeds
+from hyperribbon.experiments.judging import Measurements, exact, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Frozen, Item, presets
+from hyperribbon.experiments.ribbons._shared import training_item
+from hyperribbon.experiments.ribbons._statements import FIG8
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
+from hyperribbon.simulation.ribbons.trajectories import moments_of_training, pca_spectra
 from hyperribbon.theory.ribbons import dimensions_of, phase_diagram
 
-ID = "ribbons/fig8"
+STATEMENTS = FIG8
 TITLE = "Phase diagram of the dimension of the training manifold"
 
 _LEVELS = (3, 10, 30)
@@ -27,83 +24,52 @@ _LEVEL_COLORS = ("black", "#CC79A7", "#E69F00")
 _RATIO_LEVELS = ((2, 3, 4.8, 7, 9, 12, 20), (1, 1.5, 2, 2.5, 3.2, 4, 5))
 
 
-@dataclass(frozen=True)
-class Config:
-    """Grid of the diagram.
+class Config(Frozen):
+    """Grid of the diagram."""
 
-    Attributes:
-        samples: n.
-        panel_ratios: σ*/σw of the three heat maps; 4.8 is the paper's (a).
-        slopes: Number of slopes, from 0.02 to 1.
-        times: Number of training times, from 1 to 100,000, evenly in the logarithm.
-        ratios: Number of ratios of the three-dimensional diagram, from 0.5 to 40.
-        coarse: Slopes and times of the three-dimensional diagram.
-        simulated_slopes: Where models are trained too, at ratio 3.
-        simulated_times: Training times of those models.
-        initialisations: Models trained for each.
-    """
-
-    samples: int = 50
+    samples: int = 50  # n
+    # σ*/σw of the three heat maps; 4.8 is the paper's (a)
     panel_ratios: tuple[float, ...] = (4.8, 3.0, 1.0)
-    slopes: int = 100
-    times: int = 120
-    ratios: int = 32
-    coarse: int = 64
+    slopes: int = 100  # number of slopes, from 0.02 to 1
+    times: int = 120  # number of training times, from 1 to 100,000, evenly in the logarithm
+    ratios: int = 32  # number of ratios of the three-dimensional diagram, from 0.5 to 40
+    coarse: int = 64  # slopes and times of the three-dimensional diagram
+    # where models are trained too, at ratio 3
     simulated_slopes: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0)
-    simulated_times: tuple[int, ...] = (1, 32, 562)
-    initialisations: int = 4000
+    simulated_times: tuple[int, ...] = (1, 32, 562)  # training times of those models
+    initialisations: int = 4000  # models trained for each
 
 
-PRESETS = {
-    "smoke": Config(
+PRESETS = presets(
+    Config(),
+    smoke=Config(
         slopes=40, times=16, ratios=6, coarse=10, simulated_times=(1, 32), initialisations=600
     ),
-    "laptop": Config(),
-    "paper": Config(slopes=200, times=240, ratios=40, coarse=80, initialisations=20_000),
-}
+    paper=Config(slopes=200, times=240, ratios=40, coarse=80, initialisations=20_000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Dimensions on the grids.
+class Result(Frozen):
+    """Dimensions on the grids."""
 
-    Attributes:
-        slopes: (s,).
-        steps: (t,).
-        panel_ratios: (3,).
-        panels: (3, s, t), certified dimensions for 95% of the variance.
-        panels_smooth: (3, s, t), interpolated, for contours.
-        grid_slopes: (a,), of the three-dimensional diagram.
-        grid_steps: (b,).
-        grid_ratios: (r,).
-        grid: (r, a, b), dimensions.
-        grid_smooth: (r, a, b), interpolated.
-        boundaries: (3, a, b), ratio above which the ribbon has at most 3, 10, 30 dimensions.
-        simulated_slopes: (k,).
-        simulated_steps: (m,).
-        simulated: (k, m), dimensions of P(N, T) of trained models at ratio 3.
-        predicted: (k, m), of the closed form.
-        samples: n.
-        largest_kept: Largest block that had to be diagonalised.
-    """
-
-    slopes: np.ndarray
-    steps: np.ndarray
-    panel_ratios: np.ndarray
-    panels: np.ndarray
-    panels_smooth: np.ndarray
-    grid_slopes: np.ndarray
-    grid_steps: np.ndarray
-    grid_ratios: np.ndarray
-    grid: np.ndarray
-    grid_smooth: np.ndarray
+    slopes: np.ndarray  # (s,)
+    steps: np.ndarray  # (t,)
+    panel_ratios: np.ndarray  # (3,)
+    panels: np.ndarray  # (3, s, t), certified dimensions for 95% of the variance
+    panels_smooth: np.ndarray  # (3, s, t), interpolated, for contours
+    grid_slopes: np.ndarray  # (a,), of the three-dimensional diagram
+    grid_steps: np.ndarray  # (b,)
+    grid_ratios: np.ndarray  # (r,)
+    grid: np.ndarray  # (r, a, b), dimensions
+    grid_smooth: np.ndarray  # (r, a, b), interpolated
+    # (3, a, b), ratio above which the ribbon has at most 3, 10, 30 dimensions
     boundaries: np.ndarray
-    simulated_slopes: np.ndarray
-    simulated_steps: np.ndarray
-    simulated: np.ndarray
-    predicted: np.ndarray
-    samples: int
-    largest_kept: int
+    simulated_slopes: np.ndarray  # (k,)
+    simulated_steps: np.ndarray  # (m,)
+    simulated: np.ndarray  # (k, m), dimensions of P(N, T) of trained models at ratio 3
+    predicted: np.ndarray  # (k, m), of the closed form
+    samples: int  # n
+    largest_kept: int  # largest block that had to be diagonalised
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -118,19 +84,10 @@ def compute(config: Config, context: Context) -> Result:
         np.linspace(0.02, 1.0, config.coarse),
         np.geomspace(0.5, 40, config.ratios),
     )
+    setting = {"sigma_star": 3.0, "sigma_w": 1.0, "alpha": 1.0}
+    times = list(config.simulated_times)
     items = [
-        {
-            "samples": n,
-            "dimensions": 2 * n,
-            "slope": slope,
-            "sigma_star": 3.0,
-            "sigma_w": 1.0,
-            "alpha": 1.0,
-            "steps": list(config.simulated_times),
-            "initialisations": config.initialisations,
-            "inputs_seed": derive_seed(context.seed, "inputs"),
-            "seed": derive_seed(context.seed, "weights", slope),
-        }
+        training_item(config, context, "weights", slope, slope=slope, steps=times, **setting)
         for slope in config.simulated_slopes
     ]
     simulated = context.map(_dimensions_of_training, items, "gradient descent")
@@ -156,7 +113,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _dimensions_of_training(item: Mapping[str, Any]) -> list[int]:
+def _dimensions_of_training(item: Item) -> list[int]:
     """Return how many dimensions carry 95% of the variance of trained models, by time."""
     spectra = pca_spectra(
         [moments_of_training(item)], item["initialisations"], tuple(item["steps"])
@@ -197,10 +154,8 @@ def _maps(result: Result) -> Figure:
 
 def _mark_simulations(axis: Any, result: Result, norm: LogNorm) -> None:
     c, T = np.meshgrid(result.simulated_slopes, result.simulated_steps, indexing="ij")
-    axis.scatter(
-        c, T, c=result.simulated, norm=norm, cmap=SEQUENTIAL, s=26, edgecolors="white",
-        linewidths=0.9, zorder=3, clip_on=False,
-    )  # fmt: skip
+    ring = {"s": 26, "edgecolors": "white", "linewidths": 0.9, "zorder": 3, "clip_on": False}
+    axis.scatter(c, T, c=result.simulated, norm=norm, cmap=SEQUENTIAL, **ring)
 
 
 def _surfaces(result: Result) -> Figure:
@@ -208,8 +163,8 @@ def _surfaces(result: Result) -> Figure:
     c, T = np.meshgrid(result.grid_slopes, np.log10(result.grid_steps), indexing="ij")
     for level, color, edge in zip(_LEVELS, _LEVEL_COLORS, result.boundaries, strict=True):
         height = np.where(edge > 0, edge, np.nan)
-        axis.plot_surface(c, T, np.log10(height), color=color, alpha=0.55, linewidth=0,
-                          rstride=1, cstride=1)  # fmt: skip
+        drawn = {"alpha": 0.55, "linewidth": 0, "rstride": 1, "cstride": 1}
+        axis.plot_surface(c, T, np.log10(height), color=color, **drawn)
         axis.plot([], [], [], "s", color=color, label=f"{level} dimensions")
     ticks = np.array([1, 3, 10, 30])
     axis.set_zticks(np.log10(ticks), [str(tick) for tick in ticks])
@@ -230,10 +185,9 @@ def _contours(result: Result) -> Figure:
     ):
         drawn = np.ma.masked_invalid(np.log(np.where(edge > 0, edge, np.nan)))
         logs = np.log(levels)
-        lines = axis.contour(
-            result.grid_slopes, result.grid_steps, drawn.T, levels=logs, cmap=SEQUENTIAL,
-            linewidths=1.3, norm=Normalize(logs[0], logs[-1] + 0.35),
-        )  # fmt: skip
+        shown = {"cmap": SEQUENTIAL, "norm": Normalize(logs[0], logs[-1] + 0.35)}
+        grid = (result.grid_slopes, result.grid_steps, drawn.T)
+        lines = axis.contour(*grid, levels=logs, linewidths=1.3, **shown)
         names = dict(zip(lines.levels, (f"{level:g}" for level in levels), strict=True))
         axis.clabel(lines, fmt=names, fontsize=7, inline_spacing=2)
         axis.set(yscale="log", xlabel="slope $c$")
@@ -248,14 +202,13 @@ def interactive(result: Result) -> Any:
     """Return the surfaces of equal dimension to turn around."""
     import plotly.graph_objects as go
 
-    figure = go.Figure()
+    figure, hover = go.Figure(), "c = %{x:.2f}<br>T = %{y:.0f}<br>σ*/σw = %{z:.2f}"
     for level, color, edge in zip(_LEVELS, _LEVEL_COLORS, result.boundaries, strict=True):
-        figure.add_surface(
-            x=result.grid_slopes, y=result.grid_steps, z=np.where(edge > 0, edge, np.nan).T,
-            name=f"{level} dimensions", showlegend=True, showscale=False, opacity=0.75,
-            colorscale=[[0, color], [1, color]],
-            hovertemplate="c = %{x:.2f}<br>T = %{y:.0f}<br>σ*/σw = %{z:.2f}",
-        )  # fmt: skip
+        grid = {"x": result.grid_slopes, "y": result.grid_steps}
+        grid["z"] = np.where(edge > 0, edge, np.nan).T
+        shown = {"showlegend": True, "showscale": False, "opacity": 0.75, "hovertemplate": hover}
+        colors = [[0, color], [1, color]]
+        figure.add_surface(**grid, **shown, name=f"{level} dimensions", colorscale=colors)
     figure.update_layout(
         scene={
             "xaxis": {"title": "slope c"},
@@ -268,38 +221,36 @@ def interactive(result: Result) -> Any:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the ridge, the contiguous region and the simulation."""
+def measure(result: Result) -> Measurements:
+    """Measure the ridge, the contiguous region and the simulation."""
     tilt, offset, bent = _ridge(result)
     few = result.grid[result.grid_ratios >= 9] < 3
     labels = np.zeros(few.shape, dtype=int)
     pieces = scipy.ndimage.label(few, output=labels)
-    return LEDGER.judge(
-        {
-            "ridge": exact(
-                bent,
-                "spread about the line in spacings of the grid of ln T: "
-                f"ln T = {tilt:.1f}c {offset:+.2f} over 0.1 ≤ c ≤ 0.22",
-            ),
-            "few-dimensions": exact(
-                pieces,
-                f"connected pieces of the points below three dimensions, {few.mean():.0%} of "
-                "those above 9",
-            ),
-            "low-dimensional": exact(
-                (result.panels[0] <= 10).mean(), "share of the map, evenly in c and ln T"
-            ),
-            "ridge-slope": exact(
-                (tilt - result.samples + 1) * 0.12 / (2 * _spacing(result)),
-                f"slope {tilt:.1f}; either end of the line, 0.12 apart in c, is known to one "
-                "spacing of the grid",
-            ),
-            "simulation": over_seeds(
-                [np.abs(result.simulated - result.predicted).max()],
-                f"largest difference over {result.simulated.size} points of the diagram",
-            ),
-        }
-    )
+    return {
+        "ridge": exact(
+            bent,
+            "spread about the line in spacings of the grid of ln T: "
+            f"ln T = {tilt:.1f}c {offset:+.2f} over 0.1 ≤ c ≤ 0.22",
+        ),
+        "few-dimensions": exact(
+            pieces,
+            f"connected pieces of the points below three dimensions, {few.mean():.0%} of "
+            "those above 9",
+        ),
+        "low-dimensional": exact(
+            (result.panels[0] <= 10).mean(), "share of the map, evenly in c and ln T"
+        ),
+        "ridge-slope": exact(
+            (tilt - result.samples + 1) * 0.12 / (2 * _spacing(result)),
+            f"slope {tilt:.1f}; either end of the line, 0.12 apart in c, is known to one "
+            "spacing of the grid",
+        ),
+        "simulation": over_seeds(
+            [np.abs(result.simulated - result.predicted).max()],
+            f"largest difference over {result.simulated.size} points of the diagram",
+        ),
+    }
 
 
 def _ridge(result: Result) -> tuple[float, float, float]:

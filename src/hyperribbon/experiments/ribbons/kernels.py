@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
-from sklearn.metrics.pairwise import (
-    laplacian_kernel,
-    linear_kernel,
-    polynomial_kernel,
-    rbf_kernel,
-)
+from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
-from hyperribbon.core import Band, Claim, derive_seed, numpy_generator
+from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.core.data import load_data
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, exact, observe, over_seeds, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements, exact, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.theory.ribbons import Ribbon, kernels_bound, several_kernels
 
-ID = "ribbons/kernels"
 TITLE = "Kernel machines: trajectories of several kernels together"
 
 _SETTING = "four kernels on 60 digits, bandwidth exp(−‖x − x′‖²/d) as printed; no figure is printed"
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "bound",
         "Eq. (12)",
@@ -66,65 +54,41 @@ _KERNELS = {
 }
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting.
+class Config(Frozen):
+    """Setting."""
 
-    Attributes:
-        data: Name of the data set.
-        samples: n.
-        steps: T.
-        sigma_w: Standard deviation of the initial functions.
-        initialisations: Initial functions for each kernel, in training.
-        batches: Independent batches of them.
-    """
-
-    data: str = "digits"
-    samples: int = 60
-    steps: int = 300
-    sigma_w: float = 0.1
-    initialisations: int = 400
-    batches: int = 6
+    data: str = "digits"  # name of the data set
+    samples: int = 60  # n
+    steps: int = 300  # T
+    sigma_w: float = 0.1  # standard deviation of the initial functions
+    initialisations: int = 400  # initial functions for each kernel, in training
+    batches: int = 6  # independent batches of them
 
 
-PRESETS = {
-    "smoke": Config(steps=50, initialisations=60, batches=2),
-    "laptop": Config(),
-    "paper": Config(samples=200, steps=3000, initialisations=2000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(steps=50, initialisations=60, batches=2),
+    paper=Config(samples=200, steps=3000, initialisations=2000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Spectra of single kernels and of all together.
+class Result(Frozen):
+    """Spectra of single kernels and of all together."""
 
-    Attributes:
-        names: Kernels.
-        kernel_eigenvalues: (M, n), of K, with the largest scaled to one.
-        single: (M, n), eigenvalues of P of every kernel alone.
-        together: (n,), of all kernels.
-        simulated: (batches, n), from trained kernel machines.
-        bound: (n,), Eq. (12), for λᵢ/λ₁ of P₁.
-        truth: (n,), λᵢ/λ₁ of P₁.
-        dimensions: (M + 1,), for 95% of the variance, the last for all together.
-        initialisations: Models in a batch.
-    """
-
-    names: list[str]
-    kernel_eigenvalues: np.ndarray
-    single: np.ndarray
-    together: np.ndarray
-    simulated: np.ndarray
-    bound: np.ndarray
-    truth: np.ndarray
-    dimensions: np.ndarray
-    initialisations: int
+    names: list[str]  # kernels
+    kernel_eigenvalues: np.ndarray  # (M, n), of K, with the largest scaled to one
+    single: np.ndarray  # (M, n), eigenvalues of P of every kernel alone
+    together: np.ndarray  # (n,), of all kernels
+    simulated: np.ndarray  # (batches, n), from trained kernel machines
+    bound: np.ndarray  # (n,), Eq. (12), for λᵢ/λ₁ of P₁
+    truth: np.ndarray  # (n,), λᵢ/λ₁ of P₁
+    dimensions: np.ndarray  # (M + 1,), for 95% of the variance, the last for all together
+    initialisations: int  # models in a batch
 
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate Eq. (12) and its truth, and train kernel machines by functional descent."""
-    item = {"data": config.data, "samples": config.samples}
-    grams, y = _problem(item)
+    grams, y = _problem(vars(config))
     setting = (config.sigma_w, 1.0 - 1e-9, config.steps)
     family = several_kernels(grams, y, *setting)
     bound = kernels_bound(grams, y, *setting)
@@ -133,13 +97,7 @@ def compute(config: Config, context: Context) -> Result:
     for row, ribbon in zip(single, ribbons, strict=True):
         row[: len(ribbon.eigenvalues)] = ribbon.spectrum()
     items = [
-        {
-            **item,
-            "sigma_w": config.sigma_w,
-            "steps": config.steps,
-            "initialisations": config.initialisations,
-            "seed": derive_seed(context.seed, "functions", batch),
-        }
+        {**vars(config), "seed": derive_seed(context.seed, "functions", batch)}
         for batch in range(config.batches)
     ]
     return Result(
@@ -155,7 +113,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _problem(item: Mapping[str, Any]) -> tuple[list[np.ndarray], np.ndarray]:
+def _problem(item: Item) -> tuple[list[np.ndarray], np.ndarray]:
     """Return Gram matrices with λ₁(K) = 1, and targets ±1 by the parity of the label.
 
     Inputs have variance one in the mean of their d coordinates, so that exp(−‖x − x′‖²/d), the
@@ -171,7 +129,7 @@ def _problem(item: Mapping[str, Any]) -> tuple[list[np.ndarray], np.ndarray]:
     return grams, y
 
 
-def _train(item: Mapping[str, Any]) -> np.ndarray:
+def _train(item: Item) -> np.ndarray:
     """Return the spectrum of P(N, M, T) of functions trained by descent in their RKHS."""
     grams, y = _problem(item)
     rng = numpy_generator(item["seed"])
@@ -206,8 +164,8 @@ def plot(result: Result) -> Figure:
         index[::3], mean[::3], "o", color="black", mfc="white", ms=3.5, label="all, trained"
     )
     scale = result.together[0]
-    right.semilogy(index, scale * np.minimum(result.bound, 1), color="0.5", ls="--",
-                   label="Eq. (12), scaled")  # fmt: skip
+    bound = scale * np.minimum(result.bound, 1)
+    right.semilogy(index, bound, color="0.5", ls="--", label="Eq. (12), scaled")
     left.set(xlabel="index $i$", ylabel="eigenvalue of $K$", title="(a) kernels", ylim=(1e-8, 2))
     right.set(
         xlabel="index $i$", ylabel="eigenvalue of $P(M,T)$", title="(b) manifolds", ylim=(1e-8, 2)
@@ -217,19 +175,17 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the bound, the low dimension and the simulation."""
+def measure(result: Result) -> Measurements:
+    """Measure the bound, the low dimension and the simulation."""
     listed = ", ".join(f"{n} {d}" for n, d in zip(result.names, result.dimensions, strict=False))
     count = len(result.together)
-    return LEDGER.judge(
-        {
-            "bound": exact((result.truth > result.bound + 1e-10).sum(), f"entries of {count}"),
-            "low-dimensional": exact(
-                result.dimensions[-1] / count,
-                f"{result.dimensions[-1]} dimensions of {count}; alone: {listed}",
-            ),
-            "simulation": over_seeds(
-                result.simulated.sum(axis=1) / result.together.sum(), "one value a batch of models"
-            ),
-        }
-    )
+    return {
+        "bound": exact((result.truth > result.bound + 1e-10).sum(), f"entries of {count}"),
+        "low-dimensional": exact(
+            result.dimensions[-1] / count,
+            f"{result.dimensions[-1]} dimensions of {count}; alone: {listed}",
+        ),
+        "simulation": over_seeds(
+            result.simulated.sum(axis=1) / result.together.sum(), "one value a batch of models"
+        ),
+    }

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import ArgumentError, Band, Claim, derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import (
+from hyperribbon.core import ArgumentError, derive_seed
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
+from hyperribbon.experiments.ribbons._shared import training_item
+from hyperribbon.experiments.statements import Band, observe, says
+from hyperribbon.experiments.statements import exact as exactly
+from hyperribbon.simulation.ribbons.trajectories import (
     fixed_problem,
     moments_of_training,
     pca_spectra,
 )
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
-from hyperribbon.experiments.statements import exact as exactly
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, sgd, spectrum_bound, split_index
 
-ID = "ribbons/sgd"
 TITLE = "Stochastic gradient descent: two models of its noise beside simulation"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "constant",
         "Eq. (11)",
@@ -66,86 +62,49 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting.
+class Config(Frozen):
+    """Setting."""
 
-    Attributes:
-        samples: n.
-        slope: c.
-        steps: T.
-        alpha: Learning rate.
-        batch_sizes: b.
-        sigma_w: Standard deviation of the initial weights.
-        sigma_star: Standard deviation of the true weights.
-        batches: Independent batches of models trained for each b.
-        initialisations: Models in a batch.
-    """
-
-    samples: int = 50
-    slope: float = 0.1
-    steps: int = 100
-    alpha: float = 0.1
-    batch_sizes: tuple[int, ...] = (1, 4, 16)
-    sigma_w: float = 0.3
-    sigma_star: float = 1.0
-    batches: int = 8
-    initialisations: int = 500
+    samples: int = 50  # n
+    slope: float = 0.1  # c
+    steps: int = 100  # T
+    alpha: float = 0.1  # learning rate
+    batch_sizes: tuple[int, ...] = (1, 4, 16)  # b
+    sigma_w: float = 0.3  # standard deviation of the initial weights
+    sigma_star: float = 1.0  # standard deviation of the true weights
+    batches: int = 8  # independent batches of models trained for each b
+    initialisations: int = 500  # models in a batch
 
 
-PRESETS = {
-    "smoke": Config(batches=2, initialisations=150, steps=40),
-    "laptop": Config(),
-    "paper": Config(batches=20, initialisations=2000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(batches=2, initialisations=150, steps=40),
+    paper=Config(batches=20, initialisations=2000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Eigenvalues of P by batch size.
+class Result(Frozen):
+    """Eigenvalues of P by batch size."""
 
-    Attributes:
-        batch_sizes: (b,).
-        descent: (n,), full-batch gradient descent.
-        constant: (b, n), the constant-noise model.
-        exact: (b, n), the exact second moments.
-        simulated: (b, n), SGD.
-        ratios: (b, batches), sum of eigenvalues 2 … 20 of SGD over exact theory, by batch.
-        printed_excess: Largest ratio of truth to the printed bound of Lemma 3 with noise.
-        verified_excess: The same for the bound with T·α/b.
-        losses_exact: (b, T), expected loss.
-        losses_constant: (b, T).
-        initialisations: Models in a batch.
-        divergence: Smallest α/λ₁⁻¹ at which SGD with b = 1 was found to diverge.
-    """
-
-    batch_sizes: np.ndarray
-    descent: np.ndarray
-    constant: np.ndarray
-    exact: np.ndarray
-    simulated: np.ndarray
-    ratios: np.ndarray
-    printed_excess: float
-    verified_excess: float
-    losses_exact: np.ndarray
-    losses_constant: np.ndarray
-    initialisations: int
-    divergence: float
+    batch_sizes: np.ndarray  # (b,)
+    descent: np.ndarray  # (n,), full-batch gradient descent
+    constant: np.ndarray  # (b, n), the constant-noise model
+    exact: np.ndarray  # (b, n), the exact second moments
+    simulated: np.ndarray  # (b, n), SGD
+    ratios: np.ndarray  # (b, batches), sum of eigenvalues 2 … 20 of SGD over exact theory, by batch
+    printed_excess: float  # largest ratio of truth to the printed bound of Lemma 3 with noise
+    verified_excess: float  # the same for the bound with T·α/b
+    losses_exact: np.ndarray  # (b, T), expected loss
+    losses_constant: np.ndarray  # (b, T)
+    initialisations: int  # models in a batch
+    divergence: float  # smallest α/λ₁⁻¹ at which SGD with b = 1 was found to diverge
 
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate both theories and run SGD."""
-    item = {
-        "samples": config.samples,
-        "dimensions": 2 * config.samples,
-        "slope": config.slope,
-        "steps": [config.steps],
-        "sigma_w": config.sigma_w,
-        "sigma_star": config.sigma_star,
-        "alpha": config.alpha,
-        "initialisations": config.initialisations,
-        "inputs_seed": derive_seed(context.seed, "inputs"),
-    }
+    setting = {"slope": config.slope, "alpha": config.alpha, "steps": [config.steps]}
+    setting |= {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
+    item = training_item(config, context, **setting)
     X, y, ribbon = fixed_problem(item)
     theory = {
         noise: [
@@ -244,29 +203,27 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge both noise models and the bounds."""
+def measure(result: Result) -> Measurements:
+    """Measure both noise models and the bounds."""
     small = int(result.batch_sizes.argmin())
     middle = slice(1, 20)
     share = result.constant[small, middle].sum() / result.exact[small, middle].sum()
     ratios = result.ratios[small]
     each = f"one value a batch of models, b = {result.batch_sizes[small]}"
-    return LEDGER.judge(
-        {
-            "constant": over_seeds(
-                share / ratios,
-                f"{each}: real noise is proportional to the residuals, large at the start and gone "
-                "at the end",
-            ),
-            "bound-printed": exactly(
-                result.printed_excess,
-                "largest ratio of a relative eigenvalue to the bound; the term belongs to P, while "
-                "the lemma is about T·P, so a factor T is missing",
-            ),
-            "bound-verified": exactly(result.verified_excess, "the same ratio"),
-            "exact": over_seeds(ratios, f"eigenvalues 2 to 20 of SGD over theory, {each}"),
-            "stability": over_seeds(
-                [result.divergence], "smallest learning rate at which second moments grow"
-            ),
-        }
-    )
+    return {
+        "constant": over_seeds(
+            share / ratios,
+            f"{each}: real noise is proportional to the residuals, large at the start and gone "
+            "at the end",
+        ),
+        "bound-printed": exactly(
+            result.printed_excess,
+            "largest ratio of a relative eigenvalue to the bound; the term belongs to P, while "
+            "the lemma is about T·P, so a factor T is missing",
+        ),
+        "bound-verified": exactly(result.verified_excess, "the same ratio"),
+        "exact": over_seeds(ratios, f"eigenvalues 2 to 20 of SGD over theory, {each}"),
+        "stability": over_seeds(
+            [result.divergence], "smallest learning rate at which second moments grow"
+        ),
+    }

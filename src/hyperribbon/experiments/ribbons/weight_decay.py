@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._simulation import (
+from hyperribbon.core import derive_seed
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
+from hyperribbon.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
+from hyperribbon.experiments.statements import Band, observe, says
+from hyperribbon.experiments.statements import exact as exactly
+from hyperribbon.simulation.ribbons.trajectories import (
     fixed_problem,
     moments_of_training,
     pca_spectra,
 )
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
-from hyperribbon.experiments.statements import exact as exactly
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, dimensions_of, spectrum_bound
 
-ID = "ribbons/weight_decay"
 TITLE = "Weight decay: the exact covariance and the printed replacement"
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "printed",
         "Sec. III, weight decay",
@@ -59,65 +55,39 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of Fig. 5 with weight decay.
+class Config(Frozen):
+    """Setting of Fig. 5 with weight decay."""
 
-    Attributes:
-        samples: n.
-        slope: c.
-        steps: T.
-        variance_w: σw².
-        variance_star: σ*².
-        decays: Coefficients μ of weight decay.
-        batches: Independent batches of models for each μ.
-        initialisations: Models in a batch.
-    """
-
-    samples: int = 50
-    slope: float = 0.2
-    steps: int = 50
-    variance_w: float = 0.1
-    variance_star: float = 2.0
-    decays: tuple[float, ...] = (0.0, 0.01, 0.1)
-    batches: int = 6
-    initialisations: int = 1000
+    samples: int = 50  # n
+    slope: float = 0.2  # c
+    steps: int = 50  # T
+    variance_w: float = 0.1  # σw²
+    variance_star: float = 2.0  # σ*²
+    decays: tuple[float, ...] = (0.0, 0.01, 0.1)  # coefficients μ of weight decay
+    batches: int = 6  # independent batches of models for each μ
+    initialisations: int = 1000  # models in a batch
 
 
-PRESETS = {
-    "smoke": Config(batches=2, initialisations=300),
-    "laptop": Config(),
-    "paper": Config(batches=20, initialisations=2000),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(batches=2, initialisations=300),
+    paper=Config(batches=20, initialisations=2000),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Spectra of P by weight decay.
+class Result(Frozen):
+    """Spectra of P by weight decay."""
 
-    Attributes:
-        decays: (m,).
-        exact: (m, n).
-        printed: (m, n), with K replaced by K + μI everywhere.
-        simulated: (m, n), trained models.
-        dimensions: (m, 3), for 95% of the variance: exact, printed, simulated.
-        ratios: (m, batches), largest eigenvalue of trained models over exact theory.
-        violations: Of Lemma 3 in the verified form, over many settings.
-        printed_violations: In the printed form.
-        settings: Number of those settings.
-        initialisations: Models in a batch.
-    """
-
-    decays: np.ndarray
-    exact: np.ndarray
-    printed: np.ndarray
-    simulated: np.ndarray
-    dimensions: np.ndarray
-    ratios: np.ndarray
-    violations: int
-    printed_violations: int
-    settings: int
-    initialisations: int
+    decays: np.ndarray  # (m,)
+    exact: np.ndarray  # (m, n)
+    printed: np.ndarray  # (m, n), with K replaced by K + μI everywhere
+    simulated: np.ndarray  # (m, n), trained models
+    dimensions: np.ndarray  # (m, 3), for 95% of the variance: exact, printed, simulated
+    ratios: np.ndarray  # (m, batches), largest eigenvalue of trained models over exact theory
+    violations: int  # of Lemma 3 in the verified form, over many settings
+    printed_violations: int  # in the printed form
+    settings: int  # number of those settings
+    initialisations: int  # models in a batch
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -125,29 +95,15 @@ def compute(config: Config, context: Context) -> Result:
     exact, printed, simulated, ratios, dimensions = [], [], [], [], []
     for mu in config.decays:
         alpha = 1 / (1 + mu)
-        item = {
-            "samples": config.samples,
-            "dimensions": 2 * config.samples,
-            "slope": config.slope,
-            "steps": [config.steps],
-            "sigma_w": config.variance_w**0.5,
-            "sigma_star": config.variance_star**0.5,
-            "alpha": alpha,
-            "initialisations": config.initialisations,
-            "inputs_seed": derive_seed(context.seed, "inputs"),
-            "weight_decay": mu,
-        }
+        setting = {"slope": config.slope, "steps": [config.steps], "alpha": alpha}
+        sigma = {"sigma_w": config.variance_w**0.5, "sigma_star": config.variance_star**0.5}
+        item = training_item(config, context, **setting, **sigma, weight_decay=mu)
         X, y, plain = fixed_problem(item)
         ribbon = Ribbon.from_data(X, y, item["sigma_w"], alpha, config.steps, weight_decay=mu)
         replaced = Ribbon(plain.eigenvalues + mu, plain.targets, plain.sigma_w, alpha, config.steps)
-        runs = context.map(
-            moments_of_training,
-            [
-                {**item, "seed": derive_seed(context.seed, "wd", batch)}
-                for batch in range(config.batches)
-            ],
-            f"weight decay {mu:g}",
-        )
+        seeds = [derive_seed(context.seed, "wd", batch) for batch in range(config.batches)]
+        items = [{**item, "seed": seed} for seed in seeds]
+        runs = context.map(moments_of_training, items, f"weight decay {mu:g}")
         time, count = (config.steps,), config.initialisations
         each = np.array([pca_spectra([run], count, time)[0] for run in runs])
         together = pca_spectra(runs, count, time)[0]
@@ -197,33 +153,26 @@ def plot(result: Result) -> Figure:
         axis.semilogy(index[::3], simulated[::3], "o", color=color, mfc="white", ms=3)
     axis.set(xlabel="index $i$", ylabel="eigenvalue of $P(T)$", ylim=(1e-8, 2))
     axis.add_artist(axis.legend(loc="upper right"))
-    styles = [
-        axis.plot([], [], color="0.3", label="exact")[0],
-        axis.plot([], [], color="0.3", ls=":", label=r"$K\to K+\mu I$ everywhere")[0],
-        axis.plot([], [], "o", color="0.3", mfc="white", ms=3, label="trained")[0],
-    ]
-    axis.legend(handles=styles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3,
-                handlelength=1.5, columnspacing=1.0)  # fmt: skip
+    everywhere = r"$K\to K+\mu I$ everywhere"
+    explain_styles(axis, {"exact": {}, everywhere: {"ls": ":"}, "trained": CIRCLES})
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the printed replacement, both bounds and the exact form."""
+def measure(result: Result) -> Measurements:
+    """Measure the printed replacement, both bounds and the exact form."""
     row = int(np.flatnonzero(result.decays > 0)[0])
     exact, printed, simulated = result.dimensions[row]
     settings = f"settings of {result.settings} with a violation"
-    return LEDGER.judge(
-        {
-            "printed": over_seeds(
-                [printed - simulated],
-                f"{printed} dimensions by it, {simulated} of trained models, {exact} in the exact "
-                "form: the initial covariance stays σw²K, and the fixed point is not y",
-            ),
-            "bound-printed": exactly(result.printed_violations, settings),
-            "bound": exactly(result.violations, settings),
-            "exact": over_seeds(
-                result.ratios[result.decays > 0].mean(axis=0),
-                "mean over decays, one value a batch of models",
-            ),
-        }
-    )
+    return {
+        "printed": over_seeds(
+            [printed - simulated],
+            f"{printed} dimensions by it, {simulated} of trained models, {exact} in the exact "
+            "form: the initial covariance stays σw²K, and the fixed point is not y",
+        ),
+        "bound-printed": exactly(result.printed_violations, settings),
+        "bound": exactly(result.violations, settings),
+        "exact": over_seeds(
+            result.ratios[result.decays > 0].mean(axis=0),
+            "mean over decays, one value a batch of models",
+        ),
+    }

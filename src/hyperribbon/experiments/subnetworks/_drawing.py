@@ -17,16 +17,14 @@ def draw_band(axis: Axes, x: np.ndarray, values: np.ndarray, **style: Any) -> No
     mean, _ = mean_and_error(values)
     (line,) = axis.plot(x, mean, **style)
     if len(values) > 1:
-        axis.fill_between(
-            x, np.min(values, axis=0), np.max(values, axis=0), color=line.get_color(), alpha=0.2,
-            lw=0,
-        )  # fmt: skip
+        low, high = np.min(values, axis=0), np.max(values, axis=0)
+        axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, lw=0)
 
 
 def draw_layer_bars(
     axis: Axes, values: np.ndarray, *, color: str, baseline: float, ylabel: str = "test accuracy"
 ) -> None:
-    """Draw one bar a layer with a point a seed, beside the trained network's value."""
+    """Draw one bar for each layer, with a point for each seed, beside the trained network's."""
     mean, _ = mean_and_error(values)
     layers = np.arange(1, len(mean) + 1)
     axis.bar(layers, mean, color=color, alpha=0.6, width=0.6)

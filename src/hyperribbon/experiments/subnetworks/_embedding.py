@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,28 +9,23 @@ import torch
 from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
 
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks._training import (
-    TrainingConfig,
-    load_run,
-    test_data,
-    trained_runs,
-)
+from hyperribbon.experiments.kit import Context, Item
+from hyperribbon.experiments.subnetworks import _training
 
 __all__ = ["hidden_embedding"]
 
 
 def hidden_embedding(
-    config: TrainingConfig, context: Context, points: int
+    config: _training.TrainingConfig, context: Context, points: int
 ) -> list[dict[str, np.ndarray]]:
     """Return position (points, 2), labels, neighbour_accuracy and within for every run."""
-    items = [{**run, "points": points} for run in trained_runs(config, context)]
+    items = [{**run, "points": points} for run in _training.trained_runs(config, context)]
     return context.shared_map(_embed, items, "t-SNE")
 
 
-def _embed(item: Mapping[str, Any]) -> dict[str, Any]:
-    run = load_run(item)
-    data = test_data(item)
+def _embed(item: Item) -> dict[str, Any]:
+    run = _training.load_run(item)
+    data = _training.test_data(item)
     chosen = torch.randperm(
         len(data.targets), generator=torch.Generator("cpu").manual_seed(0), device="cpu"
     )

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hyperribbon.core import derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks._training import (
-    Run,
-    TrainingConfig,
-    fresh_model,
-    load_run,
-    test_data,
-    trained_runs,
-)
+from hyperribbon.experiments.kit import Context, Item, stack
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.subnetworks import evaluate, layer_criticality, layer_of, metric_of
 
 __all__ = ["layer_measurements"]
 
 
 def layer_measurements(
-    config: TrainingConfig, context: Context, draws: int, **changes: Any
-) -> dict[str, np.ndarray]:
+    config: _training.TrainingConfig, context: Context, draws: int, **changes: Any
+) -> dict[str, Any]:
     """Return test accuracies: baseline (seeds,), and per layer (seeds, layers).
 
     Keys: "baseline", "reinitialized", "drop", "drop_stderr", "rerandomized" (seeds, layers),
     "critical", "robust" (1 where that is the verdict) and "worst_class", the lowest share of a
     class that is still recognised with the layer re-initialised.
     """
-    items = [{**item, "draws": draws} for item in trained_runs(config, context, **changes)]
-    measured = context.shared_map(_measure, items, "layers")
-    return {key: np.array([one[key] for one in measured]) for key in measured[0]}
+    runs = _training.trained_runs(config, context, **changes)
+    items = [{**run, "draws": draws} for run in runs]
+    return stack(context.shared_map(_measure, items, "layers"))
 
 
-def _measure(item: Mapping[str, Any]) -> dict[str, Any]:
-    run = load_run(item)
+def _measure(item: Item) -> dict[str, Any]:
+    run = _training.load_run(item)
     result = layer_criticality(
         run.model,
         run.initial,
-        metric_of(run.model, test_data(item)),
-        initializer=lambda seed: fresh_model(item, seed),
+        metric_of(run.model, _training.test_data(item)),
+        initializer=lambda seed: _training.fresh_model(item, seed),
         draws=item["draws"],
         seed=derive_seed(item["seed"], "layers"),
     )
@@ -59,8 +51,8 @@ def _measure(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _worst_class(item: Mapping[str, Any], run: Run, layer: str) -> float:
+def _worst_class(item: Item, run: _training.Run, layer: str) -> float:
     owned = {name: start for name, start in run.initial.items() if layer_of(name) == layer}
-    data = test_data(item)
+    data = _training.test_data(item)
     right = evaluate(run.model, [{**run.final, **owned}], data)[0]
     return min(float(right[data.targets == label].mean()) for label in data.targets.unique())

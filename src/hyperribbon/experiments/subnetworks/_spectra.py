@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,10 @@ import torch
 from matplotlib.axes import Axes
 
 from hyperribbon.core import derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks._training import (
-    TRAINING,
-    TrainingConfig,
-    is_full,
-    load_run,
-    presets,
-    source_of,
-    test_data,
-    train_data,
-    trained_runs,
-)
+from hyperribbon.experiments.kit import Context, Item, stack
+from hyperribbon.experiments.statements import says
+from hyperribbon.experiments.subnetworks import _training
+from hyperribbon.experiments.subnetworks._drawing import draw_band
 from hyperribbon.inspection import Anisotropy, measure_anisotropy
 from hyperribbon.subnetworks import evaluate, prune, reinitialize, select
 
@@ -36,14 +28,16 @@ __all__ = [
     "SpectralConfig",
     "logarithmic_shares",
     "measure_curves",
+    "says_fisher",
     "summary_of",
 ]
 
 FISHER = (
     "F of Eq. (4.13) over the softmax outputs; the text prints neither N nor whether the start is "
-    f"that of Chapter 3, so one N in which a trend is seen confirms it; {TRAINING}"
+    f"that of Chapter 3, so one N in which a trend is seen confirms it; {_training.TRAINING}"
 )
 """Where statements about the Fisher matrix are judged."""
+says_fisher = partial(says, setting=FISHER, needs=_training.SCALE)
 OPEN = (
     "N, the start (Sec. 2.2.1 names LeCun's outside Chapter 3) and the centring of the gradients "
     "behind the printed figure, none of which the text gives: the trend depends on them"
@@ -62,53 +56,40 @@ _FRACTIONS = {
 """Shares of the weights by order; "random" is random selection, the others go by change."""
 
 
-@dataclass(frozen=True)
-class SpectralConfig(TrainingConfig):
-    """Setting of the figures with spectra along re-initialisation.
+class SpectralConfig(_training.TrainingConfig):
+    """Setting of the figures with spectra along re-initialisation."""
 
-    Attributes:
-        samples: N, images the Fisher matrix averages over.
-        outputs: "softmax" as in the paper, or "model" for the logits.
-        stride: Measure every stride-th of the fractions only.
-    """
-
-    samples: int = 200
-    outputs: str = "softmax"
-    stride: int = 1
+    samples: int = 200  # N, images the Fisher matrix averages over
+    outputs: str = "softmax"  # "softmax" as in the paper, or "model" for the logits
+    stride: int = 1  # measure every stride-th of the fractions only
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     SpectralConfig, smoke={"samples": 12, "stride": 3, "seeds": 1}, paper={"samples": 500}
 )
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Spectra along re-initialisation or pruning, by curve ("operation-order").
+class Curves(_training.OfRuns):
+    """Spectra along re-initialisation or pruning, by curve ("operation-order")."""
 
-    Attributes:
-        fractions: (f,) each, share of the weights that was re-initialised or pruned.
-        thresholds: (seeds, f) each, largest change among the selected weights where the order is
-            "smallest": the threshold of Algorithm 1 that selects this share.
-        columns: By name of the summary ("t100", "accuracy", …) and curve, (seeds, f) each.
-        samples: N.
-        outputs: Outputs of the matrix.
-        source: What was trained, with N and the outputs.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
+    # (f,) each, share of the weights that was re-initialised or pruned
     fractions: dict[str, np.ndarray]
+    # (seeds, f) each, largest change among the selected weights where the order is "smallest": the
+    # threshold of Algorithm 1 that selects this share
     thresholds: dict[str, np.ndarray]
+    # by name of the summary ("t100", "accuracy", …) and curve, (seeds, f) each
     columns: dict[str, dict[str, np.ndarray]]
-    samples: int
-    outputs: str
-    source: str
-    full: bool
+    samples: int  # N
+    outputs: str  # outputs of the matrix
 
     def at(self, column: str, curve: str, share: float) -> np.ndarray:
         """Return a summary of every run at the measured share nearest to the one wanted."""
         position = int(np.argmin(np.abs(self.fractions[curve] - share)))
         return self.columns[column][curve][:, position]
+
+    def draw(self, axis: Axes, column: str, curve: str, **style: Any) -> None:
+        """Draw a summary along a curve, the mean of the runs and their range."""
+        draw_band(axis, self.fractions[curve], self.columns[column][curve], ms=3, **style)
 
     def relative(self, column: str, curve: str, share: float) -> np.ndarray:
         """Return the relative change of a summary from the trained network to a share."""
@@ -119,28 +100,25 @@ def measure_curves(
     config: SpectralConfig, context: Context, curves: Sequence[str], columns: Sequence[str]
 ) -> Curves:
     """Measure the summaries of every run along the curves of a figure."""
-    runs = trained_runs(config, context)
+    runs = _training.trained_runs(config, context)
     fractions = {curve: _fractions_of(config, curve.split("-")[1]) for curve in curves}
     measured = {}
     for curve, shares in fractions.items():
         operation, order = curve.split("-")
         items = [_item(config, run, operation, order, share) for run in runs for share in shares]
         points = context.shared_map(_point, items, f"spectra, {operation} {order} first")
-        measured[curve] = {
-            key: np.array([point[key] for point in points]).reshape(len(runs), len(shares))
-            for key in points[0]
-        }
+        table = stack(points)
+        measured[curve] = {key: table[key].reshape(len(runs), len(shares)) for key in table}
     return Curves(
         fractions={curve: np.array(shares) for curve, shares in fractions.items()},
         thresholds={curve: table["threshold"] for curve, table in measured.items()},
         columns={
-            column: {curve: table[column] for curve, table in measured.items()}
-            for column in columns
+            name: {curve: table[name] for curve, table in measured.items()} for name in columns
         },
         samples=config.samples,
         outputs=config.outputs,
-        source=f"N = {config.samples}, {config.outputs} outputs, {source_of(config)}",
-        full=is_full(config),
+        source=f"N = {config.samples}, {config.outputs} outputs, {_training.source_of(config)}",
+        full=_training.is_full(config),
     )
 
 
@@ -158,7 +136,7 @@ def _fractions_of(config: SpectralConfig, order: str) -> list[float]:
 
 
 def _item(
-    config: SpectralConfig, run: Mapping[str, Any], operation: str, order: str, fraction: float
+    config: SpectralConfig, run: Item, operation: str, order: str, fraction: float
 ) -> dict[str, Any]:
     """Return the item of one point; the ends, where the order plays no part, have one name."""
     if fraction == 0.0:
@@ -194,8 +172,8 @@ def summary_of(measured: Anisotropy) -> dict[str, float]:
     }
 
 
-def _point(item: Mapping[str, Any]) -> dict[str, float]:
-    run = load_run(item)
+def _point(item: Item) -> dict[str, float]:
+    run = _training.load_run(item)
     mask = select(
         run.final,
         run.initial,
@@ -212,7 +190,7 @@ def _point(item: Mapping[str, Any]) -> dict[str, float]:
     classes = item["widths"][-1]
     measured = measure_anisotropy(
         run.model,
-        train_data(item, item["samples"]).inputs,
+        _training.train_data(item, item["samples"]).inputs,
         state=state,
         outputs=item["outputs"],
         vectors=item["vectors"],
@@ -222,7 +200,7 @@ def _point(item: Mapping[str, Any]) -> dict[str, float]:
     return {
         **summary_of(measured),
         **_leading(measured, classes, output_weights=classes * (item["widths"][-2] + 1)),
-        "accuracy": float(evaluate(run.model, [state], test_data(item)).mean()),
+        "accuracy": float(evaluate(run.model, [state], _training.test_data(item)).mean()),
         "threshold": float(torch.cat([*changes, torch.zeros(1, device="cpu")]).max()),
     }
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,24 +13,28 @@ from torch import nn
 
 from hyperribbon.core import derive_seed
 from hyperribbon.core.data import LabelledData, load_data
-from hyperribbon.core.trajectory import Trajectory
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.judging import Measurement, over_seeds
-from hyperribbon.training import Recorder, mlp, train
+from hyperribbon.experiments.judging import Observed, over_seeds
+from hyperribbon.experiments.kit import Context, Frozen, Item
+from hyperribbon.experiments.statements import says
+from hyperribbon.recording import Recorder
+from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.training import mlp, train
 
 __all__ = [
     "LAYERS",
     "SCALE",
     "TRAINING",
+    "OfRuns",
     "Run",
     "TrainingConfig",
-    "by_run",
     "fresh_model",
     "is_full",
     "load_run",
     "mean_and_error",
+    "origin",
     "presets",
     "run_items",
+    "says_trained",
     "source_of",
     "test_data",
     "train_data",
@@ -47,37 +50,24 @@ TRAINING = (
     "sd 0.05 (Table A.1); rate 0.01 and momentum 0.9 are not printed and match Tables A.1 and A.2"
 )
 """Where statements about the trained networks are judged."""
+says_trained = partial(says, setting=TRAINING, needs=SCALE)
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The setting of the paper, with what its text leaves open chosen to match Tables A.1 and A.2.
+class TrainingConfig(Frozen):
+    """The paper's setting; what its text leaves open is chosen to match Tables A.1 and A.2."""
 
-    Attributes:
-        data: "mnist" (60,000 + 10,000 images) or "mnist5k" (4,000 + 1,000), inputs in [0, 1].
-        limit: Use this many training images; 0 for all.
-        widths: Layer sizes.
-        init: Standard deviation of the Gaussian start (biases zero), or "lecun".
-        epochs: Passes over the data.
-        lr: Learning rate.
-        momentum: Of SGD.
-        batch_size: Minibatch size.
-        decay: Factor of the rate at each milestone.
-        milestones: Epochs at which the rate falls.
-        seeds: Number of independent runs.
-    """
-
+    # "mnist" (60,000 + 10,000 images) or "mnist5k" (4,000 + 1,000), inputs in [0, 1]
     data: str = "mnist5k"
-    limit: int = 0
-    widths: tuple[int, ...] = (784, 256, 256, 256, 10)
-    init: float | str = 0.05
-    epochs: int = 100
-    lr: float = 0.01
-    momentum: float = 0.9
-    batch_size: int = 128
-    decay: float = 0.2
-    milestones: tuple[int, ...] = (30, 60, 90)
-    seeds: int = 3
+    limit: int = 0  # use this many training images; 0 for all
+    widths: tuple[int, ...] = (784, 256, 256, 256, 10)  # layer sizes
+    init: float | str = 0.05  # standard deviation of the Gaussian start (biases zero), or "lecun"
+    epochs: int = 100  # passes over the data
+    lr: float = 0.01  # learning rate
+    momentum: float = 0.9  # of SGD
+    batch_size: int = 128  # minibatch size
+    decay: float = 0.2  # factor of the rate at each milestone
+    milestones: tuple[int, ...] = (30, 60, 90)  # epochs at which the rate falls
+    seeds: int = 3  # number of independent runs
 
 
 C = TypeVar("C", bound=TrainingConfig)
@@ -119,21 +109,13 @@ def presets(
     return bundled, full
 
 
-@dataclass(frozen=True)
-class Run:
-    """One recorded run.
+class Run(Frozen):
+    """One recorded run."""
 
-    Attributes:
-        model: The architecture (with the final weights).
-        initial: State before training.
-        final: State after it.
-        trajectory: Weights after every epoch.
-    """
-
-    model: nn.Module
-    initial: dict[str, torch.Tensor]
-    final: dict[str, torch.Tensor]
-    trajectory: Trajectory
+    model: nn.Module  # the architecture (with the final weights)
+    initial: dict[str, torch.Tensor]  # state before training
+    final: dict[str, torch.Tensor]  # state after it
+    trajectory: Trajectory  # weights after every epoch
 
     def at_epoch(self, epoch: int) -> dict[str, torch.Tensor]:
         """Return the state after an epoch; 0 is the start."""
@@ -154,27 +136,24 @@ def is_full(config: TrainingConfig) -> bool:
     return all(getattr(config, name) == value for name, value in vars(printed).items())
 
 
-class Trained(Protocol):
+class OfRuns(Frozen):
     """A result of trained networks."""
 
-    @property
-    def source(self) -> str:
-        """What was trained."""
-        ...
+    source: str  # what was trained
+    full: bool  # whether as in the paper, on all of MNIST
 
-    @property
-    def full(self) -> bool:
-        """Whether as in the paper."""
-        ...
+    def by_run(self, values: Any, why: str) -> Observed:
+        """Return one number for each run; comparable with the paper where the training is."""
+        return over_seeds(values, f"{why}; {self.source}", comparable=self.full)
 
 
-def by_run(result: Trained, values: Any, why: str) -> Measurement:
-    """Return one number a run; it is comparable with the paper where the training is."""
-    return over_seeds(values, f"{why}; {result.source}", comparable=result.full)
+def origin(config: TrainingConfig) -> dict[str, Any]:
+    """Return the fields of `OfRuns`."""
+    return {"source": source_of(config), "full": is_full(config)}
 
 
 def run_items(config: TrainingConfig, context: Context, **changes: Any) -> list[dict[str, Any]]:
-    """Return one item a seed that says all about its run."""
+    """Return one item for each seed that says all about its run."""
     return [
         {
             "data": config.data,
@@ -205,7 +184,7 @@ def trained(items: list[dict[str, Any]], context: Context) -> list[dict[str, Any
     return [{**item, "folder": str(folder)} for item, folder in zip(items, folders, strict=True)]
 
 
-def load_run(item: Mapping[str, Any]) -> Run:
+def load_run(item: Item) -> Run:
     """Open a run that `trained_runs` named."""
     trajectory = Trajectory.open(item["folder"])
     model = _model(item)
@@ -214,7 +193,7 @@ def load_run(item: Mapping[str, Any]) -> Run:
     return Run(model, trajectory.weights(0), final, trajectory)
 
 
-def train_data(item: Mapping[str, Any], limit: int | None = None) -> LabelledData:
+def train_data(item: Item, limit: int | None = None) -> LabelledData:
     """Return the training images, or a fixed sub-sample of them."""
     data = _data(item["data"], "train", item["limit"])
     if limit is None or limit >= len(data.targets):
@@ -224,7 +203,7 @@ def train_data(item: Mapping[str, Any], limit: int | None = None) -> LabelledDat
     return LabelledData(data.inputs[chosen], data.targets[chosen])
 
 
-def test_data(item: Mapping[str, Any]) -> LabelledData:
+def test_data(item: Item) -> LabelledData:
     """Return the test images."""
     return _data(item["data"], "test", 0)
 
@@ -237,16 +216,16 @@ def mean_and_error(values: Any) -> tuple[Any, Any]:
     return array.mean(0), error
 
 
-def fresh_model(item: Mapping[str, Any], seed: int) -> nn.Module:
+def fresh_model(item: Item, seed: int) -> nn.Module:
     """Return the architecture with weights drawn anew from the same initialiser."""
     return mlp(item["widths"], "relu", seed, init=item["init"])
 
 
-def _model(item: Mapping[str, Any]) -> nn.Module:
+def _model(item: Item) -> nn.Module:
     return fresh_model(item, derive_seed(item["seed"], "start"))
 
 
-def _train(folder: Path, item: Mapping[str, Any]) -> None:
+def _train(folder: Path, item: Item) -> None:
     train(
         _model(item),
         nn.functional.cross_entropy,

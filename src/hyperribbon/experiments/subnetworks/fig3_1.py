@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.experiments.statements import Band, says
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.experiments.subnetworks._drawing import draw_layer_bars
 from hyperribbon.experiments.subnetworks._layers import layer_measurements
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    presets,
-    source_of,
-)
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/fig3.1"
 TITLE = "Re-randomising one layer destroys the network"
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _training.says_trained(
         "chance",
         "Sec. 3.1.1, Fig. 3.1",
         "re-randomization of any single layer completely disrupts the learned representations. As "
@@ -37,8 +23,6 @@ LEDGER = Ledger(
         "With one layer drawn anew the test accuracy is at most 0.2 for every layer; Sec. 3.2.1 "
         "calls an accuracy below 0.2 'equivalent to random guessing'.",
         Band.at_most(0.2, "words"),
-        setting=TRAINING,
-        needs=SCALE,
         changed="2026-11-17: at most 0.25 before, a number of our own",
     ),
     says(
@@ -48,7 +32,7 @@ LEDGER = Ledger(
         "0.9880.",
         "The test accuracy of a run is 0.9880.",
         Band.around(0.988, "printed", atol=0.00005),
-        setting=TRAINING,
+        setting=_training.TRAINING,
         needs="the learning rate, momentum and preparation of the inputs, which are not printed: "
         "those that match Tables A.1 and A.2 stay below the number",
         compare="prediction",
@@ -57,49 +41,33 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        draws: Re-randomisations of each layer.
-    """
-
-    draws: int = 5
+    draws: int = 5  # re-randomisations of each layer
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config, smoke={"draws": 2}, laptop={"seeds": 6}, paper={"draws": 20}
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Test accuracies.
+class Result(_training.OfRuns):
+    """Test accuracies."""
 
-    Attributes:
-        baseline: (seeds,) of the trained networks.
-        rerandomized: (seeds, layers), mean over draws, one layer drawn anew.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    baseline: np.ndarray
-    rerandomized: np.ndarray
-    source: str
-    full: bool
+    baseline: np.ndarray  # (seeds,) of the trained networks
+    rerandomized: np.ndarray  # (seeds, layers), mean over draws, one layer drawn anew
 
 
 def compute(config: Config, context: Context) -> Result:
     """Re-randomise each layer of each run."""
     measured = layer_measurements(config, context, config.draws)
-    return Result(
-        measured["baseline"], measured["rerandomized"], source_of(config), is_full(config)
-    )
+    kept = {name: measured[name] for name in ("baseline", "rerandomized")}
+    return Result(**_training.origin(config), **kept)
 
 
 def plot(result: Result) -> Figure:
-    """Draw one bar a layer."""
+    """Draw one bar for each layer."""
     figure, axis = new_figure()
     draw_layer_bars(
         axis, result.rerandomized, color=COLORS[0], baseline=float(result.baseline.mean())
@@ -111,14 +79,12 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the fall to chance and the accuracy before it."""
+def measure(result: Result) -> Measurements:
+    """Measure the fall to chance and the accuracy before it."""
     worst = int(result.rerandomized.mean(0).argmax())
-    return LEDGER.judge(
-        {
-            "chance": by_run(
-                result, result.rerandomized[:, worst], f"the best of the layers, layer {worst + 1}"
-            ),
-            "accuracy": over_seeds(result.baseline, result.source, comparable=False),
-        }
-    )
+    return {
+        "chance": result.by_run(
+            result.rerandomized[:, worst], f"the best of the layers, layer {worst + 1}"
+        ),
+        "accuracy": over_seeds(result.baseline, result.source, comparable=False),
+    }

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.experiments.statements import Band
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.experiments.subnetworks._drawing import draw_layer_bars
 from hyperribbon.experiments.subnetworks._layers import layer_measurements
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    presets,
-    source_of,
-)
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/fig3.2"
 TITLE = "Re-initialising one layer: the first is critical, the last are robust"
 
 _QUOTE = (
@@ -31,40 +18,33 @@ _QUOTE = (
     "performance, the remaining layers exhibit robustness to re-initialization"
 )
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _training.says_trained(
         "layer1-critical",
         "Sec. 3.1.1, Fig. 3.2",
         _QUOTE,
         "Layer 1 is critical: re-initialised, it costs at least 0.1 of test accuracy (our "
         "threshold for 'a significant drop').",
         Band.at_least(0.1, "words"),
-        setting=TRAINING,
-        needs=SCALE,
     ),
     *(
-        says(
+        _training.says_trained(
             f"layer{layer}-robust",
             "Sec. 3.1.1, Fig. 3.2",
             _QUOTE,
             f"Layer {layer} is robust: re-initialised, it costs at most 0.05 of test accuracy (our "
             "threshold for 'negligible degradation').",
             Band.at_most(0.05, "words"),
-            setting=TRAINING,
-            needs=SCALE,
         )
         for layer in (2, 3, 4)
     ),
-    says(
+    _training.says_trained(
         "layer1-printed",
         "Sec. 3.2.1",
         "even when the entire first layer is re-initialized, the lowest accuracy remains at 0.5150 "
         "(as shown in Figures 3.2 and A.1)",
         "With the first layer re-initialised the test accuracy of a run is 0.5150.",
         Band.around(0.515, "printed", atol=0.00005),
-        setting=TRAINING,
-        needs=SCALE,
         compare="prediction",
         changed="2026-11-17: the mean of our runs was compared with 0.515 ± 0.05 before; the "
         "number is that of one run",
@@ -72,61 +52,36 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        draws: Re-randomisations of each layer (measured along with Fig. 3.1).
-    """
-
-    draws: int = 5
+    draws: int = 5  # re-randomisations of each layer (measured along with Fig. 3.1)
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config, smoke={"draws": 2}, laptop={"seeds": 6}, paper={"draws": 20}
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Test accuracies with one layer re-initialised.
+class Result(_training.OfRuns):
+    """Test accuracies with one layer re-initialised."""
 
-    Attributes:
-        baseline: (seeds,) of the trained networks.
-        reinitialized: (seeds, layers).
-        critical: (seeds, layers), 1 where the drop exceeds 0.1 by two standard errors.
-        robust: (seeds, layers), 1 where it stays below 0.1 by two standard errors.
-        worst_class: (seeds, layers), lowest share of a class that is still recognised.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    baseline: np.ndarray
-    reinitialized: np.ndarray
-    critical: np.ndarray
-    robust: np.ndarray
-    worst_class: np.ndarray
-    source: str
-    full: bool
+    baseline: np.ndarray  # (seeds,) of the trained networks
+    reinitialized: np.ndarray  # (seeds, layers)
+    critical: np.ndarray  # (seeds, layers), 1 where the drop exceeds 0.1 by two standard errors
+    robust: np.ndarray  # (seeds, layers), 1 where it stays below 0.1 by two standard errors
+    worst_class: np.ndarray  # (seeds, layers), lowest share of a class that is still recognised
 
 
 def compute(config: Config, context: Context) -> Result:
     """Re-initialise each layer of each run."""
     measured = layer_measurements(config, context, config.draws)
-    return Result(
-        measured["baseline"],
-        measured["reinitialized"],
-        measured["critical"],
-        measured["robust"],
-        measured["worst_class"],
-        source_of(config),
-        is_full(config),
-    )
+    names = ("baseline", "reinitialized", "critical", "robust", "worst_class")
+    return Result(**_training.origin(config), **{name: measured[name] for name in names})
 
 
 def plot(result: Result) -> Figure:
-    """Draw one bar a layer with its verdict."""
+    """Draw one bar for each layer with its verdict."""
     figure, axis = new_figure()
     draw_layer_bars(
         axis, result.reinitialized, color=COLORS[0], baseline=float(result.baseline.mean())
@@ -140,8 +95,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the critical first layer, the robust last ones, and the printed accuracy."""
+def measure(result: Result) -> Measurements:
+    """Measure the critical first layer, the robust last ones, and the printed accuracy."""
     drops = result.baseline[:, None] - result.reinitialized
 
     def spread(layer: int) -> str:
@@ -153,13 +108,11 @@ def claims(result: Result) -> list[Claim]:
             "of the time"
         )
 
-    return LEDGER.judge(
-        {
-            "layer1-critical": by_run(result, drops[:, 0], spread(1)),
-            **{
-                f"layer{layer}-robust": by_run(result, drops[:, layer - 1], spread(layer))
-                for layer in (2, 3, 4)
-            },
-            "layer1-printed": by_run(result, result.reinitialized[:, 0], spread(1)),
-        }
-    )
+    return {
+        "layer1-critical": result.by_run(drops[:, 0], spread(1)),
+        **{
+            f"layer{layer}-robust": result.by_run(drops[:, layer - 1], spread(layer))
+            for layer in (2, 3, 4)
+        },
+        "layer1-printed": result.by_run(result.reinitialized[:, 0], spread(1)),
+    }

@@ -2,53 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, observe, says
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Item, new_figure
+from hyperribbon.experiments.statements import Band, observe
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.experiments.subnetworks._training import (
-    LAYERS,
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    load_run,
-    presets,
-    source_of,
-    test_data,
-    trained_runs,
-)
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.subnetworks import sweep
 
-ID = "subnetworks/fig3.3"
 TITLE = "Parameter-wise re-initialisation of one layer, by threshold"
 
 _PRINTED_LIMIT = 0.4
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _training.says_trained(
         "quantile95-layer1",
         "Sec. 3.2.1, Fig. 3.3",
         "most parameters in the first layer are robust to re-initialization, with approximately "
         "95% of parameters exhibiting changes of less than 0.05",
         "The change below which 95% of the first layer's weights lie is at most 0.05.",
         Band.at_most(0.05, "printed"),
-        setting=TRAINING,
-        needs=SCALE,
         changed="2026-11-17: a quantile of our own, 0.043, before",
     ),
-    says(
+    _training.says_trained(
         "robust-majority",
         "Sec. 3.2.1",
         "This observation indicates that most parameters in the first layer are robust to "
@@ -56,61 +36,39 @@ LEDGER = Ledger(
         "With the 95% of the first layer that changed least re-initialised, at most half of the "
         "accuracy is lost that the whole layer costs (half is our threshold).",
         Band.at_most(0.5, "words"),
-        setting=TRAINING,
-        needs=SCALE,
     ),
     observe(
         "scan-complete",
         "Sec. 3.2.1",
         "A scan of the thresholds to 0.4 takes back every weight of every layer.",
         Band(1, 1, "closed form"),
-        needs=SCALE,
+        needs=_training.SCALE,
         changed="2026-11-17: a claim before, which the paper does not make",
     ),
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        step: Distance of the thresholds.
-        limit_threshold: Last threshold; the paper's scan ends at 0.4.
-    """
-
-    step: float = 0.01
-    limit_threshold: float = 0.6
+    step: float = 0.01  # distance of the thresholds
+    limit_threshold: float = 0.6  # last threshold; the paper's scan ends at 0.4
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config, smoke={"step": 0.05}, laptop={"seeds": 6}, paper={"step": 0.005}
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Accuracy by layer and threshold.
+class Result(_training.OfRuns):
+    """Accuracy by layer and threshold."""
 
-    Attributes:
-        thresholds: (t,).
-        accuracy: (seeds, layers, t).
-        fraction: (seeds, layers, t), share of the layer's weights that was re-initialised.
-        quantile95: (seeds, layers), change below which 95% of the layer's weights lie.
-        largest: (seeds, layers), largest change.
-        baseline: (seeds,).
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    thresholds: np.ndarray
-    accuracy: np.ndarray
-    fraction: np.ndarray
-    quantile95: np.ndarray
-    largest: np.ndarray
-    baseline: np.ndarray
-    source: str
-    full: bool
+    thresholds: np.ndarray  # (t,)
+    accuracy: np.ndarray  # (seeds, layers, t)
+    fraction: np.ndarray  # (seeds, layers, t), share of the layer's weights that was re-initialised
+    quantile95: np.ndarray  # (seeds, layers), change below which 95% of the layer's weights lie
+    largest: np.ndarray  # (seeds, layers), largest change
+    baseline: np.ndarray  # (seeds,)
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -119,7 +77,7 @@ def compute(config: Config, context: Context) -> Result:
     thresholds = np.round(np.arange(count + 1) * config.step, 6)
     items = [
         {**item, "layer": layer, "thresholds": thresholds.tolist()}
-        for item in trained_runs(config, context)
+        for item in _training.trained_runs(config, context)
         for layer in range(1, len(config.widths))
     ]
     measured = context.map(_scan, items, "threshold scans")
@@ -129,32 +87,28 @@ def compute(config: Config, context: Context) -> Result:
         values = np.array([one[key] for one in measured])
         return values.reshape(config.seeds, layers, *values.shape[1:])
 
-    accuracy = by_layer("accuracy")
+    names = ("accuracy", "fraction", "quantile95", "largest")
     return Result(
         thresholds=thresholds,
-        accuracy=accuracy,
-        fraction=by_layer("fraction"),
-        quantile95=by_layer("quantile95"),
-        largest=by_layer("largest"),
+        **{name: by_layer(name) for name in names},
         baseline=by_layer("baseline")[:, 0],
-        source=source_of(config),
-        full=is_full(config),
+        **_training.origin(config),
     )
 
 
-def _scan(item: Mapping[str, Any]) -> dict[str, Any]:
-    run = load_run(item)
+def _scan(item: Item) -> dict[str, Any]:
+    run = _training.load_run(item)
     name = f"layer{item['layer']}.weight"
     change = (run.final[name] - run.initial[name]).abs().flatten().double()
     scanned = sweep(
         run.model,
         run.final,
         run.initial,
-        test_data(item),
+        _training.test_data(item),
         thresholds=item["thresholds"],
         params=[name],
     )
-    untouched = sweep(run.model, run.final, run.initial, test_data(item), fractions=[0.0])
+    untouched = sweep(run.model, run.final, run.initial, _training.test_data(item), fractions=[0.0])
     return {
         "accuracy": scanned.values.numpy(),
         "fraction": scanned.fractions.numpy(),
@@ -165,36 +119,33 @@ def _scan(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel a layer with the threshold of 95%."""
+    """Draw one panel for each layer with the threshold of 95%."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for layer, axis in enumerate(axes.ravel()):
         draw_band(axis, result.thresholds, result.accuracy[:, layer], color=COLORS[0])
         quantile = result.quantile95[:, layer].mean()
         axis.axvline(quantile, color=COLORS[1], ls=":")
         late = quantile > 0.3 * result.thresholds[-1]
-        axis.annotate(
-            f"95% of the weights\nchange less than {quantile:.3f}",
-            (quantile, 0.72 if layer == 0 else 0.06), xycoords=("data", "axes fraction"),
-            xytext=(-4 if late else 28 if layer == 0 else 4, 0), textcoords="offset points",
-            ha="right" if late else "left", color=COLORS[1], fontsize=8,
-        )  # fmt: skip
+        at, beside = (quantile, 0.72 if layer == 0 else 0.06), 28 if layer == 0 else 4
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        place |= {"xytext": (-4 if late else beside, 0), "ha": "right" if late else "left"}
+        text = f"95% of the weights\nchange less than {quantile:.3f}"
+        axis.annotate(text, at, **place, color=COLORS[1], fontsize=8)
         axis.axvspan(_PRINTED_LIMIT, result.thresholds[-1], color="0.93", lw=0, zorder=0)
-        axis.set_title(f"({'abcd'[layer]}) {LAYERS[layer].lower()}")
+        axis.set_title(f"({'abcd'[layer]}) {_training.LAYERS[layer].lower()}")
         low = min(result.accuracy[:, layer].min(), 0.9)
         axis.set_ylim(low - 0.03, 1.0)
     for axis in axes[1]:
         axis.set_xlabel("threshold on the change")
     for axis in axes[:, 0]:
         axis.set_ylabel("test accuracy")
-    axes[1, 1].text(
-        0.99, 0.97, "beyond the\nprinted scan", transform=axes[1, 1].transAxes, ha="right",
-        va="top", fontsize=8, color="0.4",
-    )  # fmt: skip
+    corner = {"transform": axes[1, 1].transAxes, "ha": "right", "va": "top"}
+    axes[1, 1].text(0.99, 0.97, "beyond the\nprinted scan", **corner, fontsize=8, color="0.4")
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the robust majority of the first layer and the end of the scan."""
+def measure(result: Result) -> Measurements:
+    """Measure the robust majority of the first layer and the end of the scan."""
     printed = int(np.argmin(np.abs(result.thresholds - _PRINTED_LIMIT)))
     at_quantile = np.array(
         [
@@ -203,22 +154,18 @@ def claims(result: Result) -> list[Claim]:
         ]
     )
     whole = np.maximum(result.baseline - result.accuracy[:, 0, -1], 1e-9)
-    return LEDGER.judge(
-        {
-            "quantile95-layer1": by_run(
-                result,
-                result.quantile95[:, 0],
-                "of the other layers "
-                + ", ".join(f"{value:.3f}" for value in result.quantile95[:, 1:].mean(0)),
-            ),
-            "robust-majority": by_run(
-                result, (result.baseline - at_quantile) / whole, "share of the whole layer's drop"
-            ),
-            "scan-complete": by_run(
-                result,
-                result.fraction[:, :, printed].min(1),
-                "smallest share of a layer; weights of the output layer change by up to "
-                f"{result.largest[:, 3].max():.2f}",
-            ),
-        }
-    )
+    return {
+        "quantile95-layer1": result.by_run(
+            result.quantile95[:, 0],
+            "of the other layers "
+            + ", ".join(f"{value:.3f}" for value in result.quantile95[:, 1:].mean(0)),
+        ),
+        "robust-majority": result.by_run(
+            (result.baseline - at_quantile) / whole, "share of the whole layer's drop"
+        ),
+        "scan-complete": result.by_run(
+            result.fraction[:, :, printed].min(1),
+            "smallest share of a layer; weights of the output layer change by up to "
+            f"{result.largest[:, 3].max():.2f}",
+        ),
+    }

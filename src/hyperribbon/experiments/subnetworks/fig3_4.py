@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
+from hyperribbon.experiments.statements import Band
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    load_run,
-    presets,
-    source_of,
-    test_data,
-    trained_runs,
-)
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.subnetworks import sweep
 
-ID = "subnetworks/fig3.4"
 TITLE = "Parameter-wise re-initialisation of the whole network, by threshold"
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _training.says_trained(
         "guessing",
         "Sec. 3.2.1, Fig. 3.4",
         "the same thresholds as in Figure 3.3 lead to significantly larger accuracy decay for "
@@ -41,68 +24,46 @@ LEDGER = Ledger(
         "guessing",
         "At the end of the scan, threshold 0.4, the test accuracy is below 0.2.",
         Band.at_most(0.2, "printed"),
-        setting=TRAINING,
-        needs=SCALE,
     ),
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        step: Distance of the thresholds.
-        limit_threshold: Last threshold.
-    """
-
-    step: float = 0.01
-    limit_threshold: float = 0.4
+    step: float = 0.01  # distance of the thresholds
+    limit_threshold: float = 0.4  # last threshold
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config, smoke={"step": 0.05}, laptop={"seeds": 6}, paper={"step": 0.005}
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Accuracy by threshold.
+class Result(_training.OfRuns):
+    """Accuracy by threshold."""
 
-    Attributes:
-        thresholds: (t,).
-        accuracy: (seeds, t).
-        fraction: (seeds, t), share of the weights that was re-initialised.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    thresholds: np.ndarray
-    accuracy: np.ndarray
-    fraction: np.ndarray
-    source: str
-    full: bool
+    thresholds: np.ndarray  # (t,)
+    accuracy: np.ndarray  # (seeds, t)
+    fraction: np.ndarray  # (seeds, t), share of the weights that was re-initialised
 
 
 def compute(config: Config, context: Context) -> Result:
     """Scan the threshold of every run."""
     count = round(config.limit_threshold / config.step)
     thresholds = np.round(np.arange(count + 1) * config.step, 6)
-    items = [{**item, "thresholds": thresholds.tolist()} for item in trained_runs(config, context)]
+    items = [
+        {**item, "thresholds": thresholds.tolist()}
+        for item in _training.trained_runs(config, context)
+    ]
     measured = context.map(_scan, items, "threshold scans")
-    return Result(
-        thresholds,
-        np.array([one["accuracy"] for one in measured]),
-        np.array([one["fraction"] for one in measured]),
-        source_of(config),
-        is_full(config),
-    )
+    return Result(thresholds=thresholds, **stack(measured), **_training.origin(config))
 
 
-def _scan(item: Mapping[str, Any]) -> dict[str, Any]:
-    run = load_run(item)
+def _scan(item: Item) -> dict[str, Any]:
+    run = _training.load_run(item)
     scanned = sweep(
-        run.model, run.final, run.initial, test_data(item), thresholds=item["thresholds"]
+        run.model, run.final, run.initial, _training.test_data(item), thresholds=item["thresholds"]
     )
     return {"accuracy": scanned.values.numpy(), "fraction": scanned.fractions.numpy()}
 
@@ -111,10 +72,8 @@ def plot(result: Result) -> Figure:
     """Draw accuracy and the share of re-initialised weights against the threshold."""
     figure, axis = new_figure()
     draw_band(axis, result.thresholds, result.accuracy, color=COLORS[0], label="test accuracy")
-    draw_band(
-        axis, result.thresholds, result.fraction, color=COLORS[1], ls="--",
-        label="share re-initialised",
-    )  # fmt: skip
+    dashed = {"ls": "--", "color": COLORS[1], "label": "share re-initialised"}
+    draw_band(axis, result.thresholds, result.fraction, **dashed)
     axis.axhline(0.1, color="0.5", ls=":", lw=1)
     axis.text(result.thresholds[-1], 0.11, "chance", ha="right", fontsize=8, color="0.4")
     axis.set(xlabel="threshold on the change, whole network", ylim=(0, 1.03))
@@ -122,8 +81,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the end of the scan."""
+def measure(result: Result) -> Measurements:
+    """Measure the end of the scan."""
     last = result.accuracy[:, -1]
     why = f"at threshold {result.thresholds[-1]:g}, from {last.min():.3f} to {last.max():.3f}"
-    return LEDGER.judge({"guessing": by_run(result, last, why)})
+    return {"guessing": result.by_run(last, why)}

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.judging import Measurement
-from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.core import derive_seed
+from hyperribbon.experiments.judging import Measurements, Observed
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Item, new_figure
+from hyperribbon.experiments.statements import Band
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    load_run,
-    presets,
-    source_of,
-    test_data,
-    trained_runs,
-)
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.subnetworks import sweep
 
-ID = "subnetworks/fig3.6"
 TITLE = "Pruning and re-initialising by magnitude, by change and at random"
 
 _OPERATIONS = ("reinitialize", "prune")
@@ -37,9 +19,8 @@ _CRITERIA = ("change", "magnitude", "random")
 
 _SHARES = (0.5, 0.8, 0.95)
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _training.says_trained(
         "late-decay",
         "Sec. 3.3.2",
         "the change-based approach demonstrates significant decay only after the vast majority of "
@@ -47,50 +28,42 @@ LEDGER = Ledger(
         "With 80% of the weights re-initialised by change the accuracy is still at least 0.93, "
         "within 0.05 of the trained network's (our threshold for 'significant').",
         Band.at_least(0.93, "words"),
-        setting=TRAINING,
-        needs=SCALE,
         changed="2026-11-17: an accuracy of our own before; the threshold was chosen with the "
         "result known",
     ),
     *(
-        says(
+        _training.says_trained(
             f"{operation}-random-worst",
             "Sec. 3.3.2",
             "random selections perform worse than a systematic, criteria-driven approaches",
             f"{operation}: at p = 0.8 random selection keeps less accuracy than either criterion.",
             Band.at_least(0.0, "words"),
-            setting=TRAINING,
-            needs=SCALE,
         )
         for operation in _OPERATIONS
     ),
     *(
-        says(
+        _training.says_trained(
             f"reinitialize-change-wins-{share:g}",
             "Sec. 3.3.2",
             "The analogous advantage also applies to criteria based on change in re-initialization",
             "Re-initialising by change keeps more accuracy than by magnitude, at p = "
             f"{share:g} (the shares are our choice).",
             Band.at_least(0.0, "words"),
-            setting=TRAINING,
-            needs=SCALE,
         )
         for share in _SHARES
     ),
     *(
-        says(
+        _training.says_trained(
             f"prune-magnitude-wins-{share:g}",
             "Sec. 3.3.2",
             "the advantage of magnitude-based criteria over change-based criteria in pruning",
             f"Pruning by magnitude keeps more accuracy than by change, at p = {share:g} (the "
             "shares are our choice).",
             Band.at_least(0.0, "words"),
-            setting=TRAINING,
-            needs=SCALE,
         )
         for share in _SHARES
     ),
-    says(
+    _training.says_trained(
         "prune-consistent",
         "Sec. 3.3.2",
         "The pruning-based experiments show that the results for the two criteria remain largely "
@@ -98,12 +71,10 @@ LEDGER = Ledger(
         "At p = 0.8, the paper's example, the accuracies of the networks pruned by the two "
         "criteria differ by at most 0.1 (our margin).",
         Band.around(0.0, "words", atol=0.1),
-        setting=TRAINING,
-        needs=SCALE,
         changed="2026-11-17: added; the margin was chosen with the difference at p = 0.8 known",
     ),
     *(
-        says(
+        _training.says_trained(
             f"prune-{criterion}-0.8",
             "Sec. 3.4",
             "when a large fraction of parameters is pruned (e.g., p = 0.8), the overlap ratio "
@@ -111,8 +82,6 @@ LEDGER = Ledger(
             f"Pruned by {criterion} at p = 0.8, the accuracy is 0.9 ± 0.05 (our margin for "
             "'around').",
             Band.around(0.9, "words", atol=0.05),
-            setting=TRAINING,
-            needs=SCALE,
             changed="2026-11-17: compared with an earlier measurement of our own before; the "
             "margin was chosen with the result known",
         )
@@ -121,43 +90,28 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        points: Number of fractions, evenly spaced from 0 to 1 in steps of 1/(points).
-    """
-
-    points: int = 40
+    points: int = 40  # number of fractions, evenly spaced from 0 to 1 in steps of 1/(points)
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config, smoke={"points": 20}, laptop={"seeds": 6}, paper={"points": 100}
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Accuracy by method and fraction.
+class Result(_training.OfRuns):
+    """Accuracy by method and fraction."""
 
-    Attributes:
-        fractions: (f,).
-        accuracy: {"prune-change", …}: (seeds, f).
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    fractions: np.ndarray
-    accuracy: dict[str, np.ndarray]
-    source: str
-    full: bool
+    fractions: np.ndarray  # (f,)
+    accuracy: dict[str, np.ndarray]  # {"prune-change", …}: (seeds, f)
 
 
 def compute(config: Config, context: Context) -> Result:
     """Sweep every method over the fractions, for every run."""
     fractions = np.arange(config.points + 1) / config.points
-    runs = trained_runs(config, context)
+    runs = _training.trained_runs(config, context)
     methods = [(operation, criterion) for operation in _OPERATIONS for criterion in _CRITERIA]
     items = [
         {**run, "operation": operation, "criterion": criterion, "fractions": fractions.tolist()}
@@ -167,16 +121,16 @@ def compute(config: Config, context: Context) -> Result:
     curves = np.array(context.map(_curve, items, "sub-networks"))
     curves = curves.reshape(len(methods), config.seeds, -1)
     accuracy = {f"{a}-{b}": curve for (a, b), curve in zip(methods, curves, strict=True)}
-    return Result(fractions, accuracy, source_of(config), is_full(config))
+    return Result(**_training.origin(config), fractions=fractions, accuracy=accuracy)
 
 
-def _curve(item: Mapping[str, Any]) -> np.ndarray:
-    run = load_run(item)
+def _curve(item: Item) -> np.ndarray:
+    run = _training.load_run(item)
     return sweep(
         run.model,
         run.final,
         run.initial,
-        test_data(item),
+        _training.test_data(item),
         operation=item["operation"],
         criterion=item["criterion"],
         fractions=item["fractions"],
@@ -185,16 +139,14 @@ def _curve(item: Mapping[str, Any]) -> np.ndarray:
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel an operation."""
+    """Draw one panel for each operation."""
     figure, axes = new_figure(1, 2, width="full", ratio=0.75, sharey=True)
     titles = {"reinitialize": "re-initialised", "prune": "pruned"}
     for axis, operation in zip(axes, _OPERATIONS, strict=True):
         for color, criterion in zip(COLORS, _CRITERIA, strict=False):
             label = {"random": "at random"}.get(criterion, f"smallest {criterion} first")
-            draw_band(
-                axis, result.fractions, result.accuracy[f"{operation}-{criterion}"],
-                color=color, label=label,
-            )  # fmt: skip
+            accuracy = result.accuracy[f"{operation}-{criterion}"]
+            draw_band(axis, result.fractions, accuracy, color=color, label=label)
         axis.set(xlabel=f"fraction {titles[operation]}", ylim=(0, 1.03), xlim=(0, 1))
         axis.set_title(titles[operation])
     axes[0].set_ylabel("test accuracy")
@@ -202,21 +154,20 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the order of the curves and the accuracies that the text names."""
+def measure(result: Result) -> Measurements:
+    """Measure the order of the curves and the accuracies that the text names."""
 
     def at(method: str, fraction: float) -> np.ndarray:
         return result.accuracy[method][:, int(np.argmin(np.abs(result.fractions - fraction)))]
 
-    def margin(better: str, worse: str, fraction: float) -> Measurement:
+    def margin(better: str, worse: str, fraction: float) -> Observed:
         difference = at(better, fraction) - at(worse, fraction)
-        return by_run(result, difference, "difference of the accuracies, same networks")
+        return result.by_run(difference, "difference of the accuracies, same networks")
 
-    measured = {"late-decay": by_run(result, at("reinitialize-change", 0.8), "accuracy at p = 0.8")}
+    measured = {"late-decay": result.by_run(at("reinitialize-change", 0.8), "accuracy at p = 0.8")}
     for operation in _OPERATIONS:
         weaker = np.minimum(at(f"{operation}-change", 0.8), at(f"{operation}-magnitude", 0.8))
-        measured[f"{operation}-random-worst"] = by_run(
-            result,
+        measured[f"{operation}-random-worst"] = result.by_run(
             weaker - at(f"{operation}-random", 0.8),
             "margin of the weaker criterion over random selection",
         )
@@ -230,5 +181,5 @@ def claims(result: Result) -> list[Claim]:
     measured["prune-consistent"] = margin("prune-magnitude", "prune-change", 0.8)
     for criterion in ("change", "magnitude"):
         accuracy = at(f"prune-{criterion}", 0.8)
-        measured[f"prune-{criterion}-0.8"] = by_run(result, accuracy, "accuracy at p = 0.8")
-    return LEDGER.judge(measured)
+        measured[f"prune-{criterion}-0.8"] = result.by_run(accuracy, "accuracy at p = 0.8")
+    return measured

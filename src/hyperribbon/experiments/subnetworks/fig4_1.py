@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.core import derive_seed
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Item, new_figure
+from hyperribbon.experiments.statements import Band, observe, says
+from hyperribbon.experiments.subnetworks import _spectra, _training
 from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.experiments.subnetworks._spectra import FISHER, OPEN
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TrainingConfig,
-    by_run,
-    fresh_model,
-    is_full,
-    load_run,
-    presets,
-    source_of,
-    train_data,
-    trained_runs,
-)
 from hyperribbon.inspection import measure_anisotropy
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/fig4.1"
 TITLE = "Leading Fisher eigenvalues before and after training, and what N does to them"
 
 _MOMENTS = ("start", "trained")
 _STARTS = ("lecun", "kaiming", "glorot", "torch")
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _spectra.says_fisher(
         "trained-t100",
         "Sec. 4.3",
         "T100 increases from 0.360 at initialization to 0.999 after training, indicating a "
@@ -45,8 +28,6 @@ LEDGER = Ledger(
         "After training the 100 largest eigenvalues carry 0.999 of the trace or more, with the N "
         "nearest to 1000 (T100 falls with N, which is not printed).",
         Band.at_least(0.9985, "printed"),
-        setting=FISHER,
-        needs=SCALE,
         changed="2026-11-17: at least 0.99, a number of our own, before",
     ),
     says(
@@ -55,27 +36,25 @@ LEDGER = Ledger(
         "T100 increases from 0.360 at initialization to 0.999 after training",
         "At the start T100 is 0.360.",
         Band.around(0.36, "printed", atol=0.0005),
-        setting=FISHER,
-        needs=OPEN,
+        setting=_spectra.FISHER,
+        needs=_spectra.OPEN,
         compare="prediction",
         changed="2026-11-17: 'fails' before, with a band of ±0.03 of our own and N = 1000",
     ),
-    says(
+    _spectra.says_fisher(
         "norms-fall-in-training",
         "Sec. 4.3.3",
         "robustness is reflected in the reduction of the norms of spectrum during training",
         "The largest eigenvalue is smaller after training than at the start, with the N nearest "
         "to 1000.",
         Band.at_most(1.0, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
     observe(
         "falls-with-n",
         "Eq. (4.22)",
         "T100 of the trained network falls as N grows, so N belongs to the number.",
         Band.at_most(0.0, "words"),
-        needs=SCALE,
+        needs=_training.SCALE,
         changed="2026-11-17: before, the opposite was judged as if the paper said it",
     ),
     observe(
@@ -83,34 +62,25 @@ LEDGER = Ledger(
         "Sec. 4.3",
         "Over the logits training does not concentrate the spectrum: T100 stays below 0.9.",
         Band.at_most(0.9, "words"),
-        needs=SCALE,
+        needs=_training.SCALE,
         changed="2026-11-17: before, the opposite was judged as if the paper said it",
     ),
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        shown: N of the spectra shown.
-        eigenvalues: How many of them.
-        samples: The N over which T100 is measured for the softmax outputs.
-        logit_samples: The N over which it is measured for the logits.
-        start_samples: The N with which other starts are compared.
-        start_draws: Untrained networks of each start.
-    """
-
-    shown: int = 200
-    eigenvalues: int = 1000
+    shown: int = 200  # N of the spectra shown
+    eigenvalues: int = 1000  # how many of them
+    # the N over which T100 is measured for the softmax outputs
     samples: tuple[int, ...] = (100, 300, 600)
-    logit_samples: tuple[int, ...] = (100, 300)
-    start_samples: int = 300
-    start_draws: int = 5
+    logit_samples: tuple[int, ...] = (100, 300)  # the N over which it is measured for the logits
+    start_samples: int = 300  # the N with which other starts are compared
+    start_draws: int = 5  # untrained networks of each start
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config,
     smoke={
         "shown": 20,
@@ -126,51 +96,32 @@ PRESETS, PRESETS_WITH_DATA = presets(
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Spectra and trace ratios.
+class Result(_training.OfRuns):
+    """Spectra and trace ratios."""
 
-    Attributes:
-        start: (seeds, k), leading eigenvalues at the start, N = shown, softmax outputs.
-        trained: (seeds, k), after training.
-        shown: Their N.
-        samples: (s,).
-        t100_start: (seeds, s), softmax outputs.
-        t100_trained: (seeds, s).
-        carriers: (seeds, s), share of the samples that hold 90% of the trained network's trace.
-        norm_ratio: (seeds, s), largest eigenvalue after training over that at the start.
-        logit_samples: (l,).
-        logit_start: (seeds, l), T100 of the logits.
-        logit_trained: (seeds, l).
-        logit_norm_ratio: (seeds, l), largest eigenvalue after training over that at the start.
-        start_samples: N of the comparison of starts.
-        starts: {start: (draws,)}, T100 of untrained networks over their weights, without biases,
-            softmax outputs; the configured start first.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    start: np.ndarray
-    trained: np.ndarray
-    shown: int
-    samples: np.ndarray
-    t100_start: np.ndarray
-    t100_trained: np.ndarray
+    start: np.ndarray  # (seeds, k), leading eigenvalues at the start, N = shown, softmax outputs
+    trained: np.ndarray  # (seeds, k), after training
+    shown: int  # their N
+    samples: np.ndarray  # (s,)
+    t100_start: np.ndarray  # (seeds, s), softmax outputs
+    t100_trained: np.ndarray  # (seeds, s)
+    # (seeds, s), share of the samples that hold 90% of the trained network's trace
     carriers: np.ndarray
-    norm_ratio: np.ndarray
-    logit_samples: np.ndarray
-    logit_start: np.ndarray
-    logit_trained: np.ndarray
+    norm_ratio: np.ndarray  # (seeds, s), largest eigenvalue after training over that at the start
+    logit_samples: np.ndarray  # (l,)
+    logit_start: np.ndarray  # (seeds, l), T100 of the logits
+    logit_trained: np.ndarray  # (seeds, l)
+    # (seeds, l), largest eigenvalue after training over that at the start
     logit_norm_ratio: np.ndarray
-    start_samples: int
+    start_samples: int  # N of the comparison of starts
+    # {start: (draws,)}, T100 of untrained networks over their weights, without biases, softmax
+    # outputs; the configured start first
     starts: dict[str, np.ndarray]
-    source: str
-    full: bool
 
 
 def compute(config: Config, context: Context) -> Result:
     """Measure the spectra of every run at both moments."""
-    runs = trained_runs(config, context)
+    runs = _training.trained_runs(config, context)
     wanted = [("softmax", config.shown, config.eigenvalues)]
     wanted += [("softmax", count, 100) for count in config.samples]
     wanted += [("model", count, 100) for count in config.logit_samples]
@@ -213,16 +164,15 @@ def compute(config: Config, context: Context) -> Result:
         logit_norm_ratio=norm_ratio("model", config.logit_samples),
         start_samples=config.start_samples,
         starts=_compare_starts(config, context, runs[0]),
-        source=source_of(config),
-        full=is_full(config),
+        **_training.origin(config),
     )
 
 
-def _spectrum(item: Mapping[str, Any]) -> dict[str, Any]:
-    run = load_run(item)
+def _spectrum(item: Item) -> dict[str, Any]:
+    run = _training.load_run(item)
     measured = measure_anisotropy(
         run.model,
-        train_data(item, item["samples"]).inputs,
+        _training.train_data(item, item["samples"]).inputs,
         state=run.initial if item["moment"] == "start" else run.final,
         k=item["k"],
         outputs=item["outputs"],
@@ -237,9 +187,7 @@ def _spectrum(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compare_starts(
-    config: Config, context: Context, run: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
+def _compare_starts(config: Config, context: Context, run: Item) -> dict[str, np.ndarray]:
     names = {f"sd {config.init}" if config.init != "lecun" else "lecun": config.init}
     names |= {name: name for name in _STARTS}
     items = [
@@ -258,10 +206,10 @@ def _compare_starts(
     return dict(zip(names, table.reshape(len(names), -1), strict=True))
 
 
-def _untrained(item: Mapping[str, Any]) -> float:
+def _untrained(item: Item) -> float:
     measured = measure_anisotropy(
-        fresh_model(item, item["seed"]),
-        train_data(item, item["samples"]).inputs,
+        _training.fresh_model(item, item["seed"]),
+        _training.train_data(item, item["samples"]).inputs,
         vectors=False,
         params="*weight",
     )
@@ -287,10 +235,9 @@ def plot(result: Result) -> Figure:
         (result.samples, result.t100_start, result.t100_trained, "-", "softmax"),
         (result.logit_samples, result.logit_start, result.logit_trained, "--", "logits"),
     ):
-        draw_band(right, samples, start, color=COLORS[0], ls=style, marker="o",
-                  label=f"start, {label}")  # fmt: skip
-        draw_band(right, samples, trained, color=COLORS[1], ls=style, marker="o",
-                  label=f"trained, {label}")  # fmt: skip
+        for values, color, moment in ((start, COLORS[0], "start"), (trained, COLORS[1], "trained")):
+            look = {"color": color, "ls": style, "marker": "o"}
+            draw_band(right, samples, values, **look, label=f"{moment}, {label}")
     right.axhline(0.36, color="0.5", ls=":", lw=1)
     right.text(result.samples[-1], 0.37, "printed for the start", ha="right", fontsize=8)
     right.set(xscale="log", xlabel="$N$, samples in $F$", ylabel="$T_{100}$", ylim=(0.3, 1.03))
@@ -298,8 +245,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the two printed trace ratios, and what they depend on."""
+def measure(result: Result) -> Measurements:
+    """Measure the two printed trace ratios, and what they depend on."""
     middle = int(np.argmin(np.abs(result.samples - 1000)))
     others = list(result.starts.items())[1:]
 
@@ -307,39 +254,33 @@ def claims(result: Result) -> list[Claim]:
         pairs = zip(counts, values.mean(0), strict=True)
         return ", ".join(f"{value:.3g} at N = {count}" for count, value in pairs)
 
-    return LEDGER.judge(
-        {
-            "trained-t100": by_run(
-                result,
-                result.t100_trained[:, middle],
-                f"N = {result.samples[middle]}: {100 * result.carriers[:, middle].mean():.0f}% of "
-                "the samples carry 90% of the trace, the others are saturated",
-            ),
-            "start-t100": over_seeds(
-                result.t100_start[:, middle],
-                f"{by_count(result.samples, result.t100_start)}; from other starts, over the "
-                f"weights with N = {result.start_samples}: "
-                + ", ".join(f"{name} {values.mean():.2f}" for name, values in others)
-                + f"; {result.source}",
-                comparable=False,
-            ),
-            "norms-fall-in-training": by_run(
-                result,
-                result.norm_ratio[:, middle],
-                "largest eigenvalue after training over that at the start: softmax "
-                f"{by_count(result.samples, result.norm_ratio)}; logits "
-                f"{by_count(result.logit_samples, result.logit_norm_ratio)}",
-            ),
-            "falls-with-n": by_run(
-                result,
-                result.t100_trained[:, -1] - result.t100_trained[:, 0],
-                f"change from N = {result.samples[0]} to {result.samples[-1]}",
-            ),
-            "logits": by_run(
-                result,
-                result.logit_trained[:, -1],
-                f"N = {result.logit_samples[-1]}, from {result.logit_start[:, -1].mean():.2f} at "
-                "the start: the concentration is the softmax's saturation",
-            ),
-        }
-    )
+    return {
+        "trained-t100": result.by_run(
+            result.t100_trained[:, middle],
+            f"N = {result.samples[middle]}: {100 * result.carriers[:, middle].mean():.0f}% of "
+            "the samples carry 90% of the trace, the others are saturated",
+        ),
+        "start-t100": over_seeds(
+            result.t100_start[:, middle],
+            f"{by_count(result.samples, result.t100_start)}; from other starts, over the "
+            f"weights with N = {result.start_samples}: "
+            + ", ".join(f"{name} {values.mean():.2f}" for name, values in others)
+            + f"; {result.source}",
+            comparable=False,
+        ),
+        "norms-fall-in-training": result.by_run(
+            result.norm_ratio[:, middle],
+            "largest eigenvalue after training over that at the start: softmax "
+            f"{by_count(result.samples, result.norm_ratio)}; logits "
+            f"{by_count(result.logit_samples, result.logit_norm_ratio)}",
+        ),
+        "falls-with-n": result.by_run(
+            result.t100_trained[:, -1] - result.t100_trained[:, 0],
+            f"change from N = {result.samples[0]} to {result.samples[-1]}",
+        ),
+        "logits": result.by_run(
+            result.logit_trained[:, -1],
+            f"N = {result.logit_samples[-1]}, from {result.logit_start[:, -1].mean():.2f} at "
+            "the start: the concentration is the softmax's saturation",
+        ),
+    }

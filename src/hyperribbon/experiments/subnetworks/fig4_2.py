@@ -2,105 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
+from hyperribbon.experiments.statements import Band
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    load_run,
-    presets,
-    source_of,
-    trained_runs,
-)
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/fig4.2"
 TITLE = "Training and test loss"
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _training.says_trained(
         "converged",
         "Fig. 4.2",
         "The model achieves convergence after approximately 75 epochs.",
         "After 75 of 100 epochs at most 0.02 of the training loss's whole fall is still to come "
         "(our threshold).",
         Band.at_most(0.02, "words"),
-        setting=TRAINING,
-        needs=SCALE,
     ),
-    says(
+    _training.says_trained(
         "test-flat",
         "Sec. 4.3",
         "the model converges (training and test losses flatten) after around 75 epochs",
         "From epoch 75 on the test loss stays within 0.05 of its final value (our threshold).",
         Band.at_most(0.05, "words"),
-        setting=TRAINING,
-        needs=SCALE,
     ),
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
+class Config(_training.TrainingConfig):
     """Setting of the figure."""
 
 
-PRESETS, PRESETS_WITH_DATA = presets(Config, laptop={"seeds": 6})
+PRESETS, PRESETS_WITH_DATA = _training.presets(Config, laptop={"seeds": 6})
 
 
-@dataclass(frozen=True)
-class Result:
-    """Losses by epoch.
+class Result(_training.OfRuns):
+    """Losses by epoch."""
 
-    Attributes:
-        epochs: (e,).
-        train_loss: (seeds, e), mean over the epoch's samples before their updates.
-        test_loss: (seeds, e).
-        milestones: (m,), epochs at which the rate falls.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    epochs: np.ndarray
-    train_loss: np.ndarray
-    test_loss: np.ndarray
-    milestones: np.ndarray
-    source: str
-    full: bool
+    epochs: np.ndarray  # (e,)
+    train_loss: np.ndarray  # (seeds, e), mean over the epoch's samples before their updates
+    test_loss: np.ndarray  # (seeds, e)
+    milestones: np.ndarray  # (m,), epochs at which the rate falls
 
 
 def compute(config: Config, context: Context) -> Result:
     """Read the recorded losses."""
-    measured = context.map(_losses, trained_runs(config, context), "losses")
+    measured = context.map(_losses, _training.trained_runs(config, context), "losses")
     return Result(
-        measured[0]["epochs"],
-        np.array([one["train"] for one in measured]),
-        np.array([one["test"] for one in measured]),
-        np.array(config.milestones),
-        source_of(config),
-        is_full(config),
+        epochs=measured[0]["epochs"],
+        **stack(measured, "train_loss", "test_loss"),
+        milestones=np.array(config.milestones),
+        **_training.origin(config),
     )
 
 
-def _losses(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    table = load_run(item).trajectory.metrics().dropna(subset=["test_loss"])
+def _losses(item: Item) -> dict[str, np.ndarray]:
+    table = _training.load_run(item).trajectory.metrics().dropna(subset=["test_loss"])
     return {
         "epochs": table["epoch"].to_numpy(),
-        "train": table["epoch_loss"].to_numpy(),
-        "test": table["test_loss"].to_numpy(),
+        "train_loss": table["epoch_loss"].to_numpy(),
+        "test_loss": table["test_loss"].to_numpy(),
     }
 
 
@@ -116,23 +79,18 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge when the losses have converged."""
+def measure(result: Result) -> Measurements:
+    """Measure when the losses have converged."""
     final = result.train_loss[:, -1:]
     drop = result.train_loss[:, :1] - final
     late = result.epochs >= 0.75 * result.epochs[-1]
     to_come = ((result.train_loss - final) / drop)[:, late]
-    return LEDGER.judge(
-        {
-            "converged": by_run(
-                result,
-                to_come[:, 0],
-                "share of the fall still to come after three quarters of the epochs",
-            ),
-            "test-flat": by_run(
-                result,
-                np.ptp(result.test_loss[:, late], axis=1) / result.test_loss[:, -1],
-                "its relative range over the last quarter",
-            ),
-        }
-    )
+    return {
+        "converged": result.by_run(
+            to_come[:, 0], "share of the fall still to come after three quarters of the epochs"
+        ),
+        "test-flat": result.by_run(
+            np.ptp(result.test_loss[:, late], axis=1) / result.test_loss[:, -1],
+            "its relative range over the last quarter",
+        ),
+    }

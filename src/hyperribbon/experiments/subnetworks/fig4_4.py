@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import Context, Figure, Item, stack
+from hyperribbon.experiments.statements import Band, says
+from hyperribbon.experiments.subnetworks import _spectra, _training
 from hyperribbon.experiments.subnetworks._embedding import hidden_embedding
-from hyperribbon.experiments.subnetworks._spectra import FISHER
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TrainingConfig,
-    by_run,
-    is_full,
-    load_run,
-    presets,
-    source_of,
-    test_data,
-    train_data,
-    trained_runs,
-)
 from hyperribbon.inspection import eigenfunctions, measure_anisotropy
 from hyperribbon.plots.style import DIVERGING, new_figure
 
-ID = "subnetworks/fig4.4"
 TITLE = "Gradient projections on the 1st, 10th, 100th and 500th eigenvector"
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _spectra.says_fisher(
         "leading-dominates",
         "Sec. 4.3.1, Fig. 4.4",
         "the eigenvector associated with the largest eigenvalue exhibits the most significant "
@@ -42,8 +23,6 @@ LEDGER = Ledger(
         "Of the four eigenvectors shown, the first has the largest root mean square projection of "
         "the gradients of the test images.",
         Band.at_most(1.0, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
     says(
         "unit-norm",
@@ -58,85 +37,56 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        points: Test images shown.
-        samples: N of the Fisher matrix (softmax outputs); with 200 the 500th eigenvalue of a
-            trained network is rounding, 1e-16 of the first.
-        shown: Eigenvectors, counted from 1.
-    """
-
-    points: int = 1000
+    points: int = 1000  # test images shown
+    # N of the Fisher matrix (softmax outputs); with 200 the 500th eigenvalue of a trained network
+    # is rounding, 1e-16 of the first
     samples: int = 500
-    shown: tuple[int, ...] = (1, 10, 100, 500)
+    shown: tuple[int, ...] = (1, 10, 100, 500)  # eigenvectors, counted from 1
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config,
     smoke={"points": 120, "samples": 30, "shown": (1, 5, 10, 50), "seeds": 1},
     paper={"points": 10_000, "samples": 1000},
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Eigenfunctions at the label's output.
+class Result(_training.OfRuns):
+    """Eigenfunctions at the label's output."""
 
-    Attributes:
-        position: (points, 2), t-SNE of the first run's hidden layer.
-        values: (points, e), u of Eq. (4.24) on test images, first run.
-        shown: (e,), eigenvectors, counted from 1.
-        relative: (seeds, e), eigenvalues over the largest.
-        response: (seeds, e), root mean square of ⟨v, ∇f⟩ over the test images.
-        single_norm: (seeds, e), E[u²] over the training images, label's output only.
-        summed_norm: (seeds, e), the same summed over all outputs.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    position: np.ndarray
-    values: np.ndarray
-    shown: np.ndarray
-    relative: np.ndarray
-    response: np.ndarray
-    single_norm: np.ndarray
-    summed_norm: np.ndarray
-    source: str
-    full: bool
+    position: np.ndarray  # (points, 2), t-SNE of the first run's hidden layer
+    values: np.ndarray  # (points, e), u of Eq. (4.24) on test images, first run
+    shown: np.ndarray  # (e,), eigenvectors, counted from 1
+    relative: np.ndarray  # (seeds, e), eigenvalues over the largest
+    response: np.ndarray  # (seeds, e), root mean square of ⟨v, ∇f⟩ over the test images
+    single_norm: np.ndarray  # (seeds, e), E[u²] over the training images, label's output only
+    summed_norm: np.ndarray  # (seeds, e), the same summed over all outputs
 
 
 def compute(config: Config, context: Context) -> Result:
     """Evaluate the eigenfunctions of every run."""
     embedded = hidden_embedding(config, context, config.points)
+    wanted = {"samples": config.samples, "shown": list(config.shown)}
     items = [
-        {
-            **run,
-            "samples": config.samples,
-            "shown": list(config.shown),
-            "chosen": one["chosen"].tolist(),
-        }
-        for run, one in zip(trained_runs(config, context), embedded, strict=True)
+        {**run, **wanted, "chosen": one["chosen"].tolist()}
+        for run, one in zip(_training.trained_runs(config, context), embedded, strict=True)
     ]
     measured = context.map(_functions, items, "eigenfunctions")
     return Result(
         position=embedded[0]["position"],
         values=measured[0]["values"],
         shown=np.array(config.shown),
-        **{
-            key: np.array([one[key] for one in measured])
-            for key in ("relative", "response", "single_norm", "summed_norm")
-        },
-        source=source_of(config),
-        full=is_full(config),
+        **stack(measured, "relative", "response", "single_norm", "summed_norm"),
+        **_training.origin(config),
     )
 
 
-def _functions(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    run = load_run(item)
-    reference, test = train_data(item, item["samples"]), test_data(item)
+def _functions(item: Item) -> dict[str, np.ndarray]:
+    run = _training.load_run(item)
+    reference, test = _training.train_data(item, item["samples"]), _training.test_data(item)
     positions = tuple(number - 1 for number in item["shown"])
     spectrum = measure_anisotropy(
         run.model, reference.inputs, k=positions[-1] + 1, vectors=False, keep=positions
@@ -164,34 +114,27 @@ def plot(result: Result) -> Figure:
     scaled = result.values / np.sqrt((result.values**2).mean(0)) * relative
     limit = np.quantile(np.abs(scaled[:, 0]), 0.98)
     order = np.argsort(np.abs(scaled).max(1))
+    look = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit, "s": 6, "lw": 0.15}
     for column, axis in enumerate(axes.ravel()):
-        points = axis.scatter(
-            *result.position[order].T, c=scaled[order, column], cmap=DIVERGING, vmin=-limit,
-            vmax=limit, s=6, lw=0.15, edgecolors="0.6",
-        )  # fmt: skip
+        colors = scaled[order, column]
+        points = axis.scatter(*result.position[order].T, c=colors, edgecolors="0.6", **look)
         axis.set(xticks=[], yticks=[])
-        axis.set_title(
-            f"eigenvector {result.shown[column]}, eigenvalue {result.relative[0, column]:.1g}, "
-            f"rms {relative[column]:.1g}",
-            fontsize=9,
-        )
+        title = f"eigenvector {result.shown[column]}, eigenvalue {result.relative[0, column]:.1g}"
+        axis.set_title(f"{title}, rms {relative[column]:.1g}", fontsize=9)
     figure.colorbar(points, ax=axes, label="projection / rms of the first", shrink=0.7)
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the size of the responses and the normalisation of Eq. (4.24)."""
-    return LEDGER.judge(
-        {
-            "leading-dominates": by_run(
-                result,
-                result.response[:, 1:].max(1) / result.response[:, 0],
-                "largest root mean square projection of the others, over the leading one's",
-            ),
-            "unit-norm": over_seeds(
-                result.single_norm[:, 0],
-                f"summed over the outputs it is {result.summed_norm[:, 0].mean():.6f}; "
-                + result.source,
-            ),
-        }
-    )
+def measure(result: Result) -> Measurements:
+    """Measure the size of the responses and the normalisation of Eq. (4.24)."""
+    return {
+        "leading-dominates": result.by_run(
+            result.response[:, 1:].max(1) / result.response[:, 0],
+            "largest root mean square projection of the others, over the leading one's",
+        ),
+        "unit-norm": over_seeds(
+            result.single_norm[:, 0],
+            f"summed over the outputs it is {result.summed_norm[:, 0].mean():.6f}; "
+            + result.source,
+        ),
+    }

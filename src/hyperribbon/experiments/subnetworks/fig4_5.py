@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.experiments.statements import Band
 from hyperribbon.experiments.subnetworks import _spectra
-from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.experiments.subnetworks._spectra import FISHER
-from hyperribbon.experiments.subnetworks._training import SCALE, by_run
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/fig4.5"
 TITLE = "Anisotropy and norms of the Fisher matrix along re-initialisation"
 
 _CURVES = ("reinitialize-smallest", "reinitialize-random")
@@ -27,9 +21,8 @@ _PANELS = {
 _SCAN_END = 0.4
 """Last threshold of Fig. 3.4, whose range of re-initialised weights this figure takes over."""
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _spectra.says_fisher(
         "kept",
         "Sec. 4.3.3, Fig. 4.5",
         "the anisotropy remains largely unchanged, even after most of the parameters have been "
@@ -37,30 +30,24 @@ LEDGER = Ledger(
         "Re-initialising the 80% of the weights that changed least changes T100 by at most 0.01 "
         "(our threshold for 'largely unchanged').",
         Band.around(0.0, "words", atol=0.01),
-        setting=FISHER,
-        needs=SCALE,
     ),
-    says(
+    _spectra.says_fisher(
         "random-loses",
         "Sec. 4.3.3, Fig. 4.5",
         "In contrast, random parameter selection significantly reduces the anisotropy from the "
         "start of training.",
         "T100 is lower with a share of 0.4 re-initialised at random than with 0.8 by change.",
         Band.at_most(0.0, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
-    says(
+    _spectra.says_fisher(
         "norms-rise-first",
         "Sec. 4.3.3, Fig. 4.5",
         "Both norms initially increase as the re-initialization interval grows",
         "Both norms are higher at the end of the scan's first tenth (a threshold of 0.04) than in "
         "the trained network.",
         Band.at_least(1.0, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
-    says(
+    _spectra.says_fisher(
         "norms-rise-then-fall",
         "Sec. 4.3.3, Fig. 4.5",
         "followed by a gradual decrease toward the initialization norms as most parameters are "
@@ -68,8 +55,6 @@ LEDGER = Ledger(
         "Both norms rise at least 0.1 above both ends of the scan before they fall to those of the "
         "start (our threshold).",
         Band.at_least(1.1, "words"),
-        setting=FISHER,
-        needs=SCALE,
         changed="2026-11-17: at least 1 before, which a largest norm over the larger end always is",
     ),
 )
@@ -89,10 +74,8 @@ def plot(result: Result) -> Figure:
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for axis, (column, (label, scale)) in zip(axes.ravel(), _PANELS.items(), strict=True):
         for color, curve in zip(COLORS, _CURVES, strict=False):
-            draw_band(
-                axis, result.fractions[curve], result.columns[column][curve], color=color,
-                marker="o", ms=3, label=_spectra.ORDER_LABELS[curve.split("-")[1]],
-            )  # fmt: skip
+            order = _spectra.ORDER_LABELS[curve.split("-")[1]]
+            result.draw(axis, column, curve, color=color, marker="o", label=order)
         axis.set(ylabel=label, yscale=scale)
     shares = result.fractions[_CURVES[0]]
     thresholds = result.thresholds[_CURVES[0]].mean(0)
@@ -107,8 +90,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge what keeps the anisotropy, what loses it, and how the norms move."""
+def measure(result: Result) -> Measurements:
+    """Measure what keeps the anisotropy, what loses it, and how the norms move."""
     by_change, by_chance = _CURVES
     trained = result.at("t100", by_change, 0.0)
     kept = result.at("t100", by_change, 0.8)
@@ -118,25 +101,19 @@ def claims(result: Result) -> list[Claim]:
     early = int(np.flatnonzero(thresholds <= 0.1 * _SCAN_END)[-1])
     shares = result.fractions[by_change]
     below = int(np.flatnonzero(np.append(weaker.mean(0) > 1.1, True))[0]) - 1
-    return LEDGER.judge(
-        {
-            "kept": by_run(result, kept - trained, f"change of T100 from {trained.mean():.4f}"),
-            "random-loses": by_run(
-                result,
-                result.at("t100", by_chance, 0.4) - kept,
-                "T100 at random minus T100 by change",
-            ),
-            "norms-rise-first": by_run(
-                result,
-                weaker[:, early],
-                f"smaller of the two ratios at a threshold of {thresholds[early]:.3f}, which is "
-                f"{shares[early]:.0%} of the weights; counted in weights the rise stays below 10% "
-                f"up to a share of {shares[below]:.2g} (threshold {thresholds[below]:.3f})",
-            ),
-            "norms-rise-then-fall": by_run(
-                result,
-                (norms.max(2) / np.maximum(norms[:, :, 0], norms[:, :, -1])).min(0),
-                "largest norm over the larger of the ends, smaller of the two",
-            ),
-        }
-    )
+    return {
+        "kept": result.by_run(kept - trained, f"change of T100 from {trained.mean():.4f}"),
+        "random-loses": result.by_run(
+            result.at("t100", by_chance, 0.4) - kept, "T100 at random minus T100 by change"
+        ),
+        "norms-rise-first": result.by_run(
+            weaker[:, early],
+            f"smaller of the two ratios at a threshold of {thresholds[early]:.3f}, which is "
+            f"{shares[early]:.0%} of the weights; counted in weights the rise stays below 10% "
+            f"up to a share of {shares[below]:.2g} (threshold {thresholds[below]:.3f})",
+        ),
+        "norms-rise-then-fall": result.by_run(
+            (norms.max(2) / np.maximum(norms[:, :, 0], norms[:, :, -1])).min(0),
+            "largest norm over the larger of the ends, smaller of the two",
+        ),
+    }

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.experiments.statements import Band
 from hyperribbon.experiments.subnetworks import _spectra
-from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.experiments.subnetworks._spectra import FISHER
-from hyperribbon.experiments.subnetworks._training import SCALE, by_run
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/fig4.6"
 TITLE = "Trace ratio and accuracy, smallest and largest changes first"
 
 _CURVES = ("reinitialize-smallest", "prune-smallest", "reinitialize-largest", "prune-largest")
@@ -25,37 +19,30 @@ _QUOTE = (
     "performance"
 )
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _spectra.says_fisher(
         "lost-largest-first",
         "Sec. 4.3.3, Fig. 4.6 (c)",
         _QUOTE,
         "Re-initialising the 2% of the weights that changed most lowers T100 by at least 0.05 "
         "(share and threshold are ours).",
         Band.at_most(-0.05, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
-    says(
+    _spectra.says_fisher(
         "together",
         "Sec. 4.3.3, Fig. 4.6 (c)",
         _QUOTE,
         "Along re-initialisation, largest change first, T100 and test accuracy have a correlation "
         "of at least 0.7 (our threshold).",
         Band.at_least(0.7, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
-    says(
+    _spectra.says_fisher(
         "pruning-returns",
         "Sec. 4.3.3, Fig. 4.6 (d)",
         "Sub-figures (b) and (d) illustrate an increase in the trace ratio at the end of pruning",
         "Pruning the largest changes first, T100 rises by at least 0.05 from its minimum to "
         "p = 0.9 (our threshold).",
         Band.at_least(0.05, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
 )
 
@@ -70,7 +57,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel an operation and order."""
+    """Draw one panel for each operation and order."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharey=True)
     words = {"reinitialize": "re-initialised", "prune": "pruned"}
     for letter, axis, curve in zip("abcd", axes.ravel(), _CURVES, strict=True):
@@ -79,10 +66,7 @@ def plot(result: Result) -> Figure:
             ("t100", COLORS[0], "o", "$T_{100}$"),
             ("accuracy", COLORS[1], "s", "test accuracy"),
         ):
-            draw_band(
-                axis, result.fractions[curve], result.columns[column][curve], color=color,
-                marker=marker, ms=3, label=label,
-            )  # fmt: skip
+            result.draw(axis, column, curve, color=color, marker=marker, label=label)
         axis.set_title(f"({letter}) {words[operation]}, {_spectra.ORDER_LABELS[order]}")
         axis.set_ylim(0, 1.03)
         if order == "largest":
@@ -93,29 +77,24 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge how soon the anisotropy is lost, and the return of T100 under pruning."""
+def measure(result: Result) -> Measurements:
+    """Measure how soon the anisotropy is lost, and the return of T100 under pruning."""
     ratio = result.columns["t100"]["reinitialize-largest"]
     accuracy = result.columns["accuracy"]["reinitialize-largest"]
     lost = ratio[:, 0] - result.at("t100", "reinitialize-largest", 0.02)
     pruned = result.columns["t100"]["prune-largest"]
-    return LEDGER.judge(
-        {
-            "lost-largest-first": by_run(
-                result,
-                -lost,
-                f"change of T100 at p = 0.02, {(lost / (ratio[:, 0] - ratio[:, -1])).mean():.0%} "
-                f"of the way to the start's {ratio[:, -1].mean():.2f}",
-            ),
-            "together": by_run(
-                result,
-                [np.corrcoef(*pair)[0, 1] for pair in zip(ratio, accuracy, strict=True)],
-                "correlation of the two along the curve",
-            ),
-            "pruning-returns": by_run(
-                result,
-                result.at("t100", "prune-largest", 0.9) - pruned.min(1),
-                f"T100 at p = 0.9 minus its minimum, {pruned.min(1).mean():.2f}",
-            ),
-        }
-    )
+    return {
+        "lost-largest-first": result.by_run(
+            -lost,
+            f"change of T100 at p = 0.02, {(lost / (ratio[:, 0] - ratio[:, -1])).mean():.0%} "
+            f"of the way to the start's {ratio[:, -1].mean():.2f}",
+        ),
+        "together": result.by_run(
+            [np.corrcoef(*pair)[0, 1] for pair in zip(ratio, accuracy, strict=True)],
+            "correlation of the two along the curve",
+        ),
+        "pruning-returns": result.by_run(
+            result.at("t100", "prune-largest", 0.9) - pruned.min(1),
+            f"T100 at p = 0.9 minus its minimum, {pruned.min(1).mean():.2f}",
+        ),
+    }

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
-
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.experiments.subnetworks import _spectra
-from hyperribbon.experiments.subnetworks._drawing import draw_band
 from hyperribbon.experiments.subnetworks._spectra import FISHER
-from hyperribbon.experiments.subnetworks._training import SCALE, by_run
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/fig4.8"
 TITLE = "Entries of the top eigenvectors along re-initialisation"
 
 _CURVES = ("reinitialize-largest", "reinitialize-random")
@@ -24,9 +18,8 @@ _PANELS = {
     "kurtosis50": "kurtosis, top 50 eigenvectors",
 }
 
-LEDGER = Ledger(
-    ID,
-    says(
+STATEMENTS = (
+    _spectra.says_fisher(
         "rank-rises",
         "Sec. 4.3.4, Fig. 4.8 (a)",
         "when the parameters with the largest changes are reinitialized based on the absolute "
@@ -34,10 +27,8 @@ LEDGER = Ledger(
         "Re-initialising the 0.5% of the weights that changed most raises the effective rank of "
         "the top 100 eigenvectors by at least 0.1 of itself (share and threshold are ours).",
         Band.at_least(0.1, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
-    says(
+    _spectra.says_fisher(
         "random-slow",
         "Sec. 4.3.4, Fig. 4.8 (a)",
         "for the same experiments pipeline based on random selection, there is a distinct "
@@ -45,8 +36,6 @@ LEDGER = Ledger(
         "At random, 5% of the weights raise the effective rank by less than the 0.5% that changed "
         "most.",
         Band.at_most(0.0, "words"),
-        setting=FISHER,
-        needs=SCALE,
     ),
     *(
         says(
@@ -80,10 +69,8 @@ def plot(result: Result) -> Figure:
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for letter, axis, (column, title) in zip("abcd", axes.ravel(), _PANELS.items(), strict=True):
         for color, curve in zip(COLORS, _CURVES, strict=False):
-            draw_band(
-                axis, result.fractions[curve], result.columns[column][curve], color=color,
-                marker="o", ms=3, label=_spectra.ORDER_LABELS[curve.split("-")[1]],
-            )  # fmt: skip
+            label = _spectra.ORDER_LABELS[curve.split("-")[1]]
+            result.draw(axis, column, curve, color=color, marker="o", label=label)
         axis.set_title(f"({letter}) {title}")
         _spectra.logarithmic_shares(axis)
     for axis in axes[1]:
@@ -92,31 +79,28 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the rise of the rank, the fall of the kurtosis, and random selection beside them."""
+def measure(result: Result) -> Measurements:
+    """Measure the rise of the rank, the fall of the kurtosis, and random selection beside them."""
     largest, random = _CURVES
     leading, rest = (
         result.at(column, largest, 1.0).mean() for column in ("leading_kurtosis", "kurtosis100")
     )
     rise = result.relative("effective_rank100", largest, 0.005)
-    return LEDGER.judge(
-        {
-            "rank-rises": by_run(result, rise, "relative change"),
-            "random-slow": by_run(
-                result,
-                result.relative("effective_rank100", random, 0.05) - rise,
-                "difference of the relative changes",
-            ),
-            **{
-                f"kurtosis{count}-falls": over_seeds(
-                    result.relative(f"kurtosis{count}", largest, 1.0),
-                    "relative change: at the start the leading vectors, one an output, have a "
-                    f"kurtosis of {leading:,.0f} (mean of all 100 {rest:,.0f}) and "
-                    f"{result.at('output_share', largest, 1.0).mean():.0%} of their length in the "
-                    f"output layer; {result.source}",
-                    comparable=False,
-                )
-                for count in (100, 50)
-            },
-        }
-    )
+    return {
+        "rank-rises": result.by_run(rise, "relative change"),
+        "random-slow": result.by_run(
+            result.relative("effective_rank100", random, 0.05) - rise,
+            "difference of the relative changes",
+        ),
+        **{
+            f"kurtosis{count}-falls": over_seeds(
+                result.relative(f"kurtosis{count}", largest, 1.0),
+                "relative change: at the start the leading vectors, one an output, have a "
+                f"kurtosis of {leading:,.0f} (mean of all 100 {rest:,.0f}) and "
+                f"{result.at('output_share', largest, 1.0).mean():.0%} of their length in the "
+                f"output layer; {result.source}",
+                comparable=False,
+            )
+            for count in (100, 50)
+        },
+    }

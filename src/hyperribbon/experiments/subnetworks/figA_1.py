@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.experiments.statements import Band, says
+from hyperribbon.experiments.subnetworks import _training
 from hyperribbon.experiments.subnetworks._drawing import draw_layer_bars
 from hyperribbon.experiments.subnetworks._layers import layer_measurements
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    presets,
-    source_of,
-)
-from hyperribbon.plots.style import COLORS, new_figure
 
-ID = "subnetworks/figA.1"
 TITLE = "Layer-wise re-initialisation from two kinds of start"
 
 _LECUN = (
     "LeCun start: Sec. 2.2.1 says it is the primary one, and only Fig. A.1 is captioned Gaussian; "
-    f"otherwise {TRAINING}"
+    f"otherwise {_training.TRAINING}"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     *(
         says(
             f"{start}-first-layer",
@@ -43,10 +31,10 @@ LEDGER = Ledger(
             "layer (our threshold for 'significantly').",
             Band.at_least(0.1, "words"),
             setting=setting,
-            needs=SCALE,
+            needs=_training.SCALE,
         )
         for start, place, setting in (
-            ("gaussian", "Sec. 3.2.1, Fig. A.1", TRAINING),
+            ("gaussian", "Sec. 3.2.1, Fig. A.1", _training.TRAINING),
             ("lecun", "Sec. 3.2.1", _LECUN),
         )
     ),
@@ -59,27 +47,21 @@ LEDGER = Ledger(
         "start too.",
         Band.around(0.515, "printed", atol=0.00005),
         setting=_LECUN,
-        needs=SCALE,
+        needs=_training.SCALE,
         compare="prediction",
         changed="2026-11-17: between 0.4 and 0.65, a band of our own, before",
     ),
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the figure.
+class Config(_training.TrainingConfig):
+    """Setting of the figure."""
 
-    Attributes:
-        draws: Re-randomisations of each layer (measured along with Fig. 3.1).
-        lecun_seeds: Runs from the LeCun start.
-    """
-
-    draws: int = 5
-    lecun_seeds: int = 5
+    draws: int = 5  # re-randomisations of each layer (measured along with Fig. 3.1)
+    lecun_seeds: int = 5  # runs from the LeCun start
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config,
     smoke={"draws": 2, "lecun_seeds": 1},
     laptop={"seeds": 6},
@@ -87,27 +69,14 @@ PRESETS, PRESETS_WITH_DATA = presets(
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Test accuracies with one layer re-initialised.
+class Result(_training.OfRuns):
+    """Test accuracies with one layer re-initialised."""
 
-    Attributes:
-        gaussian: (seeds, layers), from the configured start.
-        gaussian_baseline: (seeds,).
-        lecun: (lecun seeds, layers), from the LeCun start.
-        lecun_baseline: (lecun seeds,).
-        start: What the first start is.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    gaussian: np.ndarray
-    gaussian_baseline: np.ndarray
-    lecun: np.ndarray
-    lecun_baseline: np.ndarray
-    start: str
-    source: str
-    full: bool
+    gaussian: np.ndarray  # (seeds, layers), from the configured start
+    gaussian_baseline: np.ndarray  # (seeds,)
+    lecun: np.ndarray  # (lecun seeds, layers), from the LeCun start
+    lecun_baseline: np.ndarray  # (lecun seeds,)
+    start: str  # what the first start is
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -116,18 +85,17 @@ def compute(config: Config, context: Context) -> Result:
     few = replace(config, seeds=config.lecun_seeds)
     lecun = layer_measurements(few, context, config.draws, init="lecun")
     return Result(
-        gaussian["reinitialized"],
-        gaussian["baseline"],
-        lecun["reinitialized"],
-        lecun["baseline"],
-        f"Gaussian start, sd {config.init}" if config.init != "lecun" else "LeCun start",
-        source_of(config),
-        is_full(config),
+        **_training.origin(config),
+        gaussian=gaussian["reinitialized"],
+        gaussian_baseline=gaussian["baseline"],
+        lecun=lecun["reinitialized"],
+        lecun_baseline=lecun["baseline"],
+        start=f"Gaussian start, sd {config.init}" if config.init != "lecun" else "LeCun start",
     )
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel a start."""
+    """Draw one panel for each start."""
     figure, axes = new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     for axis, values, baseline, color, title in (
         (axes[0], result.gaussian, result.gaussian_baseline, COLORS[0], result.start),
@@ -139,18 +107,18 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the critical layer from both starts, and the printed accuracy."""
+def measure(result: Result) -> Measurements:
+    """Measure the critical layer from both starts, and the printed accuracy."""
     measured = {}
     for name, values, baseline in (
         ("gaussian", result.gaussian, result.gaussian_baseline),
         ("lecun", result.lecun, result.lecun_baseline),
     ):
         drops = baseline[:, None] - values
-        measured[f"{name}-first-layer"] = by_run(
-            result, drops[:, 0] - drops[:, 1:].max(1), "its drop minus the largest other drop"
+        measured[f"{name}-first-layer"] = result.by_run(
+            drops[:, 0] - drops[:, 1:].max(1), "its drop minus the largest other drop"
         )
-    measured["lecun-value"] = by_run(
-        result, result.lecun[:, 0], f"{result.gaussian[:, 0].mean():.2f} from the Gaussian start"
+    measured["lecun-value"] = result.by_run(
+        result.lecun[:, 0], f"{result.gaussian[:, 0].mean():.2f} from the Gaussian start"
     )
-    return LEDGER.judge(measured)
+    return measured

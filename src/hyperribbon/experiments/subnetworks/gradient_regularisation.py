@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, numpy_generator
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, exact, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.core import numpy_generator
+from hyperribbon.experiments.judging import Measurements, exact
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.theory import gradient_flow
 
-ID = "subnetworks/gradient_regularisation"
 TITLE = "Gradient descent follows the loss plus a gradient penalty"
 
 _FACTORS = {
@@ -30,8 +26,7 @@ _SETTING = (
     "integrated to rounding; the equation is for any smooth loss"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "modified-loss",
         "Eqs. (2.26), (2.27)",
@@ -60,49 +55,31 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the experiment.
+class Config(Frozen):
+    """Setting of the experiment."""
 
-    Attributes:
-        hidden: Width of the tanh network's hidden layer.
-        samples: Training samples.
-        steps: Largest effective step h/(1 − μ); each further one is half.
-        halvings: Number of steps.
-        time: Length of the flow.
-        momenta: Momentum coefficients.
-    """
-
-    hidden: int = 6
-    samples: int = 20
-    steps: float = 0.02
-    halvings: int = 5
-    time: float = 1.0
-    momenta: tuple[float, ...] = (0.0, 0.5, 0.9)
+    hidden: int = 6  # width of the tanh network's hidden layer
+    samples: int = 20  # training samples
+    steps: float = 0.02  # largest effective step h/(1 − μ); each further one is half
+    halvings: int = 5  # number of steps
+    time: float = 1.0  # length of the flow
+    momenta: tuple[float, ...] = (0.0, 0.5, 0.9)  # momentum coefficients
 
 
-PRESETS = {
-    "smoke": Config(halvings=3, momenta=(0.0, 0.9), time=0.4),
-    "laptop": Config(),
-    "paper": Config(hidden=20, samples=50, halvings=6),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(halvings=3, momenta=(0.0, 0.9), time=0.4),
+    paper=Config(hidden=20, samples=50, halvings=6),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Distance between descent and flows at the end time.
+class Result(Frozen):
+    """Distance between descent and flows at the end time."""
 
-    Attributes:
-        momenta: (m,).
-        steps: (m, h), effective steps.
-        errors: {flow: (m, h)}.
-        slopes: {flow: (m,)}, of the error in the step.
-    """
-
-    momenta: np.ndarray
-    steps: np.ndarray
-    errors: dict[str, np.ndarray]
-    slopes: dict[str, np.ndarray]
+    momenta: np.ndarray  # (m,)
+    steps: np.ndarray  # (m, h), effective steps
+    errors: dict[str, np.ndarray]  # {flow: (m, h)}
+    slopes: dict[str, np.ndarray]  # {flow: (m,)}, of the error in the step
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -132,7 +109,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(np.array(config.momenta), steps, errors, slopes)
 
 
-def _errors(item: Mapping[str, Any]) -> np.ndarray:
+def _errors(item: Item) -> np.ndarray:
     """Return the distance of descent from each flow; `step` is the effective step."""
     start, gradient, hessian_product = _problem(item)
     momentum = item["momentum"]
@@ -161,9 +138,7 @@ def _errors(item: Mapping[str, Any]) -> np.ndarray:
     )
 
 
-def _problem(
-    item: Mapping[str, Any],
-) -> tuple[np.ndarray, Callable[..., np.ndarray], Callable[..., np.ndarray]]:
+def _problem(item: Item) -> tuple[np.ndarray, Callable[..., np.ndarray], Callable[..., np.ndarray]]:
     """Return start, gradient and Hessian product of a small tanh network's squared error."""
     rng = numpy_generator(item["seed"], "regression")
     hidden, count = item["hidden"], item["samples"]
@@ -186,19 +161,19 @@ def _problem(
 
 
 def plot(result: Result) -> Figure:
-    """Draw the errors against the step, one panel a momentum."""
+    """Draw the errors against the step, one panel for each momentum."""
     count = len(result.momenta)
     figure, axes = new_figure(1, count, width="full", ratio=1.0, sharey=True, squeeze=False)
     styles = ("-", "-", "--", ":")
     for row, axis in enumerate(axes[0]):
-        for color, style, (name, errors) in zip(
-            COLORS, styles, result.errors.items(), strict=False
-        ):
-            axis.loglog(result.steps[row], errors[row], "o", ls=style, color=color, ms=3,
-                        label=f"flow of the {name}" if "loss" in name else name)  # fmt: skip
+        curves = zip(COLORS, styles, result.errors.items(), strict=False)
+        for color, style, (name, errors) in curves:
+            look = {"ls": style, "color": color, "ms": 3}
+            label = f"flow of the {name}" if "loss" in name else name
+            axis.loglog(result.steps[row], errors[row], "o", **look, label=label)
         text = "\n".join(f"{name}: {slopes[row]:.2f}" for name, slopes in result.slopes.items())
-        axis.text(0.97, 0.03, f"slopes\n{text}", transform=axis.transAxes, fontsize=7, ha="right",
-                  va="bottom", linespacing=1.3)  # fmt: skip
+        corner = {"transform": axis.transAxes, "ha": "right", "va": "bottom"}
+        axis.text(0.97, 0.03, f"slopes\n{text}", fontsize=7, linespacing=1.3, **corner)
         axis.set(xlabel=r"step $h/(1-\mu)$", title=rf"momentum $\mu={result.momenta[row]:g}$")
         ticks = result.steps[row][::2]
         axis.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks], fontsize=7)
@@ -210,8 +185,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the orders, with and without momentum."""
+def measure(result: Result) -> Measurements:
+    """Measure the orders, with and without momentum."""
     plain = int(np.argmin(result.momenta))
     modified = result.slopes["modified loss"]
     farthest = int(np.abs(modified - 2).argmax())
@@ -219,13 +194,10 @@ def claims(result: Result) -> list[Claim]:
         f"{result.slopes[name][plain]:.2f} with {name}"
         for name in ("opposite sign", "twice the penalty")
     )
-    return LEDGER.judge(
-        {
-            "modified-loss": exact(modified[plain], f"slope of the distance; {wrong}"),
-            "loss-itself": exact(result.slopes["loss itself"][plain], "slope of the distance"),
-            "momentum": exact(
-                modified[farthest],
-                f"slope farthest from two, μ = {result.momenta[farthest]:g}",
-            ),
-        }
-    )
+    return {
+        "modified-loss": exact(modified[plain], f"slope of the distance; {wrong}"),
+        "loss-itself": exact(result.slopes["loss itself"][plain], "slope of the distance"),
+        "momentum": exact(
+            modified[farthest], f"slope farthest from two, μ = {result.momenta[farthest]:g}"
+        ),
+    }

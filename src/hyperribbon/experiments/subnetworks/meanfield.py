@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim, derive_seed, torch_generator
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, over_seeds, says
+from hyperribbon.core import derive_seed, torch_generator
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, says
 from hyperribbon.experiments.subnetworks._drawing import draw_band
 from hyperribbon.inspection import measure_anisotropy
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.meanfield import fisher_statistics
 from hyperribbon.training import mlp
 
-ID = "subnetworks/meanfield"
 TITLE = "Mean-field theory of the Fisher spectrum against random networks"
 
 _SETTINGS = {"relu": (2.0, 0.1), "tanh": (3.0, 0.64), "linear": (1.0, 0.1), "erf": (2.0, 0.3)}
@@ -31,8 +25,7 @@ _SETTING = (
     "printed limits with their corrections at finite width"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     *(
         says(
             name,
@@ -73,43 +66,30 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the experiment.
+class Config(Frozen):
+    """Setting of the experiment."""
 
-    Attributes:
-        widths: M of the inputs and of the two hidden layers.
-        outputs: C.
-        samples: N inputs with standard normal entries.
-        draws: Random networks of each width.
-    """
-
+    # M of the inputs and of the two hidden layers
     widths: tuple[int, ...] = (125, 250, 500, 1000, 2000)
-    outputs: int = 10
-    samples: int = 50
-    draws: int = 5
+    outputs: int = 10  # C
+    samples: int = 50  # N inputs with standard normal entries
+    draws: int = 5  # random networks of each width
 
 
-PRESETS = {
-    "smoke": Config(widths=(50, 100, 200), outputs=3, samples=20, draws=2),
-    "laptop": Config(),
-    "paper": Config(widths=(125, 250, 500, 1000, 2000, 4000), samples=100, draws=20),
-}
+PRESETS = presets(
+    Config(),
+    smoke=Config(widths=(50, 100, 200), outputs=3, samples=20, draws=2),
+    paper=Config(widths=(125, 250, 500, 1000, 2000, 4000), samples=100, draws=20),
+)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Measured and predicted statistics, by activation.
+class Result(Frozen):
+    """Measured and predicted statistics, by activation."""
 
-    Attributes:
-        widths: (w,).
-        measured: {activation: (draws, w, 3)}: mean, second moment, mean of the C leading ones.
-        predicted: {activation: (w, 3)}.
-    """
-
-    widths: np.ndarray
+    widths: np.ndarray  # (w,)
+    # {activation: (draws, w, 3)}: mean, second moment, mean of the C leading ones
     measured: dict[str, np.ndarray]
-    predicted: dict[str, np.ndarray]
+    predicted: dict[str, np.ndarray]  # {activation: (w, 3)}
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -135,32 +115,19 @@ def compute(config: Config, context: Context) -> Result:
             for m in config.widths
         ]
         predicted[activation] = np.array([[getattr(r, f) for f in _FIELDS] for r in rows])
-    return Result(
-        np.array(config.widths),
-        dict(zip(_SETTINGS, table, strict=True)),
-        predicted,
-    )
+    return Result(np.array(config.widths), dict(zip(_SETTINGS, table, strict=True)), predicted)
 
 
-def _statistics(item: Mapping[str, Any]) -> np.ndarray:
+def _statistics(item: Item) -> np.ndarray:
     weight, bias = _SETTINGS[item["activation"]]
     width, outputs = item["width"], item["outputs"]
-    model = mlp(
-        (width, width, width, outputs),
-        item["activation"],
-        item["seed"],
-        init=(weight**0.5, bias**0.5),
-    )
+    start, widths = (weight**0.5, bias**0.5), (width, width, width, outputs)
+    model = mlp(widths, item["activation"], item["seed"], init=start)
     generator = torch_generator(item["seed"], "inputs")
     inputs = torch.randn((item["samples"], width), generator=generator, device="cpu")
     measured = measure_anisotropy(model, inputs, k=outputs, outputs="model", vectors=False)
-    return np.array(
-        [
-            measured.trace / measured.parameters,
-            measured.frobenius**2 / measured.parameters,
-            float(measured.eigenvalues.mean()),
-        ]
-    )
+    moments = (measured.trace / measured.parameters, measured.frobenius**2 / measured.parameters)
+    return np.array([*moments, float(measured.eigenvalues.mean())])
 
 
 def plot(result: Result) -> Figure:
@@ -170,10 +137,9 @@ def plot(result: Result) -> Figure:
     for column, (axis, label) in enumerate(zip(axes, labels, strict=True)):
         for color, activation in zip(COLORS, result.measured, strict=False):
             axis.plot(result.widths, result.predicted[activation][:, column], color=color, lw=1)
-            draw_band(
-                axis, result.widths, result.measured[activation][:, :, column], color=color,
-                marker="o", ls="none", mfc="none", label=activation,
-            )  # fmt: skip
+            look = {"color": color, "marker": "o", "ls": "none", "mfc": "none"}
+            values = result.measured[activation][:, :, column]
+            draw_band(axis, result.widths, values, **look, label=activation)
         axis.set(xscale="log", yscale="log", xlabel="width $M$", title=label)
         axis.set_xticks(result.widths, [str(width) for width in result.widths], fontsize=7)
         axis.set_xticks([], minor=True)
@@ -181,8 +147,8 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the predictions at the widths from 1000 on, and the slopes in M."""
+def measure(result: Result) -> Measurements:
+    """Measure the predictions at the widths from 1000 on, and the slopes in M."""
     comparable = int(result.widths[-1]) >= _WIDE
     wide = np.flatnonzero(result.widths >= min(_WIDE, int(result.widths[-1])))
     measured = {}
@@ -210,4 +176,4 @@ def claims(result: Result) -> list[Claim]:
             f"from M = {result.widths[0]} to {result.widths[-1]}; {len(slopes[0])} draws",
             comparable=comparable,
         )
-    return LEDGER.judge(measured)
+    return measured

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
-from hyperribbon.experiments.subnetworks._training import (
-    LAYERS,
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    load_run,
-    mean_and_error,
-    presets,
-    run_items,
-    source_of,
-    trained,
-)
-from hyperribbon.experiments.subnetworks._weights import (
-    PRINTED_SHARES,
-    SHARE_TOLERANCES,
-    change_shares,
-    weight_statistics,
-)
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
+from hyperribbon.experiments.statements import Band
+from hyperribbon.experiments.subnetworks import _training, _weights
 
-ID = "subnetworks/tableA.1"
 TITLE = "Means, standard deviations and correlations of the weights, layer by layer"
 
 _FINAL_SD = np.array([0.054, 0.058, 0.058, 0.158])
 _CORRELATION = np.array([0.930, 0.906, 0.921, 0.753])
 _SD_TOLERANCE = np.array([0.001, 0.001, 0.001, 0.005])
 _CORRELATION_TOLERANCE = np.array([0.004, 0.004, 0.004, 0.015])
-_FITTED = f"{TRAINING}: of the settings tried, these come nearest to the two tables"
 _COLUMNS = ("initial_mean", "initial_sd", "final_mean", "final_sd", "correlation")
 
 _ROWS = (
@@ -52,19 +28,14 @@ _ROWS = (
 )
 """As printed: layer; mean and sd of the initial, then of the final weights; correlation."""
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     *(
-        says(
+        _weights.says_printed(
             f"{name}-{layer + 1}",
             "Table A.1",
             _ROWS[layer],
-            f"{words}, {LAYERS[layer].lower()}: {printed[layer]:.3f} in a run.",
+            f"{words}, {_training.LAYERS[layer].lower()}: {printed[layer]:.3f} in a run.",
             Band.around(printed[layer], "printed", atol=0.0005),
-            setting=_FITTED,
-            needs=SCALE,
-            compare="prediction",
-            changed="2026-11-17: mean of our runs within a tolerance of our own before",
         )
         for layer in range(4)
         for name, words, printed in (
@@ -75,20 +46,15 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
-    """Setting of the table.
+class Config(_training.TrainingConfig):
+    """Setting of the table."""
 
-    Attributes:
-        other_rates: Learning rates to compare with, one run each.
-        other_starts: Standard deviations of other Gaussian starts, one run each; 0 for LeCun.
-    """
-
-    other_rates: tuple[float, ...] = (0.005, 0.02)
+    other_rates: tuple[float, ...] = (0.005, 0.02)  # learning rates to compare with, one run each
+    # standard deviations of other Gaussian starts, one run each; 0 for LeCun
     other_starts: tuple[float, ...] = (0.0,)
 
 
-PRESETS, PRESETS_WITH_DATA = presets(
+PRESETS, PRESETS_WITH_DATA = _training.presets(
     Config,
     smoke={"other_rates": (0.1,), "other_starts": ()},
     laptop={"seeds": 6},
@@ -96,33 +62,17 @@ PRESETS, PRESETS_WITH_DATA = presets(
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """Statistics of the weights, layer by layer.
+class Result(_training.OfRuns):
+    """Statistics of the weights, layer by layer."""
 
-    Attributes:
-        initial_mean: (seeds, layers).
-        initial_sd: (seeds, layers).
-        final_mean: (seeds, layers).
-        final_sd: (seeds, layers).
-        correlation: (seeds, layers), between start and end.
-        settings: Names of the settings compared, the chosen one first.
-        misfit: (settings,), distance to the printed Tables A.1 and A.2 in tolerances.
-        accuracy: (settings,), on the test images.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    initial_mean: np.ndarray
-    initial_sd: np.ndarray
-    final_mean: np.ndarray
-    final_sd: np.ndarray
-    correlation: np.ndarray
-    settings: list[str]
-    misfit: np.ndarray
-    accuracy: np.ndarray
-    source: str
-    full: bool
+    initial_mean: np.ndarray  # (seeds, layers)
+    initial_sd: np.ndarray  # (seeds, layers)
+    final_mean: np.ndarray  # (seeds, layers)
+    final_sd: np.ndarray  # (seeds, layers)
+    correlation: np.ndarray  # (seeds, layers), between start and end
+    settings: list[str]  # names of the settings compared, the chosen one first
+    misfit: np.ndarray  # (settings,), distance to the printed Tables A.1 and A.2 in tolerances
+    accuracy: np.ndarray  # (settings,), on the test images
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -132,10 +82,10 @@ def compute(config: Config, context: Context) -> Result:
         (f"start {start:g}" if start else "LeCun start", {"init": start or "lecun"})
         for start in config.other_starts
     ]
-    items = run_items(config, context)
-    items += [run_items(config, context, **change)[0] for _, change in others]
-    measured = context.map(_statistics, trained(items, context), "statistics")
-    table = {key: np.array([one[key] for one in measured]) for key in measured[0]}
+    items = _training.run_items(config, context)
+    items += [_training.run_items(config, context, **change)[0] for _, change in others]
+    measured = context.map(_statistics, _training.trained(items, context), "statistics")
+    table = stack(measured)
     groups = [slice(config.seeds), *(slice(i, i + 1) for i in range(config.seeds, len(items)))]
     means = [{key: values[group].mean(0) for key, values in table.items()} for group in groups]
     return Result(
@@ -143,24 +93,23 @@ def compute(config: Config, context: Context) -> Result:
         settings=[f"rate {config.lr:g}, start {config.init}", *(name for name, _ in others)],
         misfit=np.array([_misfit(mean) for mean in means]),
         accuracy=np.array([mean["accuracy"] for mean in means]),
-        source=source_of(config),
-        full=is_full(config),
+        **_training.origin(config),
     )
 
 
-def _statistics(item: Mapping[str, Any]) -> dict[str, Any]:
-    accuracy = load_run(item).trajectory.metrics()["test_accuracy"].dropna().iloc[-1]
-    shares = change_shares(item)
-    return {**weight_statistics(item), "shares": shares, "accuracy": float(accuracy)}
+def _statistics(item: Item) -> dict[str, Any]:
+    accuracy = _training.load_run(item).trajectory.metrics()["test_accuracy"].dropna().iloc[-1]
+    shares = _weights.change_shares(item)
+    return {**_weights.weight_statistics(item), "shares": shares, "accuracy": float(accuracy)}
 
 
 def _misfit(mean: Mapping[str, np.ndarray]) -> float:
     """Return the root mean square distance to both printed tables, in tolerances."""
-    count = len(SHARE_TOLERANCES)
+    count = len(_weights.SHARE_TOLERANCES)
     distances = [
         (mean["final_sd"] - _FINAL_SD) / _SD_TOLERANCE,
         (mean["correlation"] - _CORRELATION) / _CORRELATION_TOLERANCE,
-        (mean["shares"] - PRINTED_SHARES)[:count] / SHARE_TOLERANCES,
+        (mean["shares"] - _weights.PRINTED_SHARES)[:count] / _weights.SHARE_TOLERANCES,
     ]
     return float(np.sqrt(np.mean(np.square(np.concatenate(distances)))))
 
@@ -173,13 +122,13 @@ def plot(result: Result) -> Figure:
         (left, result.final_sd, _FINAL_SD, "sd of the final weights"),
         (middle, result.correlation, _CORRELATION, "correlation start–end"),
     ):
-        mean, error = mean_and_error(values)
+        mean, error = _training.mean_and_error(values)
         axis.bar(layers, printed, color="0.85", label="printed")
         axis.errorbar(
             layers, mean, 2 * error, fmt="o", color=COLORS[0], capsize=3, label="measured"
         )
         axis.set(ylabel=label, xticks=layers)
-        axis.set_xticklabels([name.replace(" ", "\n") for name in LAYERS])
+        axis.set_xticklabels([name.replace(" ", "\n") for name in _training.LAYERS])
     left.legend(loc="upper left")
     order = np.arange(len(result.settings))[::-1]
     colors = [COLORS[0], *["0.6"] * (len(order) - 1)]
@@ -189,18 +138,14 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge every printed number."""
+def measure(result: Result) -> Measurements:
+    """Measure every printed number."""
     rows = zip(result.settings, result.misfit, result.accuracy, strict=True)
     why = "misfits in tolerances and test accuracies of the settings tried: " + "; ".join(
         f"{name}: {misfit:.2g}, {accuracy:.4f}" for name, misfit, accuracy in rows
     )
-    return LEDGER.judge(
-        {
-            f"{key.replace('_', '-')}-{layer + 1}": by_run(
-                result, getattr(result, key)[:, layer], why
-            )
-            for layer in range(len(LAYERS))
-            for key in ("final_sd", "correlation")
-        }
-    )
+    return {
+        f"{key.replace('_', '-')}-{layer + 1}": result.by_run(getattr(result, key)[:, layer], why)
+        for layer in range(len(_training.LAYERS))
+        for key in ("final_sd", "correlation")
+    }

@@ -2,95 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from hyperribbon.core import Band, Claim
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, says
-from hyperribbon.experiments.subnetworks._training import (
-    SCALE,
-    TRAINING,
-    TrainingConfig,
-    by_run,
-    is_full,
-    mean_and_error,
-    presets,
-    source_of,
-    trained_runs,
-)
-from hyperribbon.experiments.subnetworks._weights import (
-    PRINTED_SHARES,
-    SHARE_TOLERANCES,
-    SHARE_WIDTH,
-    change_shares,
-)
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.experiments.judging import Measurements
+from hyperribbon.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.experiments.statements import Band
+from hyperribbon.experiments.subnetworks import _training, _weights
 
-ID = "subnetworks/tableA.2"
 TITLE = "Shares of the weights by absolute change"
 
-LEDGER = Ledger(
-    ID,
+
+def _intervals() -> list[tuple[int, float, float, float]]:
+    """Return number, ends and printed percentage of the intervals that hold most of the weights."""
+    width, printed = _weights.SHARE_WIDTH, _weights.PRINTED_SHARES
+    count = len(_weights.SHARE_TOLERANCES)
+    return [(i, i * width, (i + 1) * width, printed[i]) for i in range(count)]
+
+
+STATEMENTS = (
     *(
-        says(
+        _weights.says_printed(
             f"interval-{index + 1}",
             "Table A.2",
-            f"{index * SHARE_WIDTH:.5f} to {(index + 1) * SHARE_WIDTH:.5f} "
-            f"{PRINTED_SHARES[index]:.2f}%",
-            f"{PRINTED_SHARES[index]}% of the weights change by {index * SHARE_WIDTH:.3f} to "
-            f"{(index + 1) * SHARE_WIDTH:.3f} in a run.",
-            Band.around(PRINTED_SHARES[index], "printed", atol=0.005),
-            setting=f"{TRAINING}: of the settings tried, these come nearest to the two tables",
-            needs=SCALE,
-            compare="prediction",
-            changed="2026-11-17: mean of our runs within a tolerance of our own before",
+            f"{low:.5f} to {high:.5f} {share:.2f}%",
+            f"{share}% of the weights change by {low:.3f} to {high:.3f} in a run.",
+            Band.around(share, "printed", atol=0.005),
         )
-        for index in range(len(SHARE_TOLERANCES))
+        for index, low, high, share in _intervals()
     ),
 )
 
 
-@dataclass(frozen=True)
-class Config(TrainingConfig):
+class Config(_training.TrainingConfig):
     """Setting of the table."""
 
 
-PRESETS, PRESETS_WITH_DATA = presets(Config, laptop={"seeds": 6})
+PRESETS, PRESETS_WITH_DATA = _training.presets(Config, laptop={"seeds": 6})
 
 
-@dataclass(frozen=True)
-class Result:
-    """Percentages.
+class Result(_training.OfRuns):
+    """Percentages."""
 
-    Attributes:
-        percent: (seeds, intervals), of all weights, in the intervals of the table.
-        beyond: (seeds,), percentage that changed more than the table's end.
-        source: What was trained.
-        full: Whether as in the paper, on all of MNIST.
-    """
-
-    percent: np.ndarray
-    beyond: np.ndarray
-    source: str
-    full: bool
+    percent: np.ndarray  # (seeds, intervals), of all weights, in the intervals of the table
+    beyond: np.ndarray  # (seeds,), percentage that changed more than the table's end
 
 
 def compute(config: Config, context: Context) -> Result:
     """Count the changes of every run."""
-    measured = context.map(change_shares, trained_runs(config, context), "changes")
-    shares = np.array(measured)
-    return Result(shares, 100.0 - shares.sum(1), source_of(config), is_full(config))
+    runs = _training.trained_runs(config, context)
+    percent = np.array(context.map(_weights.change_shares, runs, "changes"))
+    return Result(**_training.origin(config), percent=percent, beyond=100.0 - percent.sum(1))
 
 
 def plot(result: Result) -> Figure:
     """Draw measured against printed percentages."""
     figure, axis = new_figure()
-    middles = SHARE_WIDTH * (np.arange(len(PRINTED_SHARES)) + 0.5)
-    mean, error = mean_and_error(result.percent)
-    axis.bar(middles, PRINTED_SHARES, width=0.9 * SHARE_WIDTH, color="0.85", label="printed")
+    middles = _weights.SHARE_WIDTH * (np.arange(len(_weights.PRINTED_SHARES)) + 0.5)
+    mean, error = _training.mean_and_error(result.percent)
+    axis.bar(
+        middles,
+        _weights.PRINTED_SHARES,
+        width=0.9 * _weights.SHARE_WIDTH,
+        color="0.85",
+        label="printed",
+    )
     axis.errorbar(
         middles, mean, 2 * error, fmt="o", color=COLORS[0], ms=3, capsize=2, label="measured"
     )
@@ -99,12 +74,10 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the intervals that hold most of the weights."""
+def measure(result: Result) -> Measurements:
+    """Measure the intervals that hold most of the weights."""
     why = f"{result.beyond.mean():.2f}% change more than the table's end"
-    return LEDGER.judge(
-        {
-            f"interval-{index + 1}": by_run(result, result.percent[:, index], why)
-            for index in range(len(SHARE_TOLERANCES))
-        }
-    )
+    return {
+        f"interval-{index + 1}": result.by_run(result.percent[:, index], why)
+        for index in range(len(_weights.SHARE_TOLERANCES))
+    }

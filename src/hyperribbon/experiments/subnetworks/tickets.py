@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import nn
 
-from hyperribbon.core import Band, Claim, derive_seed
+from hyperribbon.core import derive_seed
 from hyperribbon.core.data import load_data
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.statements import Ledger, observe, over_seeds, says
+from hyperribbon.experiments.judging import Measurements, over_seeds
+from hyperribbon.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure, presets
+from hyperribbon.experiments.statements import Band, observe, says
 from hyperribbon.experiments.subnetworks._drawing import draw_band
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.subnetworks import find_ticket, metric_of
 from hyperribbon.training import mlp, train
 
-ID = "subnetworks/tickets"
 TITLE = "Lottery tickets by magnitude and by change"
 
 _CRITERIA = ("magnitude", "change")
@@ -32,8 +28,7 @@ _NEEDS = (
     "all 60,000 MNIST digits, and a share of the weights at which the controls train above chance"
 )
 
-LEDGER = Ledger(
-    ID,
+STATEMENTS = (
     says(
         "matches",
         "Sec. 3.3.1",
@@ -69,66 +64,51 @@ LEDGER = Ledger(
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """Setting of the experiment.
+class Config(Frozen):
+    """Setting of the experiment."""
 
-    Attributes:
-        data: Data set.
-        limit: Training images; 0 for all.
-        widths: Layer sizes.
-        epochs: Passes over the data at every level.
-        lr: Learning rate (momentum 0.9).
-        batch_size: Minibatch size.
-        levels: Prunings.
-        fraction: Share of the survivors removed at each level.
-        seeds: Independent starts.
-    """
-
-    data: str = "mnist5k"
-    limit: int = 0
-    widths: tuple[int, ...] = (784, 256, 256, 256, 10)
-    epochs: int = 10
-    lr: float = 0.02
-    batch_size: int = 128
-    levels: int = 6
-    fraction: float = 0.5
-    seeds: int = 3
+    data: str = "mnist5k"  # data set
+    limit: int = 0  # training images; 0 for all
+    widths: tuple[int, ...] = (784, 256, 256, 256, 10)  # layer sizes
+    epochs: int = 10  # passes over the data at every level
+    lr: float = 0.02  # learning rate (momentum 0.9)
+    batch_size: int = 128  # minibatch size
+    levels: int = 6  # prunings
+    fraction: float = 0.5  # share of the survivors removed at each level
+    seeds: int = 3  # independent starts
 
 
-PRESETS = {
-    "smoke": Config(
-        limit=300, widths=(784, 32, 32, 10), epochs=3, lr=0.05, batch_size=32, levels=2,
-        fraction=0.7, seeds=1,
+PRESETS = presets(
+    Config(),
+    smoke=Config(
+        limit=300,
+        widths=(784, 32, 32, 10),
+        epochs=3,
+        lr=0.05,
+        batch_size=32,
+        levels=2,
+        fraction=0.7,
+        seeds=1,
     ),
-    "laptop": Config(),
-    "paper": Config(epochs=30, levels=10, fraction=0.4, seeds=5),
-}  # fmt: skip
+    paper=Config(epochs=30, levels=10, fraction=0.4, seeds=5),
+)
 PRESETS_WITH_DATA = {
     **PRESETS,
     "paper": Config(data="mnist", epochs=30, levels=10, fraction=0.4, seeds=5),
 }
 
 
-@dataclass(frozen=True)
-class Result:
-    """Test accuracy by level.
+class Result(Frozen):
+    """Test accuracy by level."""
 
-    Attributes:
-        kept: (levels + 1,), share of the weights kept.
-        ticket: {criterion: (seeds, levels + 1)}.
-        random: {criterion: (seeds, levels + 1)}, as many weights of each layer kept at random.
-        reinitialized: {criterion: (seeds, levels + 1)}, the ticket's weights from a new start.
-        source: What was trained.
-        full: Whether on all of MNIST.
-    """
-
-    kept: np.ndarray
-    ticket: dict[str, np.ndarray]
+    kept: np.ndarray  # (levels + 1,), share of the weights kept
+    ticket: dict[str, np.ndarray]  # {criterion: (seeds, levels + 1)}
+    # {criterion: (seeds, levels + 1)}, as many weights of each layer kept at random
     random: dict[str, np.ndarray]
+    # {criterion: (seeds, levels + 1)}, the ticket's weights from a new start
     reinitialized: dict[str, np.ndarray]
-    source: str
-    full: bool
+    source: str  # what was trained
+    full: bool  # whether on all of MNIST
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -164,7 +144,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _ticket(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _ticket(item: Item) -> dict[str, np.ndarray]:
     model = mlp(item["widths"], "relu", derive_seed(item["seed"], "start"), init="kaiming")
     training = load_data(item["data"], limit=item["limit"] or None).flat()
     ticket = find_ticket(
@@ -181,7 +161,7 @@ def _ticket(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {str(name): column.to_numpy(dtype=float) for name, column in ticket.table().items()}
 
 
-def _train(network: nn.Module, item: Mapping[str, Any], data: Any) -> None:
+def _train(network: nn.Module, item: Item, data: Any) -> None:
     train(
         network,
         nn.functional.cross_entropy,
@@ -195,7 +175,7 @@ def _train(network: nn.Module, item: Mapping[str, Any], data: Any) -> None:
 
 
 def plot(result: Result) -> Figure:
-    """Draw accuracy against the share kept, one panel a criterion."""
+    """Draw accuracy against the share kept, one panel for each criterion."""
     figure, axes = new_figure(1, 2, width="full", ratio=0.75, sharey=True)
     for axis, criterion in zip(axes, _CRITERIA, strict=True):
         for color, values, label in (
@@ -214,26 +194,24 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def claims(result: Result) -> list[Claim]:
-    """Judge the hypothesis by magnitude, and compare the two criteria."""
+def measure(result: Result) -> Measurements:
+    """Measure the hypothesis by magnitude, and compare the two criteria."""
     sparse = int(np.argmin(np.abs(result.kept - 0.1)))
     ticket, control = result.ticket["magnitude"], result.reinitialized["magnitude"][:, -1]
     last = f"at {result.kept[-1]:.1%} of the weights"
-    return LEDGER.judge(
-        {
-            "matches": over_seeds(
-                ticket[:, sparse] - ticket[:, 0],
-                f"difference of the accuracies, {result.kept[sparse]:.0%} kept; {result.source}",
-                comparable=result.full,
-            ),
-            "start-matters": over_seeds(
-                ticket[:, -1] - control,
-                f"ticket minus the same weights from a new start, whose accuracy is "
-                f"{control.mean():.2f}, {last}; {result.source}",
-                comparable=result.full and control.min() > _CHANCE,
-            ),
-            "change-against-magnitude": over_seeds(
-                result.ticket["change"][:, -1] - ticket[:, -1], f"{last}; {result.source}"
-            ),
-        }
-    )
+    return {
+        "matches": over_seeds(
+            ticket[:, sparse] - ticket[:, 0],
+            f"difference of the accuracies, {result.kept[sparse]:.0%} kept; {result.source}",
+            comparable=result.full,
+        ),
+        "start-matters": over_seeds(
+            ticket[:, -1] - control,
+            f"ticket minus the same weights from a new start, whose accuracy is "
+            f"{control.mean():.2f}, {last}; {result.source}",
+            comparable=result.full and control.min() > _CHANCE,
+        ),
+        "change-against-magnitude": over_seeds(
+            result.ticket["change"][:, -1] - ticket[:, -1], f"{last}; {result.source}"
+        ),
+    }

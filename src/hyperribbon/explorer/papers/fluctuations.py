@@ -13,16 +13,16 @@ from hyperribbon.explorer.controls import Choice, Slider, Values
 from hyperribbon.explorer.pages import (
     Action,
     Drawing,
-    Page,
-    Picture,
     Readings,
     Report,
+    TheoryPage,
+    TheoryPicture,
     curve,
     drawing,
 )
 from hyperribbon.plots.style import COLORS
+from hyperribbon.simulation import simulate_one_layer
 from hyperribbon.theory import fluctuations as theory
-from hyperribbon.training import simulate_one_layer
 
 __all__ = ["PAGE", "TWO_LAYER_PAGE"]
 
@@ -140,7 +140,7 @@ def _read(values: Values) -> Readings:
         ("Exact over continuous time, trace", gap),
         ("Relaxation of the slowest mode", f"{slowest:.0f} steps"),
         ("Marchenko–Pastur edges of H", f"{low:.3f} … {high:.3f}"),
-    ]  # fmt: skip
+    ]
 
 
 def _simulate(values: Values, report: Report) -> dict[str, Any]:
@@ -185,19 +185,19 @@ def _code(values: Values) -> str:
     )
 
 
-PAGE = Page(
+PAGE = TheoryPage(
     key="fluctuations",
     title="Fluctuations",
     lead="Under SGD the weights of a linear model keep wandering. Their covariance follows from "
     "curvature and gradient noise; detailed balance is only a limit. Run SGD to check.",
     controls=_CONTROLS,
     pictures=(
-        Picture(
+        TheoryPicture(
             "weights", "Stationary covariance of the weights", _draw_weights,
             "Eigenvalues of the stationary weight covariance by three theories, and of simulated "
             "SGD once it has run.",
         ),
-        Picture(
+        TheoryPicture(
             "balance", "Gradient noise and broken detailed balance", _draw_noise,
             "Eigenvalues of the gradient noise covariance C, of the Hessian, and of the "
             "antisymmetric part Q.",
@@ -286,19 +286,19 @@ def _code_two(values: Values) -> str:
     )
 
 
-TWO_LAYER_PAGE = Page(
+TWO_LAYER_PAGE = TheoryPage(
     key="two-layers",
     title="Two layers",
     lead="In a two-layer linear network the weights vary most along the sharpest directions: the "
     "inverse variance–flatness relation. Its exponent is 2 only where D₁ ≪ D₂.",
     controls=_TWO_LAYER_CONTROLS,
     pictures=(
-        Picture(
+        TheoryPicture(
             "flatness", "Variance against flatness, mode by mode", _draw_flatness,
             "Variance of the second layer along each principal mode against the flatness of the "
             "loss along it, with a line of slope minus two.",
         ),
-        Picture(
+        TheoryPicture(
             "exponent", "Local exponent ψ", _draw_exponent,
             "Local exponent of the variance flatness relation against D1 over D2.",
         ),

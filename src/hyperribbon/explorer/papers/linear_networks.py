@@ -11,16 +11,16 @@ from hyperribbon.explorer.controls import Slider, Values
 from hyperribbon.explorer.pages import (
     Action,
     Drawing,
-    Page,
-    Picture,
     Readings,
     Report,
+    TheoryPage,
+    TheoryPicture,
     curve,
     drawing,
 )
 from hyperribbon.plots.style import COLORS
+from hyperribbon.simulation.linear_networks.descent import draw_linear_weights, train_linear
 from hyperribbon.theory import linear_networks as theory
-from hyperribbon.training.linear_networks import draw_linear_weights, train_linear
 
 __all__ = ["PAGE"]
 
@@ -168,19 +168,19 @@ def _code(values: Values) -> str:
     )
 
 
-PAGE = Page(
+PAGE = TheoryPage(
     key="linear",
     title="Linear networks",
     lead="For a deep linear network on white inputs, every eigenvalue of the Hessian follows from "
     "the proportions of the classes. Drag the bars; train a network to check.",
     controls=_CONTROLS,
     pictures=(
-        Picture(
+        TheoryPicture(
             "spectrum", "Every non-zero eigenvalue of the Hessian", _draw_spectrum,
             "Predicted eigenvalues of the Hessian in descending order, and measured ones once a "
             "network has been trained.",
         ),
-        Picture(
+        TheoryPicture(
             "sharpness", "Sharpness against depth", _draw_depth,
             "Sharpness of the solution against the number of layers, for these labels and for "
             "balanced ones.",

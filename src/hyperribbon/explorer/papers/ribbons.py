@@ -10,7 +10,15 @@ import numpy as np
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.explorer.controls import Slider, Values
-from hyperribbon.explorer.pages import Drawing, Page, Picture, Readings, curve, drawing, plain
+from hyperribbon.explorer.pages import (
+    Drawing,
+    Readings,
+    TheoryPage,
+    TheoryPicture,
+    curve,
+    drawing,
+    plain,
+)
 from hyperribbon.explorer.papers.uploads import upload_panel
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory.ribbons import Part, PhaseDiagram, Ribbon, phase_diagram, weyl_bound
@@ -135,7 +143,7 @@ def _read(values: Values) -> Readings:
         ("Dimensions for 99%", str(ribbon.dimensions(0.99))),
         ("Share of the first", f"{share:.1%}"),
         ("1/(α λₙ), steps of the slowest direction", f"{slowest:.3g}"),
-    ]  # fmt: skip
+    ]
 
 
 def _code(values: Values) -> str:
@@ -153,19 +161,19 @@ def _code(values: Values) -> str:
     )
 
 
-PAGE = Page(
+PAGE = TheoryPage(
     key="ribbons",
     title="Ribbons",
     lead="Training trajectories of linear models lie on a thin ribbon. Move the data's slope, the "
     "training time and the ratio of truth to start, and see how many dimensions it has.",
     controls=_CONTROLS,
     pictures=(
-        Picture(
+        TheoryPicture(
             "spectrum", "Variance along each principal direction", _draw_spectrum,
             "Eigenvalues of the covariance of all points on training trajectories, its parts and "
             "the upper bound, against their index, on a logarithmic axis.",
         ),
-        Picture(
+        TheoryPicture(
             "phase", "Dimensions over training time and slope", _draw_diagram,
             "Number of dimensions that carry 95 percent of the variance, over training time and "
             "slope, for full-batch gradient descent without weight decay. Click to move the point.",

@@ -14,14 +14,16 @@ import plotly.graph_objects as go
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import read_json
-from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.recording.trajectory import Trajectory
 
 __all__ = ["Entry", "UNREADABLE", "find_entries"]
 
 
 _MOST_BYTES = 64_000_000
-UNREADABLE = (ArgumentError, ArithmeticError, AttributeError, LookupError, OSError, TypeError,
-               ValueError, RecursionError)  # fmt: skip
+UNREADABLE = (
+    *(ArgumentError, ArithmeticError, AttributeError, LookupError),
+    *(OSError, TypeError, ValueError, RecursionError),
+)
 
 
 @dataclass(frozen=True)

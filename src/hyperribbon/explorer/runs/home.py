@@ -13,7 +13,7 @@ from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import picture_block
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, find_entries
 from hyperribbon.explorer.runs.recordings import draw_metrics
-from hyperribbon.explorer.runs.summaries import Summaries, Summary, sparkline
+from hyperribbon.explorer.runs.summaries import RunSummary, Summaries, sparkline
 from hyperribbon.plots.style import COLORS
 
 __all__ = ["HomePage"]
@@ -71,7 +71,7 @@ class HomePage:
             id="page-home",
         )
 
-    def _lead(self, found: list[Summary]) -> str:
+    def _lead(self, found: list[RunSummary]) -> str:
         running = sum(summary.state == "running" for summary in found)
         more = f", of which the newest {_MOST_SHOWN} are shown" if len(found) > _MOST_SHOWN else ""
         return (
@@ -157,7 +157,7 @@ class HomePage:
         )
 
     def _overlaid(self, chosen: list[str]) -> list[Any]:
-        """Return one chart a metric with all chosen runs."""
+        """Return one chart for each metric, with all chosen runs."""
         entries, trajectories, left_out = find_entries(self._store), {}, []
         for name in chosen:
             if name not in entries:
@@ -193,31 +193,24 @@ class HomePage:
         ]
 
 
-def _tools(text: str, choice: str, found: list[Summary]) -> html.Div:
+def _tools(text: str, choice: str, found: list[RunSummary]) -> html.Div:
     there = {"all", *(s.kind for s in found), *(s.state for s in found)}
     options = [{"label": name, "value": name} for name in _FILTERS if name in there]
-    return html.Div(
-        [
-            dcc.Input(
-                id="home-search", type="search", value=text, placeholder="Search the runs",
-                debounce=0.15, autoComplete="off",
-            ),
-            html.Fieldset(
-                [
-                    html.Legend("Show", className="unseen"),
-                    dcc.RadioItems(
-                        id="home-show", options=options,
-                        value=choice if choice in there else "all", className="choices",
-                    ),
-                ]
-            ),
-        ],
-        className="tools",
-        role="search",
-    )  # fmt: skip
+    chosen = choice if choice in there else "all"
+    search = dcc.Input(
+        id="home-search",
+        type="search",
+        value=text,
+        placeholder="Search the runs",
+        debounce=0.15,
+        autoComplete="off",
+    )
+    legend = html.Legend("Show", className="unseen")
+    show = dcc.RadioItems(id="home-show", options=options, value=chosen, className="choices")
+    return html.Div([search, html.Fieldset([legend, show])], className="tools", role="search")
 
 
-def _card(summary: Summary, is_picked: bool) -> html.Article:
+def _card(summary: RunSummary, is_picked: bool) -> html.Article:
     address = urlencode({"run": summary.name})
     page = "live" if summary.kind == "recording" else "runs"
     curves = [

@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl, urlencode
 import numpy as np
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.explorer.layout import picture_block
 from hyperribbon.explorer.pages import Drawing, curve, drawing, plain
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, Entry, find_entries
 from hyperribbon.explorer.runs.recordings import draw_embedding
 from hyperribbon.explorer.runs.summaries import sharpness_name
 from hyperribbon.plots.style import COLORS
-from hyperribbon.training.recording.status import read_status
+from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.recording.writing.status import read_status
 
 __all__ = ["LivePage"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.explorer.pages import axes_layout
 from hyperribbon.manifold import InPCA
 from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.plots.style import COLORS
+from hyperribbon.recording.trajectory import Trajectory
 
 __all__ = ["draw_embedding", "draw_metrics", "draw_spectra", "point_colors"]
 
@@ -44,7 +44,7 @@ def draw_spectra(trajectory: Trajectory) -> dict[str, go.Figure]:
 
 
 def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, go.Figure]:
-    """Return one figure a metric, with every run that has it; units are never mixed on an axis.
+    """Return a figure for each metric with every run that has it; no axis mixes units.
 
     Of rows of numbers the first one counts. A limit is drawn with the metric that it limits, and
     the errors of a solver are left to the table.
@@ -99,8 +99,8 @@ def _add_curve(figure: go.Figure, x: np.ndarray, y: np.ndarray, name: str, color
 def _add_limit(figure: go.Figure, x: np.ndarray, y: np.ndarray, name: str, color: str) -> None:
     text = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
     look = {"color": color, "dash": "dash", "width": 1.5, "shape": "hv"}
-    figure.add_scatter(x=x, y=y, name=f"limit of {name}", mode="lines", line=look,
-                       hovertext=text)  # fmt: skip
+    label = f"limit of {name}"
+    figure.add_scatter(x=x, y=y, name=label, mode="lines", line=look, hovertext=text)
 
 
 def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:

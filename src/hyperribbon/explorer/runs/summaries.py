@@ -12,12 +12,12 @@ from threading import Lock
 
 import numpy as np
 
-from hyperribbon.core.trajectory import Trajectory
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, Entry
-from hyperribbon.training.recording.forecast import in_words
-from hyperribbon.training.recording.status import read_status
+from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.recording.writing.forecast import in_words
+from hyperribbon.recording.writing.status import read_status
 
-__all__ = ["Summaries", "Summary", "sharpness_name", "sparkline"]
+__all__ = ["Summaries", "RunSummary", "sharpness_name", "sparkline"]
 
 _KEPT = 1000
 _MOST_FILES = 20_000
@@ -27,7 +27,7 @@ Series = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """What the list says of a run.
 
     Attributes:
@@ -70,10 +70,10 @@ class Summaries:
     """The summaries of a store; what has not changed is not read again."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Path, tuple[object, Summary]] = OrderedDict()
+        self._known: OrderedDict[Path, tuple[object, RunSummary]] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, entry: Entry) -> Summary:
+    def of(self, entry: Entry) -> RunSummary:
         """Return the summary of a run."""
         changed, size = _files(entry.folder)
         state = read_status(entry.folder)["state"] if entry.kind == "trajectory" else "finished"
@@ -89,7 +89,7 @@ class Summaries:
         return summary
 
 
-def _summarise(entry: Entry, state: str, changed: float, size: int) -> Summary:
+def _summarise(entry: Entry, state: str, changed: float, size: int) -> RunSummary:
     kind = {"trajectory": "recording"}.get(entry.kind, entry.kind)
     curves: dict[str, Series] = {}
     metrics: tuple[str, ...] = ()
@@ -108,8 +108,8 @@ def _summarise(entry: Entry, state: str, changed: float, size: int) -> Summary:
             text = (entry.reading or [entry.info["title"]])[0]
     except UNREADABLE as error:
         text, state = f"It cannot be read: {str(error) or repr(error)}", "damaged"
-    return Summary(entry.name, entry.label, kind, state, changed, in_words(size), text[:300],
-                   curves, metrics)  # fmt: skip
+    about = (kind, state, changed, in_words(size), text[:300])
+    return RunSummary(entry.name, entry.label, *about, curves, metrics)
 
 
 def sharpness_name(trajectory: Trajectory) -> str | None:

@@ -38,7 +38,7 @@ class Reference:
 
     Attributes:
         made: How they were made.
-        networks: One record a network: name, kind, parameters and statistics.
+        networks: One record for each network: name, kind, parameters and statistics.
     """
 
     made: str
@@ -53,13 +53,7 @@ class Reference:
         return cls(content["made"], tuple(content["networks"]))
 
     def usual(self, statistic: str, kind: str, format: str = ".2g") -> str:
-        """Say between which values a statistic of trained networks lies; "" when unknown.
-
-        Args:
-            statistic: Its name in the records.
-            kind: As `kind_of` returns it.
-            format: How numbers are written.
-        """
+        """Say between which values a statistic of trained networks lies; "" when unknown."""
         known = [n for n in self.networks if n["statistics"].get(statistic) is not None]
         same = [network for network in known if network["kind"] == kind]
         chosen, name = (same, f"{kind} ") if len(same) >= _FEWEST else (known, "")

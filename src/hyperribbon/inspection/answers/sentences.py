@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from hyperribbon.inspection.answers.reference import Reference
-from hyperribbon.inspection.quantities import NOT_OVER_SAMPLES, Quantity
+from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, Quantity
 
 __all__ = ["Answer", "answers"]
 
@@ -23,6 +23,7 @@ _FEW = 0.2
 squared length that is too large by tr C / N, so a scale B comes out as B/(1 + B/N)."""
 
 Numbers = Mapping[str, Quantity]
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,47 +47,39 @@ class Answer:
     @property
     def text(self) -> str:
         """Everything in one paragraph."""
-        return " ".join(filter(None, (self.finding, self.meaning, self.usual, self.advice)))
+        return " ".join(filter(None, (self.finding, self.beside)))
+
+    @property
+    def beside(self) -> str:
+        """Everything but the number."""
+        return " ".join(filter(None, (self.meaning, self.usual, self.advice)))
 
 
 def answers(numbers: Numbers, kind: str, config: Mapping[str, Any]) -> list[Answer]:
-    """Return at most six answers, from the numbers that were measured.
-
-    Args:
-        numbers: Quantities by key.
-        kind: What the network is built of, see `kind_of`.
-        config: The request in plain values.
-    """
+    """Return at most six answers, from the numbers that were measured."""
     reference = Reference.stored()
 
     def usual(statistic: str, format: str = ".2g") -> str:
         return reference.usual(statistic, kind, format)
 
-    found: list[Answer] = []
-    for make in (_sharpness, _stability, _concentration, _layers, _noise, _pruning, _negative,
-                 _trace, _loss):  # fmt: skip
-        answer = make(numbers, usual, config)
-        if answer is not None:
-            found.append(answer)
-    return found[:MOST]
+    found = [make(numbers, usual, config) for make in _MAKERS]
+    return [answer for answer in found if answer is not None][:MOST]
 
 
 Usual = Callable[..., str]
 
 
-def _sharpness(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _sharpness(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     found, least = numbers.get("hessian.largest"), numbers.get("hessian.least")
     if found is None and least is None:
         return None
     if found is None:
         assert least is not None
-        return Answer(
-            "sharpness",
-            f"The sharpness is at least {least.value:.3g}{_of(least)}.",
-            "So much the loss bends along one direction; the time did not suffice to find the "
-            "sharpest.",
-            usual("sharpness"), "Give a larger budget=, or fewer weights with params=.",
-        )  # fmt: skip
+        finding = f"The sharpness is at least {least.value:.3g}{_of(least)}."
+        meaning = "the time did not suffice to find the sharpest."
+        meaning = f"So much the loss bends along one direction; {meaning}"
+        advice = "Give a larger budget=, or fewer weights with params=."
+        return Answer("sharpness", finding, meaning, usual("sharpness"), advice)
     advice = ""
     if found.value > 0 and "stability.ratio" not in numbers:
         advice = (
@@ -97,17 +90,14 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Ans
     if found.certainty.endswith(NOT_OVER_SAMPLES):
         number = f"{found.value:.4g}"
         unsure = f"That is of these samples; {NOT_OVER_SAMPLES}. "
-    return Answer(
-        "sharpness",
-        f"The sharpness is {number}{_of(found)}.",
-        f"{unsure}Moving the weights by a distance d along the sharpest direction raises the loss "
-        f"by about {found.value / 2:.2g}·d²."
-        if found.value > 0 else f"{unsure}No direction bends upwards.",
-        usual("sharpness"), advice,
-    )  # fmt: skip
+    finding, meaning = f"The sharpness is {number}{_of(found)}.", "No direction bends upwards."
+    if found.value > 0:
+        rise = f"raises the loss by about {found.value / 2:.2g}·d²."
+        meaning = f"Moving the weights by a distance d along the sharpest direction {rise}"
+    return Answer("sharpness", finding, unsure + meaning, usual("sharpness"), advice)
 
 
-def _stability(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _stability(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     ratio = numbers.get("stability.ratio")
     if ratio is None:
         return None
@@ -120,47 +110,41 @@ def _stability(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Ans
         meaning = "It is at the edge of stability, where the loss falls unsteadily."
         advice = "Keep it if the loss still falls; lower it for a steadier end of training."
     else:
-        meaning = "It is stable."
-        advice = (
-            f"There is room for a learning rate up to {_SAFE / ratio.value:.2g} times as large."
-            if ratio.value > 0 else ""
-        )  # fmt: skip
+        meaning, advice = "It is stable.", ""
+        if ratio.value > 0:
+            room = f"{_SAFE / ratio.value:.2g} times as large"
+            advice = f"There is room for a learning rate up to {room}."
     return Answer("stability", finding, meaning, "", advice)
 
 
-def _concentration(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _concentration(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     few, many = numbers.get("gauss_newton.share10"), numbers.get("gauss_newton.share50")
     if few is None:
         return None
     beside = "" if many is None else f", and 50 hold {_percent(many)}"
-    total = config.get("parameters", 0)
-    return Answer(
-        "concentration",
-        f"10 of {total:,} directions hold {_percent(few)} of the curvature{beside}{_of(few)}.",
-        "The loss feels these and is nearly flat along the rest."
-        if few.value > 0.5 else "The curvature is spread over many more directions.",
-        usual("share10", ".0%"),
-        "Few directions suffice for a low-rank picture of the curvature, as in Laplace "
-        "approximations or preconditioners." if few.value > 0.5 else "",
-    )  # fmt: skip
+    held = f"{_percent(few)} of the curvature{beside}{_of(few)}"
+    finding = f"10 of {config.get('parameters', 0):,} directions hold {held}."
+    meaning, advice = "The curvature is spread over many more directions.", ""
+    if few.value > 0.5:
+        meaning = "The loss feels these and is nearly flat along the rest."
+        use = "as in Laplace approximations or preconditioners."
+        advice = f"Few directions suffice for a low-rank picture of the curvature, {use}"
+    return Answer("concentration", finding, meaning, usual("share10", ".0%"), advice)
 
 
-def _layers(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _layers(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     first = numbers.get("layers.first_share")
     if first is None:
         return None
     layer = first.name.partition("first layer, ")[2]
-    return Answer(
-        "layers",
-        f"{layer} holds {first.value:.0%} of the curvature, more than any other layer{_of(first)}.",
-        "A step there changes the outputs most.",
-        "",
-        "If training is unsteady, lower the learning rate of this layer first; keep it out of "
-        "pruning and low precision." if first.value > 0.5 else "",
-    )  # fmt: skip
+    held = f"{first.value:.0%} of the curvature, more than any other layer{_of(first)}"
+    advice = "If training is unsteady, lower the learning rate of this layer first; "
+    advice = advice + "keep it out of pruning and low precision." if first.value > 0.5 else ""
+    meaning = "A step there changes the outputs most."
+    return Answer("layers", f"{layer} holds {held}.", meaning, "", advice)
 
 
-def _noise(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _noise(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     scale = numbers.get("noise.scale")
     if scale is None:
         return None
@@ -172,18 +156,16 @@ def _noise(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer 
     batch = config.get("batch_size")
     if scale.samples and scale.value > _FEW * scale.samples:
         # The mean gradient of so few samples is partly noise itself, and too long for that.
-        return Answer(
-            "noise", f"At a batch of {number} samples or more noise and signal are alike"
-            f"{_of(scale)}.", "Smaller batches are mostly noise; these samples are too few to say "
-            "from where on larger ones buy little.", "",
-            "" if not batch or batch > scale.value else f"With {batch} samples noise leads: larger "
-            "batches would take fewer, steadier steps.",
-        )  # fmt: skip
+        finding = f"At a batch of {number} samples or more noise and signal are alike{_of(scale)}."
+        few = "these samples are too few to say from where on larger ones buy little."
+        larger = "larger batches would take fewer, steadier steps."
+        leads = bool(batch) and batch <= scale.value
+        advice = f"With {batch} samples noise leads: {larger}" if leads else ""
+        return Answer("noise", finding, f"Smaller batches are mostly noise; {few}", "", advice)
     if not batch:
-        return Answer(
-            "noise", finding, "Smaller batches are mostly noise; larger ones buy little.",
-            usual("noise_scale", ",.0f"), "Pass batch_size= to have yours judged.",
-        )  # fmt: skip
+        meaning = "Smaller batches are mostly noise; larger ones buy little."
+        advice = "Pass batch_size= to have yours judged."
+        return Answer("noise", finding, meaning, usual("noise_scale", ",.0f"), advice)
     ratio = batch / scale.value if scale.value else float("inf")
     if ratio > _MUCH:
         meaning = f"With {batch} samples the mean gradient leads."
@@ -196,49 +178,44 @@ def _noise(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer 
     return Answer("noise", finding, meaning, usual("noise_scale", ",.0f"), advice)
 
 
-def _pruning(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _pruning(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     share = numbers.get("subnetworks.prunable")
     if share is None:
         return None
-    return Answer(
-        "pruning",
-        f"{share.value:.0%} of the weights can be zero, the smallest first: {share.method}.",
-        "Without any training afterwards, on these samples.",
-        usual("prunable", ".0%"),
-        "Prune by magnitude and check on held-out data; retraining allows more."
-        if share.value >= _LITTLE else "Prune with retraining only.",
-    )  # fmt: skip
+    finding = f"{share.value:.0%} of the weights can be zero, the smallest first: {share.method}."
+    meaning = "Without any training afterwards, on these samples."
+    advice = "Prune with retraining only."
+    if share.value >= _LITTLE:
+        advice = "Prune by magnitude and check on held-out data; retraining allows more."
+    return Answer("pruning", finding, meaning, usual("prunable", ".0%"), advice)
 
 
-def _negative(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _negative(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     ratio, smallest = numbers.get("hessian.negativity"), numbers.get("hessian.smallest")
     if ratio is None or smallest is None:
         return None
     if smallest.value + smallest.error >= 0:
         finding = f"No direction bends downwards{_of(smallest)}."
         return Answer("negative", finding, "The weights lie in a minimum, as far as was seen.")
-    return Answer(
-        "negative",
-        f"The lowest curvature is {smallest.text()}, {abs(ratio.value):.1%} of the sharpness"
-        f"{_of(smallest)}.",
-        "Along it the loss still falls on both sides: the weights are not at a minimum.",
-        usual("negativity", ".0%"),
-        "Training on would lower the loss." if ratio.value < -0.1 else "",
-    )  # fmt: skip
+    part = f"{abs(ratio.value):.1%} of the sharpness{_of(smallest)}"
+    finding = f"The lowest curvature is {smallest.text()}, {part}."
+    meaning = "Along it the loss still falls on both sides: the weights are not at a minimum."
+    advice = "Training on would lower the loss." if ratio.value < -0.1 else ""
+    return Answer("negative", finding, meaning, usual("negativity", ".0%"), advice)
 
 
-def _trace(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _trace(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     trace, top = numbers.get("gauss_newton.trace"), numbers.get("hessian.largest")
     if trace is None:
         return None
     meaning = "It is the sum of the curvature along all weights."
     if top is not None and 0 < top.value <= trace.value and top.samples == trace.samples:
         meaning += f" It equals {trace.value / top.value:.3g} directions of the sharpest kind."
-    return Answer("trace", f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace)}.",
-                  meaning, usual("trace"))  # fmt: skip
+    finding = f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace)}."
+    return Answer("trace", finding, meaning, usual("trace"))
 
 
-def _loss(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer | None:
+def _loss(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     loss = numbers.get("model.loss")
     if loss is None:
         return None
@@ -246,6 +223,11 @@ def _loss(numbers: Numbers, usual: Usual, config: Mapping[str, Any]) -> Answer |
     right = "" if accuracy is None else f" and the accuracy {_percent(accuracy)}"
     slope = "" if gradient is None else f"The gradient has norm {gradient.value:.3g}."
     return Answer("loss", f"The loss is {loss.text()}{right}{_of(loss)}.", slope)
+
+
+_MAKERS = (_sharpness, _stability, _concentration, _layers, _noise, _pruning, _negative)
+_MAKERS += (_trace, _loss)
+"""The answers, the most asked-for first."""
 
 
 def _of(quantity: Quantity) -> str:

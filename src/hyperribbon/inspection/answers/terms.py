@@ -113,5 +113,5 @@ TERMS = {
         "A large negative share says that the weights lie near a saddle, and that training on "
         "would still find a lower loss.",
     ),
-}  # fmt: skip
+}
 """By the name that answers use."""

@@ -64,22 +64,15 @@ def pruned_losses(a: Side, b: Side) -> list[Difference]:
 
 
 def weights(a: Side, b: Side, bases: Sequence[torch.Tensor]) -> tuple[list[Shared], str]:
-    """Return how far weights and sharpest directions are apart; or why they cannot be compared.
-
-    Args:
-        a: The first network.
-        b: The second.
-        bases: (P, k) leading eigenvectors of their Hessians; none if they were not asked for.
-    """
+    """Return how far weights and sharpest directions are apart; or why they cannot be compared."""
     spaces = [side.groups[0].risk.space for side in (a, b)]
     if (spaces[0].names, spaces[0].shapes) != (spaces[1].names, spaces[1].shapes):
         return [], "weights have other names or shapes"
     norms = [float(torch.linalg.vector_norm(side.vector)) for side in (a, b)]
     distance = float(torch.linalg.vector_norm(a.vector - b.vector))
-    found = [
-        Shared("weights.distance", "distance of the weights over their norm",
-               distance / max((norms[0] * norms[1]) ** 0.5, 1e-30), 0.0),
-    ]  # fmt: skip
+    relative = distance / max((norms[0] * norms[1]) ** 0.5, 1e-30)
+    name = "distance of the weights over their norm"
+    found = [Shared("weights.distance", name, relative, 0.0)]
     if bases:
         k = min(basis.shape[1] for basis in bases)
         overlap = alignment(*(basis[:, :k] for basis in bases)).overlap

@@ -11,32 +11,33 @@ from rich.progress import Progress
 from scipy.special import stdtrit
 from torch import nn
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked, count, instance, positive, seed_number
-from hyperribbon.core.checks import ArgumentError, check_choice
-from hyperribbon.core.memory import free_memory
+from hyperribbon.core.checks import ArgumentError, check_absent, check_choice
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.progress import progress_bar
 from hyperribbon.inspection.comparison import behaviour, scales
 from hyperribbon.inspection.comparison.differences import Difference, Shared, paired
+from hyperribbon.inspection.comparison.inspections import compare_inspections, is_inspection
 from hyperribbon.inspection.comparison.result import Comparison
 from hyperribbon.inspection.comparison.sharpness import measure_sharpness
 from hyperribbon.inspection.comparison.sides import Side, as_model
-from hyperribbon.inspection.samples import count_samples, few_samples
-from hyperribbon.inspection.subject import Subject
+from hyperribbon.inspection.engine.samples import count_samples, few_samples
+from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.operators.risk.calling import Forward
 
 __all__ = ["compare"]
 
 PARTS = ("sharpness", "trace", "noise", "pruning", "predictions", "weights")
 _GROUPS = 8
+_ADAPTIVE = "adaptive sharpness (each weight in units of itself)"
+_FILTER = "filter-normalised sharpness (each filter in units of its norm)"
 _SHARPNESSES = (
     ("sharpness", "sharpness (largest Hessian eigenvalue)", None),
-    ("sharpness.adaptive", "adaptive sharpness (each weight in units of itself)",
-     scales.magnitudes),
-    ("sharpness.filter", "filter-normalised sharpness (each filter in units of its norm)",
-     scales.filter_norms),
-)  # fmt: skip
+    ("sharpness.adaptive", _ADAPTIVE, scales.magnitudes),
+    ("sharpness.filter", _FILTER, scales.filter_norms),
+)
 
 
 @checked(
@@ -51,8 +52,8 @@ _SHARPNESSES = (
 def compare(
     a: Any,
     b: Any,
-    loss: Any,
-    data: Any,
+    loss: Any = None,
+    data: Any = None,
     *,
     model: nn.Module | None = None,
     names: tuple[str, str] = ("A", "B"),
@@ -74,7 +75,8 @@ def compare(
 
     Args:
         a: A module; or a state dict, a checkpoint file, a recorded run or its folder (the last
-            weights of it), with `model`.
+            weights of it), with `model`; or an inspection or the folder of a stored one, of which
+            what both have is laid together, without loss and data.
         b: Likewise; it may be of another architecture.
         loss: A torch.nn loss, or any mean or sum over samples.
         data: (inputs, targets), a Dataset, a DataLoader, or a dict of tensors with "labels".
@@ -100,36 +102,43 @@ def compare(
     parts = [parts] if isinstance(parts, str) else parts
     for part in parts:
         check_choice("parts", part, PARTS)
+    if is_inspection(a) or is_inspection(b):
+        others = {"loss": loss, "data": data, "model": model, "params": params}
+        for name, value in {**others, "forward": forward, "memory": memory}.items():
+            check_absent(name, value, "inspections are laid together as they are")
+        return compare_inspections(a, b, names)
     if loss is None:
         raise ArgumentError("loss", loss, "what is compared is its curvature", "Give one.")
+    if data is None:
+        raise ArgumentError("data", data, "networks are compared on samples", "Give some.")
     total = count_samples(data)
     if groups < 3:
         raise ArgumentError("groups", groups, "an uncertainty needs several", "Give 8.")
     if total is None or min(total, samples) < 2 * groups:
-        raise ArgumentError(
-            "data", f"{total} samples" if total is not None else "a stream",
-            f"{groups} groups need at least {2 * groups}", "Give a data set with more samples.",
-        )  # fmt: skip
+        given = f"{total} samples" if total is not None else "a stream"
+        reason = f"{groups} groups need at least {2 * groups}"
+        raise ArgumentError("data", given, reason, "Give a data set with more samples.")
     used = min(total, samples) // groups * groups
     chosen = few_samples(data, used, seed)
     where = f"all {total:,} samples" if used == total else f"{used:,} of {total:,} samples"
     memory = free_memory() / 2 if memory is None else memory
     options = {"params": params, "forward": forward, "memory": memory / 2}
-    sides = [
-        Side(
-            Subject(as_model(argument, given, model), loss, chosen, **options), groups, seed, where
-        )
-        for argument, given in (("a", a), ("b", b))
-    ]
-    console = console or Console(stderr=True)
-    with progress_bar(console) as progress:
-        return _compare(sides[0], sides[1], names, parts, k, seed, progress)
+    models = as_model("a", a, model), as_model("b", b, model)
+    subjects = (Subject(network, loss, chosen, **options) for network in models)
+    first, second = (Side(subject, groups, seed, where) for subject in subjects)
+    with progress_bar(console or Console(stderr=True)) as progress:
+        return _compare(first, second, names, parts, k, seed, progress)
 
 
 def _compare(
-    a: Side, b: Side, names: tuple[str, str], parts: Collection[str], k: int, seed: int,
+    a: Side,
+    b: Side,
+    names: tuple[str, str],
+    parts: Collection[str],
+    k: int,
+    seed: int,
     progress: Progress,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     def both(measure: Callable[[Subject], float]) -> tuple[np.ndarray, np.ndarray]:
         return a.each(measure), b.each(measure)
 
@@ -168,14 +177,11 @@ def _compare(
         shared.extend(entries)
         notes.extend([f"Weights and directions were not compared: {reason}."] if reason else [])
 
-    steps = {
-        part.__name__: part for part in (sharpness, trace, noise, pruning, predictions, weights)
-    }
     task = progress.add_task("", total=len(parts))
-    for name in PARTS:
-        if name in parts:
-            progress.update(task, description=name)
-            steps[name]()
+    for part in (sharpness, trace, noise, pruning, predictions, weights):
+        if part.__name__ in parts:
+            progress.update(task, description=part.__name__)
+            part()
             progress.advance(task)
     is_same = behaviour.same_function(a, b)
     return Comparison(names, tuple(found), tuple(shared), a.where, is_same, tuple(notes))

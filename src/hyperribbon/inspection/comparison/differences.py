@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from scipy.special import stdtrit
@@ -31,6 +32,7 @@ class Difference:
         groups: (G,) differences of the groups; empty where there is one value for all samples.
         rounding: How far the arithmetic, such as an eigenvalue's bound, may move the difference.
         stderr: Standard error over the samples; NaN when it is not known.
+        freedom: Degrees of freedom of it where there are no groups.
     """
 
     key: str
@@ -40,6 +42,7 @@ class Difference:
     groups: tuple[float, ...]
     rounding: float
     stderr: float
+    freedom: float = inf
 
     @property
     def difference(self) -> float:
@@ -49,7 +52,7 @@ class Difference:
     @property
     def interval(self) -> tuple[float, float]:
         """Lower and upper edge of the interval that covers the difference with 0.95."""
-        freedom = max(len(self.groups) - 1, 1) if self.groups else np.inf
+        freedom = max(len(self.groups) - 1, 1) if self.groups else self.freedom
         reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * self.stderr + self.rounding
         return self.difference - reach, self.difference + reach
 
@@ -87,7 +90,7 @@ class Shared:
 def paired(
     key: str, name: str, a: np.ndarray, b: np.ndarray, shares: np.ndarray, rounding: float = 0.0
 ) -> Difference:
-    """Return the difference of two rows of values, one a group of samples.
+    """Return the difference of two rows of values, one for each group of samples.
 
     Args:
         key: Short name.

@@ -17,10 +17,8 @@ from hyperribbon.inspection.comparison.differences import Difference, Shared
 __all__ = ["Comparison"]
 
 _SENTENCES = 6
-_TELLING = (
-    "loss", "predictions.agreement", "predictions.distance", "trace", "pruned.0.8", "noise",
-    "weights.overlap",
-)  # fmt: skip
+_TELLING = ("loss", "predictions.agreement", "predictions.distance", "trace", "pruned.0.8")
+_TELLING += ("noise", "weights.overlap")
 """Keys of the numbers that are told in sentences, the most telling first."""
 
 
@@ -63,7 +61,7 @@ class Comparison:
         adaptive sharpness, which no scaling of weights against each other can change, says the
         same.
         """
-        if "sharpness" not in self:
+        if "sharpness" not in self or "sharpness.adaptive" not in self:
             return None
         raw, adaptive = self._sharpness()
         return raw.lower if raw.lower == adaptive.lower else None
@@ -76,17 +74,13 @@ class Comparison:
         return [sentence for sentence in sentences if sentence][:_SENTENCES]
 
     def table(self) -> pd.DataFrame:
-        """Return every quantity of both, one a row, with the difference and its uncertainty."""
+        """Return every quantity of both, one per row, with the difference and its uncertainty."""
+        own = ["key", "name", "a", "b", "difference", "stderr"]
         rows = [
-            {
-                "key": entry.key, "name": entry.name, "a": entry.a, "b": entry.b,
-                "difference": entry.difference, "stderr": entry.stderr,
-                "low": entry.interval[0], "high": entry.interval[1], "lower": entry.lower,
-                "groups agreeing": f"{entry.agreeing} of {len(entry.groups)}",
-            }
-            for entry in self.differences
-        ]  # fmt: skip
-        return pd.DataFrame(rows)
+            (*(getattr(e, name) for name in own), *e.interval, e.lower, _agreeing(e))
+            for e in self.differences
+        ]
+        return pd.DataFrame(rows, columns=[*own, "low", "high", "lower", "groups agreeing"])
 
     def summary(self, console: Console | None = None) -> None:
         """Print the answer in plain sentences, then the table.
@@ -102,10 +96,8 @@ class Comparison:
             table.add_column(escape(column), justify="right" if column else "left")
         for entry in self.differences:
             low, high = entry.interval
-            table.add_row(
-                entry.name, f"{entry.a:.4g}", f"{entry.b:.4g}", f"{entry.difference:.3g}",
-                f"{low:.3g} … {high:.3g}", f"{entry.agreeing} of {len(entry.groups)}",
-            )  # fmt: skip
+            values = f"{entry.a:.4g}", f"{entry.b:.4g}", f"{entry.difference:.3g}"
+            table.add_row(entry.name, *values, f"{low:.3g} … {high:.3g}", _agreeing(entry))
         console.print(table)
         for note in self.notes:
             console.print(f"   [dim]{escape(note)}[/]", highlight=False)
@@ -140,15 +132,16 @@ class Comparison:
         """Show the answer, then the numbers, in a notebook."""
         first, *others = self.reading() or [f"{self.names[0]} and {self.names[1]}"]
         rows = [
-            (e.name, e.a, e.b, f"{e.difference:.3g} ± {e.stderr:.2g}",
-             f"{e.agreeing} of {len(e.groups)}")
+            (e.name, e.a, e.b, f"{e.difference:.3g} ± {e.stderr:.2g}", _agreeing(e))
             for e in self.differences
-        ]  # fmt: skip
+        ]
         columns = ("", *self.names, "difference", "groups agreeing")
-        return html.card(first, html.bullets(others), html.table(columns, rows, f"on {self.where}"),
-                         html.bullets(self.notes))  # fmt: skip
+        table = html.table(columns, rows, f"on {self.where}")
+        return html.card(first, html.bullets(others), table, html.bullets(self.notes))
 
     def _answer(self, a: str, b: str) -> str:
+        if "sharpness.adaptive" not in self:
+            return self._answer_of_one(a, b)
         raw, adaptive = self._sharpness()
         by = f"{abs(raw.difference):.3g} ± {raw.stderr:.2g}"
         if self.flatter:
@@ -171,11 +164,27 @@ class Comparison:
             "flatter."
         )
 
+    def _answer_of_one(self, a: str, b: str) -> str:
+        """Return what the sharpness says by itself."""
+        raw = self["sharpness"]
+        assert isinstance(raw, Difference)
+        by = f"{abs(raw.difference):.3g} ± {raw.stderr:.2g}"
+        if raw.lower is None:
+            return f"The samples do not tell which is flatter: the sharpness differs by {by}."
+        return (
+            f"{a if raw.lower == 'a' else b} has the lower sharpness, by {by}; whether weights of "
+            "other scales are the reason was not measured, so neither is called flatter."
+        )
+
     def _sharpness(self) -> tuple[Difference, Difference]:
         raw, adaptive = self["sharpness"], self["sharpness.adaptive"]
         assert isinstance(raw, Difference)
         assert isinstance(adaptive, Difference)
         return raw, adaptive
+
+
+def _agreeing(entry: Difference) -> str:
+    return f"{entry.agreeing} of {len(entry.groups)}" if entry.groups else "–"
 
 
 def _told(entry: Difference | Shared, a: str, b: str) -> str:

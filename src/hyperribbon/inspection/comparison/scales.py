@@ -43,10 +43,6 @@ def relative_flatness(side: Side, seed: int) -> np.ndarray:
     the Gauss-Newton matrix. The expectation is Σ_{s,s'} ⟨w_s, w_s'⟩ Tr G_{s,s'} over the rows of W,
     the relative flatness of Petzka et al. (2021), summed over layers; scaling layers against each
     other does not change it.
-
-    Args:
-        side: The network.
-        seed: Seed of the probes.
     """
     space = side.groups[0].risk.space
     generator = torch_generator(seed, "relative flatness")

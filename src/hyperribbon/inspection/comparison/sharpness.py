@@ -22,7 +22,7 @@ class Sharpness:
 
     Attributes:
         basis: (P, k) leading eigenvectors on all samples.
-        groups: (G,) one number a group, whose mean estimates the eigenvalue for endless data.
+        groups: (G,) one number per group, whose mean estimates the eigenvalue for endless data.
         rounding: Bound of the eigenvalue's error on the data at hand.
     """
 
@@ -41,11 +41,6 @@ def measure_sharpness(matrix: Grouped, k: int, seed: int) -> Sharpness:
         x_g = ½ (vᵀH_g v + v_gᵀH_g v_g),    v_g: top eigenvector without group g.
 
     v_g comes from three steps of Lanczos that start at v.
-
-    Args:
-        matrix: The mean over all groups.
-        k: Leading pairs to find.
-        seed: Seed of the solver.
     """
     spectrum = eigsh(matrix.whole, min(k, matrix.whole.shape[0]), tol=TOLERANCE, seed=seed)
     assert spectrum.eigenvectors is not None

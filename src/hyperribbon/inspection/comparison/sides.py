@@ -14,10 +14,10 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.states import load_state
-from hyperribbon.core.trajectory import Trajectory
+from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.loading import matching_state
-from hyperribbon.inspection.subject import Subject
 from hyperribbon.operators import LinearOperator, Rescaled
+from hyperribbon.recording.trajectory import Trajectory
 
 __all__ = ["Grouped", "Side", "as_model"]
 
@@ -27,7 +27,7 @@ class Grouped:
 
     Args:
         whole: A = Σ_g share_g A_g, of all samples.
-        groups: A_g, one a group.
+        groups: A_g, one for each group.
         shares: (G,) the groups' shares.
         scale: (P,) the diagonal of D, or None for the identity.
     """
@@ -103,19 +103,17 @@ def as_model(argument: str, given: Any, model: nn.Module | None) -> nn.Module:
             argument, given, "it is no network", "Give a module, a state dict, a file or a run."
         )
     if model is None:
-        raise ArgumentError(
-            argument, given if isinstance(given, str | Path) else type(given).__name__,
-            "these are weights, and the network they belong to is not known", "Give model= too.",
-        )  # fmt: skip
+        shown = given if isinstance(given, str | Path) else type(given).__name__
+        reason = "these are weights, and the network they belong to is not known"
+        raise ArgumentError(argument, shown, reason, "Give model= too.")
     state = matching_state(model, _weights(argument, given), argument)
     filled = copy.deepcopy(model)
     try:
         filled.load_state_dict(state)
     except RuntimeError as error:
-        raise ArgumentError(
-            argument, type(given).__name__, f"it does not fit ({' '.join(str(error).split())})",
-            "Give weights of `model`.",
-        ) from None  # fmt: skip
+        reason = f"it does not fit ({' '.join(str(error).split())})"
+        remedy = "Give weights of `model`."
+        raise ArgumentError(argument, type(given).__name__, reason, remedy) from None
     return filled
 
 
@@ -130,8 +128,7 @@ def _weights(argument: str, given: Any) -> dict[str, torch.Tensor]:
         given = Trajectory.open(folder) if is_recorded else Trajectory.from_checkpoints(folder)
     stored = [record.index for record in given if record.weights is not None]
     if not stored:
-        raise ArgumentError(
-            argument, str(given.folder), "no record of this run has weights",
-            "Record with weights, or give a checkpoint.",
-        )  # fmt: skip
+        reason = "no record of this run has weights"
+        remedy = "Record with weights, or give a checkpoint."
+        raise ArgumentError(argument, str(given.folder), reason, remedy)
     return given.weights(stored[-1])

@@ -6,63 +6,46 @@ from pathlib import Path
 
 import numpy as np
 
-from hyperribbon.core.store import describe_environment, ensure_folder, write_json, write_text
+from hyperribbon.core.store import describe_environment, write_json, write_text
 from hyperribbon.inspection.comparison.differences import Difference, Shared
 from hyperribbon.inspection.comparison.result import Comparison
-from hyperribbon.inspection.quantities import Part, Quantity
-from hyperribbon.inspection.storing import store_part
+from hyperribbon.inspection.engine.quantities import Part, Quantity, Sheet
+from hyperribbon.inspection.engine.storing import begin_folder, store_part
 from hyperribbon.plots import Bars, Chart, Level
 
 __all__ = ["save_comparison"]
 
 
 def save_comparison(comparison: Comparison, folder: Path) -> Path:
-    """Write a comparison into a folder; the file inspection.json comes last and completes it.
-
-    Args:
-        comparison: What was found.
-        folder: Where; made if absent.
-    """
-    ensure_folder("folder", folder)
-    for name in ("figures", "tables"):
-        (folder / name).mkdir(exist_ok=True)
+    """Write a comparison into a folder; the file inspection.json comes last and completes it."""
     title = " and ".join(comparison.names)
-    config = {"a": comparison.names[0], "b": comparison.names[1]}
-    info = {"id": "comparison", "title": title, "config": config}
-    write_json(folder / "run.json", info | {"environment": describe_environment(0)})
+    config = dict(zip("ab", comparison.names, strict=True))
+    run = {"id": "comparison", "title": title, "config": config}
+    begin_folder(folder, run | {"environment": describe_environment(0)})
     write_text(folder / "tables" / "differences.csv", comparison.table().to_csv(index=False))
-    content = {
-        "title": title,
-        "where": comparison.where,
-        "reading": comparison.reading(),
-        "answers": [],
-        "statistics": {},
-        "missing": {},
-        "parts": [store_part(_part(comparison), folder)],
-        "outcomes": [],
-    }
+    content = {"title": title, "where": comparison.where, "reading": comparison.reading()}
+    content |= {"answers": [], "statistics": {}, "missing": {}}
+    content |= {"parts": [store_part(_part(comparison), folder)], "outcomes": []}
     write_json(folder / "inspection.json", content)
     return folder
 
 
 def _part(comparison: Comparison) -> Part:
     a, b = comparison.names
-    quantities = [_of_difference(entry, a, b) for entry in comparison.differences]
-    quantities += [_of_shared(entry) for entry in comparison.shared]
-    return Part(
-        "comparison", f"{a} minus {b}", "Comparison", tuple(quantities),
-        charts=(_chart(comparison),), notes=comparison.notes,
-        tables={"Every quantity of both": comparison.table()},
-    )  # fmt: skip
+    sheet = Sheet("comparison", f"{a} minus {b}", "Comparison")
+    sheet.quantities += [_of_difference(entry, a, b) for entry in comparison.differences]
+    sheet.quantities += [_of_shared(entry) for entry in comparison.shared]
+    sheet.charts.append(_chart(comparison))
+    sheet.tables["Every quantity of both"] = comparison.table()
+    sheet.notes += comparison.notes
+    return sheet.part()
 
 
 def _of_difference(entry: Difference, a: str, b: str) -> Quantity:
     low, high = entry.interval
-    return Quantity(
-        entry.key, entry.name, entry.difference, entry.stderr,
-        f"{entry.a:.4g} of {a}, {entry.b:.4g} of {b}",
-        f"95%: {low:.3g} to {high:.3g}; {entry.agreeing} of {len(entry.groups)} groups agree",
-    )  # fmt: skip
+    agree = f"; {entry.agreeing} of {len(entry.groups)} groups agree" if entry.groups else ""
+    told = f"{entry.a:.4g} of {a}, {entry.b:.4g} of {b}", f"95%: {low:.3g} to {high:.3g}{agree}"
+    return Quantity(entry.key, entry.name, entry.difference, entry.stderr, *told)
 
 
 def _of_shared(entry: Shared) -> Quantity:
@@ -78,10 +61,10 @@ def _chart(comparison: Comparison) -> Chart:
     values = np.array([e.difference for e in entries])
     colors = tuple({"a": 0, "b": 1, None: 7}[entry.lower] for entry in entries)
     a, b = comparison.names
-    return Chart(
-        "differences", f"{a} minus {b}, relative to their mean", "", "relative difference",
-        (Bars(tuple(e.key for e in entries), values / sizes, reach / sizes, colors=colors),
-         Level(0.0, "equal")),
-        caption=f"Below zero {a} has less of a quantity, above zero {b}. Error bars are 95% "
-        "intervals over groups of samples; where one reaches zero, the samples do not tell.",
-    )  # fmt: skip
+    bars = Bars(tuple(e.key for e in entries), values / sizes, reach / sizes, colors=colors)
+    texts = f"{a} minus {b}, relative to their mean", "", "relative difference"
+    caption = (
+        f"Below zero {a} has less of a quantity, above zero {b}. Error bars are 95% intervals over "
+        "groups of samples; where one reaches zero, the samples do not tell."
+    )
+    return Chart("differences", *texts, (bars, Level(0.0, "equal")), caption=caption)

@@ -12,12 +12,12 @@ from torch import nn
 from hyperribbon.core.boundary import checked, count, positive, seed_number
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.inspection.subject import Subject
+from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.update_rules import update_rule
 from hyperribbon.operators import Hessian
 from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.recording import Measurement
 from hyperribbon.spectra import Tracker
-from hyperribbon.training import Measurement
 
 __all__ = ["Curvature", "watch"]
 
@@ -78,13 +78,12 @@ class Curvature:
         """
         for name, value in (("loss", loss), ("data", data)):
             if value is None:
-                raise ArgumentError(
-                    name,
-                    None,
-                    f"measuring curvature needs the {name} of the training",
+                reason = f"measuring curvature needs the {name} of the training"
+                remedy = (
                     "Give it to the recorder: hr.Recorder(..., measure='sharpness', loss=loss, "
-                    "data=(inputs, targets)).",
+                    "data=(inputs, targets))."
                 )
+                raise ArgumentError(name, None, reason, remedy)
         whole = Subject(model, loss, data, params=self._params, forward=self._forward)
         self._subject = whole.with_samples(self.samples, self.seed)
         self._optimizer = optimizer
@@ -95,9 +94,8 @@ class Curvature:
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         """Return the eigenvalues at the model's present weights."""
         if self._subject is None:
-            raise ArgumentError(
-                "model", None, "the run has not begun", "Let a Recorder call it, or call begin()."
-            )
+            reason = "the run has not begun"
+            raise ArgumentError("model", None, reason, "Let a Recorder call it, or call begin().")
         begun = perf_counter()
         is_first = self._tracker.calls == 0
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.gpus import wait_for_gpus
+from hyperribbon.core.devices.gpus import wait_for_gpus
 
 __all__ = ["Choices"]
 
@@ -55,7 +55,7 @@ class Choices:
 
         Raises:
             Exception: Every way failed; the last one's error.
-        """
+        """  # noqa: DOC501 - the last way's own error is raised
         best = self._best.get(question)
         if best is not None and best in ways:
             return ways[best]()

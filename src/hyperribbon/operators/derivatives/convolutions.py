@@ -11,16 +11,19 @@ convolution of channels with channels that no kernel is made for. Here each is c
 asked for, by the kernels of the first derivative.
 """
 
+# pyright: reportIncompatibleMethodOverride=false
+# torch gives `backward` as many gradients as `forward` has outputs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from hyperribbon.core.torch_inside import is_differentiated, is_transformed
+from hyperribbon.core.devices.torch_inside import is_differentiated, is_transformed
+from hyperribbon.core.devices.typed import applied
 
 __all__ = ["asked_for", "needed_by", "rewritten_convolution"]
 
@@ -28,7 +31,7 @@ _ASKED = threading.local()
 
 
 @contextmanager
-def asked_for(inputs: Sequence[Any]) -> Iterator[None]:
+def asked_for(inputs: Sequence[Any]) -> Generator[None]:
     """Say by which leaves a backward pass differentiates, so that others are left out."""
     before = getattr(_ASKED, "leaves", None)
     _ASKED.leaves = {id(tensor) for tensor in inputs}  # edges of a graph are no leaves
@@ -38,18 +41,24 @@ def asked_for(inputs: Sequence[Any]) -> Iterator[None]:
         _ASKED.leaves = before
 
 
-def rewritten_convolution(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def rewritten_convolution(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """Return what torch's convolutions return, in every dimension, transposed or not."""
     is_transposed = "transpose" in func.__name__
     names = ("stride", "padding", "output_padding", "groups", "dilation")
     if not is_transposed:
         names = ("stride", "padding", "dilation", "groups")
-    call = {"bias": None, "stride": 1, "padding": 0, "output_padding": 0, "groups": 1}
-    call |= {"dilation": 1, **dict(zip(("input", "weight", "bias", *names), args, strict=False))}
+    call: dict[str, Any] = {"bias": None, "stride": 1, "padding": 0, "output_padding": 0}
+    call |= {"groups": 1, "dilation": 1}
+    call |= dict(zip(("input", "weight", "bias", *names), args, strict=False))
     call |= kwargs
-    inputs, weight, bias = call["input"], call["weight"], call["bias"]
+    inputs: torch.Tensor = call["input"]
+    weight: torch.Tensor = call["weight"]
+    bias: torch.Tensor | None = call["bias"]
     axes = weight.ndim - 2
-    reach = [call["dilation"]] * axes if isinstance(call["dilation"], int) else call["dilation"]
+    dilation: int | Sequence[int] = call["dilation"]
+    reach = [dilation] * axes if isinstance(dilation, int) else dilation
     margins = [(size - 1) * d for size, d in zip(weight.shape[2:], reach, strict=False)]
     if call["padding"] == "same" and not any(margin % 2 for margin in margins):
         call["padding"] = [margin // 2 for margin in margins]
@@ -64,7 +73,7 @@ def rewritten_convolution(func: Callable, args: tuple, kwargs: dict[str, Any]) -
         or torch.is_autocast_enabled(inputs.device.type)
     ):
         return func(*args, **kwargs)
-    sizes = {
+    sizes: dict[str, list[int]] = {
         key: [value] * axes if isinstance(value, int) else list(value) * (axes // len(value))
         for key, value in call.items()
         if key in ("stride", "padding", "dilation", "output_padding")
@@ -77,7 +86,7 @@ def rewritten_convolution(func: Callable, args: tuple, kwargs: dict[str, Any]) -
         sizes["output_padding"],
         call["groups"],
     )
-    result = _Convolution.apply(inputs, weight, settings)
+    result: torch.Tensor = applied(_Convolution, inputs, weight, settings)
     if bias is not None:
         result = result + bias.view(-1, *(1,) * axes)
     return result
@@ -85,7 +94,9 @@ def rewritten_convolution(func: Callable, args: tuple, kwargs: dict[str, Any]) -
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, settings: tuple) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, settings: tuple[Any, ...]
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.settings = settings
         return torch.convolution(x, weight, None, *settings)
@@ -95,7 +106,7 @@ class _Convolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needed = needed_by(ctx)
         if torch.is_grad_enabled():
-            slopes = _Pulled.apply(g, x, weight, ctx.settings, needed)
+            slopes = applied(_Pulled, g, x, weight, ctx.settings, needed)
         else:
             slopes = _pulled(g, x, weight, ctx.settings, needed)
         return *slopes, None
@@ -108,7 +119,7 @@ class _Pulled(torch.autograd.Function):
         g: torch.Tensor,
         x: torch.Tensor,
         weight: torch.Tensor,
-        settings: tuple,
+        settings: tuple[Any, ...],
         needed: list[bool],
     ) -> Any:
         ctx.save_for_backward(g, x, weight)
@@ -134,7 +145,11 @@ class _Pulled(torch.autograd.Function):
 
 
 def _pulled(
-    g: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, settings: tuple, needed: list[bool]
+    g: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    settings: tuple[Any, ...],
+    needed: list[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return W* g and x* g, each where it is needed."""
     found = torch.ops.aten.convolution_backward(
@@ -146,7 +161,7 @@ def _pulled(
 def needed_by(ctx: Any) -> list[bool]:
     """Return by which inputs of a function the present backward pass differentiates."""
     leaves = getattr(_ASKED, "leaves", None)
-    needed = []
+    needed: list[bool] = []
     for (node, _), may_be in zip(ctx.next_functions, ctx.needs_input_grad, strict=False):
         if node is not None and may_be:
             leaf = getattr(node, "variable", None)

@@ -10,8 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
+
+from hyperribbon.core.devices.typed import distinct, norm, weighted_sum
+from hyperribbon.operators.derivatives.sums import GradientSums
+
+if TYPE_CHECKING:
+    from hyperribbon.operators.derivatives.linearisation import Linearisation
 
 __all__ = [
     "Explicit",
@@ -20,13 +27,15 @@ __all__ = [
     "Outer",
     "add_layer_grams",
     "joined",
+    "right_factors",
     "summed",
     "written",
 ]
 
 _STRIPES = 6  # stripes a symmetric matrix is formed in, at least
 _STRIPE_BYTES = 64 * 2**20  # a stripe takes no more than this
-_BLOCK_BYTES = 64 * 2**20  # gradients of this size are written out at once
+_BLOCK_BYTES = 32 * 2**20  # gradients of this size are written out at once
+_CLOSE = 0.3  # how far gradients may be apart in half precisions; 1000 ε in others
 
 
 class Factor(ABC):
@@ -49,6 +58,7 @@ class Factor(ABC):
         for window, block in self.blocks():
             chosen = _select(block, window, selection)
             gram.addmm_(chosen, chosen.T)
+            del block, chosen  # gone before the next one is written
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
         """Return Σ G² over samples and rows, for the selected entries."""
@@ -71,7 +81,7 @@ class Explicit(Factor):
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_n w_n G[n], (m, entries)."""
-        return torch.tensordot(weights, self.gradients, 1)
+        return weighted_sum(weights, self.gradients)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield everything at once."""
@@ -175,6 +185,16 @@ class Lookup(Factor):
                 inside = (tokens >= start) & (tokens < stop)
                 own[sample].index_add_(1, tokens[inside] - start, self.left[sample][:, inside])
             yield slice(start * width, stop * width), own.reshape(count * rows, -1)
+            del own
+
+    def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
+        """Add G Gᵀ: of a whole table the rows that some sample reads, a few at a time."""
+        if selection is not None:
+            super().add_gram(gram, selection)
+            return
+        read, places = distinct(self.indices)
+        few = Lookup(self.name, self.left, places, len(read))
+        Factor.add_gram(few, gram, None)
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
         """Return Σ G² over samples and rows, for the selected entries."""
@@ -192,7 +212,7 @@ class Lookup(Factor):
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield for every sample the rows (r,) it reads and their gradients (m, r, d)."""
         for tokens, own in zip(self.indices, self.left, strict=True):
-            read, places = tokens.unique(return_inverse=True)
+            read, places = distinct(tokens)
             sums = own.new_zeros(len(own), len(read), own.shape[2])
             yield read, sums.index_add_(1, places, own)
 
@@ -253,6 +273,44 @@ def written(factor: Factor) -> torch.Tensor:
     """Return the gradients written out, (n, m, entries)."""
     flat = torch.cat([block for _, block in factor.blocks()], dim=1)
     return flat.reshape(factor.samples, factor.rows, -1)
+
+
+def right_factors(point: Linearisation, names: set[str]) -> set[str]:
+    """Return the names whose factors are the gradients of single samples.
+
+    With G_n the gradients that the factors give for cotangents u_n, and random weights w_n of the
+    samples, Σ_n w_n G_n is compared with Jᵀ(w·u): a gradient that is wrong, or another sample's,
+    shows.
+
+    Args:
+        point: The derivatives on some samples.
+        names: Names that are said to have factors.
+    """
+    outputs = point.outputs
+    if not names:
+        return set()
+    generator = torch.Generator("cpu").manual_seed(2)
+    drawn = torch.randn(outputs.shape, generator=generator, dtype=torch.float64, device="cpu")
+    rows = drawn.to(outputs).unsqueeze(0)
+    weights = torch.randn(len(outputs), generator=generator, dtype=torch.float64, device="cpu")
+    weights = weights.to(outputs)
+    ordered = sorted(names)
+    sums = GradientSums()
+    point.pull(rows * weights.reshape(1, -1, *(1,) * (outputs.ndim - 1)), sums, ordered)
+    expected = sums.named()
+    factors = {factor.name: factor for factor in point.factors(rows, names)}
+    limit = min(1e3 * torch.finfo(outputs.dtype).eps, _CLOSE)
+    largest = max(norm(expected[name]) for name in ordered)
+    right: set[str] = set()
+    for name in ordered:
+        difference = expected[name].reshape(-1)
+        if name in factors:
+            if factors[name].samples != len(outputs):
+                continue
+            difference = difference - factors[name].weighted_sum(weights)[0]
+        if norm(difference) <= limit * (norm(expected[name]) + 0.01 * largest):
+            right.add(name)
+    return right
 
 
 def _select(block: torch.Tensor, window: slice, selection: torch.Tensor | None) -> torch.Tensor:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode
 
+from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.convolutions import asked_for
 from hyperribbon.operators.derivatives.factors import Factor, summed
-from hyperribbon.operators.derivatives.recording import Recorder
+from hyperribbon.operators.derivatives.recording import CallRecorder
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 from hyperribbon.operators.derivatives.sums import GradientSums
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AutogradLinearisation", "Block", "Evaluation", "Linearisation", "pull_back"]
 
+Slopes = Sequence[torch.Tensor | None]  # none where an input is not used
 Block = Mapping[str, torch.Tensor]
 """Named tensors with k leading rows, (k, *parameter shape)."""
 
@@ -89,7 +91,7 @@ class AutogradLinearisation:
 
     def __init__(self, batch: Evaluation, choices: Choices) -> None:
         self._batch, self._choices, self._leaves = batch, choices, batch.leaves
-        recorder = Recorder(self._leaves)
+        recorder = CallRecorder(self._leaves)
         self.graph = batch.outputs(slice(0, batch.count), recorder)
         self.outputs = self.graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
@@ -138,6 +140,12 @@ class AutogradLinearisation:
         )
         sums.add(dict(zip(block, curved, strict=True)))
 
+    def gradient(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
+        """Return ∇_θ Σ ℓ(f(θ), y), of the names whose gradient can be differentiated again."""
+        if self._slopes is None:
+            self._slopes = self._build_slopes(loss, targets)
+        return {name: slope.detach() for name, slope in self._slopes.items()}
+
     def structured(self) -> set[str]:
         """Return the names whose every use was understood and keeps samples apart."""
         names = {use.name for use in self._uses} - self._others
@@ -172,7 +180,7 @@ class AutogradLinearisation:
     ) -> dict[str, torch.Tensor]:
         """Return per-sample gradients written out (n, m, *shape), sample by sample."""
         leaves = [self._leaves[name] for name in names]
-        gradients = []
+        gradients: list[list[torch.Tensor]] = []
         for index in range(samples.start, samples.stop):
             outputs = self._batch.outputs(slice(index, index + 1))
             row = rows[:, index : index + 1]
@@ -243,7 +251,7 @@ def pull_back(
     rows = len(cotangents[0])
     shapes = [tensor.shape for tensor in inputs] if shapes is None else shapes
 
-    def backward(rowed: list[torch.Tensor], batched: bool, lead: tuple[int, ...]) -> list:
+    def backward(rowed: list[torch.Tensor], batched: bool, lead: tuple[int, ...]) -> list[Any]:
         with twice_differentiable(), torch.no_grad(), asked_for(inputs):
             pulled = torch.autograd.grad(
                 outputs,
@@ -255,7 +263,7 @@ def pull_back(
             )
         return [
             outputs[0].new_zeros(*lead, *shape) if tensor is None else tensor
-            for tensor, shape in zip(pulled, shapes, strict=True)
+            for tensor, shape in zip(cast(Slopes, pulled), shapes, strict=True)
         ]
 
     def singly() -> list[torch.Tensor]:
@@ -264,18 +272,22 @@ def pull_back(
 
     if rows == 1:
         return [tensor.unsqueeze(0) for tensor in backward([c[0] for c in cotangents], False, ())]
-    ways: dict[str, Callable[[], list]] = {
+    ways: dict[str, Callable[[], list[torch.Tensor]]] = {
         "singly": singly,
         "together": lambda: backward(cotangents, True, (rows,)),
     }
     question = "rows", len(outputs) > 1, len(inputs) > 1
-    return choices.run(question, ways, lambda a, b: all(map(_agree, a, b)))
+    return choices.run(question, ways, _all_agree)
 
 
 def _agree(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two results are equal up to rounding."""
     limit = min(1e4 * torch.finfo(first.dtype).eps, 0.1)
-    return float((first - second).norm()) <= limit * float(first.norm()) + 1e-30
+    return norm(first - second) <= limit * norm(first) + 1e-30
+
+
+def _all_agree(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(map(_agree, first, second))
 
 
 def _differentiated(
@@ -290,7 +302,7 @@ def _differentiated(
         )
     return {
         name: slope
-        for name, slope in zip(leaves, slopes, strict=True)
+        for name, slope in zip(leaves, cast(Slopes, slopes), strict=True)
         if slope is not None and slope.requires_grad
     }
 

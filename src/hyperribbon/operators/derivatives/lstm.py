@@ -11,12 +11,15 @@ so the derivative in U is Σ_t q_t h_{t−1}ᵀ, one matrix product for all step
 this recurrence is its adjoint, which runs forwards, and products of what both have left behind.
 """
 
+# pyright: reportIncompatibleMethodOverride=false
+# torch gives `backward` as many gradients as `forward` has outputs.
 from __future__ import annotations
 
 from typing import Any
 
 import torch
 
+from hyperribbon.core.devices.typed import applied
 from hyperribbon.operators.derivatives.convolutions import needed_by
 
 __all__ = ["lstm_layer"]
@@ -34,7 +37,7 @@ def lstm_layer(
         state: h and c before the first step, (n, H).
         u: The weights of the step before, (4H, H), in the same order.
     """
-    outputs, cells, _ = _Layer.apply(steps, *state, u)  # type: ignore[misc]
+    outputs, cells, _ = applied(_Layer, steps, *state, u)
     return outputs, (outputs[-1], cells[-1])
 
 
@@ -43,7 +46,8 @@ class _Layer(torch.autograd.Function):
     def forward(
         ctx: Any, steps: torch.Tensor, h: torch.Tensor, c: torch.Tensor, u: torch.Tensor
     ) -> Any:
-        start, size, found = (h, c), u.shape[1], []
+        start, size = (h, c), u.shape[1]
+        found: list[tuple[torch.Tensor, ...]] = []
         for step in steps.unbind(0):
             gates = torch.addmm(step, h, u.t())
             gates[:, : 3 * size].sigmoid_()
@@ -75,7 +79,7 @@ class _Layer(torch.autograd.Function):
                 nothing.expand_as(like) if part is None else part
                 for part, like in ((of_h, k_c), (of_c, k_c), (e, k))
             )
-            flowed, in_h, in_c = _Reversed.apply(k, k_c, f, u, *outside)  # type: ignore[misc]
+            flowed, in_h, in_c = applied(_Reversed, k, k_c, f, u, *outside)
         else:
             flowed, in_h, in_c = _reversed(k, k_c, f, u, of_h, of_c, e)[0]
         in_u = None
@@ -97,7 +101,8 @@ class _Reversed(torch.autograd.Function):
     def backward(ctx: Any, along: Maybe, along_h: Maybe, along_c: Maybe) -> Any:
         k, k_c, f, u, flowed, p, r = ctx.saved_tensors
         along = torch.zeros_like(flowed) if along is None else along
-        h, c, found = along_h, along_c, []
+        h, c = along_h, along_c
+        found: list[tuple[torch.Tensor, ...]] = []
         for t in range(len(flowed)):
             q = along[t] if h is None else torch.addmm(along[t], h, u.t())
             h, *others = (k[t] * q).chunk(4, dim=1)
@@ -132,7 +137,8 @@ def _reversed(
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor]:
     """Return what flows back into a of all steps, into h and c of the start, and p and r."""
     p: Any = torch.zeros_like(k_c[0])
-    r, found = p, []
+    r: Any = p
+    found: list[tuple[torch.Tensor, ...]] = []
     for t in reversed(range(len(k))):
         p = p if of_h is None else p + of_h[t]
         r = torch.addcmul(r, p, k_c[t])

@@ -6,7 +6,7 @@ and a parameter that meets an unknown operation is known to have done so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,12 @@ import torch.nn.functional as F
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.torch_inside import tree_leaves
+from hyperribbon.core.checks import is_listed
+from hyperribbon.core.devices.torch_inside import tree_leaves
+from hyperribbon.core.devices.typed import unflattened
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
-__all__ = ["Recorder", "Use"]
+__all__ = ["CallRecorder", "Use"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Use:
     factor: Callable[[str, torch.Tensor], Factor]
 
 
-class Recorder(TorchFunctionMode):
+class CallRecorder(TorchFunctionMode):
     """Collects the uses of given parameters while a model runs.
 
     Attributes:
@@ -52,7 +54,13 @@ class Recorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.others: set[str] = set()
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         present = {
@@ -81,15 +89,15 @@ def _carries_gradient(result: Any) -> bool:
     )
 
 
-def _reaches_once(tensor: torch.Tensor, args: tuple, kwargs: dict) -> bool:
+def _reaches_once(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return sum(leaf is tensor for leaf in tree_leaves((args, kwargs))) == 1
 
 
-def _bound(names: tuple[str, ...], args: tuple, kwargs: dict) -> dict[str, Any]:
+def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _linear(args: tuple, kwargs: dict) -> dict[int, Maker]:
+def _linear(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     call = _bound(("input", "weight", "bias"), args, kwargs)
     inputs = call["input"].detach()
     if inputs.ndim < 2:
@@ -104,7 +112,7 @@ def _linear(args: tuple, kwargs: dict) -> dict[int, Maker]:
     return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, back.shape[-1:]))
 
 
-def _convolution(args: tuple, kwargs: dict) -> dict[int, Maker]:
+def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     call = _bound(names, args, kwargs)
     kernel, inputs = call["weight"], call["input"].detach()
@@ -127,14 +135,14 @@ def _convolution(args: tuple, kwargs: dict) -> dict[int, Maker]:
         left = back.flatten(3).transpose(2, 3)
         if groups == 1:
             return Outer(name, left, patches.transpose(1, 2)).compact()
-        right = patches.unflatten(1, (groups, -1))
-        split = left.unflatten(3, (groups, -1))
+        right = unflattened(patches, 1, (groups, -1))
+        split = unflattened(left, 3, (groups, -1))
         return Explicit(name, torch.einsum("njtgo,ngit->njgoi", split, right))
 
     return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
 
 
-def _embedding(args: tuple, kwargs: dict) -> dict[int, Maker]:
+def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
     call = _bound(names, args, kwargs)
     if call.get("max_norm") is not None or call.get("scale_grad_by_freq"):
@@ -152,7 +160,7 @@ def _embedding(args: tuple, kwargs: dict) -> dict[int, Maker]:
     return _makers(call, weight=weight)
 
 
-def _trailing_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
+def _trailing_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     """Layer norm and RMS norm: weight and bias over the last axes."""
     call = _bound(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
     shape, inputs = tuple(call["normalized_shape"]), call["input"].detach()
@@ -166,7 +174,7 @@ def _trailing_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
     return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, shape))
 
 
-def _batch_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
+def _batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     names = (
         "input",
         "running_mean",
@@ -190,7 +198,7 @@ def _batch_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
     return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
 
 
-def _group_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
+def _group_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     call = _bound(("input", "num_groups", "weight", "bias", "eps"), args, kwargs)
     inputs, groups, eps = call["input"].detach(), call["num_groups"], call.get("eps", 1e-5)
 
@@ -201,21 +209,25 @@ def _group_norm(args: tuple, kwargs: dict) -> dict[int, Maker]:
     return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
 
 
-def _addition(args: tuple, kwargs: dict) -> dict[int, Maker]:
+def _addition(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     """A parameter added to something with samples: a position code, a class token."""
     if len(args) != 2 or kwargs or not all(isinstance(a, torch.Tensor) for a in args):
         return {}
-    makers = {}
+    makers: dict[int, Maker] = {}
     for own, other in (args, args[::-1]):
         shared = own.ndim < other.ndim or (own.ndim == other.ndim and own.shape[0] == 1)
         if shared and other.ndim > 0:
             shape = tuple(own.shape)
-            makers[id(own)] = lambda name, back, shape=shape: _shift(name, back, shape)
+            makers[id(own)] = _shifting(shape)
     return makers
 
 
 def _makers(call: dict[str, Any], **makers: Maker) -> dict[int, Maker]:
     return {id(call[key]): maker for key, maker in makers.items() if call.get(key) is not None}
+
+
+def _shifting(shape: tuple[int, ...]) -> Maker:
+    return lambda name, back: _shift(name, back, shape)
 
 
 def _shift(name: str, back: torch.Tensor, shape: tuple[int, ...]) -> Factor:
@@ -232,7 +244,7 @@ def _channel_sum(name: str, back: torch.Tensor) -> Factor:
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    values = tuple(value) if is_listed(value) else (value,)
     return values if len(values) == length else values * length
 
 
@@ -247,7 +259,7 @@ def _padding(padding: Any, sizes: tuple[int, ...], dilation: tuple[int, ...]) ->
     return [side for pair in reversed(pairs) for side in pair]
 
 
-_RULES: dict[str, Callable[[tuple, dict], dict[int, Maker]]] = {
+_RULES: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], dict[int, Maker]]] = {
     "linear": _linear,
     "conv1d": _convolution,
     "conv2d": _convolution,

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hyperribbon.core.torch_inside import is_transformed, without_onednn
+from hyperribbon.core.devices.torch_inside import is_transformed, without_onednn
+from hyperribbon.core.devices.typed import split
 from hyperribbon.operators.derivatives.lstm import lstm_layer
 
 __all__ = ["rewritten_recurrence"]
@@ -28,7 +29,9 @@ State = tuple[torch.Tensor, ...]
 Cell = Callable[[torch.Tensor, State, Any], State]
 
 
-def rewritten_recurrence(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+def rewritten_recurrence(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Return what torch.lstm, gru, rnn_tanh and rnn_relu return for padded sequences.
 
     Packed sequences, projections and dropout go through torch's own operations, without oneDNN.
@@ -46,12 +49,12 @@ def rewritten_recurrence(func: Callable, args: tuple, kwargs: dict[str, Any]) ->
     directions = 2 if both_ways else 1
     if len(weights) != layers * directions * (4 if has_bias else 2) or (dropout and training):
         return _without_onednn(func, args, kwargs)
-    hidden = inputs.transpose(0, 1) if batch_first else inputs
+    hidden: torch.Tensor = inputs.transpose(0, 1) if batch_first else inputs
     states = start if kind == "lstm" else (start,)
     each = len(weights) // (layers * directions)
     ends: list[State] = []
     for layer in range(layers):
-        ways = []
+        ways: list[torch.Tensor] = []
         for direction in range(directions):
             place = layer * directions + direction
             own = weights[place * each : (place + 1) * each]
@@ -82,7 +85,7 @@ def _run(
     if kind != "gru" and b is not None and d is not None:
         b, d = b + d, None
     cell, constants = _CELLS[kind], (u.t(), d)
-    outputs = []
+    outputs: list[torch.Tensor] = []
     products = F.linear(inputs, w, b)
     if kind == "lstm" and u.shape[1] >= _WIDE and _is_plain(products, *state, u):
         found, state = lstm_layer(products.flip(0) if is_back else products, state, u)
@@ -98,7 +101,7 @@ def _gates_first(rows: torch.Tensor | None, size: int) -> Any:
     """Return rows in the order o, i, f, g: those that pass through σ together."""
     if rows is None:
         return None
-    i_and_f, g, o = rows.split([2 * size, size, size])
+    i_and_f, g, o = split(rows, [2 * size, size, size])
     return torch.cat([o, i_and_f, g])
 
 
@@ -115,7 +118,7 @@ def _is_plain(*tensors: torch.Tensor) -> bool:
 def _lstm(step: torch.Tensor, state: State, constants: Any) -> State:
     h, c = state
     gates = torch.addmm(step, h, constants[0])
-    opened, new = gates.split([3 * h.shape[1], h.shape[1]], dim=1)
+    opened, new = split(gates, [3 * h.shape[1], h.shape[1]], dim=1)
     o, i, f = opened.sigmoid().chunk(3, dim=1)
     c = torch.addcmul(f * c, i, new.tanh())
     return o * c.tanh(), c
@@ -124,9 +127,9 @@ def _lstm(step: torch.Tensor, state: State, constants: Any) -> State:
 def _gru(step: torch.Tensor, state: State, constants: Any) -> State:
     (h,), (u, d) = state, constants
     size = h.shape[1]
-    own = h @ u if d is None else torch.addmm(d, h, u)
-    x_opened, x_new = step.split([2 * size, size], dim=1)
-    h_opened, h_new = own.split([2 * size, size], dim=1)
+    own: torch.Tensor = h @ u if d is None else torch.addmm(d, h, u)
+    x_opened, x_new = split(step, [2 * size, size], dim=1)
+    h_opened, h_new = split(own, [2 * size, size], dim=1)
     r, z = (x_opened + h_opened).sigmoid().chunk(2, dim=1)
     new = torch.addcmul(x_new, r, h_new).tanh()
     return (torch.addcmul(new, z, h - new),)
@@ -143,6 +146,6 @@ def _relu(step: torch.Tensor, state: State, constants: Any) -> State:
 _CELLS: dict[str, Cell] = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _tanh, "rnn_relu": _relu}
 
 
-def _without_onednn(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _without_onednn(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with without_onednn():
         return func(*args, **kwargs)

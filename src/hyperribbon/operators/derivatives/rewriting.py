@@ -8,16 +8,16 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.torch_inside import keeps_other_tensors, safe_softmax
+from hyperribbon.core.devices.torch_inside import keeps_other_tensors, safe_softmax
 from hyperribbon.operators.derivatives.convolutions import rewritten_convolution
 from hyperribbon.operators.derivatives.recurrent import rewritten_recurrence
 
@@ -25,7 +25,7 @@ __all__ = ["twice_differentiable"]
 
 
 @contextmanager
-def twice_differentiable() -> Iterator[None]:
+def twice_differentiable() -> Generator[None]:
     """Evaluate models with operations that have second derivatives, also inside `no_grad()`.
 
     Backward passes run inside it too, where attention in checkpointed parts is evaluated again.
@@ -33,13 +33,19 @@ def twice_differentiable() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(cast(AbstractContextManager[Any], sdpa_kernel(SDPBackend.MATH)))
         stack.enter_context(_Rewriting())
         yield
 
 
 class _Rewriting(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         rewrite = _REWRITES.get(getattr(func, "__name__", ""))
         if rewrite is None or keeps_other_tensors():  # checkpoints evaluate it again, unwritten
@@ -47,11 +53,13 @@ class _Rewriting(TorchFunctionMode):
         return rewrite(func, args, kwargs)
 
 
-def _batch_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def _batch_norm(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """Batch norm with fixed statistics: x·s + t with one s and t a channel."""
     names = ("input", "mean", "variance", "weight", "bias", "training", "momentum", "eps")
     renamed = {"running_mean": "mean", "running_var": "variance"}
-    call = dict(zip(names, args, strict=False))
+    call: dict[str, Any] = dict(zip(names, args, strict=False))
     call |= {renamed.get(key, key): value for key, value in kwargs.items()}
     inputs, mean = call["input"], call["mean"]
     if call.get("training") or mean is None or mean.dtype != inputs.dtype:
@@ -66,10 +74,12 @@ def _batch_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Te
     return torch.addcmul(shift.view(shape), inputs, scale.view(shape))
 
 
-def _instance_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def _instance_norm(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """Norm of every channel of a sample; the kernel's first derivative is wrong on some layouts."""
     names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats")
-    call = {**dict(zip((*names, "momentum", "eps"), args, strict=False)), **kwargs}
+    call: dict[str, Any] = {**dict(zip((*names, "momentum", "eps"), args, strict=False)), **kwargs}
     inputs = call["input"]
     if not call.get("use_input_stats", True) or inputs.ndim < 3:
         return func(*args, **kwargs)
@@ -83,22 +93,33 @@ def _instance_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch
     return normal if call.get("bias") is None else normal + call["bias"].view(shape)
 
 
-def _weight_norm(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def _weight_norm(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """v·g/‖v‖ over all axes but one; the fused kernel's second derivative is wrong."""
-    call = {"dim": 0, **dict(zip(("v", "g", "dim"), args, strict=False)), **kwargs}
+    call: dict[str, Any] = {"dim": 0, **dict(zip(("v", "g", "dim"), args, strict=False)), **kwargs}
     v, dim = call["v"], call["dim"]
     others = [axis for axis in range(v.ndim) if dim == -1 or axis != dim % v.ndim]
     length = v.square().sum(others, keepdim=dim != -1).sqrt()
     return v * (call["g"] / length)
 
 
-def _embedding(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def _embedding(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """Rows of a table, with gradients that are dense.
 
     Rows for padding have no derivative in reverse mode; here they have none in forward mode either.
+
+    Returns:
+        What the kernel returns.
+
+    Raises:
+        ArgumentError: The embedding scales its gradients by the batch.
     """
     names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
-    call = {**dict(zip((*names, "sparse"), args, strict=False)), **kwargs, "sparse": False}
+    call: dict[str, Any] = dict(zip((*names, "sparse"), args, strict=False))
+    call |= {**kwargs, "sparse": False}
     if call.get("scale_grad_by_freq"):
         raise ArgumentError(
             "model",
@@ -113,11 +134,13 @@ def _embedding(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Ten
     return torch.where(skipped, rows.detach(), rows)
 
 
-def _embedding_bag(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def _embedding_bag(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """Sums and means of rows of a table; the kernel has no second derivative."""
     names = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode")
     names += ("sparse", "per_sample_weights", "include_last_offset", "padding_idx")
-    call = {"mode": "mean", **dict(zip(names, args, strict=False)), **kwargs}
+    call: dict[str, Any] = {"mode": "mean", **dict(zip(names, args, strict=False)), **kwargs}
     special = call.get("max_norm") is not None or call.get("scale_grad_by_freq")
     if call["input"].ndim != 2 or special or call["mode"] not in ("sum", "mean"):
         return func(*args, **kwargs)
@@ -131,13 +154,18 @@ def _embedding_bag(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch
     return total if call["mode"] == "sum" else total / counted.sum(1, keepdim=True).clamp(min=1)
 
 
-def _attention(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def _attention(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """softmax(q kᵀ·scale + mask) v, of heads that lie one after another in memory.
 
     Fused kernels have no second derivative; torch's plain one copies the heads in every product.
+
+    Returns:
+        What the kernel returns.
     """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    call = {"dropout_p": 0.0, **dict(zip(names, args, strict=False)), **kwargs}
+    call: dict[str, Any] = {"dropout_p": 0.0, **dict(zip(names, args, strict=False)), **kwargs}
     query, key, value = call["query"], call["key"], call["value"]
     mask, causal, scale = (call.get(name) for name in ("attn_mask", "is_causal", "scale"))
     same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
@@ -156,17 +184,19 @@ def _attention(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Ten
     return torch.bmm(shares.view(-1, *scores.shape[-2:]), v).view(*query.shape[:-1], -1)
 
 
-def _hardsigmoid(func: Callable, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+def _hardsigmoid(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
     """min(max(x + 3, 0), 6)/6; the kernel has no second derivative."""
     inputs = args[0] if args else kwargs["input"]
     return torch.nn.functional.hardtanh(inputs + 3, 0.0, 6.0) / 6
 
 
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-_CONVOLUTIONS += ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_PLAIN_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+_TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
-_REWRITES: dict[str, Callable[[Callable, tuple, dict[str, Any]], Any]] = {
-    **dict.fromkeys(_CONVOLUTIONS, rewritten_convolution),
+_REWRITES: dict[str, Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {
+    **dict.fromkeys((*_PLAIN_CONVOLUTIONS, *_TRANSPOSED), rewritten_convolution),
     "batch_norm": _batch_norm,
     "instance_norm": _instance_norm,
     "_weight_norm": _weight_norm,

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 
 import torch
 
+from hyperribbon.core.devices.typed import unflattened
 from hyperribbon.operators.derivatives.workspace import Workspace
 
 __all__ = ["Directions", "GradientSums"]
@@ -136,8 +137,8 @@ class GradientSums:
         """Return the gradients by name, each (k, *shape)."""
         found = dict(self._plain)
         for (weight, bias), buffer in self._inward.items():
-            rows = buffer.unflatten(1, (self._rows, -1))
-            sums = {}
+            rows = unflattened(buffer, 1, (self._rows, -1))
+            sums: dict[str, torch.Tensor] = {}
             if bias is not None:
                 sums[bias], rows = rows[0], rows[1:]
             if weight is not None:
@@ -145,7 +146,7 @@ class GradientSums:
             for name, total in sums.items():  # other chunks may have gone another way
                 found[name] = total if name not in found else total + found[name]
         for weight, buffer in self._outward.items():
-            rows = buffer.unflatten(1, (self._rows, -1)).unbind(1)
+            rows = unflattened(buffer, 1, (self._rows, -1)).unbind(1)
             for total, row in zip(found[weight], rows, strict=True):  # stays in the cache
                 total += row
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
 from math import prod
 
@@ -61,7 +61,7 @@ class Workspaces:
         self._idle: list[Workspace] = []
 
     @contextmanager
-    def borrowed(self) -> Iterator[Workspace]:
+    def borrowed(self) -> Generator[Workspace]:
         """Give a workspace that nobody else has."""
         try:
             workspace = self._idle.pop()

@@ -11,12 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.torch_inside import (
+from hyperribbon.core.checks import (
+    ArgumentError,
+    is_array,
+    is_dict,
+    is_listed,
+    is_mapping,
+    is_tuple,
+)
+from hyperribbon.core.devices.torch_inside import (
     register_pytree_node,
     tree_flatten,
     tree_leaves,
@@ -46,7 +52,7 @@ _PLAIN = (str, bytes, int, float, bool, type(None))
 _DICTS = (dict, OrderedDict, defaultdict)
 
 
-class Fields(dict):
+class Fields(dict[str, Any]):
     """A dict whose entries are attributes too, which stands for other mappings (BatchEncoding)."""
 
     def __getattr__(self, name: str) -> Any:
@@ -81,12 +87,12 @@ def plain(batch: Any) -> Any:
             "a packed sequence cannot be cut into samples",
             "Give padded sequences and their lengths, and pack them in forward=.",
         )
-    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
+    if is_array(batch) and batch.dtype.kind in "biuf":
         return torch.tensor(batch, device="cpu")
-    if isinstance(batch, Mapping):
-        kind = dict if type(batch) in _DICTS else Fields
+    if is_mapping(batch):
+        kind: type[dict[Any, Any]] = dict if type(batch) in _DICTS else Fields
         return kind((key, plain(value)) for key, value in batch.items())
-    if isinstance(batch, list | tuple):
+    if is_listed(batch):
         return _like(batch, tuple(plain(value) for value in batch))
     return batch
 
@@ -167,12 +173,12 @@ def split(batch: Any) -> tuple[Any, Any]:
     The last item of a tuple holds the targets, the items before the inputs. In a dict the targets
     are under "labels", "label", "targets", "target" or "y", and the other entries are inputs.
     """
-    if isinstance(batch, Mapping):
+    if is_mapping(batch):
         key = _target_key(batch)
         if key is None:
             return batch, None
         return {name: value for name, value in batch.items() if name != key}, batch[key]
-    if isinstance(batch, tuple) and batch:
+    if is_tuple(batch) and batch:
         *inputs, targets = (*batch, None) if len(batch) == 1 else batch
         return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
     return batch, None
@@ -180,10 +186,10 @@ def split(batch: Any) -> tuple[Any, Any]:
 
 def with_targets(batch: Any, targets: Any) -> Any:
     """Return a batch with other targets in the place where `split` finds them."""
-    if isinstance(batch, dict):
+    if is_dict(batch):
         key = _target_key(batch)
         return batch if key is None else type(batch)({**batch, key: targets})
-    if isinstance(batch, tuple) and len(batch) > 1:
+    if is_tuple(batch) and len(batch) > 1:
         return _like(batch, (*batch[:-1], targets))
     return batch
 

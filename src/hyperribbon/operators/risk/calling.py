@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping, is_tuple
 from hyperribbon.operators.risk.batches import split
 
 __all__ = ["Forward", "call"]
@@ -37,14 +37,14 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
     inputs, targets = split(batch)
     if forward is not None:
         outputs = forward(model, batch)
-        if isinstance(outputs, tuple) and len(outputs) == 2:
+        if is_tuple(outputs) and len(outputs) == 2:
             outputs, targets = outputs
     elif isinstance(inputs, torch.Tensor):
         outputs = model(inputs)
-    elif isinstance(inputs, tuple):
+    elif is_tuple(inputs):
         _check_inputs(model, batch, inputs, {})
         outputs = model(*inputs)
-    elif isinstance(inputs, Mapping):
+    elif is_mapping(inputs):
         _check_inputs(model, batch, (), inputs)
         outputs = model(**inputs)
     else:
@@ -105,31 +105,31 @@ def _tensor_of(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tenso
 
 def _described(outputs: Any) -> tuple[str, str]:
     """Return what an output is, and the expression that picks its first tensor."""
-    if isinstance(outputs, Mapping):
+    if is_mapping(outputs):
         keys = [key for key, value in outputs.items() if isinstance(value, torch.Tensor)]
         key = keys[0] if keys else next(iter(outputs), "name")
         return f"{type(outputs).__name__} of {', '.join(map(str, outputs))}", f"[{key!r}]"
-    if isinstance(outputs, list | tuple):
+    if is_listed(outputs):
         parts = ", ".join(
             f"tensor {tuple(item.shape)}" if isinstance(item, torch.Tensor) else type(item).__name__
             for item in outputs
         )
         place = next((i for i, x in enumerate(outputs) if isinstance(x, torch.Tensor)), 0)
         return f"{type(outputs).__name__} of {parts}", f"[{place}]"
-    fields = vars(outputs) if hasattr(outputs, "__dict__") else {}
+    fields: dict[str, Any] = getattr(outputs, "__dict__", {})
     names = [name for name, value in fields.items() if isinstance(value, torch.Tensor)]
     return type(outputs).__name__, f".{names[0]}" if names else ".logits"
 
 
 def _written_call(batch: Any) -> str:
     """Return the expression by which a model is called on such a batch."""
-    if isinstance(batch, Mapping):
+    if is_mapping(batch):
         names = [key for key in batch if key in split(batch)[0]]
         return f"model({', '.join(f'{name}=batch[{name!r}]' for name in names)})"
-    if not isinstance(batch, tuple):
+    if not is_tuple(batch):
         return "model(batch)"
     if len(batch) > 2:
         return "model(*batch[:-1])"
     first = split(batch)[0]
-    stars = "**" if isinstance(first, Mapping) else "*" if isinstance(first, tuple) else ""
+    stars = "**" if is_mapping(first) else "*" if is_tuple(first) else ""
     return f"model({stars}batch[0])"

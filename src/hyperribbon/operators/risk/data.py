@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_list
+from hyperribbon.core.devices.ambient import preserved_random_state
+from hyperribbon.core.devices.torch_inside import tree_map
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.torch_inside import tree_map
-from hyperribbon.operators.derivatives.purity import preserved_random_state
 from hyperribbon.operators.risk.batches import (
     batch_size,
     brought,
@@ -105,10 +105,10 @@ class Source:
             data = data.tensors if len(data.tensors) != 1 else data.tensors[0]
         if _is_batch(data, has_targets):
             self._take_batch(plain(data))
-        elif isinstance(data, list):
+        elif is_list(data):
             self._take_list(data, memory)
         elif isinstance(data, Iterator):
-            self._take_iterator(data, memory)
+            self._take_iterator(cast(Iterator[Any], data), memory)
         else:
             self._take_reader(data, memory)
 
@@ -156,10 +156,11 @@ class Source:
         if self._kept:
             pieces = list(self._picked(count, seed))
         elif length:
-            places = _spread(length, count, seed).tolist()
+            places = [int(place) for place in _spread(length, count, seed)]
             pieces = [self._convert(plain(read_samples(self._reader, places)))]  # type: ignore[arg-type]
         else:
-            pieces, found = [], 0
+            pieces: list[Any] = []
+            found = 0
             for batch in self.batches():
                 pieces.append(cut(batch, 0, min(batch_size(batch), count - found)))
                 found += batch_size(pieces[-1])
@@ -204,7 +205,8 @@ class Source:
 
     def _take_iterator(self, data: Iterator[Any], memory: float) -> None:
         """Read batches that come once, and keep them."""
-        batches, used = [], 0
+        batches: list[Any] = []
+        used = 0
         with preserved_random_state():
             for given in data:
                 batch = self._convert(plain(given))
@@ -228,7 +230,7 @@ class Source:
         """Read data that can be read again; keep them when they are small."""
         given_batches = True
         if isinstance(data, DataLoader):
-            self._reader = in_order(data)
+            self._reader = in_order(cast(DataLoader[Any], data))
         elif isinstance(data, Dataset) or _has_samples(data):
             iterable = isinstance(data, IterableDataset)
             self._reader, given_batches = loader_of(data), iterable
@@ -238,7 +240,8 @@ class Source:
             batch_size(data)
         assert self._reader is not None
         check_repeats(self._reader)
-        batches, used, count = [], 0, 0
+        batches: list[Any] = []
+        used = count = 0
         for batch in self._read():
             count += 1
             used += bytes_of(batch)
@@ -291,7 +294,7 @@ class Source:
 
 
 def _is_batch(data: Any, has_targets: bool) -> bool:
-    if isinstance(data, list):
+    if is_list(data):
         return has_targets and bool(data) and isinstance(data[-1], torch.Tensor | np.ndarray)
     return isinstance(data, torch.Tensor | np.ndarray | tuple | Mapping)
 
@@ -302,7 +305,9 @@ def _has_samples(data: Any) -> bool:
 
 def _check_alike(batches: list[Any]) -> None:
     """Raise when tensors in a list are not batches of one thing, as in [inputs, targets]."""
-    kinds = {(b.ndim, b.dtype) if isinstance(b, torch.Tensor) else type(b) for b in batches}
+    kinds: set[object] = {
+        (b.ndim, b.dtype) if isinstance(b, torch.Tensor) else type(b) for b in batches
+    }
     if len(kinds) > 1 and any(isinstance(batch, torch.Tensor) for batch in batches):
         raise ArgumentError(
             "data",

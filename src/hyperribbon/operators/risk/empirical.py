@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -12,54 +12,33 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from hyperribbon.core.ambient import plainly
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.processes import Processes
+from hyperribbon.core.devices.typed import listed
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
-from hyperribbon.core.processes import Processes
-from hyperribbon.operators.derivatives.linearisation import Linearisation
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.risk.calling import Forward
-from hyperribbon.operators.risk.contract import check_finite_loss, check_same_weights, check_weights
 from hyperribbon.operators.risk.data import Data, Source, batch_size
 from hyperribbon.operators.risk.engine import Engine
+from hyperribbon.operators.risk.evaluation import Chunk, KeptChunks
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.functional import as_model
 from hyperribbon.operators.risk.losses import Loss
 from hyperribbon.operators.risk.losses.recognition import recognise
 from hyperribbon.operators.risk.memory import Layout, allowance
 from hyperribbon.operators.risk.private import unsharded, unwrapped
+from hyperribbon.operators.risk.probing.contract import (
+    check_finite_loss,
+    check_same_weights,
+    check_weights,
+)
 
-__all__ = ["Chunk", "Risk"]
+__all__ = ["Risk"]
 
 _BESIDE = 8  # part of the memory for the same risk in another precision, beside it
-
-
-@dataclass
-class Chunk:
-    """Some samples with the model linearised on them.
-
-    Attributes:
-        start: Position of the first one in the data.
-        point: The model's derivatives on these samples.
-        inputs: Their inputs (the whole batch when it is not a pair).
-        targets: Their targets.
-        amount: What they add to the divisor of a mean.
-        structured: Parameters whose per-sample gradients have factors; None before that is known.
-    """
-
-    start: int
-    point: Linearisation
-    inputs: Any
-    targets: Any
-    amount: float
-    structured: set[str] | None = None
-
-    @property
-    def count(self) -> int:
-        """Number of samples."""
-        return len(self.point.outputs)
 
 
 class Risk:
@@ -148,11 +127,10 @@ class Risk:
 
         Their memory is measured where not all data fit by a wide margin, and when it is asked for.
 
+        Raises an ArgumentError when they differ from finite differences.
+
         Args:
             kind: "curve" for second derivatives, "push" for J v with Jᵀu, "pull" for Jᵀu.
-
-        Raises:
-            ArgumentError: They differ from finite differences.
         """
         with self.processes.together("the check of the derivatives"):
             self._engine.prepare(kind)
@@ -162,7 +140,8 @@ class Risk:
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
         named = self.space.unflatten(weights) if isinstance(weights, torch.Tensor) else weights
-        state, changed = self.function.state, {}
+        state = self.function.state
+        changed: dict[str, torch.Tensor] = {}
         for name, tensor in named.items():
             if name not in state or state[name].shape != tensor.shape:
                 raise ArgumentError(
@@ -187,7 +166,7 @@ class Risk:
         other.function = self.function.in_precision(dtype)
         other.source = self.source.in_precision(dtype)
         other.dtype, other.memory = dtype, self.memory / _BESIDE
-        other._kept = _Kept()
+        other._kept = KeptChunks()
         return other
 
     def on(self, space: ParameterSpace) -> Risk:
@@ -396,12 +375,12 @@ class Risk:
                     for _ in self.chunks():
                         pass
                 own = torch.tensor(self._own or (0, 0.0), dtype=torch.float64, device="cpu")
-            samples, amount = self.processes.sum(own).tolist()
+            samples, amount = listed(self.processes.sum(own))
             self._counted = (samples, amount)
         return self._counted
 
     def _forget(self) -> None:
-        self._kept = _Kept()
+        self._kept = KeptChunks()
         self._own: tuple[int, float] | None = None
         self._counted: tuple[float, float] | None = None
 
@@ -412,19 +391,3 @@ class Risk:
         full = self.function.state[name].detach().clone()
         full.view(-1)[selection] = tensor.reshape(-1)[selection]
         return full
-
-
-class _Kept:
-    """Chunks that keep their graphs, by their place, for one layout."""
-
-    def __init__(self) -> None:
-        self._layout: tuple[int, int] | None = None
-        self._chunks: dict[int, Chunk] = {}
-        self.is_whole = False
-
-    def chunks_for(self, layout: Layout) -> dict[int, Chunk]:
-        """Return the chunks of a layout; those of another one are dropped."""
-        cuts = layout.chunk, layout.kept
-        if cuts != self._layout:
-            self._layout, self._chunks, self.is_whole = cuts, {}, False
-        return self._chunks

@@ -7,86 +7,48 @@ real samples once, and every kind of derivative before it is used for the first 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.operators.derivatives.chains.linearisation import ChainLinearisation
-from hyperribbon.operators.derivatives.chains.tracing import trace_chain
+from hyperribbon.operators.derivatives.chains.tracing import same_derivatives, trace_chain
 from hyperribbon.operators.derivatives.choosing import Choices
+from hyperribbon.operators.derivatives.factors import right_factors
+from hyperribbon.operators.derivatives.graphs import has_own_rules
 from hyperribbon.operators.derivatives.linearisation import (
     AutogradLinearisation,
-    Block,
     Linearisation,
 )
 from hyperribbon.operators.derivatives.sums import GradientSums
-from hyperribbon.operators.derivatives.verification import (
-    Disagreement,
-    check_curvature,
-    check_slopes,
-    reached_direction,
-    right_factors,
-    same_derivatives,
-    some_direction,
-    some_slopes,
-)
-from hyperribbon.operators.risk.batches import brought, bytes_of, joined, split, tensors
-from hyperribbon.operators.risk.contract import (
+from hyperribbon.operators.derivatives.verification import some_direction
+from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
+from hyperribbon.operators.risk.data import Source, batch_size, cut
+from hyperribbon.operators.risk.evaluation import BatchEvaluation
+from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.losses import CallableLoss, Loss
+from hyperribbon.operators.risk.memory import Footprint, MadeBytes, Meter, measured, surely_fits
+from hyperribbon.operators.risk.probing.contract import (
     check_one_batch,
     mixes_samples,
     probe_loss,
     probe_model,
 )
-from hyperribbon.operators.risk.data import Source, batch_size, cut
-from hyperribbon.operators.risk.function import ModelFunction
-from hyperribbon.operators.risk.losses import CallableLoss, Loss
-from hyperribbon.operators.risk.memory import Footprint, Meter, measured, surely_fits
-from hyperribbon.operators.risk.shifting import shifted_gradients, shifted_outputs
+from hyperribbon.operators.risk.probing.verifying import Verification, one_row
 
 __all__ = ["Engine"]
 
 _PROBE = 2  # samples on which derivatives are tried out
 _WEIGHED = 4  # samples on which the memory of products is measured
 _LOOKED_AT = 16  # samples that are evaluated together, and apart from the first one
-_LARGE = 2**20  # bytes of a sample's evaluation from which there are fewer of both
-_FEWER = 2, 4
+_LARGE = 2**20  # bytes of a sample's evaluation from which there are fewer of all three
+_FEWER_PROBED, _FEWER_WEIGHED = 1, 2
 _ROWS = 256  # samples evaluated together for their outputs
 _JUDGED = 2**28  # bytes of outputs on which a loss is judged
-
-
-class BatchEvaluation:
-    """A batch on which a model is evaluated, in whole or in part."""
-
-    def __init__(self, function: ModelFunction, batch: Any) -> None:
-        self._function, self._batch = function, batch
-        self.leaves: Mapping[str, torch.Tensor] = function.leaves
-        self.count = batch_size(batch)
-        self.targets: Any = None
-        self.plain: torch.Tensor | None = None
-
-    def plain_outputs(self) -> torch.Tensor:
-        """Return the outputs of all samples by the model's own operations, without a graph."""
-        with torch.inference_mode(False), torch.no_grad():
-            self.plain, self.targets = self._function.plainly(self._batch)
-        return self.plain
-
-    def outputs(self, samples: slice, watcher: TorchFunctionMode | None = None) -> torch.Tensor:
-        """Return the outputs (n, …) of some samples, with a graph; a watcher sees the calls."""
-        whole = (samples.start, samples.stop) == (0, self.count)
-        batch = self._batch if whole else cut(self._batch, samples.start, samples.stop)
-        outputs, targets = self._function(batch, watcher)
-        if whole:
-            self.targets = targets
-        return outputs
-
-    def pushed(self, directions: Block) -> torch.Tensor:
-        """Return J v (n, …) by forward mode."""
-        return self._function.pushed(self._batch, directions)
 
 
 class Engine:
@@ -111,10 +73,10 @@ class Engine:
     def __init__(
         self, model: nn.Module, function: ModelFunction, loss: Loss | None, source: Source
     ) -> None:
-        self._function, self._loss = function, loss
+        self._function, self._loss, self._source = function, loss, source
         self._choices = Choices()
         self._footprints: dict[str, Footprint] = {}
-        self.mixes = self.must_be_whole = self._is_chain = False
+        self.mixes = self.must_be_whole = self._is_chain = self._is_smooth = False
         self.is_piecewise_linear = True
         self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
         self._made = 0.0
@@ -124,20 +86,28 @@ class Engine:
         self._probe = None if several is None else cut(several, 0, _PROBE)
         if self._probe is None:
             return
-        evaluation = BatchEvaluation(function, self._probe)
-        chain = self._traced_on_some(evaluation, source)
+        evaluation = first = BatchEvaluation(function, self._probe)
+        with MadeBytes() as count:
+            chain = self._traced_on_some(evaluation, source)
         if evaluation.plain is None:
             self._probe = several = next(source.batches())
             evaluation = BatchEvaluation(function, self._probe)
+        elif chain is None and count.made > _LARGE * batch_size(self._probe):
+            evaluation = self._on_fewer(several) or evaluation
         plain = evaluation.plain
         self._made = probe_model(model, function, self._probe, self._evaluated(evaluation), plain)
         self._made /= batch_size(self._probe)
+        assert self._probed is not None
+        self._is_smooth = not (plain is None or count.jumps or has_own_rules(self._probed[0].graph))
+        is_large = plain is not None and (evaluation is not first or self._made > _LARGE)
         self._weighed = several if plain is None else cut(several, 0, _WEIGHED)
-        if self._made > _LARGE and plain is not None:
-            self._weighed, several = (cut(several, 0, count) for count in _FEWER)
-        with torch.no_grad():
-            outputs, targets = function.plainly(several)
-        self.mixes = self.mixes or mixes_samples(model, function, several, outputs)
+        if is_large and first.plain is not None:
+            self._weighed, several = cut(several, 0, _FEWER_WEIGHED), cut(several, 0, _PROBE)
+            outputs, targets = first.plain, first.targets
+        else:
+            with torch.no_grad():
+                outputs, targets = function.plainly(several)
+        self.mixes = self.mixes or mixes_samples(model, function, several, outputs, plain)
         if self.mixes:
             check_one_batch(model, source.is_one_batch)
         if loss is not None:
@@ -176,7 +146,7 @@ class Engine:
 
         Raises:
             ArgumentError: They differ from finite differences.
-        """
+        """  # noqa: DOC501 - _underivable() returns one
         if kind in self._kinds:
             return
         probed, self._probed = self._probed, None
@@ -191,44 +161,20 @@ class Engine:
         self, kind: str, probed: tuple[AutogradLinearisation, BatchEvaluation] | None
     ) -> None:
         """Compare derivatives along a direction, on the probe, with finite differences."""
+        check = Verification(
+            self._function, self._loss, self._probe, self._more_samples, self._is_smooth
+        ).check
         if probed is not None:
-            point, targets = probed[0], probed[1].targets
+            check(kind, probed[0], probed[1].targets)
         else:
             point, _, targets = self.linearise(self._function, self._probe)
-        leaves = self._function.leaves
-        slopes = some_slopes(point, list(leaves))
-        direction = reached_direction(leaves, slopes[1])
-        if not direction:
-            return
-        if kind == "push":
-            shifted, precision = shifted_outputs(self._function, self._probe, direction)
-            check_slopes(point, direction, slopes, shifted, precision)
-            return
-        del slopes, probed
-        assert self._loss is not None
-        sums = GradientSums()
-        point.curve(self._loss, targets, _one_row(direction), sums)
-        curved = {name: rows[0] for name, rows in sums.named().items()}
-        del point
-        shifted, precision = shifted_gradients(self._function, self._loss, self._probe, direction)
-        try:
-            check_curvature(curved, direction, shifted, precision)
-        except Disagreement as error:
-            own = next(iter(leaves.values())).dtype
-            if precision == own:
-                raise
-            check_curvature(self._curved_in(precision, direction), direction, shifted, precision)
-            raise _lost_in_rounding(own, precision) from error
+            check(kind, point, targets)
 
-    def _curved_in(self, precision: torch.dtype, direction: Block) -> Block:
-        """Return ∇²ℓ v on the probe in another precision."""
-        assert self._loss is not None
-        function, batch = self._function.in_precision(precision), brought(self._probe, precision)
-        evaluation, sums = BatchEvaluation(function, batch), GradientSums()
-        raised = {name: tensor.to(precision) for name, tensor in direction.items()}
-        point = AutogradLinearisation(evaluation, Choices())
-        point.curve(self._loss, evaluation.targets, _one_row(raised), sums)
-        return {name: rows[0] for name, rows in sums.named().items()}
+    def _more_samples(self) -> Any:
+        """Return as many samples as are quickly differentiated in double precision."""
+        if self.must_be_whole:
+            return self._probe
+        return self._source.some(max(_WEIGHED, min(_ROWS, int(_JUDGED / (8 * self._made + 1)))))
 
     def surely_fits(self, memory: float, samples: int) -> bool:
         """Whether all derivatives that are in use fit by a wide margin, without being measured."""
@@ -252,7 +198,7 @@ class Engine:
         """Return what a kind of derivatives takes, measured on a few samples."""
         if self._probe is None:
             return Footprint()
-        block = _one_row(some_direction(self._function.leaves))
+        block = one_row(some_direction(self._function.leaves))
         counted = Choices()
         counted.exclude("push", "forward")  # forward mode does not bear being watched
 
@@ -332,7 +278,10 @@ class Engine:
         """Evaluate the model on some of the samples and return its derivatives as a chain's.
 
         A model that needs all of them at once (a graph whose nodes are the samples) mixes them.
-        """
+
+        Returns:
+            The linearisation, or None where it is no chain.
+        """  # noqa: DOC501 - an ArgumentError of the model passes through
         try:
             return self._trace_chain(self._function, evaluation)
         except ArgumentError:
@@ -342,6 +291,18 @@ class Engine:
                 raise
             self.mixes = True
             return None
+
+    def _on_fewer(self, several: Any) -> BatchEvaluation | None:
+        """Try derivatives out on fewer samples, unless the model does not bear so few."""
+        batch = cut(several, 0, _FEWER_PROBED)
+        evaluation = BatchEvaluation(self._function, batch)
+        try:
+            if len(evaluation.plain_outputs()) != batch_size(batch):
+                return None
+        except (RuntimeError, ValueError, IndexError):
+            return None
+        self._probe = batch
+        return evaluation
 
     def _judge(self, loss: Loss, source: Source) -> None:
         """Let a loss that is known as a function only find out on real data whether it adds up.
@@ -372,7 +333,8 @@ class Engine:
 
     def _real_outputs(self, source: Source) -> tuple[torch.Tensor, Any]:
         """Return outputs and targets of all the data, or of many samples where that is too much."""
-        pieces, used = [], 0
+        pieces: list[tuple[torch.Tensor, Any]] = []
+        used = 0
         for _, batch in source.chunks(2**62 if self.mixes else _ROWS):
             with torch.no_grad():
                 outputs, targets = self._function.plainly(batch)
@@ -385,24 +347,10 @@ class Engine:
         return max(joined(pieces), key=lambda piece: len(piece[0]))
 
 
-def _one_row(direction: Block) -> dict[str, torch.Tensor]:
-    return {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
-
-
 def _underivable(error: Exception) -> ArgumentError:
     return ArgumentError(
         "model",
         str(error).splitlines()[0][:200],
         "an operation in it has no derivative that this needs",
         "Replace that operation by others, or leave the parameters before it out with params=.",
-    )
-
-
-def _lost_in_rounding(own: torch.dtype, better: torch.dtype) -> ArgumentError:
-    return ArgumentError(
-        "model",
-        str(own).removeprefix("torch."),
-        "its second derivatives are lost in rounding: they are others than in higher precision, "
-        "where they are right. The loss is too close to its minimum, as after a perfect fit",
-        f"Use double precision: model.to({better}), and the data likewise.",
     )

@@ -1,8 +1,10 @@
 """A model as a function of some of its parameters: evaluated in private, the same every time."""
 
+# pyright: reportPrivateUsage=false
+# A module keeps its tensors in `_parameters` and `_buffers`.
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.typed import dual, tangent
 from hyperribbon.operators.derivatives.graphs import graph_leaves
 from hyperribbon.operators.derivatives.rewriting import twice_differentiable
 from hyperribbon.operators.risk.batches import copied, tensors
@@ -100,21 +103,20 @@ class ModelFunction:
     def pushed(self, batch: Any, directions: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return J v of a batch by forward mode, for directions v by name.
 
-        Raises:
-            RuntimeError: An operation has no rule for forward mode.
+        torch raises a RuntimeError where an operation has no rule for forward mode.
         """
         forward_mode = torch.autograd.forward_ad
         self._buffers.restore()
         with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._uncast():
             duals = {
-                id(leaf): forward_mode.make_dual(leaf.detach(), directions[name].to(leaf.dtype))
+                id(leaf): dual(leaf.detach(), directions[name].to(leaf.dtype))
                 for name, leaf in self.leaves.items()
                 if name in directions
             }
             with _holding(self.module, duals), self._guarded(batch) as batch:
                 outputs = self._checked(call(self.module, batch, self._forward)[0])
-            tangent = forward_mode.unpack_dual(outputs).tangent
-            return torch.zeros_like(outputs) if tangent is None else tangent.detach()
+            along = tangent(outputs)
+            return torch.zeros_like(outputs) if along is None else along.detach()
 
     def reaches_outside(self, outputs: torch.Tensor) -> list[str]:
         """Return the person's own parameters that outputs depend on, around the private copy."""
@@ -130,7 +132,7 @@ class ModelFunction:
         return torch.autocast(self._device, enabled=False, cache_enabled=False)
 
     @contextmanager
-    def _guarded(self, batch: Any) -> Iterator[Any]:
+    def _guarded(self, batch: Any) -> Generator[Any]:
         """Yield a batch that the model may write into: a copy, when the first call has done so."""
         if self._writes is False:
             yield batch
@@ -161,7 +163,7 @@ class ModelFunction:
 
 
 @contextmanager
-def _holding(module: nn.Module, others: Mapping[int, torch.Tensor]) -> Iterator[None]:
+def _holding(module: nn.Module, others: Mapping[int, torch.Tensor]) -> Generator[None]:
     """Let a private module hold other tensors for a while, given by the ids of its own.
 
     Each place is changed once, also of modules that have several names (`torch.func` changes those

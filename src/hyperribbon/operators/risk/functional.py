@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_dict, is_listed, is_mapping, is_tuple
 
 __all__ = ["FunctionModel", "as_model"]
 
@@ -55,12 +55,12 @@ class FunctionModel(nn.Module):
         """Return the tree with the places of the tensors instead of them."""
         if isinstance(tree, torch.Tensor):
             return self._register_tensor(path or (_ALONE,), tree)
-        if isinstance(tree, Mapping):
+        if is_mapping(tree):
             return {
                 key: self._register((*path, *str(key).split(".")), value)
                 for key, value in tree.items()
             }
-        if isinstance(tree, list | tuple):
+        if is_listed(tree):
             parts = [self._register((*path, str(i)), value) for i, value in enumerate(tree)]
             return _like(tree, parts)
         return tree
@@ -94,9 +94,9 @@ class FunctionModel(nn.Module):
         if isinstance(tree, _Place):
             *parents, name = tree.path
             return getattr(self.get_submodule(".".join(parents)), name)
-        if isinstance(tree, dict):
+        if is_dict(tree):
             return {key: self._filled(value) for key, value in tree.items()}
-        if isinstance(tree, list | tuple):
+        if is_listed(tree):
             return _like(tree, [self._filled(value) for value in tree])
         return tree
 
@@ -134,7 +134,7 @@ def as_model(model: Any, params: Any) -> tuple[nn.Module, Any]:
     return FunctionModel(model, params), None
 
 
-def _like(tree: list | tuple, parts: list[Any]) -> Any:
-    if isinstance(tree, tuple):
+def _like(tree: list[Any] | tuple[Any, ...], parts: list[Any]) -> Any:
+    if is_tuple(tree):
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return parts

@@ -1,8 +1,10 @@
 """Loaders that read every sample once, in the same order on every pass."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch leaves the parts of a DataLoader untyped.
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,9 +21,9 @@ from torch.utils.data import (
 )
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.tensors import tensor_of
-from hyperribbon.core.torch_inside import tree_leaves
-from hyperribbon.operators.derivatives.purity import preserved_random_state
+from hyperribbon.core.devices.ambient import preserved_random_state
+from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.devices.torch_inside import tree_leaves
 from hyperribbon.operators.risk.batches import plain, tensors
 
 __all__ = [
@@ -40,12 +42,12 @@ _PROBES = 8  # samples of a Dataset that are read twice to see whether it augmen
 _ENTRIES = 64  # entries of a tensor by which it is known again
 
 
-def loader_of(dataset: Any) -> DataLoader:
+def loader_of(dataset: Any) -> DataLoader[Any]:
     """Return a loader that reads a data set of samples (anything with a length and an index)."""
     return DataLoader(dataset, batch_size=_READ)
 
 
-def in_order(loader: DataLoader) -> DataLoader:
+def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Return a loader that reads every sample once and in order, whatever the given one does.
 
     A sum over samples does not depend on their order, so a shuffling loader is read in order; then
@@ -85,7 +87,7 @@ def length_of(loader: Any) -> int | None:
     return len(loader.dataset) if indexed else None  # type: ignore[arg-type]
 
 
-def read_samples(loader: DataLoader, places: Iterable[int]) -> Any:
+def read_samples(loader: DataLoader[Any], places: Iterable[int]) -> Any:
     """Return the batch of some samples, read by index."""
     dataset: Any = loader.dataset
     indices = [int(place) for place in places]
@@ -96,7 +98,7 @@ def read_samples(loader: DataLoader, places: Iterable[int]) -> Any:
 
 
 @contextmanager
-def undisturbed(loader: Any) -> Iterator[None]:
+def undisturbed(loader: Any) -> Generator[None]:
     """Give back the global random state and that of a loader's own generator as they were."""
     generator = getattr(loader, "generator", None)
     state = generator.get_state() if isinstance(generator, torch.Generator) else None
@@ -141,7 +143,7 @@ def augmented(loader: Any) -> ArgumentError:
 
 def fingerprint(batch: Any) -> int:
     """Return a number by which a batch is known again: of its shapes and of some entries."""
-    parts = []
+    parts: list[tuple[tuple[int, ...], bytes]] = []
     for leaf in tensors(batch):
         flat = leaf.detach().reshape(-1)
         some = flat[:: max(1, len(flat) // _ENTRIES)].cpu().contiguous()
@@ -149,7 +151,7 @@ def fingerprint(batch: Any) -> int:
     return hash(tuple(parts))
 
 
-def _again(loader: DataLoader, dataset: Any) -> DataLoader:
+def _again(loader: DataLoader[Any], dataset: Any) -> DataLoader[Any]:
     """Return a loader of a data set that reads in order and is else like the given one."""
     workers = loader.num_workers
     return DataLoader(

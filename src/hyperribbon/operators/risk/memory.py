@@ -4,6 +4,8 @@ What a sample takes is measured, not guessed: products on few and on fewer sampl
 tensor that comes into being is counted.
 """
 
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# Storages are told apart by `_cdata`; the dispatch mode has no types.
 from __future__ import annotations
 
 import weakref
@@ -14,10 +16,11 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.memory import free_memory
-from hyperribbon.core.torch_inside import TorchDispatchMode, tree_leaves
+from hyperribbon.core.checks import is_listed
+from hyperribbon.core.devices.memory import free_memory
+from hyperribbon.core.devices.torch_inside import TorchDispatchMode, tree_leaves
 
-__all__ = ["SHARE", "Count", "Footprint", "Layout", "Meter", "measured", "surely_fits"]
+__all__ = ["SHARE", "MadeBytes", "Footprint", "Layout", "Meter", "measured", "surely_fits"]
 
 SHARE = 0.5
 """Part of the memory that is free on the device that may be used when memory= is not given."""
@@ -26,6 +29,13 @@ _HEAP = 1.25  # memory that a heap takes, over the tensors that live in it
 _CHUNK_BYTES = 2**32  # graphs of larger chunks gain nothing
 _LEAST = 64 * 2**20  # even a small share of the memory is no less than this
 _LOOSE = 8  # a product takes 0.5 to 2 times what an evaluation makes, and 3 to 9 times the weights
+
+
+_JUMPING = {
+    *("round", "floor", "ceil", "trunc", "frac", "sign", "sgn", "heaviside", "fmod"),
+    *("floor_divide", "remainder", "bernoulli"),
+}
+_WITH_NUMBERS = ("max_pool", "rnn", "embedding_bag")  # numbers of their own, for the way back
 
 
 class Meter(TorchDispatchMode):
@@ -58,7 +68,13 @@ class Meter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch's compiler is loaded, which takes seconds
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -84,29 +100,53 @@ class Meter(TorchDispatchMode):
         self.peak = max(self.peak, self.live)
 
 
-class Count(TorchDispatchMode):
+class MadeBytes(TorchDispatchMode):
     """Adds up the bytes of tensors that come into being, views left out.
 
     Attributes:
         made: Bytes of all of them.
+        jumps: Whether an operation was seen whose value may jump when real numbers move a little:
+            rounding, comparisons and choices, lower precisions, and what is not torch's own.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.made = 0
+        self.jumps = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch's compiler is loaded, which takes seconds
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
-        returned = (result,) if isinstance(result, torch.Tensor) else result
-        if isinstance(returned, tuple | list):
+        returned: Any = (result,) if isinstance(result, torch.Tensor) else result
+        if is_listed(returned):
             for tensor, said in zip(returned, func._schema.returns, strict=False):
                 if said.alias_info is None and isinstance(tensor, torch.Tensor):
                     self.made += tensor.numel() * tensor.element_size()
+            rounds = bool(kwargs and kwargs.get("rounding_mode"))
+            self.jumps = self.jumps or rounds or _may_jump(func._schema.name, args, returned)
         return result
+
+
+def _may_jump(name: str, args: Sequence[Any], returned: Sequence[Any]) -> bool:
+    space, _, bare = name.partition("::")
+    if space != "aten" or bare.rstrip("_") in _JUMPING or "quantize" in bare:
+        return True
+    if any(part in bare for part in _WITH_NUMBERS):
+        return False
+    real = [x.dtype.itemsize for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    return bool(real) and any(
+        isinstance(x, torch.Tensor) and (not x.is_floating_point() or x.dtype.itemsize < min(real))
+        for x in returned
+    )
 
 
 @dataclass(frozen=True)
@@ -223,6 +263,9 @@ def surely_fits(memory: float, made: float, weights: float) -> bool:
         memory: Bytes to stay below.
         made: Bytes of tensors that an evaluation of all samples makes.
         weights: Bytes of the weights.
+
+    Returns:
+        True when it would.
     """
     return _LOOSE * made + 2 * _LOOSE * weights <= memory
 

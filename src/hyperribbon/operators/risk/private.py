@@ -4,19 +4,22 @@ The copy has modules of its own and tensors of its own; everything else (configu
 classes) it shares with the person's. What a forward pass sets or swaps is set in the copy.
 """
 
+# pyright: reportPrivateUsage=false
+# A module keeps its parts in `_modules`.
 from __future__ import annotations
 
 import functools
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.processes import ALONE, Processes
+from hyperribbon.core.checks import ArgumentError, is_dict
+from hyperribbon.core.devices.processes import ALONE, Processes
+from hyperribbon.core.devices.typed import named_modules
 
 __all__ = ["private_copy", "unsharded", "unwrapped"]
 
@@ -36,7 +39,7 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
         ArgumentError: The parameters are sharded and there is no process group.
     """
     while isinstance(model, DistributedDataParallel):
-        model = model.module
+        model = cast(nn.Module, model.module)
     if processes is ALONE and _is_sharded(model):
         raise ArgumentError(
             "model",
@@ -69,7 +72,7 @@ def private_copy(model: nn.Module, tensors: Tensors) -> nn.Module:
     """
     scripted = [
         name or "model"
-        for name, module in model.named_modules()
+        for name, module in named_modules(model)
         if isinstance(module, torch.jit.ScriptModule)
     ]
     if scripted:
@@ -97,7 +100,7 @@ class _Copying:
             return self._known[id(module)]
         if type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
             return self._uncompiled(module)
-        copy = object.__new__(_plain_class(type(module)))
+        copy = cast(nn.Module, object.__new__(_plain_class(type(module))))
         self._remember(module, copy)
         state, own = module.__dict__, copy.__dict__
         own.update({key: value for key, value in state.items() if not _is_sharding_state(key)})
@@ -152,11 +155,14 @@ class _Copying:
         """Return a container that holds modules anew; others may be shared with hooks and stay."""
         if depth > 3 or type(value) not in (list, tuple, set, dict):
             return value
-        items = list(value.values()) if type(value) is dict else list(value)
+        items: list[Any] = list(value.values() if is_dict(value) else value)
         copies = [self._value(item, depth + 1) for item in items]
         if all(copy is item for copy, item in zip(copies, items, strict=True)):
             return value
-        return dict(zip(value, copies, strict=True)) if type(value) is dict else type(value)(copies)
+        if is_dict(value):
+            return dict(zip(value, copies, strict=True))
+        rebuilt: Any = type(cast(object, value))
+        return rebuilt(copies)
 
     def _remember(self, original: Any, copy: Any) -> None:
         self._known[id(original)] = copy

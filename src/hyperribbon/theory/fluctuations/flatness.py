@@ -1,6 +1,10 @@
 """How the loss rises along the modes in which weights fluctuate, and how those modes relax."""
 
+# pyright: reportConstantRedefinition=false
+# Capitals are quantities of the paper here, not constants.
 from __future__ import annotations
+
+from typing import Annotated as Float
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -90,7 +94,9 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
 
 
 @checked(t=array, rates=array, input_variance=positive)
-def mode_correlation(t: ArrayLike, rates: ArrayLike, input_variance: float) -> np.ndarray:
+def mode_correlation(
+    t: ArrayLike, rates: ArrayLike, input_variance: float
+) -> Float[np.ndarray, "*times modes"]:
     """Return ⟨χ_k(t)χ_k(0)⟩/⟨χ_k²⟩ = e^(−σx²ω_k t), shape (times, modes).
 
     Implements Eq. (3.40) of [fluctuations], where χ̇ = −σx²ωχ + ζ (Eq. 3.39 lacks the sign).
@@ -105,7 +111,7 @@ def mode_variance(
     input_variance: float,
     strength: float,
     initial: ArrayLike = 0.0,
-) -> np.ndarray:
+) -> Float[np.ndarray, "*times modes"]:
     """Return ⟨χ_k(t)²⟩ from ⟨χ_k(0)²⟩ = `initial`, shape (times, modes).
 
         e^(−2σx²ω_k t)·initial + σ_R²/(2σx²)·(1 − e^(−2σx²ω_k t))

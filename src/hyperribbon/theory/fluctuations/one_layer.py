@@ -5,7 +5,11 @@ L(w) = ‖wᵀX − Y‖²/(2P), a step of SGD is w ← w − λ∇L_B(w) on a m
 continuum time is t = λτ after τ steps.
 """
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
+
+from typing import Annotated as Float
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,7 +49,9 @@ __all__ = [
 ]
 
 
-def check_design(X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def check_design(
+    X: ArrayLike, Y: ArrayLike
+) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "P"]]:
     """Return X (N×P) and Y (P,) as float64 arrays that fit together."""
     X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
     if X.ndim != 2:
@@ -59,14 +65,14 @@ def check_design(X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 @checked(X=matrix)
-def hessian(X: ArrayLike) -> np.ndarray:
+def hessian(X: ArrayLike) -> Float[np.ndarray, "N N"]:
     """Return H = XXᵀ/P (N×N). Implements Eq. (2.4) of [fluctuations]."""
     X = np.asarray(X, dtype=np.float64)
     return X @ X.T / X.shape[1]
 
 
 @checked(X=matrix, Y=array)
-def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
+def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "N"]:
     """Return w* = (XXᵀ)⁺XYᵀ (N,), the least-squares solution of smallest norm.
 
     Implements Eq. (2.7) of [fluctuations].
@@ -79,7 +85,7 @@ def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
 
 
 @checked(X=matrix, Y=array, w=row)
-def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> np.ndarray:
+def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> Float[np.ndarray, "P"]:
     """Return r = wᵀX − Y (P,), at the minimum-norm solution unless `w` is given.
 
     With N ≥ P and X of full rank the solution interpolates: its residuals are exactly zero.
@@ -101,15 +107,14 @@ def regression_loss(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> f
 @checked(gradients=matrix, batch_size=count)
 def minibatch_covariance(
     gradients: ArrayLike, batch_size: int, *, replacement: bool = True
-) -> np.ndarray:
+) -> Float[np.ndarray, "N N"]:
     """Return the covariance of the mean of `batch_size` rows drawn from `gradients` (P×N).
 
         C = f·[(1/P) Σ gᵘgᵘᵀ − ḡḡᵀ],  f = 1/S with replacement, (P−S)/(S(P−1)) without.
 
     Implements Eqs. (2.14) and (C2) of [fluctuations].
 
-    Raises:
-        ArgumentError: More distinct samples asked for than there are.
+    Raises an ArgumentError when more distinct samples are asked for than there are.
     """
     g = np.asarray(gradients, dtype=np.float64)
     centered = g - g.mean(axis=0)
@@ -139,7 +144,7 @@ def noise_covariance(
     w: ArrayLike | None = None,
     *,
     replacement: bool = True,
-) -> np.ndarray:
+) -> Float[np.ndarray, "N N"]:
     """Return the covariance C (N×N) of the minibatch gradient at `w`, or at the solution w*.
 
         C(w) = (1/S)[(1/P) Σ (rᵘ)²xᵘxᵘᵀ − ∇L∇Lᵀ],   C(w*) = X K Xᵀ/S, K = diag(r²)/P.
@@ -152,7 +157,7 @@ def noise_covariance(
 
 
 @checked(X=matrix, Y=array)
-def residual_weights(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
+def residual_weights(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "P"]:
     """Return P·K = (r*)² (P,), the weight of each sample in C. Implements Eq. (2.18)."""
     return residuals(X, Y) ** 2
 
@@ -160,7 +165,7 @@ def residual_weights(X: ArrayLike, Y: ArrayLike) -> np.ndarray:
 @checked(H=square, batch_size=count, label_variance=zero_or_more, deviation=row)
 def noise_covariance_limit(
     H: ArrayLike, batch_size: int, label_variance: float, deviation: ArrayLike | None = None
-) -> np.ndarray:
+) -> Float[np.ndarray, "N N"]:
     """Return C for P → ∞ Gaussian samples, at w = u + `deviation`.
 
         C = (1/S)[H w̄w̄ᵀ H + tr(H w̄w̄ᵀ) H + σε² H];  w̄ = 0 gives (σε²/S) H.
@@ -220,14 +225,18 @@ def geometric_brownian_moments(
 
 
 @checked(t=array, rates=array, start=array, solution=array)
-def mode_mean(t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike) -> np.ndarray:
+def mode_mean(
+    t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike
+) -> Float[np.ndarray, "*times modes"]:
     """Return ⟨z_k(t)⟩ = z*_k + e^(−ω_k t)(z_k(0) − z*_k), shape (times, modes). Eq. (2.27)."""
     start, solution = np.asarray(start, dtype=np.float64), np.asarray(solution, dtype=np.float64)
     return solution + np.exp(-np.multiply.outer(t, rates)) * (start - solution)
 
 
 @checked(t=zero_or_more, rates=row, noise=square, lr=positive)
-def mode_covariance(t: float, rates: ArrayLike, noise: ArrayLike, lr: float) -> np.ndarray:
+def mode_covariance(
+    t: float, rates: ArrayLike, noise: ArrayLike, lr: float
+) -> Float[np.ndarray, "modes modes"]:
     """Return the covariance of the modes at time t after a start without fluctuations.
 
         M̃_ij(t) = λ C̃_ij (1 − e^(−(ω_i+ω_j)t))/(ω_i+ω_j)

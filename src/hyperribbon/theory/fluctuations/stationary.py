@@ -1,6 +1,10 @@
 """Stationary covariance of the weights under SGD, continuous and discrete time [fluctuations]."""
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
+
+from typing import Annotated as Float
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,7 +35,7 @@ _NEGATIVE = 1e-3  # of the largest variance; C may have been measured in single 
 @checked(H=square, C=square, lr=positive)
 def stationary_covariance(
     H: ArrayLike, C: ArrayLike, lr: float, *, time: str = "continuous"
-) -> np.ndarray:
+) -> Float[np.ndarray, "N N"]:
     """Return the stationary covariance M of the weights for curvature H and gradient noise C.
 
         continuous:  HM + MH = λC          M̃_ij = λC̃_ij/(ω_i+ω_j)
@@ -70,7 +74,7 @@ def stationary_covariance(
 
 
 @checked(H=square, C=square)
-def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> np.ndarray:
+def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> Float[np.ndarray, "N N"]:
     """Return Q = −Qᵀ of HM = (λ/2)(C + Q): Q̃_ij = C̃_ij (ω_i−ω_j)/(ω_i+ω_j).
 
     Zero when C is a function of H; otherwise detailed balance is broken. Implements Eq. (2.31) of
@@ -83,7 +87,9 @@ def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> np.ndarray:
 
 
 @checked(deviation=array, H=square, C=square, lr=positive)
-def probability_current(deviation: ArrayLike, H: ArrayLike, C: ArrayLike, lr: float) -> np.ndarray:
+def probability_current(
+    deviation: ArrayLike, H: ArrayLike, C: ArrayLike, lr: float
+) -> Float[np.ndarray, "*n N"]:
     """Return the stationary velocity 𝒥/p = −(λ/2) Q M⁺ δw at weights w* + δw, (N,) or (n, N).
 
     Implements Eq. (2.32) of [fluctuations], with the λ/2 it lacks in print. The velocity runs
@@ -95,7 +101,7 @@ def probability_current(deviation: ArrayLike, H: ArrayLike, C: ArrayLike, lr: fl
 
 
 @checked(H=square, C=square, lr=positive)
-def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> np.ndarray:
+def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> Float[np.ndarray, "N N"]:
     """Return (λ/2) H^(−1/2) C H^(−1/2), the covariance if detailed balance held.
 
     (λ/2)H⁻¹C of Eq. (2.33) of [fluctuations] is not symmetric at finite P; this symmetric matrix
@@ -133,7 +139,7 @@ def discrete_covariance(
     *,
     replacement: bool = True,
     rtol: float = 1e-12,
-) -> np.ndarray:
+) -> Float[np.ndarray, "N N"]:
     """Return the exact stationary covariance of SGD on linear regression, at any learning rate.
 
         HM + MH − λHMH = λ{C + f·[(1/P) Σ (xᵀMx) xxᵀ − HMH]},

@@ -6,9 +6,12 @@ W₁ = A S₁ Bᵀ and W₂ = U S₂ Vᵀ the fluctuations are z₁ = VᵀδW₁
 stacked column by column into Z = (vec z₁, vec z₂).
 """
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,20 +57,20 @@ class TwoLayerModes:
         s2: (N_o,), singular values of W₂, descending.
     """
 
-    A: np.ndarray
-    B: np.ndarray
-    U: np.ndarray
-    V: np.ndarray
-    s1: np.ndarray
-    s2: np.ndarray
+    A: Float[np.ndarray, "h h"]
+    B: Float[np.ndarray, "i i"]
+    U: Float[np.ndarray, "o o"]
+    V: Float[np.ndarray, "h o"]
+    s1: Float[np.ndarray, "h"]
+    s2: Float[np.ndarray, "o"]
 
     @property
-    def D1(self) -> np.ndarray:
+    def D1(self) -> Float[np.ndarray, "h"]:
         """Eigenvalues of W₁W₁ᵀ, (N_h,)."""
         return self.s1**2
 
     @property
-    def D2(self) -> np.ndarray:
+    def D2(self) -> Float[np.ndarray, "o"]:
         """Eigenvalues of W₂W₂ᵀ, (N_o,)."""
         return self.s2**2
 
@@ -76,7 +79,7 @@ class TwoLayerModes:
         """(N_i, N_h, N_o)."""
         return len(self.B), len(self.A), len(self.U)
 
-    def jacobian(self) -> np.ndarray:
+    def jacobian(self) -> Float[np.ndarray, "outputs weights"]:
         """Return 𝒥 with vec(W₂δW₁ + δW₂W₁) = 𝒥Z, so that Γ/σx² = 𝒥ᵀ𝒥."""
         N_i, _, N_o = self.sizes
         first = np.kron(np.eye(N_i), self.U * self.s2)
@@ -126,7 +129,9 @@ def noise_strength(
 @checked(Sxx=square, Syx=matrix, target_variance=numbers, batch_size=count)
 def moment_covariances(
     Sxx: ArrayLike, Syx: ArrayLike, target_variance: ArrayLike, batch_size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[
+    Float[np.ndarray, "i i i i"], Float[np.ndarray, "o i o i"], Float[np.ndarray, "i i o i"]
+]:
     """Return cov(δΣxx)_ij,kl, cov(δΣyx)_ij,kl and cov(δΣxx_ij, δΣyx_kl) of a minibatch.
 
     Gaussian data, P → ∞, uncorrelated targets of variance ⟨y_i²⟩. Implements Eqs. (3.12a–c) of
@@ -144,7 +149,9 @@ def moment_covariances(
 @checked(W1=matrix, W2=matrix, strength=zero_or_more, samples=count)
 def layer_noise_covariances(
     W1: ArrayLike, W2: ArrayLike, strength: float, samples: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[
+    Float[np.ndarray, "h i h i"], Float[np.ndarray, "o h o h"], Float[np.ndarray, "h i o h"]
+]:
     """Return cov(R₁)_ij,kl, cov(R₂)_ij,kl and cov(R₁_ij, R₂_kl) of the layers' gradient noise.
 
         σ_R²(1−N_i/P)·{δ_jl (W₂ᵀW₂)_ik,  δ_ik (W₁W₁ᵀ)_jl,  W₂ᵀ_ik W₁ᵀ_jl}
@@ -172,14 +179,14 @@ def finite_sample_factor(inputs: int, samples: int | None) -> float:
 
 
 @checked(modes=_modes)
-def drift_matrix(modes: TwoLayerModes) -> np.ndarray:
+def drift_matrix(modes: TwoLayerModes) -> Float[np.ndarray, "weights weights"]:
     """Return Γ/σx² = Δ/σ_R² (N_o(N_i+N_h) square). Implements Eq. (3.27) of [fluctuations]."""
     J = modes.jacobian()
     return J.T @ J
 
 
 @checked(modes=_modes)
-def drift_eigenvalues(modes: TwoLayerModes) -> np.ndarray:
+def drift_eigenvalues(modes: TwoLayerModes) -> Float[np.ndarray, "weights"]:
     """Return all eigenvalues of Γ/σx², descending; N_oN_i of them are positive.
 
     D₁k + D₂l once each, D₂l N_i − N_h times, 0 N_oN_h times. Implements Eq. (3.28).
@@ -198,7 +205,7 @@ def layer_covariance(
     target_variance: float,
     *,
     samples: int | None = None,
-) -> np.ndarray:
+) -> Float[np.ndarray, "weights weights"]:
     """Return M = ½Γ⁺Δ, the stationary covariance of Z: λσy²/(2S)(1−N_i/P) times a projector.
 
     Implements Eqs. (3.29)–(3.32) of [fluctuations]. 𝒥𝒥ᵀ is a Kronecker sum, so the projector
@@ -217,7 +224,9 @@ def layer_covariance(
 
 
 @checked(modes=_modes, M=square)
-def first_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
+def first_layer_covariance(
+    modes: TwoLayerModes, M: ArrayLike
+) -> Float[np.ndarray, "weights weights"]:
     """Return cov(vec δW₁) (columns stacked) from M of `layer_covariance`. Eq. (3.31a)."""
     N_i, _, N_o = modes.sizes
     lift = np.kron(np.eye(N_i), modes.V)
@@ -225,7 +234,9 @@ def first_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
 
 
 @checked(modes=_modes, M=square)
-def second_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
+def second_layer_covariance(
+    modes: TwoLayerModes, M: ArrayLike
+) -> Float[np.ndarray, "weights weights"]:
     """Return cov(vec δW₂) (columns stacked) from M of `layer_covariance`. Eq. (3.31b)."""
     N_i, _, N_o = modes.sizes
     lift = np.kron(modes.A, np.eye(N_o))
@@ -235,7 +246,7 @@ def second_layer_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
 @checked(D1=row, D2=numbers, lr=positive, batch_size=count, target_variance=zero_or_more)
 def second_layer_variances(
     D1: ArrayLike, D2: ArrayLike, lr: float, batch_size: int, target_variance: float
-) -> np.ndarray:
+) -> Float[np.ndarray, "h o"]:
     """Return λσy²/(2S)·D₁k/(D₁k+D₂l), the eigenvalues of M₂₂, shape (N_h, N_o).
 
     Implements Eq. (3.34) of [fluctuations], here for any number of outputs.

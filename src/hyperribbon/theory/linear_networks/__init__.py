@@ -5,8 +5,6 @@ Y (dL, n) with samples as columns, and the loss is (1/2n)‖f(X) − Y‖². Key
 """
 
 from hyperribbon.core.data.whitening import Whitened, whiten
-from hyperribbon.core.linear_chain import chain_products, sample_balanced_weights
-from hyperribbon.core.linear_moments import Moments
 from hyperribbon.theory.linear_networks.balanced import (
     balance_defect,
     balanced_count,
@@ -14,7 +12,9 @@ from hyperribbon.theory.linear_networks.balanced import (
     printed_count,
 )
 from hyperribbon.theory.linear_networks.curvature import ggn, hessian
+from hyperribbon.theory.linear_networks.factors import chain_products, sample_balanced_weights
 from hyperribbon.theory.linear_networks.kernel import jacobian, ntk, sharpness_bound, trace
+from hyperribbon.theory.linear_networks.moments import Moments
 from hyperribbon.theory.linear_networks.shallow import (
     shallow_count,
     shallow_eigenvalues,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated as Float
 
 import numpy as np
 
 from hyperribbon.core.boundary import checked, count, matrices, positive, row, whole
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
-from hyperribbon.core.linear_chain import check_chain, check_widths
+from hyperribbon.theory.linear_networks.factors import check_chain, check_widths
 
 __all__ = ["balance_defect", "balanced_count", "balanced_eigenvalues", "printed_count"]
 
@@ -42,7 +43,7 @@ def balanced_eigenvalues(
     d_in: int,
     d_out: int,
     sigma_x: float = 1.0,
-) -> np.ndarray:
+) -> Float[np.ndarray, "eigenvalues"]:
     r"""Return the eigenvalues of the tangent kernel of a balanced network on white inputs.
 
     $$ \lambda_{ij} = \sigma_x^2 \sum_{\ell=1}^L \sigma_i^{2(L-\ell)} \sigma_j^{2(\ell-1)},
@@ -118,8 +119,9 @@ def _check_singular_values(values: Sequence[float] | np.ndarray, most: int) -> n
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) > most or not np.all(np.isfinite(array) & (array >= 0)):
         raise ArgumentError(
-            "singular_values", values,
+            "singular_values",
+            values,
             f"it must be at most {most} finite numbers, zero or more",
             "Give the singular values that the layers share, each once.",
-        )  # fmt: skip
+        )
     return array

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from hyperribbon.core.boundary import checked, instance, matrices
-from hyperribbon.core.linear_chain import check_chain
-from hyperribbon.core.linear_moments import Moments, check_moments
+from hyperribbon.theory.linear_networks.factors import check_chain
+from hyperribbon.theory.linear_networks.moments import Moments, check_moments
 
 __all__ = ["ggn", "hessian"]
 
@@ -86,7 +86,7 @@ class _ChainCurvature(LinearOperator):
             )
         after_moves.reverse()
         error_move = self._moments.times_inputs(after_moves[0])
-        products = []
+        products: list[np.ndarray] = []
         for layer, weight in enumerate(self._chain):
             product = self._after[layer + 1].T @ error_move
             if self._residual:

@@ -1,21 +1,25 @@
 """The tangent kernel of a linear network, a bound of its sharpness, and its trace."""
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated as Float
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, matrices, matrix, positive
 from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
-from hyperribbon.core.linear_chain import chain_products
-from hyperribbon.core.linear_moments import Moments
+from hyperribbon.theory.linear_networks.factors import chain_products
+from hyperribbon.theory.linear_networks.moments import Moments
 
 __all__ = ["jacobian", "ntk", "sharpness_bound", "trace"]
 
 
 @checked(weights=matrices, X=matrix)
-def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
+def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outputs weights"]:
     r"""Return the Jacobian of the outputs f(X) with respect to all weights.
 
     $$ J = [J_1 \cdots J_L], \qquad J_\ell = (P_\ell X)^\top \otimes S_\ell $$
@@ -37,7 +41,7 @@ def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
 
 
 @checked(weights=matrices, X=matrix)
-def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
+def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outputs outputs"]:
     r"""Return the neural tangent kernel over n, with the Gauss-Newton matrix's eigenvalues.
 
     $$ \tfrac1n J J^\top = \sum_{\ell=1}^L \tfrac1n X^\top P_\ell^\top P_\ell X
@@ -57,12 +61,13 @@ def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> np.ndarray:
     """
     before, after = chain_products(weights)
     X = _check_inputs(X, before[0].shape[1])
-    samples = X.shape[1]
+    samples: int = X.shape[1]
     size = samples * after[-1].shape[0]
     kernel = np.zeros((size, size))
     for P, S in zip(before, after, strict=True):
-        features = P @ X
-        kernel += np.kron(features.T @ features / samples, S @ S.T)
+        features: NDArray[np.float64] = P @ X
+        output: NDArray[np.float64] = S @ S.T
+        kernel += np.kron(features.T @ features / samples, output)
     return kernel
 
 

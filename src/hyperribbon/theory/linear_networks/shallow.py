@@ -1,12 +1,17 @@
 """Two layers, balanced or not: every eigenvalue and eigenvector from the two matrices."""
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
 
+from typing import Annotated as Float
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, matrix, positive
 from hyperribbon.core.checks import check_positive
-from hyperribbon.core.linear_chain import check_chain
+from hyperribbon.theory.linear_networks.factors import check_chain
 from hyperribbon.theory.linear_networks.solution import check_white
 
 __all__ = [
@@ -21,7 +26,9 @@ _ZERO = 1e-12  # relative size below which a singular value counts as zero
 
 
 @checked(W1=matrix, W2=matrix, sigma_x=positive)
-def shallow_eigenvalues(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> np.ndarray:
+def shallow_eigenvalues(
+    W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0
+) -> Float[np.ndarray, "eigenvalues"]:
     r"""Return the eigenvalues of the tangent kernel of two layers on white inputs.
 
     $$ \lambda_{ij} = \sigma_x^2 \left(\sigma_i^2(W_1) + \sigma_j^2(W_2)\right),
@@ -45,13 +52,17 @@ def shallow_eigenvalues(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) ->
 
 
 @checked(W1=matrix, W2=matrix, X=matrix)
-def shallow_eigenvectors(W1: np.ndarray, W2: np.ndarray, X: np.ndarray) -> np.ndarray:
+def shallow_eigenvectors(
+    W1: np.ndarray, W2: np.ndarray, X: np.ndarray
+) -> Float[np.ndarray, "outputs eigenvalues"]:
     r"""Return the eigenvectors of the tangent kernel of two layers on white inputs.
 
     $$ q_{ij} = \tfrac{1}{\sqrt n \sigma_x} X^\top v_i \otimes u_j $$
 
     with v_i the right singular vectors of W1 and u_j the left ones of W2. Implements Eq. (16) of
     [linear_networks], normalised.
+
+    Raises an ArgumentError when the inputs are not white.
 
     Args:
         W1: First layer (d1, d0).
@@ -60,15 +71,13 @@ def shallow_eigenvectors(W1: np.ndarray, W2: np.ndarray, X: np.ndarray) -> np.nd
 
     Returns:
         (n d2, d0 d2), orthonormal columns in the order of `shallow_eigenvalues`.
-
-    Raises:
-        ArgumentError: The inputs are not white.
     """
     W1, W2 = check_chain([W1, W2])
     sigma_x = check_white(X, W1.shape[1])
     sums = _pair_sums(W1, W2, sigma_x)
-    features = np.linalg.svd(W1)[2] @ X / (np.sqrt(X.shape[1]) * sigma_x)
-    vectors = np.kron(features.T, np.linalg.svd(W2)[0])
+    features: NDArray[np.float64] = np.linalg.svd(W1)[2] @ X / (np.sqrt(X.shape[1]) * sigma_x)
+    left: NDArray[np.float64] = np.linalg.svd(W2)[0]
+    vectors = np.kron(features.T, left)
     return vectors[:, np.argsort(-sums.ravel(), kind="stable")]
 
 

@@ -1,8 +1,11 @@
 """What the labels say of a trained network: its singular values and its sharpness."""
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated as Float
 from typing import Literal
 
 import numpy as np
@@ -15,7 +18,7 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
-from hyperribbon.core.linear_moments import check_labels
+from hyperribbon.theory.linear_networks.moments import check_labels
 
 __all__ = ["check_white", "label_proportions", "label_sharpness", "solution_singular_values"]
 
@@ -60,7 +63,7 @@ def solution_singular_values(
     Y: np.ndarray,
     depth: int,
     form: Literal["general", "interpolating"] = "general",
-) -> np.ndarray:
+) -> Float[np.ndarray, "k"]:
     r"""Return the singular values of each layer of a balanced network trained to its minimum.
 
     $$ \sigma_i(W)^L = \frac{\sigma_i(Y X^\top)}{n \sigma_x^2} \quad\text{(general)}, \qquad
@@ -68,6 +71,8 @@ def solution_singular_values(
 
     Implements Eq. (13) of [linear_networks], whose printed form is the second: right only when a
     linear map of the inputs can reproduce the labels. The first holds at the minimum always.
+
+    Raises an ArgumentError when the inputs are not white, or the shapes do not fit.
 
     Args:
         X: White inputs (d0, n), samples as columns.
@@ -77,9 +82,6 @@ def solution_singular_values(
 
     Returns:
         min(d0, dL) values ("interpolating": min(d0, dL) leading ones), descending.
-
-    Raises:
-        ArgumentError: The inputs are not white, or the shapes do not fit.
     """
     depth = check_positive_int("depth", depth)
     check_choice("form", form, ("general", "interpolating"))
@@ -93,7 +95,7 @@ def solution_singular_values(
 
 
 @checked(Y=matrix)
-def label_proportions(Y: np.ndarray) -> np.ndarray:
+def label_proportions(Y: np.ndarray) -> Float[np.ndarray, "classes"]:
     r"""Return the share of each class in one-hot labels, αi = σi²(Y)/n in the order of classes.
 
     Args:
@@ -109,9 +111,11 @@ def label_proportions(Y: np.ndarray) -> np.ndarray:
     one_hot = Y.ndim == 2 and 0 not in Y.shape and np.isin(Y, (0, 1)).all()
     if not one_hot or not np.all(Y.sum(axis=0) == 1):
         raise ArgumentError(
-            "Y", Y, "labels are one-hot only if every column has a single 1 and else zeros",
+            "Y",
+            Y,
+            "labels are one-hot only if every column has a single 1 and else zeros",
             "Give (classes, n) labels such as np.eye(classes)[labels].T.",
-        )  # fmt: skip
+        )
     return Y.mean(axis=1)
 
 
@@ -130,15 +134,20 @@ def label_sharpness(
         depth: Number of layers L.
         sigma_x: Root mean square of the white inputs.
 
+    Raises:
+        ArgumentError: The proportions are negative, or do not add up to 1.
+
     >>> round(label_sharpness([0.1] * 10, depth=4), 4)
     0.7113
     """
     shares = np.asarray(proportions, dtype=np.float64)
     if shares.ndim != 1 or not np.all(shares >= 0) or abs(shares.sum() - 1) > 1e-6:
         raise ArgumentError(
-            "proportions", proportions, "they must be shares, zero or more, that add up to 1",
+            "proportions",
+            proportions,
+            "they must be shares, zero or more, that add up to 1",
             "Give one share for each class, such as label_proportions(Y).",
-        )  # fmt: skip
+        )
     depth = check_positive_int("depth", depth)
     sigma_x = check_positive("sigma_x", sigma_x)
     return float(depth * sigma_x ** (2 / depth) * shares.max() ** (1 - 1 / depth))

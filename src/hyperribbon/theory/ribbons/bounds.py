@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Bool
+from typing import Annotated as Float
 
 import numpy as np
 
@@ -36,11 +38,11 @@ class Bound:
         lower: (k,), lower bounds; 0 where there is none.
     """
 
-    truth: np.ndarray
-    upper: np.ndarray
-    lower: np.ndarray
+    truth: Float[np.ndarray, "k"]
+    upper: Float[np.ndarray, "k"]
+    lower: Float[np.ndarray, "k"]
 
-    def violations(self, rtol: float = 1e-12) -> np.ndarray:
+    def violations(self, rtol: float = 1e-12) -> Bool[np.ndarray, "k"]:
         """Return which entries leave their interval by more than `rtol` of the largest truth.
 
         Eigenvalues of a matrix P come with absolute errors of about 1e-16·λ₁(P), so entries far
@@ -57,6 +59,9 @@ def weyl_bound(ribbon: Ribbon) -> Bound:
         max(λ_{i+1}(P₁), λᵢ(P₁) − λ(P₂)) ≤ λᵢ(P) ≤ λᵢ(P₁).
 
     Implements Eq. (7) of [ribbons].
+
+    Returns:
+        The eigenvalues (n,) of P, descending, with both bounds.
     """
     first = ribbon.spectrum("P1")
     following = np.append(first[1:], 0.0)
@@ -72,6 +77,9 @@ def mean_bound(ribbon: Ribbon) -> Bound:
 
     The bound is valid but says nothing below 1 until T exceeds 1/(αλ_n); the norm itself tends to
     1 for short training, so P₂ must not be dropped there. Implements Eq. (8) of [ribbons].
+
+    Returns:
+        The norm (1,) and its upper bound; the lower one is zero.
     """
     _require(ribbon)
     rates = ribbon.alpha * ribbon.eigenvalues
@@ -88,6 +96,9 @@ def weight_bound(ribbon: Ribbon) -> Bound:
         λᵢ^σ = (σw²/α)(1 − (1 − αλᵢ)^{2T})/(2 − αλᵢ) ≤ (σw²/α)·min{1, 2Tαλᵢ}/(2 − αλᵢ).
 
     Implements Eq. (9) of [ribbons].
+
+    Returns:
+        The eigenvalues (n,) and their upper bounds; the lower ones are zero.
 
     >>> bound = weight_bound(Ribbon.exponential(50, 0.5, steps=100))
     >>> bound.truth[[0, 1, 10]].round(6)
@@ -107,6 +118,9 @@ def target_decay_bound(ribbon: Ribbon) -> Bound:
         λ^y_{1+2i}/λ^y_1 ≤ 4ρ^{−2i}/(1 + ρ^{−4i})²,   ρ = exp(π²/(2 ln(8λ₁/λ_n − 4))).
 
     Implements Lemma 1 of [ribbons]; the decay is about exp(−π²/(2nc)) an index.
+
+    Returns:
+        The ratios of the odd eigenvalues and their upper bounds; the lower ones are zero.
     """
     _require(ribbon)
     truth = ribbon.spectrum("P1_y")[::2]
@@ -121,6 +135,9 @@ def target_norm_bound(ribbon: Ribbon) -> Bound:
         ‖y‖² ≤ λ^y_1 ≤ ‖y‖² Σ_{t<T} (1 − αλ_n)^{2t}.
 
     Implements Lemma 2 of [ribbons].
+
+    Returns:
+        The eigenvalue (1,) with both bounds.
     """
     _require(ribbon)
     norm = np.atleast_1d(ribbon.targets @ ribbon.targets)
@@ -144,6 +161,9 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
     Args:
         ribbon: One output, α(λ₁ + μ) ≤ 1.
         form: "verified", or "printed" for the text of the paper.
+
+    Returns:
+        The ratios (n,) and their upper bounds; the lower ones are zero.
     """
     check_choice("form", form, ("verified", "printed"))
     _require(ribbon, variants=True)

@@ -1,10 +1,13 @@
 """The PCA matrix of the training trajectories of linear regression, in closed form."""
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Annotated as Float
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 import scipy.linalg
@@ -30,6 +33,11 @@ __all__ = ["Part", "Ribbon"]
 
 Part = Literal["P", "P1", "P1_sigma", "P1_y", "P2"]
 _PARTS = ("P", "P1", "P1_sigma", "P1_y", "P2")
+
+
+class _Variant(TypedDict, total=False):
+    weight_decay: float
+    batch_size: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,17 +157,26 @@ class Ribbon:
         eigenvalues = np.exp(-slope * np.arange(n))
         signs = np.ones(n) if rng is None else rng.standard_normal(n)
         targets = check_positive("sigma_star", sigma_star, zero=True) * np.sqrt(eigenvalues) * signs
-        extra = {"weight_decay": weight_decay, "batch_size": batch_size}
+        extra = _Variant(weight_decay=weight_decay, batch_size=batch_size)
         return cls(eigenvalues, targets, sigma_w, alpha, steps, **extra)
 
     @classmethod
     def from_data(
-        cls, X: np.ndarray, y: np.ndarray, sigma_w: float, alpha: float, steps: int, **variant
+        cls,
+        X: np.ndarray,
+        y: np.ndarray,
+        sigma_w: float,
+        alpha: float,
+        steps: int,
+        **variant: Unpack[_Variant],
     ) -> Ribbon:
         """Return the ribbon of linear regression on a data matrix X (n, d) and targets y (n,).
 
         Directions of the residual that K does not move are left out; they carry no variance. Append
         a column of ones to X for a bias. `variant` takes weight_decay and batch_size.
+
+        Raises:
+            ArgumentError: X is zero, or its rows are not as many as the targets.
         """
         X, y = _matching("X", X, y)
         if not X.any():
@@ -172,7 +189,13 @@ class Ribbon:
 
     @classmethod
     def from_kernel(
-        cls, gram: np.ndarray, y: np.ndarray, sigma_w: float, alpha: float, steps: int, **variant
+        cls,
+        gram: np.ndarray,
+        y: np.ndarray,
+        sigma_w: float,
+        alpha: float,
+        steps: int,
+        **variant: Unpack[_Variant],
     ) -> Ribbon:
         """Return the ribbon of a kernel machine with Gram matrix k(xᵢ, xⱼ); K is gram/n.
 
@@ -180,6 +203,10 @@ class Ribbon:
         outputs go with a Gram matrix (n, n) that all outputs share, or with one of (nC, nC), whose
         rows run over the outputs of the first sample, then of the second (as those of `NTK` do); n
         is the number of samples in both cases.
+
+        Raises:
+            ArgumentError: The Gram matrix is not symmetric and positive semi-definite, is zero, or
+                does not fit the targets.
         """
         y = check_array("y", y, ndim=(1, 2))
         samples, outputs = len(y), y.shape[1] if y.ndim == 2 else 1
@@ -216,7 +243,7 @@ class Ribbon:
         return np.repeat(self.alpha * decayed, outputs), spread, targets
 
     @property
-    def P1_sigma(self) -> np.ndarray:
+    def P1_sigma(self) -> Float[np.ndarray, "n"]:
         """Part due to the initial weights (and to SGD's noise, if any): (n,), a diagonal."""
         rates, spread, _ = self._coordinates
         diagonal = spread * square_sums(rates, self.steps) / self.steps
@@ -227,35 +254,35 @@ class Ribbon:
         return diagonal
 
     @property
-    def P1_y(self) -> np.ndarray:
+    def P1_y(self) -> Float[np.ndarray, "n n"]:
         """Part due to the targets: (n, n)."""
         rates, _, targets = self._coordinates
         return targets[:, None] * targets * pair_sums(rates, self.steps) / self.steps
 
     @property
-    def P1(self) -> np.ndarray:
+    def P1(self) -> Float[np.ndarray, "n n"]:
         """Second moment of the points, P₁^σ + P₁^y: (n, n)."""
         return self.P1_y + np.diag(self.P1_sigma)
 
     @property
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float[np.ndarray, "n"]:
         """Mean residual K_T y up to its sign: (n,)."""
         rates, _, targets = self._coordinates
         return mean_powers(rates, self.steps) * targets
 
     @property
-    def P2(self) -> np.ndarray:
+    def P2(self) -> Float[np.ndarray, "n n"]:
         """Outer product of the mean residual: (n, n), rank one."""
         return np.outer(self.mean, self.mean)
 
     @property
-    def P(self) -> np.ndarray:
+    def P(self) -> Float[np.ndarray, "n n"]:
         """Covariance of all points: (n, n), without the cancellation of P₁ − P₂ at small αT."""
         rates, _, targets = self._coordinates
         pull = targets[:, None] * targets * covariances(rates, self.steps)
         return pull + np.diag(self.P1_sigma)
 
-    def spectrum(self, part: Part = "P") -> np.ndarray:
+    def spectrum(self, part: Part = "P") -> Float[np.ndarray, "n"]:
         """Return the eigenvalues of a part, descending: (n,)."""
         check_choice("part", part, _PARTS)
         if part == "P1_sigma":

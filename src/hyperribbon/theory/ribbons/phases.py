@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Annotated as Float
+from typing import Annotated as Int
 
 import numpy as np
 import torch
@@ -40,20 +42,23 @@ class PhaseDiagram:
         kept: The same shape as `dimensions`: size of the block that was diagonalised.
     """
 
-    dimensions: np.ndarray
-    interpolated: np.ndarray
-    steps: np.ndarray
-    slopes: np.ndarray
-    ratios: np.ndarray
+    dimensions: Int[np.ndarray, "*R C T"]
+    interpolated: Float[np.ndarray, "*R C T"]
+    steps: Float[np.ndarray, "T"]
+    slopes: Float[np.ndarray, "C"]
+    ratios: Float[np.ndarray, "ratios"]
     fraction: float
-    kept: np.ndarray
+    kept: Int[np.ndarray, "*R C T"]
 
-    def boundary(self, dimension: float) -> np.ndarray:
+    def boundary(self, dimension: float) -> Float[np.ndarray, "C T"]:
         """Return the ratio above which the ribbon has at most `dimension` dimensions: (C, T).
 
         Drawn as contours over (slope, steps) this is Fig. 8 (e–f) of [ribbons]. Between the ratios
         of the grid it is interpolated in the logarithm; NaN where even the largest ratio leaves
         more dimensions, 0 where every ratio of the grid gives fewer.
+
+        Raises:
+            ArgumentError: The diagram has one ratio only.
         """
         if self.dimensions.ndim < 3 or len(self.ratios) < 2:
             raise ArgumentError(
@@ -95,6 +100,9 @@ def phase_diagram(
         ratio: σ*/σw: one number, or several for the three-dimensional diagram.
         fraction: Share of the variance.
         alpha: Learning rate, below 2.
+
+    Raises:
+        ArgumentError: Training diverges, or an axis holds values that cannot be.
 
     >>> phase_diagram(50, [1, 10_000], [0.05, 0.5], 3.0).dimensions
     array([[42, 22],
@@ -148,7 +156,7 @@ def _count(
 
     def block(rows: np.ndarray, at: np.ndarray) -> np.ndarray:
         which, when = np.divmod(rows, len(T))
-        size = at.shape[1]
+        size: int = at.shape[1]
         here = when[:, None], at
         mean = means[here] * roots[at]
         matrix = pairs(moved[here], flips[here])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated as Float
 
 import numpy as np
 
@@ -34,10 +35,10 @@ class Slope:
     intercept: float
     first: int
     last: int
-    local: np.ndarray
+    local: Float[np.ndarray, "3"]
     r_squared: float
 
-    def line(self) -> np.ndarray:
+    def line(self) -> Float[np.ndarray, "n"]:
         """Return the fitted eigenvalues at the indices first … last − 1."""
         return np.exp(self.intercept - self.value * np.arange(self.last - self.first))
 

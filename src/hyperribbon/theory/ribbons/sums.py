@@ -9,6 +9,9 @@ Rates may carry leading batch axes, with one number of steps for each.
 
 from __future__ import annotations
 
+from typing import Annotated as Bool
+from typing import Annotated as Float
+
 import numpy as np
 from scipy.special import bernoulli, comb
 
@@ -27,13 +30,13 @@ _ORDER = 17  # terms of it: 0.7^17/17! is below rounding
 _SUMMED = 1000  # steps up to which moments of the times are summed
 
 
-def pair_sums(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
+def pair_sums(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n n"]:
     """Return Σ_{t<T} (dᵢdⱼ)^t for all pairs: (..., n, n) from rates (..., n) and steps (...)."""
     T = np.asarray(steps, dtype=float)[..., None]
     return _divide(pairs(*complements(rates, T)), pairs(*complements(rates, 1.0)), T[..., None])
 
 
-def pairs(moved: np.ndarray, flips: np.ndarray) -> np.ndarray:
+def pairs(moved: np.ndarray, flips: np.ndarray) -> Float[np.ndarray, "... n n"]:
     """Return 1 − (dᵢdⱼ)^power for all pairs from `complements`: (..., n, n) from (..., n)."""
     union = (1 - moved)[..., :, None] * moved[..., None, :]
     union += moved[..., :, None]
@@ -43,21 +46,21 @@ def pairs(moved: np.ndarray, flips: np.ndarray) -> np.ndarray:
     return union
 
 
-def square_sums(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
+def square_sums(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n"]:
     """Return Σ_{t<T} d^{2t}, the diagonal of `pair_sums`: (..., n)."""
     T = np.asarray(steps, dtype=float)[..., None]
     moved, _ = complements(rates, T)
     return _divide(moved * (2 - moved), rates * (2 - rates), T)
 
 
-def mean_powers(rates: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
+def mean_powers(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n"]:
     """Return (1/T) Σ_{t<T} d^t: (..., n)."""
     T = np.asarray(steps, dtype=float)[..., None]
     moved, flips = complements(rates, T)
     return _divide(np.where(flips, 2 - moved, moved), rates, T) / T
 
 
-def covariances(rates: np.ndarray, steps: int) -> np.ndarray:
+def covariances(rates: np.ndarray, steps: int) -> Float[np.ndarray, "n n"]:
     r"""Return the covariance over t < T of d_i^t and d_j^t: (n, n) from rates (n,).
 
     It is the difference of `pair_sums`/T and the product of `mean_powers`, which cancels where
@@ -90,7 +93,7 @@ def covariances(rates: np.ndarray, steps: int) -> np.ndarray:
     return whole
 
 
-def noise_average(rates: np.ndarray, steps: int) -> np.ndarray:
+def noise_average(rates: np.ndarray, steps: int) -> Float[np.ndarray, "n"]:
     """Return (1/T) Σ_{t<T} Σ_{u<t} d^{2u}: the mean variance that unit kicks have built up.
 
     It equals (1 − s/T)/(1 − d²) with s = Σ_{t<T} d^{2t}; for xT ≪ 1 the difference 1 − s/T cancels
@@ -105,7 +108,9 @@ def noise_average(rates: np.ndarray, steps: int) -> np.ndarray:
     return np.where(far, direct, series)
 
 
-def complements(rates: np.ndarray, power: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+def complements(
+    rates: np.ndarray, power: np.ndarray | float
+) -> tuple[Float[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
     """Return 1 − |d|^power and whether d^power is negative."""
     with np.errstate(divide="ignore"):
         moved = -np.expm1(power * np.log1p(-np.minimum(rates, 2 - rates)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated as Float
+from typing import Annotated as Int
 
 import numpy as np
 
@@ -27,9 +29,9 @@ class Count:
         kept: (B,), size of the block that was diagonalised.
     """
 
-    dimensions: np.ndarray
-    interpolated: np.ndarray
-    kept: np.ndarray
+    dimensions: Int[np.ndarray, "B"]
+    interpolated: Float[np.ndarray, "B"]
+    kept: Int[np.ndarray, "B"]
 
 
 @checked(diagonal=matrix, block=function, fraction=share, start=count)
@@ -56,7 +58,8 @@ def count_dimensions(
         fraction: Between 0 and 1.
         start: Size of the first block.
     """
-    total, n = diagonal.shape
+    shape: tuple[int, int] = diagonal.shape
+    total, n = shape
     order = np.argsort(-diagonal, axis=1, kind="stable")
     tails = np.cumsum(np.take_along_axis(diagonal, order[:, ::-1], axis=1), axis=1)[:, ::-1]
     tails = np.concatenate([tails, np.zeros((total, 1))], axis=1)

@@ -1,13 +1,17 @@
 """SGD with its state-dependent noise, and several kernels together."""
 
+# pyright: reportConstantRedefinition=false
+# Capitals are matrices here, not constants.
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated as Float
 from typing import Literal
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, count, matrices, matrix, positive, row, zero_or_more
 from hyperribbon.core.checks import (
@@ -35,16 +39,16 @@ class TrajectoryCovariance:
         losses: (T,), expected ‖r_t‖²/2n at every step; empty where it was not followed.
     """
 
-    P1: np.ndarray
-    P2: np.ndarray
-    losses: np.ndarray
+    P1: Float[np.ndarray, "n n"]
+    P2: Float[np.ndarray, "n n"]
+    losses: Float[np.ndarray, "T"]
 
     @property
-    def P(self) -> np.ndarray:
+    def P(self) -> Float[np.ndarray, "n n"]:
         """Covariance of all points: (n, n)."""
         return self.P1 - self.P2
 
-    def spectrum(self, part: Literal["P", "P1", "P2"] = "P") -> np.ndarray:
+    def spectrum(self, part: Literal["P", "P1", "P2"] = "P") -> Float[np.ndarray, "n"]:
         """Return the eigenvalues of a part, descending."""
         check_choice("part", part, ("P", "P1", "P2"))
         return scipy.linalg.eigvalsh(getattr(self, part))[::-1]
@@ -154,6 +158,9 @@ def kernels_bound(
 
     Implements Eq. (12) of [ribbons]. The paper states the first line for i ≤ 2k*; Weyl's
     inequality needs j there, and that is what is used.
+
+    Returns:
+        The ratios (n,) and their upper bounds; the lower ones are zero.
     """
     truth = several_kernels(grams, y, sigma_w, alpha, steps).spectrum("P1")
     spectra = [eigenvalues[eigenvalues > 0] for eigenvalues, _ in _spectra(grams, alpha)]
@@ -162,19 +169,19 @@ def kernels_bound(
     rhos = np.array([decay_base(spectrum) for spectrum in spectra])[:, None]
     k = min(split_index(spectrum, alpha, steps) for spectrum in spectra)
     j = np.arange(n) // count + 1
-    partners = np.array(
+    partners: NDArray[np.float64] = np.array(
         [np.append(s, np.zeros(n - len(s)))[np.clip(j - k, 0, n - 1)] for s in spectra]
     )
-    head = 4 * np.mean(rhos ** -(j - 1.0), axis=0) + weight
+    head: NDArray[np.float64] = 4 * np.mean(rhos ** -(j - 1.0), axis=0) + weight
     reach = weight * np.minimum(1, 2 * alpha * steps * partners)
-    beyond = np.mean(4 * rhos ** -(k - 1.0) + reach, axis=0)
+    beyond: NDArray[np.float64] = np.mean(4 * rhos ** -(k - 1.0) + reach, axis=0)
     upper = np.where(j <= 2 * k, np.minimum(1, head), beyond)
     return Bound(truth / truth[0], upper, np.zeros(n))
 
 
 def _spectra(grams: Sequence[np.ndarray], alpha: float) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return eigenvalues (descending, rounding errors at zero) and eigenvectors of every K."""
-    found = []
+    found: list[tuple[np.ndarray, np.ndarray]] = []
     for gram in grams:
         gram = check_finite("grams", np.asarray(gram, dtype=float))
         eigenvalues, U = scipy.linalg.eigh(gram / len(gram))

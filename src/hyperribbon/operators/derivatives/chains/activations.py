@@ -27,7 +27,7 @@ class Activation:
     from_output: bool = False
 
 
-def activation_of(name: str, args: tuple, kwargs: dict[str, Any]) -> Activation | None:
+def activation_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Activation | None:
     """Return the activation that a torch call computes, or None when it is not a known one."""
     options = dict(kwargs)
     options.pop("inplace", None)

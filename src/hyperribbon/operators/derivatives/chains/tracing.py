@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.torch_inside import tree_leaves
+from hyperribbon.core.devices.torch_inside import tree_leaves
+from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.chains.activations import Activation, activation_of
 from hyperribbon.operators.derivatives.chains.layer import Layer
 from hyperribbon.operators.derivatives.chains.linearisation import ChainLinearisation
+from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
+from hyperribbon.operators.derivatives.sums import GradientSums
 
-__all__ = ["trace_chain"]
+if TYPE_CHECKING:
+    from hyperribbon.operators.risk.losses import Loss
+
+__all__ = ["same_derivatives", "trace_chain"]
 
 _RESHAPES = ("flatten", "reshape", "view")
+_CLOSE = 0.3  # how far derivatives may be apart in half precisions; 1000 ε in others
 _DATA_DEPENDENT = ("__bool__", "item", "__int__", "__float__", "tolist", "numpy", "__index__")
 
 
@@ -28,6 +35,9 @@ def trace_chain(
     Args:
         forward: Evaluates the model on a batch at the weights.
         weights: The parameters that hold the coordinates.
+
+    Returns:
+        The linearisation, or None.
     """
     tracer = _Tracer(weights)
     with torch.no_grad(), tracer:
@@ -38,6 +48,27 @@ def trace_chain(
     if len(used) != len(set(used)) or set(used) != set(weights):
         return None
     return ChainLinearisation(tracer.layers, outputs)
+
+
+def same_derivatives(
+    fast: Linearisation, plain: Linearisation, direction: Block, loss: Loss | None, targets: Any
+) -> bool:
+    """Whether two linearisations of the same samples agree up to rounding."""
+    block = {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
+    results: list[list[torch.Tensor]] = []
+    for point in (fast, plain):
+        pushed = point.push(block)
+        pulled, curved = GradientSums(), GradientSums()
+        point.pull(pushed, pulled, list(direction))
+        rows = pulled.named()
+        found = [pushed, point.outputs, *(rows[name] for name in direction)]
+        if loss is not None:
+            point.curve(loss, targets, block, curved)
+            rows = curved.named()
+            found += [rows[name] for name in direction]
+        results.append(found)
+    limit = min(1e3 * torch.finfo(fast.outputs.dtype).eps, _CLOSE)
+    return all(norm(a - b) <= limit * (norm(b) + limit) for a, b in zip(*results, strict=True))
 
 
 class _Tracer(TorchFunctionMode):
@@ -51,7 +82,13 @@ class _Tracer(TorchFunctionMode):
         self.broken = False
         self._activated = True
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if not self.broken:
@@ -64,7 +101,9 @@ class _Tracer(TorchFunctionMode):
                 )
         return result
 
-    def _follow(self, name: str, args: tuple, kwargs: dict, result: torch.Tensor) -> bool:
+    def _follow(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+    ) -> bool:
         """Add one operation to the chain; return whether it is one."""
         if name == "clone" and self.current is None:  # of a batch that the model may write into
             return True
@@ -75,7 +114,7 @@ class _Tracer(TorchFunctionMode):
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)]
             kept = len(tensors) == 1 and result.ndim == 2 and len(result) == len(source)
             self.current = result
-            return kept and self.current is not None
+            return kept
         if name == "linear":
             return self._add_linear(source, args, kwargs, result)
         if name in ("dropout", "alpha_dropout") and result is source:
@@ -85,7 +124,9 @@ class _Tracer(TorchFunctionMode):
             return False
         return self._add_activation(activation, source, result)
 
-    def _add_linear(self, source: Any, args: tuple, kwargs: dict, result: torch.Tensor) -> bool:
+    def _add_linear(
+        self, source: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+    ) -> bool:
         call = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
         weight, bias = call["weight"], call.get("bias")
         if source.ndim != 2:

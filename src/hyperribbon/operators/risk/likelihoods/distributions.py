@@ -1,18 +1,21 @@
 """Likelihoods that are given as functions from outputs to torch distributions."""
 
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# Random states have no types in torch; distributions are asked whether they check arguments.
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import distributions as td
 
 from hyperribbon.core.boundary import function as check_function
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.gpus import gpu_numbers
+from hyperribbon.core.devices.typed import split
 from hyperribbon.core.generators import derive_seed
-from hyperribbon.core.gpus import gpu_numbers
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
 from hyperribbon.operators.risk.losses.base import one_element_each, wide
 
@@ -102,8 +105,8 @@ class FromDistribution(Likelihood):
         """Return −∂log p(y|f)/∂f of drawn y."""
         with torch.no_grad():
             drawn = self._drawn(wide(outputs), samples, seed)
-        scores = []
-        for targets in drawn.split(max(1, _TOGETHER // len(outputs))):
+        scores: list[torch.Tensor] = []
+        for targets in split(drawn, max(1, _TOGETHER // len(outputs))):
             every = outputs.expand(len(targets), *outputs.shape)
             found = self.score(every.flatten(0, 1), inputs, targets.flatten(0, 1))
             scores.append(found.reshape(every.shape))
@@ -131,9 +134,9 @@ class FromDistribution(Likelihood):
     ) -> torch.Tensor:
         """Return targets drawn by the distribution itself, sample after sample."""
         stream, start = seed
-        drawn = []
+        drawn: list[torch.Tensor] = []
         with torch.random.fork_rng(devices=gpu_numbers()):
-            for place, output in enumerate(outputs.split(1)):
+            for place, output in enumerate(split(outputs, 1)):
                 torch.manual_seed(derive_seed(stream, "fisher", start + place))
                 drawn.append(self._at(output).sample((samples,)))
         return torch.cat(drawn, dim=1)
@@ -178,16 +181,16 @@ class FromDistribution(Likelihood):
         return leaf, [(theta, weight.detach()) for theta, weight in known]
 
 
-def _inside(distribution: Any) -> td.Distribution:
+def _inside(distribution: object) -> td.Distribution:
     """Return the distribution of single observations."""
     while type(distribution) is td.Independent:
-        distribution = distribution.base_dist
-    return distribution
+        distribution = cast(Any, distribution).base_dist
+    return cast(td.Distribution, distribution)
 
 
 def _information(inner: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield parameters and the diagonal of their information; nothing where it is not known."""
-    kind = type(inner)
+    kind = type(cast(object, inner))
     if kind in (td.Normal, td.LogNormal):
         precision = inner.scale.square().reciprocal()
         yield inner.loc, precision
@@ -221,7 +224,7 @@ def _grad(
 
 
 @contextmanager
-def _validated() -> Iterator[None]:
+def _validated() -> Generator[None]:
     """Let distributions check their arguments; torch.compile turns that off for a whole process."""
     before = td.Distribution._validate_args
     td.Distribution.set_default_validate_args(True)

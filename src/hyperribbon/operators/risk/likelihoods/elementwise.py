@@ -6,10 +6,11 @@ from abc import abstractmethod
 from typing import Any
 
 import numpy as np
+import scipy.special as special
 import torch
-from scipy import special
 
 from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, check_shape, draw
 from hyperribbon.operators.risk.losses.base import one_element_each, wide
 
@@ -87,7 +88,7 @@ class Poisson(_ByElement):
         """Return e^f − y with the smallest y whose distribution function is u or more."""
         rate = outputs.double().exp()
         counts = _poisson_quantile(_inside(uniform), rate.cpu().numpy())
-        return rate - torch.from_numpy(counts).to(rate.device)
+        return rate - from_numpy(counts).to(rate.device)
 
 
 class _Location(_ByElement):
@@ -180,7 +181,7 @@ class StudentT(_Location):
     def quantile(self, uniform: torch.Tensor) -> torch.Tensor:
         """Return the inverse of the distribution function."""
         noise = special.stdtrit(self._df, _inside(uniform))
-        return torch.from_numpy(noise).to(uniform.device)
+        return from_numpy(noise).to(uniform.device)
 
     def standard_information(self) -> float:
         """Return (ν + 1)/(ν + 3)."""

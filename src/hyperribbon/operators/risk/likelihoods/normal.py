@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_positive
+from hyperribbon.core.devices.typed import from_numpy, linalg
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, check_shape, draw
 from hyperribbon.operators.risk.likelihoods.categorical import class_probabilities
 from hyperribbon.operators.risk.losses import one_element_each, softmax
@@ -32,7 +33,7 @@ class Gaussian(Likelihood):
     ) -> None:
         check_choice("space", space, ("model", "softmax"))
         if not isinstance(variance, torch.Tensor) and not callable(variance):
-            variance = torch.from_numpy(check_array("variance", variance).copy())
+            variance = from_numpy(check_array("variance", variance).copy())
             if not variance.ndim:
                 check_positive("variance", float(variance))
         self._variance, self._space = variance, space
@@ -104,7 +105,7 @@ class Gaussian(Likelihood):
         if sigma.ndim == 2:
             factor, right = sigma.sqrt(), bool((sigma > 0).all())
         else:
-            factor, info = torch.linalg.cholesky_ex(sigma)
+            factor, info = linalg.cholesky_ex(sigma)
             right = not bool((info != 0).any())
         if not right:
             raise ArgumentError(
@@ -123,7 +124,7 @@ def _solve(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     if factor.ndim == 2:
         return block / factor
     flat = block.permute(1, 2, 0)
-    return torch.linalg.solve_triangular(factor, flat, upper=False).permute(2, 0, 1)
+    return linalg.solve_triangular(factor, flat, upper=False).permute(2, 0, 1)
 
 
 def _transposed_solve(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
@@ -131,4 +132,4 @@ def _transposed_solve(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor
     if factor.ndim == 2:
         return block / factor
     flat = block.permute(1, 2, 0)
-    return torch.linalg.solve_triangular(factor.mT, flat, upper=True).permute(2, 0, 1)
+    return linalg.solve_triangular(factor.mT, flat, upper=True).permute(2, 0, 1)

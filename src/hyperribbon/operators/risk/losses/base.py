@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_listed
+from hyperribbon.core.devices.typed import linalg
 from hyperribbon.operators.derivatives.graphs import graph_leaves
 
 __all__ = ["Loss", "no_root", "one_element_each", "wide", "zero_rows"]
@@ -57,7 +58,7 @@ class Loss(ABC):
 
         Raises:
             ArgumentError: An operation in the loss has no second derivative in torch.
-        """
+        """  # noqa: DOC501 - torch's own RuntimeError passes through
         with torch.enable_grad():
             leaf = wide(outputs.detach()).requires_grad_()
             (slope,) = torch.autograd.grad(
@@ -94,13 +95,13 @@ class Loss(ABC):
 
         Raises:
             ArgumentError: The loss is not convex in the outputs.
-        """
+        """  # noqa: DOC501 - no_root() returns one
         count, size, dtype = len(outputs), outputs[0].numel(), outputs.dtype
         outputs = wide(outputs)
         units = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
         units = units.reshape(size, 1, *outputs.shape[1:]).expand(size, *outputs.shape)
         curved = self.curvature(outputs, targets, units).reshape(size, count, size).transpose(0, 1)
-        values, vectors = torch.linalg.eigh((curved + curved.mT) / 2)
+        values, vectors = linalg.eigh((curved + curved.mT) / 2)
         largest = values.abs().amax(1, keepdim=True)
         rounding = size * torch.finfo(values.dtype).eps * 10
         if bool((values < -rounding * largest).any()):
@@ -167,8 +168,8 @@ class _Watching(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        named = kwargs or {}
+        named: dict[str, Any] = kwargs or {}
         for argument in (*args, *named.values()):
-            parts = argument if isinstance(argument, list | tuple) else (argument,)
+            parts = argument if is_listed(argument) else (argument,)
             self.used |= {id(part) for part in parts} & self._wanted
         return func(*args, **named)

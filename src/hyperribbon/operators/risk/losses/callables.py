@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.torch_inside import tree_map
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.torch_inside import tree_map
 from hyperribbon.operators.risk.batches import pick
 from hyperribbon.operators.risk.losses.base import Loss, wide
 
@@ -59,13 +59,13 @@ class CallableLoss(Loss):
         Returns:
             `reduction`: "mean", "sum", or "whole", also for a single sample.
         """
-        kinds = {"mean", "sum"} if len(outputs) > 1 else set()
+        kinds: set[str] = {"mean", "sum"} if len(outputs) > 1 else set()
         with torch.no_grad():
             outputs, targets = self._judged_in(outputs, targets)
             value = self._function(outputs, targets)
             eps = _eps(value, outputs)
             if not isfinite(_number(value)) or eps > torch.finfo(torch.float32).eps:
-                kinds = set()  # sums in half precision tell nothing
+                kinds.clear()  # sums in half precision tell nothing
             turned = pick(outputs, torch.randperm(len(outputs), generator=generator, device="cpu"))
             for parts in _cuts(len(outputs), generator) if kinds else ():
                 for shown in (outputs, turned):
@@ -123,7 +123,7 @@ class CallableLoss(Loss):
 
         A function that takes all samples and fails on a part of them (pairs of samples are its
         classes, say) does not add up.
-        """
+        """  # noqa: DOC501 - an ArgumentError of the function passes through
         first, second = parts
         both = torch.cat([first, second]).sort().values
         try:
@@ -140,7 +140,7 @@ class CallableLoss(Loss):
         scale = max(abs(whole), abs(one), abs(other))
         tolerance = _ROUNDING * eps * scale
         mean = (len(first) * one + len(second) * other) / len(both)
-        kinds = set()
+        kinds: set[str] = set()
         if abs(whole - mean) <= tolerance:
             kinds.add("mean")
         if abs(whole - one - other) <= tolerance:

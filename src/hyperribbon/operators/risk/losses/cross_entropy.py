@@ -106,7 +106,7 @@ class CrossEntropy(Loss):
 
         Raises:
             ArgumentError: A sample's total mass is negative.
-        """
+        """  # noqa: DOC501 - no_root() returns one
         mass = self._total_mass(wide(outputs), targets)
         if bool((mass < 0).any()):
             raise no_root(self)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_tuple
 from hyperribbon.operators.risk.losses.base import Loss, no_root, one_element_each, wide, zero_rows
 
 __all__ = [
@@ -82,7 +82,7 @@ class Elementwise(Loss):
 
         Raises:
             ArgumentError: One of them is negative.
-        """
+        """  # noqa: DOC501 - no_root() returns one
         if not self.is_curved:
             return zero_rows(outputs)
         second = self.second(wide(outputs), targets)
@@ -194,7 +194,7 @@ class GaussianLikelihood(Elementwise):
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when there is no pair of values and variances, or their shapes do not fit."""
-        if not isinstance(targets, tuple) or len(targets) != 2:
+        if not is_tuple(targets) or len(targets) != 2:
             raise ArgumentError(
                 "targets",
                 targets,

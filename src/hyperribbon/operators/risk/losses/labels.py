@@ -110,7 +110,7 @@ class MultiMargin(Loss):
 
         Raises:
             ArgumentError: A class weight is negative.
-        """
+        """  # noqa: DOC501 - no_root() returns one
         if self._power == 1:
             return zero_rows(outputs)
         f = wide(outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import torch.nn.functional as F
 from torch import nn
@@ -17,7 +17,7 @@ from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropy
 
 __all__ = ["recognise"]
 
-_CLOSED: dict[type[nn.Module], Callable[[Any], Loss]] = {
+_CLOSED: dict[type, Callable[[Any], Loss]] = {
     nn.CrossEntropyLoss: CrossEntropy,
     nn.MSELoss: elementwise.SquaredError,
     nn.BCEWithLogitsLoss: binary.BinaryCrossEntropy,
@@ -98,7 +98,7 @@ def recognise(loss: Any) -> Loss:
         raise ArgumentError(
             "loss", loss, f"it has reduction={reduction!r}", "Use reduction='mean' or 'sum'."
         )
-    closed = _CLOSED.get(type(module))
+    closed = _CLOSED.get(type(cast(object, module)))
     return CallableLoss(loss) if closed is None else closed(module)
 
 
@@ -106,10 +106,15 @@ def _reductions(module: Any) -> tuple[str, ...]:
     return ("mean", "sum", "batchmean") if isinstance(module, nn.KLDivLoss) else ("mean", "sum")
 
 
+def _is_partial(loss: object) -> TypeGuard[partial[Any]]:
+    return isinstance(loss, partial)
+
+
 def _as_module(loss: Any) -> Any:
     """Return the torch.nn loss that a functional form stands for, else the loss itself."""
-    function, keywords = loss, {}
-    if isinstance(loss, partial) and not loss.args:
+    function: Any = loss
+    keywords: dict[str, Any] = {}
+    if _is_partial(loss) and not loss.args:
         function, keywords = loss.func, loss.keywords
     try:
         module = _FUNCTIONAL.get(function)

@@ -1,0 +1,113 @@
+"""The state of torch that arithmetic is done in, whatever a person has put in force around it."""
+
+# pyright: reportUnknownMemberType=false
+# Random states have no types in torch.
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+__all__ = [
+    "casting_anew",
+    "outside_inference_mode",
+    "plain_arithmetic",
+    "plainly",
+    "preserved_random_state",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps", "hpu", "privateuseone")
+
+
+@contextmanager
+def plain_arithmetic() -> Generator[None]:
+    """Compute in the operands' precision, without gradients and outside of inference mode."""
+    import torch
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        for device in _WITH_AUTOCAST:
+            if _is_cast(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def _is_cast(device: str) -> bool:
+    """Whether autocast is in force on a kind of device; not on one that torch does not know."""
+    import torch
+
+    try:
+        return torch.is_autocast_enabled(device)
+    except RuntimeError:
+        return False
+
+
+def plainly(call: F) -> F:
+    """Return a function that computes by `plain_arithmetic`.
+
+    Args:
+        call: The function; a model that it evaluates runs as its `Risk` remembers, see there.
+    """
+
+    @functools.wraps(call)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with plain_arithmetic():
+            return call(*args, **kwargs)
+
+    return called  # type: ignore[return-value]
+
+
+@contextmanager
+def casting_anew() -> Generator[None]:
+    """Let autocast cast weights whenever they are used.
+
+    By itself it keeps what it has cast for as long as it is in force: weights that are trained
+    within it would be evaluated as they were at the start.
+    """
+    import torch
+
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def outside_inference_mode() -> Generator[None]:
+    """Leave inference mode, in which torch keeps nothing to differentiate by, while it is in force.
+
+    Torch is not imported for it: who is in inference mode has done so.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False):
+        yield
+
+
+@contextmanager
+def preserved_random_state() -> Generator[None]:
+    """Give back the global random state of torch, numpy and Python as it was."""
+    import random
+
+    import numpy as np
+
+    from hyperribbon.core.devices.gpus import gpu_numbers
+    from hyperribbon.core.devices.typed import forked_random_state
+
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with forked_random_state(gpu_numbers()):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)

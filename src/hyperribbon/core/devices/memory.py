@@ -1,0 +1,110 @@
+"""How much memory is free on a device, also inside containers and where there is no /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+
+__all__ = ["free_memory"]
+
+_UNIFIED = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+_OLD = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+)
+
+
+def free_memory(device: torch.device | str = "cpu", *, root: Path = Path("/")) -> int:
+    """Return the bytes that a program may still take on a device.
+
+    An accelerator is asked itself. On a CPU, and on an accelerator that shares its memory, it is
+    what the system has available (memory that is free, or that caches of files would give back),
+    or what the limits of the control groups around this process leave of it, if that is less:
+
+        free = min(available, min over groups of limit − used + cached files).
+
+    Systems that keep no such record say how many pages are free; those that do not say that
+    either (macOS) are taken to have half of their memory free.
+
+    Raises an ArgumentError where the system does not say how much memory it has.
+
+    Args:
+        device: A device of torch.
+        root: Folder that has `proc` and `sys`.
+
+    >>> free_memory("cpu") > 0
+    True
+    """
+    device = torch.device(device)
+    ask = getattr(getattr(torch, device.type, None), "mem_get_info", None)
+    if device.type != "cpu" and ask is not None:
+        return int(ask(device)[0])
+    available = _recorded(root / "proc" / "meminfo")
+    available = _counted_in_pages() if available is None else available
+    return max(min([available, *_left_by_groups(root)]), 0)
+
+
+def _recorded(meminfo: Path) -> int | None:
+    """Return the bytes that Linux calls available; None where it does not say."""
+    kilobytes = _table(meminfo).get("MemAvailable:")
+    return None if kilobytes is None else 1024 * kilobytes
+
+
+def _counted_in_pages() -> int:
+    """Return the bytes that are free by `os.sysconf`."""
+    known = getattr(os, "sysconf_names", {})
+    for name, part in (("SC_AVPHYS_PAGES", 1), ("SC_PHYS_PAGES", 2)):
+        if name in known and (pages := os.sysconf(name)) > 0:
+            return pages * os.sysconf("SC_PAGE_SIZE") // part
+    raise ArgumentError(
+        "memory", None, "this system does not say how much memory is free", "Give memory=8e9."
+    )
+
+
+def _left_by_groups(root: Path) -> Iterator[int]:
+    """Yield the bytes that each control group around this process leaves, where it has a limit."""
+    mounts = root / "sys" / "fs" / "cgroup"
+    for line in _lines(root / "proc" / "self" / "cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if number == "0" and not controllers:
+            yield from _left(mounts, group, *_UNIFIED)
+        elif "memory" in controllers.split(","):
+            yield from _left(mounts / "memory", group, *_OLD)
+
+
+def _left(mount: Path, group: str, limit: str, used: str, cached: tuple[str, str]) -> Iterator[int]:
+    """Yield what a group and those it lies in leave; inside a container the mount is its own."""
+    inner = mount / group.strip("/")
+    for folder in (inner, *inner.parents):
+        if not folder.is_relative_to(mount):
+            break
+        most, taken = _number(folder / limit), _number(folder / used)
+        if most is not None and taken is not None:
+            files = _table(folder / "memory.stat")
+            yield most - taken + sum(files.get(name, 0) for name in cached)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    """Return the number a file holds; None when it is missing, or says "max"."""
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Return the lines "name number ..." of a file."""
+    words = (line.split() for line in _lines(path))
+    return {row[0]: int(row[1]) for row in words if len(row) > 1 and row[1].isdigit()}

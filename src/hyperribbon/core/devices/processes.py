@@ -1,0 +1,298 @@
+"""Several processes that work on one thing: sums over them, and errors that reach all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from hyperribbon.core.checks import ArgumentError, ProcessGroupError
+from hyperribbon.core.devices.gpus import take_own_gpu
+from hyperribbon.core.devices.typed import collectives, listed, split
+
+__all__ = ["ALONE", "PeerError", "ProcessGroupError", "Processes", "joined_processes"]
+
+_TIMEOUT = 600  # seconds a process may stay silent before the others give up
+_SAME = 1e-9  # relative difference of checksums that rounding on different machines explains
+
+
+class PeerError(RuntimeError):
+    """Another process could not do its part; all of them know, and may go on together."""
+
+
+class Processes:
+    """A process group as operators use it; a single process is the group of one.
+
+    Every method but the properties is collective: every rank calls it, in the same order.
+
+    Args:
+        group: A torch.distributed process group, or None for this process alone.
+
+    Attributes:
+        rank: Number of this process within the group.
+        size: Number of processes.
+        task: What is being done, for messages.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self._group = group
+        self.task = "a computation"
+        if group is None:
+            self.rank, self.size, self._device, self._scatters = 0, 1, None, False
+            return
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        backend = dist.get_backend(group)
+        homes = {"gloo": "cpu", "nccl": "cuda"}
+        self._device = torch.device(homes[backend]) if backend in homes else None
+        self._scatters = backend == "nccl"
+
+    @classmethod
+    def of(cls, process_group: Any) -> Processes:
+        """Return the processes that an argument `process_group=` names.
+
+        Args:
+            process_group: None for this process alone, a torch.distributed group, or True or
+                "world" for the default group.
+
+        Raises:
+            ArgumentError: It is no group, this process is not in it, or there is none yet.
+        """
+        if isinstance(process_group, Processes):
+            return process_group
+        if process_group is None or process_group is False:
+            return ALONE
+        if not dist.is_available() or not dist.is_initialized():
+            raise ArgumentError(
+                "process_group",
+                process_group,
+                "torch.distributed is not initialised",
+                "Start with torchrun and call torch.distributed.init_process_group() first.",
+            )
+        if process_group is True or process_group == "world":
+            return cls(dist.group.WORLD)
+        if not isinstance(process_group, dist.ProcessGroup):
+            raise ArgumentError(
+                "process_group",
+                process_group,
+                "it is not a process group that this process belongs to",
+                "Give True for all processes, or a group of torch.distributed.new_group.",
+            )
+        return cls(process_group)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether there is more than one process."""
+        return self.size > 1
+
+    @contextmanager
+    def together(self, task: str, same: Any = None) -> Generator[None]:
+        """Do each rank's own part, then learn whether all succeeded.
+
+        When one rank raises, every rank does: none is left waiting for it. The part itself must not
+        be collective.
+
+        A failure of another rank that is no ArgumentError is a PeerError here.
+
+        Args:
+            task: What is done, for messages.
+            same: A tensor that must be the same on every rank.
+
+        Raises:
+            ArgumentError: The error of another rank, or `same` differs.
+            ProcessGroupError: The processes lost contact.
+        """
+        self.task = task
+        if self.size == 1:
+            yield
+            return
+        failure: Exception | None = None
+        try:
+            yield
+        except ProcessGroupError:
+            raise
+        except Exception as error:
+            failure = error
+        checksum, scale = _checksum(same) if failure is None else (0.0, 0.0)
+        status = self._numbers([float(failure is not None), checksum, -checksum])
+        self._call(collectives.all_reduce, status, op=dist.ReduceOp.MAX)
+        failed, high, low = listed(status)
+        if failed:
+            self._raise_everywhere(failure)
+        if high + low > _SAME * scale:
+            raise ArgumentError(
+                "vector",
+                same,
+                f"it is not the same on all {self.size} ranks",
+                "Draw it with the same seed on every rank, or broadcast it.",
+            )
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the ranks' tensors, on every rank; the argument may be overwritten."""
+        if self.size == 1:
+            return tensor
+        total = self._home(tensor)
+        self._call(collectives.all_reduce, total)
+        return total.to(tensor.device)
+
+    def largest(self, value: float) -> float:
+        """Return the largest of the ranks' numbers."""
+        if self.size == 1:
+            return value
+        number = self._numbers([value])
+        self._call(collectives.all_reduce, number, op=dist.ReduceOp.MAX)
+        return number.item()
+
+    def gather(self, thing: Any) -> list[Any]:
+        """Return the things that all ranks give, by rank; they are pickled."""
+        if self.size == 1:
+            return [thing]
+        found: list[Any] = [None] * self.size
+        self._call(collectives.all_gather_object, found, thing)
+        return found
+
+    def choose(self, thing: Any) -> Any:
+        """Return what rank 0 gives, on every rank; it is pickled."""
+        if self.size == 1:
+            return thing
+        holder = [thing]
+        self._call(dist.broadcast_object_list, holder, src=self._global(0))
+        return holder[0]
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """Return a rank's tensor on every rank; the others give one of the same shape to fill."""
+        if self.size == 1:
+            return tensor
+        sent = self._home(tensor)
+        self._call(dist.broadcast, sent, src=self._global(source))
+        return sent.to(tensor.device)
+
+    def agree(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return rank 0's tensors, which the other ranks have too, up to rounding and signs."""
+        if self.size == 1:
+            return tensors
+        flat = self.broadcast(torch.cat([t.reshape(-1) for t in tensors]))
+        pieces = split(flat, [t.numel() for t in tensors])
+        return tuple(piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True))
+
+    def from_first(
+        self, compute: Callable[[], tuple[torch.Tensor, ...]], task: str
+    ) -> tuple[torch.Tensor, ...]:
+        """Return what rank 0 computes, on every rank."""
+        if self.size == 1:
+            return compute()
+        with self.together(task):
+            found = compute() if self.rank == 0 else ()
+        forms = self.choose([(t.shape, t.dtype, t.device) for t in found])
+        empty = (torch.empty(shape, dtype=d, device=device) for shape, d, device in forms)
+        sent = found if self.rank == 0 else tuple(empty)
+        return tuple(self.broadcast(tensor) for tensor in sent)
+
+    def rows(self, size: int) -> slice:
+        """Return the rows of long vectors that this rank keeps: nearly equal consecutive parts."""
+        step = -(-size // self.size)
+        return slice(min(self.rank * step, size), min((self.rank + 1) * step, size))
+
+    def gather_rows(self, part: torch.Tensor, size: int) -> torch.Tensor:
+        """Return whole vectors (size, k) from the rows (·, k) that each rank keeps."""
+        if self.size == 1:
+            return part
+        step = -(-size // self.size)
+        own = part.new_zeros(step, *part.shape[1:])
+        own[: len(part)] = part
+        whole = self._home(part.new_empty(step * self.size, *part.shape[1:]))
+        self._call(collectives.all_gather, list(split(whole, step)), self._home(own))
+        return whole[:size].to(part.device)
+
+    def sum_rows(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return this rank's rows of the sum of the ranks' vectors (size, k)."""
+        rows = self.rows(len(whole))
+        if not self._scatters or self.size == 1:
+            return self.sum(whole)[rows].clone()
+        step = -(-len(whole) // self.size)
+        padded = whole.new_zeros(step * self.size, *whole.shape[1:])
+        padded[: len(whole)] = whole
+        part = torch.empty_like(padded[:step])
+        self._call(collectives.reduce_scatter, part, list(split(padded, step)))
+        return part[: rows.stop - rows.start]
+
+    def _home(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor where the backend can send it."""
+        tensor = tensor.contiguous()
+        return tensor if self._device is None else tensor.to(self._device)
+
+    def _numbers(self, values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self._device)
+
+    def _global(self, rank: int) -> int:
+        return dist.get_global_rank(self._group, rank)
+
+    def _call(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        """Run a collective; say what it means when it fails."""
+        try:
+            collective(*arguments, group=self._group, **options)
+        except RuntimeError as error:
+            raise ProcessGroupError(
+                f"rank {self.rank} of {self.size} lost contact with the other processes during "
+                f"{self.task}: one of them has ended, or has not answered within the group's "
+                f"timeout ({_first_line(error)}). What was written is whole; start all processes "
+                "again."
+            ) from error
+
+    def _raise_everywhere(self, failure: Exception | None) -> NoReturn:
+        reports = self.gather(None if failure is None else _report(failure))
+        if failure is not None:
+            raise failure
+        rank, report = next((r, text) for r, text in enumerate(reports) if text is not None)
+        if isinstance(report, ArgumentError):
+            raise ArgumentError(
+                report.argument, report.value, f"{report.reason} (on rank {rank})", report.remedy
+            )
+        raise PeerError(f"rank {rank} of {self.size} failed during {self.task}: {report}")
+
+
+ALONE = Processes()
+"""This process by itself."""
+
+
+@contextmanager
+def joined_processes() -> Generator[Processes]:
+    """Join the processes that torchrun started; this process alone when it did not.
+
+    Uses nccl where there are GPUs, one a process, and gloo otherwise.
+
+    Yields:
+        The processes; `ALONE` without torchrun.
+    """
+    if not dist.is_available() or not dist.is_torchelastic_launched():
+        yield ALONE
+        return
+    backend = "nccl" if take_own_gpu() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=_TIMEOUT))
+    try:
+        yield Processes.of(True)
+    finally:
+        dist.destroy_process_group()
+
+
+def _checksum(tensor: Any) -> tuple[float, float]:
+    """Return the sum of a tensor's entries, and of their magnitudes; zeros when not finite."""
+    if not isinstance(tensor, torch.Tensor):
+        return 0.0, 0.0
+    total = float(tensor.sum(dtype=torch.float64))
+    scale = float(tensor.abs().sum(dtype=torch.float64))
+    return (total, scale) if abs(scale) < float("inf") else (0.0, 0.0)
+
+
+def _report(failure: Exception) -> ArgumentError | str:
+    if isinstance(failure, ArgumentError):
+        return failure
+    return f"{type(failure).__name__}: {failure}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""How an inspection runs: subject, plan, clock, rounds, findings."""

@@ -1,0 +1,133 @@
+"""How many samples data hold, and fewer of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.processes import Processes
+from hyperribbon.core.devices.torch_inside import tree_leaves
+from hyperribbon.core.generators import numpy_generator
+
+__all__ = [
+    "check_same_samples",
+    "count_samples",
+    "few_samples",
+    "groups_of_samples",
+    "share_of_samples",
+]
+
+
+def count_samples(data: Any) -> int | None:
+    """Return the number of samples, or None for a stream of unknown length."""
+    if isinstance(data, DataLoader):
+        data = data.dataset
+    if isinstance(data, IterableDataset):
+        return None
+    if isinstance(data, Mapping):
+        data = next(iter(data.values()))
+    elif isinstance(data, tuple | list):
+        data = data[0]
+    try:
+        return len(data)
+    except TypeError:
+        remedy = "Give (inputs, targets), a Dataset or a DataLoader."
+        raise ArgumentError("data", data, "it has no samples", remedy) from None
+
+
+def few_samples(data: Any, number: int, seed: int) -> Any:
+    """Return the same kind of data with `number` samples drawn at random, in their order.
+
+    A stream gives its first batches instead.
+    """
+    total = count_samples(data)
+    if total is None:
+        return _first_batches(data, number)
+    if number >= total:
+        return data
+    return _take(data, np.sort(numpy_generator(seed, "samples").permutation(total)[:number]))
+
+
+def groups_of_samples(data: Any, groups: int, seed: int) -> list[Any]:
+    """Return disjoint groups of equally many samples, drawn at random; none for a stream."""
+    total = count_samples(data)
+    if total is None or total < 2 * groups:
+        return []
+    order = numpy_generator(seed, "groups").permutation(total)[: total // groups * groups]
+    return [_take(data, np.sort(rows)) for rows in order.reshape(groups, -1)]
+
+
+def check_same_samples(data: Any, processes: Processes) -> None:
+    """Raise when the processes have made different data, as far as the first sample shows."""
+    if not processes.is_parallel:
+        return
+    total = count_samples(data)
+    first = _take(data, np.arange(1)) if total else ()
+    leaves = tree_leaves(next(iter(first)) if isinstance(first, DataLoader | Dataset) else first)
+    sums = [float(leaf.double().sum()) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    found = processes.gather((total, sums))
+    if any(other != found[0] for other in found):
+        reason = "the processes have made different data"
+        remedy = "Draw them with a fixed seed, so that every process makes the same."
+        raise ArgumentError("data", f"{total} samples", reason, remedy)
+
+
+def share_of_samples(data: Any, rank: int, size: int) -> Any:
+    """Return the samples of one of several processes: consecutive ones, nearly equally many.
+
+    Raises:
+        ArgumentError: The data are a stream.
+    """
+    if size == 1:
+        return data
+    total = count_samples(data)
+    if total is None:
+        reason = "a stream cannot be divided among processes"
+        raise ArgumentError("data", data, reason, "Give a data set.")
+    return _take(data, np.array_split(np.arange(total), size)[rank])
+
+
+def _take(data: Any, chosen: np.ndarray) -> Any:
+    if isinstance(data, DataLoader) and isinstance(data.dataset, _Batches):
+        batches = [data.dataset.batches[index] for index in chosen]
+        return DataLoader(_Batches(batches), batch_size=None)
+    if isinstance(data, DataLoader):
+        return DataLoader(
+            Subset(data.dataset, chosen.tolist()),
+            batch_size=data.batch_size or 1,
+            collate_fn=data.collate_fn,
+        )
+    if isinstance(data, Dataset):
+        return Subset(data, chosen.tolist())
+    rows = torch.from_numpy(chosen)
+    if isinstance(data, Mapping):
+        return {name: value[rows] for name, value in data.items()}
+    if isinstance(data, torch.Tensor):
+        return data[rows]
+    return tuple(value[rows] for value in data)
+
+
+class _Batches(Dataset):
+    """Batches that were read from a stream, one as each item."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.batches[index]
+
+
+def _first_batches(data: Any, number: int) -> DataLoader:
+    loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=64)
+    needed = max(1, -(-number // (loader.batch_size or 1)))
+    batches = list(islice(iter(loader), needed))
+    return DataLoader(_Batches(batches), batch_size=None)

@@ -1,0 +1,1 @@
+"""Linear-network theory beside the linear layers at the end of a model."""

@@ -1,0 +1,114 @@
+"""Curvature layer by layer: ranked by exact traces, the first few measured by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.inspection.engine.clock import OutOfTimeError
+from hyperribbon.inspection.engine.notebook import Notebook, lacking_room
+from hyperribbon.inspection.engine.planning import Step
+from hyperribbon.inspection.engine.quantities import Part, Sheet, exact
+from hyperribbon.inspection.engine.rounds import Rounds
+from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.plots import Bars, Chart
+
+__all__ = ["STEP", "layers_part", "traces_part"]
+
+_SHOWN = 30
+"""Layers of a chart; the table has all of them."""
+
+
+def traces_part(rounds: Rounds) -> Part | None:
+    """Return the share of each layer in the Gauss-Newton trace, largest first; None without any."""
+    look = next((entry for entry in reversed(rounds.looks) if entry.layer_traces), None)
+    if look is None:
+        return None
+    table = _ranked(look.subject, look.layer_traces)
+    few = table.head(_SHOWN)
+    sheet = Sheet("layer_traces", "Layer by layer: trace", tables={"Trace by layer": table})
+    name = f"Share of the trace in its first layer, {table['layer'][0]}"
+    how = "exact diagonal of the Gauss-Newton matrix"
+    first = exact("layers.first_share", name, table["trace share"][0], how)
+    sheet.quantities.append(replace(first, samples=look.samples))
+    bars = Bars(tuple(few["layer"]), few["trace share"].to_numpy())
+    texts = "Share of the Gauss-Newton trace by layer", "share of the trace", ""
+    some = "" if len(few) == len(table) else f"The first {len(few)} of {len(table)} layers."
+    sheet.charts.append(Chart("layer-trace", *texts, (bars,), caption=some))
+    return sheet.part()
+
+
+def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
+    """Measure the sharpness of the own blocks of the layers with the largest traces.
+
+    The eigenvalue of a block of a positive semidefinite matrix is at most its trace, so layers
+    below a trace cannot be sharper than that, apart from the curvature of the model itself.
+    """
+    blocks = subject.hessian.layers()
+    ranking = sorted(blocks, key=lambda name: -notebook.layer_traces.get(name, 0.0))
+    if not notebook.layer_traces:
+        ranking = sorted(blocks, key=lambda name: -blocks[name].shape[0])
+    pairs, too_long = {}, []
+    for name in ranking:
+        try:
+            pairs[name] = notebook.eigsh(
+                blocks[name], 1, tol=1e-2, max_matvecs=100, eigenvectors=False
+            )
+        except OutOfTimeError:
+            break
+        except ArgumentError as error:
+            if not lacking_room(error):
+                raise
+            too_long.append(f"{subject.layer_label(name)}: {lacking_room(error)}.")
+        if notebook.clock.share_left <= 2e-3:
+            break
+    if not pairs:
+        raise OutOfTimeError("the time of the budget was used up before the first layer was done")
+    labels = [subject.layer_label(name) for name in pairs]
+    values = np.array([float(pair.eigenvalues[0]) for pair in pairs.values()])
+    errors = np.array([float(pair.residuals[0]) for pair in pairs.values()])
+    sizes = [blocks[name].shape[0] for name in pairs]
+    sheet = Sheet("layers", "Layer by layer: sharpness")
+    columns = {"layer": labels, "parameters": sizes, "sharpness": values, "residual": errors}
+    sheet.tables["Sharpness by layer"] = pd.DataFrame(columns)
+    bars = Bars(tuple(labels[:_SHOWN]), values[:_SHOWN], errors[:_SHOWN])
+    texts = "Sharpness of each layer's own block", "largest eigenvalue", ""
+    sheet.charts.append(Chart("layer-sharpness", *texts, (bars,)))
+    if len(pairs) == len(blocks):
+        top = int(values.argmax())
+        told = "Lanczos on every layer's block", "residual of the eigenpair"
+        name = f"Sharpest layer: {labels[top]}"
+        sheet.number("layers.sharpest", name, values[top], errors[top], *told)
+        sharpest = f"{labels[top]}, with curvature {values[top]:.3g} by itself"
+        sheet.readings.append(f"The sharpest layer is {sharpest}.")
+    else:
+        by = "the largest traces" if notebook.layer_traces else "the most weights"
+        some = f"Sharpness of {len(pairs)} of {len(blocks)} layers, those with {by}."
+        sheet.shortened += [some, *too_long]
+    return sheet.part()
+
+
+def _ranked(subject: Subject, traces: dict[str, float]) -> pd.DataFrame:
+    sizes = {name: space.dimension for name, space in subject.risk.space.layers().items()}
+    total = sum(traces.values())
+    names = sorted(traces, key=lambda name: -traces[name])
+    columns = {
+        "layer": [subject.layer_label(name) for name in names],
+        "parameters": [sizes[name] for name in names],
+        "trace": [traces[name] for name in names],
+        "trace share": [traces[name] / total if total > 0 else 0.0 for name in names],
+    }
+    return pd.DataFrame(columns)
+
+
+STEP = Step(
+    "layers",
+    "Layer by layer",
+    order=50,
+    run=layers_part,
+    wish=lambda s, n: 25 * len(s.hessian.space.layers()),
+    least=30,
+)

@@ -1,0 +1,111 @@
+"""Theory beside the measurement: where it applies, and the assumption that breaks where not."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.inspection.engine.notebook import Notebook
+from hyperribbon.inspection.engine.planning import Step
+from hyperribbon.inspection.engine.quantities import Part, Sheet
+from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.linear.chains import find_chain
+from hyperribbon.inspection.linear.comparison import TheoryComparison
+from hyperribbon.inspection.linear.theory import compare_with_theory
+
+__all__ = ["STEP", "no_chain", "theory_part"]
+
+_SAMPLES = 256
+
+
+def no_chain(subject: Subject, notebook: Notebook) -> str:
+    """Return why linear-network theory cannot be laid beside the model, or ""."""
+    batch = next(subject.hessian.risk.source.batches())
+    if not (isinstance(batch, tuple | list) and len(batch) == 2):
+        return "the data are not pairs (inputs, targets)"
+    try:
+        chain = find_chain(subject.model, subject.with_samples(16, notebook.seed).data)
+    except ArgumentError as error:
+        return f"linear-network theory needs a model that ends in linear layers: {error.reason}"
+    owned = dict(subject.model.named_parameters())
+    if any(f"{layer}.weight" not in owned for layer in chain.layers):
+        return "the weights of its last linear layers are computed from other parameters"
+    return ""
+
+
+def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
+    """Compare the curvature with linear-network theory and list what other theories assume."""
+    fewer = subject.with_samples(_SAMPLES, notebook.seed, 0.25)
+    comparison = compare_with_theory(
+        fewer.model, fewer.data, seed=notebook.seed, clock=notebook.clock, memory=fewer.memory
+    )
+    predicted, measured = comparison.predicted().sharpness, comparison.measured.sharpness
+    broken = comparison.responsible()
+    sheet = Sheet("theory", "Theory beside the measurement", "Theory")
+    how = f"Lanczos, {fewer.samples} samples, weights of the linear layers"
+    sheet.exact("theory.measured", "Sharpness under half the squared loss", measured, how)
+    name = "Sharpness that linear-network theory predicts"
+    how = f"closed form from the weights, {comparison.depth} layers"
+    sheet.exact("theory.predicted", name, predicted, how)
+    cause = "no assumption is broken" if broken is None else f"mostly: {broken.name}"
+    told = comparison.discrepancy(), 0.0, "from the two numbers above", cause
+    sheet.number("theory.discrepancy", "Measured over predicted, minus one", *told)
+    sheet.readings.append(_read(comparison))
+    assumptions = comparison.assumptions_table().reset_index()
+    sheet.tables["From the measurement to the theory"] = comparison.table().reset_index()
+    sheet.tables["Assumptions of linear-network theory"] = assumptions
+    others = _other_theories(notebook)
+    if len(others):
+        sheet.tables["Assumptions of the other theories"] = others
+    sheet.notes.append(
+        "The comparison is made for the squared loss on one-hot labels, whatever the model was "
+        "trained with."
+    )
+    return sheet.part()
+
+
+def _read(comparison: TheoryComparison) -> str:
+    broken = comparison.responsible()
+    if broken is None:
+        return "Linear-network theory predicts the sharpness of this model."
+    return (
+        f"The sharpness is {1 + comparison.discrepancy():.3g} times what linear-network theory "
+        f"predicts; the assumption that breaks is “{broken.name}” ({broken.meaning} is "
+        f"{broken.value:.2g})."
+    )
+
+
+def _other_theories(notebook: Notebook) -> pd.DataFrame:
+    """Return assumptions of the fluctuation and ribbon theories with the numbers that test them."""
+    found = {q.key: q.value for part in notebook.parts.values() for q in part.quantities}
+    rows = []
+
+    def test(theory: str, assumption: str, holds: bool, evidence: str) -> None:
+        rows.append((theory, assumption, holds, evidence))
+
+    if (value := found.get("hessian.negativity")) is not None:
+        evidence = f"smallest over largest eigenvalue {value:.2g}"
+        test("fluctuations", "a minimum: no negative curvature", value > -1e-3, evidence)
+    if "noise.scale" in found and notebook.batch_size is not None:
+        ratio = notebook.batch_size / found["noise.scale"]
+        evidence = f"batch size over noise scale {ratio:.2g}"
+        test("fluctuations", "noise, not slope, moves the weights", ratio < 0.1, evidence)
+    if (value := found.get("noise.proportionality")) is not None:
+        evidence = f"‖C − αH‖/‖C‖ = {value:.2g}"
+        test("fluctuations", "noise proportional to the Hessian", value < 0.1, evidence)
+    if (value := found.get("data.straightness")) is not None:
+        evidence = f"R² of one line through ln λ: {value:.3f}"
+        test("ribbons", "input eigenvalues fall exponentially", value > 0.98, evidence)
+    return pd.DataFrame(rows, columns=["theory", "assumption", "holds", "evidence"])
+
+
+STEP = Step(
+    "theory",
+    "Theory beside the measurement",
+    order=90,
+    run=theory_part,
+    wish=lambda s, n: 300,
+    is_fixed=True,
+    is_late=True,
+    obstacle=no_chain,
+)

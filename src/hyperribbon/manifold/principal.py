@@ -1,0 +1,92 @@
+"""PCA of models by their Euclidean predictions, with the interface of InPCA."""
+
+from __future__ import annotations
+
+from typing import Annotated as Float
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from hyperribbon.core.boundary import checked
+from hyperribbon.core.checks import ArgumentError, check_array, check_positive_int
+from hyperribbon.manifold.predictions import model_weights
+from hyperribbon.manifold.streaming import orient
+from hyperribbon.manifold.stress import share_of_stress
+
+__all__ = ["PCA"]
+
+
+class PCA(TransformerMixin, BaseEstimator):
+    """Principal components of models by their Euclidean predictions, with the interface of InPCA.
+
+    Eigenvalues are those of the centred Gram matrix Σ_u w_u (x_u − x̄)(x_u − x̄)ᵀ with weights that
+    sum to the number of models, so that InPCA of squared Euclidean distances gives the same space.
+
+    Args:
+        n_components: Number of coordinates; None for all.
+
+    Attributes:
+        embedding_: (models, n_components).
+        eigenvalues_: (n_components,), descending.
+        time_like_: All False: a Euclidean space has no time-like directions.
+        explained_stress_: As for InPCA.
+        explained_variance_ratio_: (n_components,), share of the variance by direction.
+        spectrum_: All eigenvalues.
+        components_: (n_components, features), the directions.
+        mean_: (features,).
+    """
+
+    def __init__(self, n_components: int | None = 3) -> None:
+        self.n_components = n_components
+
+    @checked()
+    def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> PCA:
+        """Build the space from predictions (models, ...), flattened for each model."""
+        points = _flat(X)
+        weights = model_weights(sample_weight, len(points))
+        weights = weights * (len(points) / weights.sum())
+        self.mean_ = weights @ points / len(points)
+        centred = points - self.mean_
+        rounding = (len(points) + 8) * np.finfo(float).eps * np.abs(points).max()
+        if np.abs(centred).max() <= rounding:
+            centred = np.zeros_like(centred)
+        scaled = np.sqrt(weights)[:, None] * centred
+        _, singular, V = scipy.linalg.svd(scaled, full_matrices=False)
+        count = len(singular) if self.n_components is None else self.n_components
+        count = check_positive_int("n_components", count, maximum=len(singular))
+        self.spectrum_ = singular**2
+        self.eigenvalues_ = self.spectrum_[:count]
+        self.time_like_ = np.zeros(count, dtype=bool)
+        self.components_ = orient(V[:count].T).T
+        self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())
+        variance = self.spectrum_.sum()
+        self.explained_variance_ratio_ = self.eigenvalues_ / (variance or np.nan)
+        self.n_features_in_ = points.shape[1]
+        self.embedding_ = self.transform(points)
+        return self
+
+    def fit_transform(
+        self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
+    ) -> Float[np.ndarray, "models k"]:
+        """Build the space and return the coordinates of the models it was built from."""
+        return self.fit(X, sample_weight=sample_weight).embedding_
+
+    @checked()
+    def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
+        """Return coordinates of models."""
+        check_is_fitted(self, "components_")
+        flat = _flat(X)
+        if flat.shape[1] != len(self.mean_):
+            reason = f"the space is of models with {len(self.mean_)} numbers each"
+            raise ArgumentError("X", flat, reason, "Give models of the same kind.")
+        return (flat - self.mean_) @ self.components_.T
+
+
+def _flat(X: Any) -> np.ndarray:
+    array = check_array("X", X)
+    if array.ndim < 2:
+        raise ArgumentError("X", array, "models are rows", "Give (models, ...).")
+    return array.reshape(len(array), -1)

@@ -1,0 +1,293 @@
+"""What a model, a loss and data must promise to be one function, probed on a few real samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.ambient import preserved_random_state
+from hyperribbon.core.devices.processes import Processes
+from hyperribbon.core.devices.torch_inside import BatchNorm, Dropout, InstanceNorm
+from hyperribbon.core.devices.typed import linalg, named_modules
+from hyperribbon.operators.derivatives.graphs import operation_names
+from hyperribbon.operators.risk.data import batch_size, cut
+from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.losses import Loss
+from hyperribbon.operators.risk.memory import MadeBytes
+
+__all__ = [
+    "check_finite_loss",
+    "check_one_batch",
+    "check_same_weights",
+    "check_weights",
+    "mixes_samples",
+    "probe_loss",
+    "probe_model",
+    "tolerance",
+]
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Return how far two evaluations of the same thing may differ by rounding, relatively."""
+    return min(1e3 * torch.finfo(dtype).eps, 0.05)
+
+
+def probe_model(
+    model: nn.Module,
+    function: ModelFunction,
+    batch: Any,
+    evaluate: Callable[[], torch.Tensor],
+    first: torch.Tensor | None = None,
+) -> int:
+    """Return the bytes of all tensors that an evaluation makes, after checks of the model.
+
+    Args:
+        model: The person's model, for names in messages.
+        function: The model in private.
+        batch: A few samples.
+        evaluate: Returns their outputs with a graph.
+        first: Their outputs, evaluated before.
+
+    Raises:
+        ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
+            writes to its weights, or it reaches the person's own ones.
+    """  # noqa: DOC501 - _random_error() returns one
+    count = MadeBytes()
+    with preserved_random_state(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with count:
+            outputs = evaluate()
+        if first is None:
+            with torch.no_grad():
+                first = function.plainly(batch)[0]
+    check_checkpoints(outputs, [str(warning.message) for warning in said])
+    if not _equal(outputs, first, tolerance(outputs.dtype) ** 0.5):
+        raise _random_error(model)
+    if len(outputs) != batch_size(batch):
+        raise ArgumentError(
+            "model",
+            tuple(outputs.shape),
+            f"its output has {len(outputs)} rows for {batch_size(batch)} samples",
+            "Return one row a sample, first axis first (batch_first=True in recurrent layers), or "
+            "rearrange with forward=.",
+        )
+    written = function.has_changed()
+    if written:
+        raise ArgumentError(
+            "model",
+            ", ".join(written[:5]),
+            "its forward pass changes these weights in place, so it is not a fixed function",
+            "Remove the change (for nn.Embedding: max_norm=None) or do it before.",
+        )
+    outside = function.reaches_outside(outputs)
+    if outside:
+        raise ArgumentError(
+            "model",
+            ", ".join(sorted(set(outside))[:5]),
+            "its forward pass reaches these weights around the module, through a function that has "
+            "captured the module, so they cannot be moved",
+            "Reach weights through self, and in forward=lambda model, batch: … through the model "
+            "that it is given.",
+        )
+    return count.made
+
+
+def check_checkpoints(outputs: torch.Tensor, said: Sequence[str]) -> None:
+    """Raise when activations are checkpointed in the way that hides weights from autograd."""
+    hidden = any("None of the inputs have requires_grad=True" in message for message in said)
+    if hidden or "CheckpointFunctionBackward" in operation_names(outputs):
+        raise ArgumentError(
+            "model",
+            "torch.utils.checkpoint(…, use_reentrant=True)",
+            "such checkpoints can be differentiated by backward() only, once",
+            "Use checkpoint(…, use_reentrant=False).",
+        )
+
+
+def mixes_samples(
+    model: nn.Module,
+    function: ModelFunction,
+    batch: Any,
+    together: torch.Tensor,
+    first: torch.Tensor | None = None,
+) -> bool:
+    """Whether a sample's outputs depend on the others of its batch.
+
+    The first ones are evaluated without the rest, and all but the very first without it. Two
+    samples that depend on each other alone are told by the second evaluation.
+
+    Args:
+        model: The person's model, whose batch norms are looked at.
+        function: The model in private.
+        batch: A few samples.
+        together: Their outputs.
+        first: Outputs of the first ones, evaluated without the rest before.
+
+    Returns:
+        True when they do.
+    """  # noqa: DOC501 - an ArgumentError of the model passes through
+    if _batch_norms(model):
+        return True
+    count = batch_size(batch)
+    if count < 2:
+        return False
+    parts = [(0, 1), (1, count)]
+    if first is not None and len(first) < count:
+        if not _equal(together[: len(first)], first, tolerance(together.dtype)):
+            return True
+        del parts[0]
+    with torch.no_grad():
+        for start, stop in parts:
+            try:
+                apart = function.plainly(cut(batch, start, stop))[0]
+            except ArgumentError:
+                raise
+            except (RuntimeError, ValueError, IndexError):
+                return True
+            own = together[start:stop]
+            if apart.shape != own.shape or not _equal(own, apart, tolerance(own.dtype)):
+                return True
+    return False
+
+
+def check_one_batch(model: nn.Module, is_one_batch: bool) -> None:
+    """Raise when samples depend on each other and the data are more than one batch."""
+    if is_one_batch:
+        return
+    norms = _batch_norms(model)
+    if norms:
+        raise ArgumentError(
+            "model",
+            ", ".join(norms),
+            "batch norm in training mode makes every sample's output depend on its batch, so "
+            "the loss would change with the way the data are cut",
+            "Call model.eval() first (and train with track_running_stats=True), or give all the "
+            "data as one batch.",
+        )
+    raise ArgumentError(
+        "model",
+        type(model).__name__,
+        "a sample's output depends on the other samples of its batch, so the loss would change "
+        "with the way the data are cut",
+        "Give all the data as one batch (a pair of tensors), or remove what mixes samples.",
+    )
+
+
+def probe_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module) -> None:
+    """Check a loss on a few samples: its targets, that it is finite, and what it depends on.
+
+    Args:
+        loss: The loss.
+        outputs: Outputs of the samples.
+        targets: Their targets.
+        model: The person's model, whose weights the loss must not touch.
+
+    Raises:
+        ArgumentError: The targets do not fit, the loss is not finite or depends on the weights
+            other than through the outputs.
+    """
+    outputs = outputs.detach()
+    loss.check(outputs, targets)
+    check_finite_loss(loss.total(outputs, targets), outputs)
+    reached = loss.reaches(outputs, targets, dict(model.named_parameters()))
+    if reached:
+        raise ArgumentError(
+            "loss",
+            ", ".join(reached[:5]),
+            "it depends on these weights directly (a penalty), not only through the outputs",
+            "Give the loss without the penalty: the Hessian of λ‖θ‖² is 2λ times the identity, "
+            "which adds 2λ to every eigenvalue.",
+        )
+
+
+def check_weights(model: nn.Module) -> None:
+    """Raise when a model has no weights yet, or complex ones."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ArgumentError(
+                "model",
+                name,
+                "this parameter has no values yet (a lazy module)",
+                "Call the model once on a batch, so that it gets them.",
+            )
+        if parameter.is_complex():
+            raise ArgumentError(
+                "model",
+                name,
+                f"this parameter is complex ({parameter.dtype})",
+                "Only real weights are supported: write it as torch.view_as_complex of a real one.",
+            )
+
+
+def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:
+    """Raise when the loss of a batch is NaN or infinite, and say whether the outputs are."""
+    if bool(torch.isfinite(value)):
+        return
+    bad = int((~torch.isfinite(outputs)).sum())
+    cause = (
+        f"{bad} of the model's outputs are not finite"
+        if bad
+        else "the model's outputs are finite, so the loss itself is undefined there"
+    )
+    raise ArgumentError(
+        "loss", float(value), f"the loss is not a finite number: {cause}", "Check weights and data."
+    )
+
+
+def check_same_weights(weights: torch.Tensor, processes: Processes) -> None:
+    """Raise when ranks have other weights (P,) than the others; every rank calls it."""
+    vector = weights.double()
+    own = len(vector), float(vector.sum()), float(vector.abs().sum())
+    sizes, sums, scales = zip(*processes.gather(own), strict=True)
+    if len(set(sizes)) > 1 or max(sums) - min(sums) > 1e-9 * max(scales):
+        raise ArgumentError(
+            "model",
+            f"parameters {sizes} with sums {sums}",
+            "the ranks have different models",
+            "Load the same weights on every rank, or wrap it in DistributedDataParallel.",
+        )
+
+
+def _random_error(model: nn.Module) -> ArgumentError:
+    noisy = [
+        name or "model"
+        for name, module in named_modules(model)
+        if module.training and (isinstance(module, Dropout) or _has_dropout(module))
+    ]
+    cause = f"dropout in training mode: {', '.join(noisy)}" if noisy else "its forward is random"
+    return ArgumentError(
+        "model",
+        type(model).__name__,
+        f"two evaluations on the same batch differ ({cause})",
+        "Call model.eval() first, or remove the randomness from its forward.",
+    )
+
+
+def _batch_norms(model: nn.Module) -> list[str]:
+    """Return the batch norms that normalise by the batch."""
+    return [
+        name or "model"
+        for name, module in named_modules(model)
+        if isinstance(module, BatchNorm)
+        and not isinstance(module, InstanceNorm)
+        and (module.training or module.running_mean is None)
+    ]
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    rate = getattr(module, "dropout", None)
+    return isinstance(rate, float) and rate > 0
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor, relative: float) -> bool:
+    if first.shape != second.shape:
+        return False
+    first, second = first.detach(), second.detach()
+    finite = torch.where(torch.isfinite(first), first, 0.0)
+    scale = float(linalg.vector_norm(finite, torch.inf)) if first.numel() else 0.0
+    return torch.allclose(first, second, rtol=relative, atol=relative * scale, equal_nan=True)

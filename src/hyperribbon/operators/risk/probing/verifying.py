@@ -1,0 +1,179 @@
+"""A kind of derivatives on a few samples, compared with the model at shifted weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.typed import norm
+from hyperribbon.operators.derivatives.choosing import Choices
+from hyperribbon.operators.derivatives.glance import (
+    confirms_curvature,
+    confirms_slopes,
+    glance_step,
+)
+from hyperribbon.operators.derivatives.linearisation import (
+    AutogradLinearisation,
+    Block,
+    Linearisation,
+)
+from hyperribbon.operators.derivatives.sums import GradientSums
+from hyperribbon.operators.derivatives.verification import (
+    TOTAL,
+    Disagreement,
+    check_curvature,
+    check_pushed,
+    check_slopes,
+    differing,
+    reached_part,
+    some_direction,
+    some_slopes,
+)
+from hyperribbon.operators.risk.batches import brought
+from hyperribbon.operators.risk.evaluation import BatchEvaluation
+from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.losses import CallableLoss, Loss
+from hyperribbon.operators.risk.probing.shifting import (
+    gradients_ahead,
+    outputs_ahead,
+    shifted_gradients,
+    shifted_outputs,
+)
+
+__all__ = ["Verification", "one_row"]
+
+_ROUNDED = 1e4  # units of rounding that a product may be off
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Compares derivatives on a few samples with finite differences, along one direction.
+
+    Attributes:
+        function: The model in private.
+        loss: The loss, or None.
+        batch: The samples.
+        more: Gives more samples, on which rounding is judged where these few have next to no
+            curvature: a network that has learned them well says nothing of single precision.
+        is_smooth: Whether no value was seen to jump and no rule of differentiation is the person's
+            own, so that one evaluation may confirm what is right.
+    """
+
+    function: ModelFunction
+    loss: Loss | None
+    batch: Any
+    more: Callable[[], Any]
+    is_smooth: bool
+
+    def check(self, kind: str, point: Linearisation, targets: Any) -> None:
+        """Compare J v with Jᵀu ("push"), or ∇²ℓ v ("curve").
+
+        Raises an ArgumentError when they are not those of the function, or lost in rounding.
+
+        Args:
+            kind: Which of the two.
+            point: The derivatives on the samples.
+            targets: Targets of the samples.
+        """
+        leaves = self.function.leaves
+        whole = some_direction(leaves)
+        if kind == "curve" and self._confirms_curvature(point, targets, whole):
+            return
+        slopes = some_slopes(point, list(leaves))
+        direction = reached_part(whole, slopes[1])
+        if not direction:
+            return
+        if kind == "push":
+            outputs = point.outputs
+            check_slopes(point, whole, slopes, lambda v: self._check_pushed(v, outputs, direction))
+            return
+        del slopes, whole
+        self._check_curvature(point, targets, direction)
+
+    def _check_pushed(self, pushed: torch.Tensor, here: torch.Tensor, direction: Block) -> None:
+        step = glance_step(pushed.dtype)
+        if step is not None and self.is_smooth:
+            ahead = outputs_ahead(self.function, self.batch, direction, step)
+            if confirms_slopes(pushed, ahead, here, step):
+                return
+        shifted, precision = shifted_outputs(self.function, self.batch, direction)
+        check_pushed(pushed, shifted, precision)
+
+    def _confirms_curvature(
+        self, point: Linearisation, targets: Any, whole: Mapping[str, torch.Tensor]
+    ) -> bool:
+        """Whether one gradient at shifted weights confirms ∇²ℓ v."""
+        loss, step = self.loss, glance_step(point.outputs.dtype)
+        if loss is None or isinstance(loss, CallableLoss) or not self.is_smooth:
+            return False
+        if step is None or not isinstance(point, AutogradLinearisation):
+            return False
+        here = point.gradient(loss, targets)
+        if set(here) != set(whole) or not all(bool(slope.any()) for slope in here.values()):
+            return False  # where gradients vanish they do not tell which weights count
+        direction = {name: v.masked_fill(here[name] == 0, 0) for name, v in whole.items()}
+        curved = _curved(point, loss, targets, direction)
+        try:
+            here[TOTAL] = loss.total(point.outputs.double(), targets)
+            ahead = gradients_ahead(self.function, loss, self.batch, direction, step)
+        except RuntimeError:  # weights of classes, say, in another precision
+            return False
+        return confirms_curvature(curved, direction, here, ahead, step)
+
+    def _check_curvature(self, point: Linearisation, targets: Any, direction: Block) -> None:
+        assert self.loss is not None
+        curved = _curved(point, self.loss, targets, direction)
+        del point
+        shifted, precision = shifted_gradients(self.function, self.loss, self.batch, direction)
+        try:
+            check_curvature(curved, direction, shifted, precision)
+        except Disagreement as error:
+            own = next(iter(self.function.leaves.values())).dtype
+            if precision == own:
+                raise
+            right = self._curved_in(precision, self.batch, direction)
+            check_curvature(right, direction, shifted, precision)
+            if self._is_lost(own, precision, direction):
+                raise _lost_in_rounding(own, precision) from error
+
+    def _is_lost(self, own: torch.dtype, precision: torch.dtype, direction: Block) -> bool:
+        """Whether ∇²ℓ v of more samples differs from what it is in higher precision."""
+        batch = self.more()
+        found, right = (self._curved_in(p, batch, direction) for p in (own, precision))
+        norms = {name: norm(right[name]) for name in direction}
+        gaps = {name: norm(right[name] - found[name]) for name in direction}
+        return bool(differing(norms, gaps, _ROUNDED * torch.finfo(own).eps)[1])
+
+    def _curved_in(self, precision: torch.dtype, batch: Any, direction: Block) -> Block:
+        """Return ∇²ℓ v of some samples in a precision."""
+        assert self.loss is not None
+        function, batch = self.function.in_precision(precision), brought(batch, precision)
+        evaluation = BatchEvaluation(function, batch)
+        raised = {name: tensor.to(precision) for name, tensor in direction.items()}
+        point = AutogradLinearisation(evaluation, Choices())
+        return _curved(point, self.loss, evaluation.targets, raised)
+
+
+def one_row(direction: Block) -> dict[str, torch.Tensor]:
+    """Return a direction as a block of one row."""
+    return {name: tensor.unsqueeze(0) for name, tensor in direction.items()}
+
+
+def _curved(point: Linearisation, loss: Loss, targets: Any, direction: Block) -> Block:
+    sums = GradientSums()
+    point.curve(loss, targets, one_row(direction), sums)
+    return {name: rows[0] for name, rows in sums.named().items()}
+
+
+def _lost_in_rounding(own: torch.dtype, better: torch.dtype) -> ArgumentError:
+    return ArgumentError(
+        "model",
+        str(own).removeprefix("torch."),
+        "its second derivatives are lost in rounding: they are others than in higher precision, "
+        "where they are right. The loss is too close to its minimum, as after a perfect fit",
+        f"Use double precision: model.to({better}), and the data likewise.",
+    )

@@ -1,0 +1,200 @@
+"""When to record: every so many epochs or steps, within a share of the training time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import floor, inf
+from time import perf_counter
+
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+
+__all__ = ["TimeShare", "Cadence", "Overhead", "Position", "steps_between"]
+
+Position = tuple[int, float | None]
+"""Steps taken and epochs done, where these are known."""
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """An interval in steps or epochs.
+
+    Attributes:
+        amount: Length of the interval.
+        unit: "it" (optimiser steps) or "ep" (epochs).
+    """
+
+    amount: float
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str, argument: str = "every") -> Cadence:
+        """Read "1ep", "0.5ep" or "500it".
+
+        Args:
+            text: The interval.
+            argument: What it was given as, for messages.
+
+        Returns:
+            The interval: its amount and its unit.
+
+        Raises:
+            ArgumentError: It is not such a text.
+
+        >>> Cadence.parse("500it")
+        Cadence(amount=500.0, unit='it')
+        """
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ep|it)\s*", str(text))
+        amount = float(match[1]) if match else 0.0
+        if match is None or amount <= 0 or (match[2] == "it" and not amount.is_integer()):
+            reason = "it is not an interval"
+            raise ArgumentError(argument, text, reason, 'Use "1ep", "0.5ep" or "500it".')
+        return cls(amount, match[2])
+
+    def passed(self, before: Position, now: Position) -> bool:
+        """Return whether a multiple of the interval lies in (before, now]."""
+        index = 0 if self.unit == "it" else 1
+        if now[index] is None:
+            reason = "recording by epochs needs to know the epoch"
+            remedy = 'Call step(epoch=epochs_done), or record with every="500it".'
+            raise ArgumentError("epoch", None, reason, remedy)
+        return self._count(now[index]) > self._count(before[index] or 0)
+
+    def _count(self, position: float | None) -> int:
+        assert position is not None
+        return floor(position / self.amount + 1e-6)
+
+
+def steps_between(every: int | str, length: float) -> int:
+    """Return an interval in whole steps, at least one.
+
+    Args:
+        every: A number of steps, "20it" or "0.5ep".
+        length: Steps of an epoch.
+
+    >>> steps_between(20, 10), steps_between("20it", 10), steps_between("0.5ep", 10)
+    (20, 20, 5)
+    """
+    if not isinstance(every, str):
+        return check_positive_int("every", every)
+    cadence = Cadence.parse(every)
+    return max(1, round(cadence.amount * (length if cadence.unit == "ep" else 1)))
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What recording cost.
+
+    Attributes:
+        recording_seconds: Time that training stood still for recording, and processor time of the
+            writing beside it.
+        training_seconds: All other time since the run began.
+        fraction: Their ratio.
+        records: Moments recorded.
+        skipped: Moments passed over to keep within the bound.
+        failed: Moments that could not be recorded (NaN, full disk).
+        left_out: Measurements that were left out of records to keep within the bound, by name.
+    """
+
+    recording_seconds: float
+    training_seconds: float
+    fraction: float
+    records: int
+    skipped: int
+    failed: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        share = f"{self.fraction:.0f} times" if self.fraction > 9.5 else f"{self.fraction:.1%} of"
+        line = (
+            f"{self.records} records in {self.recording_seconds:.3g} s, {share} the training time"
+        )
+        if self.skipped:
+            line += f"; {self.skipped} moments passed over to keep within the bound"
+        if self.left_out:
+            counts = ", ".join(f"{name} {number} times" for name, number in self.left_out.items())
+            line += f"; left out of records to keep within the bound: {counts}"
+        if self.failed:
+            line += f"; {self.failed} moments could not be recorded"
+        return line
+
+
+_SHARE, _SECONDS = 0.1, 2.0  # of the training time, or this long where that is more
+
+
+class TimeShare:
+    """The clock of a recorder: time spent, and whether there is room for one more record.
+
+    Args:
+        limit: Largest allowed ratio of recording to training time. None: records are made whatever
+            they cost, and bounded measurements stay within a tenth of the training time, or two
+            seconds where that is more.
+
+    Attributes:
+        beside: Seconds of work in the background, which count as spent.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        is_endless = limit is not None and limit == inf
+        self.limit = limit if limit is None or is_endless else check_positive("max_overhead", limit)
+        self.cost = 0.0
+        self.beside = 0.0
+        self._spent = self._elapsed = 0.0
+        self._started: float | None = None
+        self._recording_since: float | None = None
+
+    @property
+    def spent(self) -> float:
+        """Time spent recording, the record under way included."""
+        return self._spent + self.beside + _since(self._recording_since)
+
+    @property
+    def training_seconds(self) -> float:
+        """Time since the run began that was not spent recording."""
+        return self._elapsed + _since(self._started) - (self.spent - self.beside)
+
+    def start(self, spent: float = 0.0, training: float = 0.0, cost: float = 0.0) -> None:
+        """Start the clock, going on from an earlier session's times."""
+        self._spent, self._elapsed, self.cost = spent, spent + training, cost
+        self._started, self.beside = perf_counter(), 0.0
+
+    def stop(self) -> None:
+        """Stop the clock; the times stay as they are."""
+        self._elapsed += _since(self._started)
+        self._started = None
+
+    def allows(self) -> bool:
+        """Return whether this record and a closing one both fit within the limit."""
+        return self.limit is None or (
+            self.spent + 2 * self.cost <= self.limit * self.training_seconds
+        )
+
+    @property
+    def share(self) -> float:
+        """Share of the training time that measurements keep to."""
+        return _SHARE if self.limit is None else self.limit
+
+    def permits(self, cost: float, *, is_last: bool) -> bool:
+        """Return whether a measurement fits, and the last one of the run after it."""
+        room = self.share * self.training_seconds
+        if self.limit is None:
+            room = max(room, _SECONDS)
+        return self.spent + (1 if is_last else 2) * cost <= room
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of the block as recording."""
+        self._recording_since = perf_counter()
+        try:
+            yield
+        finally:
+            self.cost = _since(self._recording_since)
+            self._spent += self.cost
+            self._recording_since = None
+
+
+def _since(moment: float | None) -> float:
+    return 0.0 if moment is None else perf_counter() - moment

@@ -1,0 +1,141 @@
+"""How much disk a recording will take, said before it does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.recording.cadence import Cadence
+from hyperribbon.recording.writing.files import Taken
+
+__all__ = ["Forecast", "count_records", "forecast_run", "optimizer_bytes"]
+
+_LARGE = 1e9  # bytes of a whole run that are worth a word
+_LARGE_RECORD = 1e8  # the same of one record, where the length of the run is not known
+_LINE = 600  # bytes of a record without arrays: its line with names, numbers and checksums
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Disk space that a run's records will take.
+
+    Attributes:
+        record_bytes: Of one record: weights, predictions and metrics.
+        state_bytes: Of what the run needs to go on, at its largest; 0 without.
+        records: Records that are planned, or None where the length of the run is not known.
+        free_bytes: Free on the disk now.
+    """
+
+    record_bytes: int
+    state_bytes: int
+    records: int | None
+    free_bytes: int
+
+    @classmethod
+    def of(cls, folder: Path, arrays_bytes: int, state_bytes: int, records: int | None) -> Forecast:
+        """Return the forecast of a run in a folder from the size of its arrays and its state."""
+        free = shutil.disk_usage(folder).free
+        return cls(arrays_bytes + _LINE, state_bytes, records, free)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the whole run; of one record where its length is not known."""
+        return self.record_bytes * (self.records or 1) + self.state_bytes
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a person should hear of it."""
+        if self.records is None:
+            return self.record_bytes + self.state_bytes > _LARGE_RECORD
+        return self.total_bytes > _LARGE
+
+    def check(self) -> None:
+        """Refuse a run that the disk has no room for.
+
+        Raises:
+            ArgumentError: It has not.
+        """
+        if self.total_bytes > self.free_bytes:
+            reason = f"{self}"
+            remedy = (
+                "Record less often (every=), fewer weights (weights=False, a module's name, a "
+                "Mask, or hr.recording.Projection(1000)), without the state to go on from "
+                "(resume=False), or on another disk."
+            )
+            raise ArgumentError("weights", f"{in_words(self.total_bytes)} on disk", reason, remedy)
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        line = f"each record takes {in_words(self.record_bytes)}"
+        if self.state_bytes:
+            line += f", the state to go on from {in_words(self.state_bytes)}"
+        if self.records is None:
+            fit = max(self.free_bytes - self.state_bytes, 0) // self.record_bytes
+            return f"{line}; {in_words(self.free_bytes)} are free, enough for {fit:,} records"
+        return (
+            f"{line}; {self.records:,} records make {in_words(self.total_bytes)}, and "
+            f"{in_words(self.free_bytes)} are free"
+        )
+
+
+def forecast_run(
+    folder: Path, taken: Taken, initial: int, parts: Mapping[str, Any], records: int | None
+) -> Forecast:
+    """Return the forecast of a run from its first record.
+
+    Args:
+        folder: Where it is recorded.
+        taken: The first record, with its state where states are kept.
+        initial: Bytes of the state in which it begins.
+        parts: What takes part in it; an "optimizer" has no state yet.
+        records: Records that are planned, if that is known.
+    """
+    state = 0
+    if taken.state is not None:  # the first state stays; a new one is written beside the last
+        state = initial + 2 * (len(taken.state) + optimizer_bytes(parts.get("optimizer")))
+    free = shutil.disk_usage(folder).free
+    return Forecast(taken.arrays_bytes + _LINE, state, records, free)
+
+
+def count_records(every: Cadence, total: str | None) -> int | None:
+    """Return how many records a run of a length has, its start included, if that can be known.
+
+    >>> count_records(Cadence.parse("50it"), "1000it"), count_records(Cadence.parse("1ep"), None)
+    (21, None)
+    """
+    if total is None:
+        return None
+    length = Cadence.parse(total, "total")
+    return None if length.unit != every.unit else int(length.amount / every.amount + 1e-6) + 1
+
+
+def optimizer_bytes(optimizer: Any) -> int:
+    """Return the bytes of an optimiser's state once it has taken a step, as far as that is known.
+
+    Adam keeps two numbers for each weight (three with amsgrad), SGD with momentum one.
+    """
+    bytes_held = 0
+    for group in getattr(optimizer, "param_groups", []):
+        copies = 2 + bool(group.get("amsgrad")) if "betas" in group else bool(group.get("momentum"))
+        bytes_held += copies * sum(
+            p.numel() * p.element_size() for p in group["params"] if isinstance(p, torch.Tensor)
+        )
+    return int(bytes_held)
+
+
+def in_words(size: float) -> str:
+    """Return a number of bytes as people say it.
+
+    >>> in_words(353_000_000), in_words(1400)
+    ('353 MB', '1.4 kB')
+    """
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"

@@ -1,0 +1,46 @@
+"""What a recording is, for who looks at its folder: running, finished, what it holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hyperribbon.core.store import read_json, write_json
+from hyperribbon.core.store.atomic import is_locked
+
+__all__ = ["LOCK", "STATUS", "is_held", "read_status", "write_status"]
+
+STATUS = "recording.json"
+LOCK = ".lock"
+_MOST_BYTES = 100_000
+_STATES = ("running", "finished", "stopped")
+
+
+def write_status(folder: Path, state: str, about: dict[str, Any]) -> None:
+    """Write the status of a recording."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(folder / STATUS, {"state": state, "changed": now, **about})
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Return the status of a recording; the state is "recorded" where nothing is known.
+
+    A run that says it is running and whose recorder is gone was killed: "stopped".
+    """
+    path, found = folder / STATUS, None
+    try:
+        if not path.is_symlink() and path.stat().st_size < _MOST_BYTES:
+            found = read_json(path)
+    except (OSError, ValueError, RecursionError):
+        pass
+    if not isinstance(found, dict) or found.get("state") not in _STATES:
+        return {"state": "recorded"}
+    if found["state"] == "running" and not is_held(folder):
+        found["state"] = "stopped"
+    return found
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a recorder holds the folder now."""
+    return is_locked(folder / LOCK)

@@ -1,0 +1,1 @@
+"""Many runs of SGD at once on linear networks [fluctuations]."""

@@ -1,0 +1,1 @@
+"""Gradient descent of deep linear networks [linear_networks]."""

@@ -1,0 +1,1 @@
+"""The fixed features that the sub-networks are trained on [subnetworks]."""

@@ -1,0 +1,1 @@
+"""Traces and densities from random probes."""

@@ -1,0 +1,204 @@
+"""Trace, diagonal and Frobenius norm: exact where structure allows, else with a standard error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, isfinite, sqrt
+from typing import Annotated as Float
+from typing import Any
+
+import torch
+
+from hyperribbon.core.boundary import checked, count, own_function, positive, seed_number
+from hyperribbon.core.checks import check_finite
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.devices.typed import linalg
+from hyperribbon.core.results import Estimate
+from hyperribbon.spectra.estimates.confirmation import ProbeMoments, confirmed_trace, exactly
+from hyperribbon.spectra.estimates.probing import SQUARES, TRACE, estimate
+from hyperribbon.spectra.estimates.sketch import LEAST_VECTORS, Sketch
+from hyperribbon.spectra.planning import affordable_vectors
+from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.stopping import ShouldStop, products_until
+
+__all__ = ["DiagonalEstimate", "diagonal", "frobenius", "trace"]
+
+_COLUMNS = 64  # of the identity that are multiplied at once
+_GRAM_LIMIT = 4096  # largest Gram matrix that is formed for a Frobenius norm
+
+
+@dataclass(frozen=True)
+class DiagonalEstimate:
+    """The diagonal of an operator.
+
+    Attributes:
+        values: (P,), the diagonal.
+        stderr: (P,), standard errors; zeros when exact.
+        exact: Whether it was computed without sampling.
+        matvecs: Operator products spent.
+    """
+
+    values: Float[torch.Tensor, "P"]
+    stderr: Float[torch.Tensor, "P"]
+    exact: bool
+    matvecs: int
+
+
+@checked(
+    precision=positive,
+    seed=seed_number,
+    max_matvecs=count,
+    memory=positive,
+    should_stop=own_function,
+)
+@plainly
+def trace(
+    op: Any,
+    *,
+    precision: float = 0.01,
+    seed: int = 0,
+    max_matvecs: int = 400,
+    memory: float | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Estimate:
+    """Return the trace of a symmetric operator.
+
+    Exact for matrices, for operators that say `has_exact_trace` where four products confirm it, and
+    for those with no more than `max_matvecs` coordinates. Otherwise Hutch++ (Meyer, Musco, Musco
+    and Woodruff, 2021) with an adaptive split: Q is an orthonormal basis of the leading directions,
+    found from the images of earlier probes, and
+
+        tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q).
+
+    A pilot tells how many probes bring the standard error below `precision` times the value; so
+    many are drawn, and `interval()` has the coverage it says. With few of them Q stays empty, and
+    that is Hutchinson's estimator; `method` says which it was.
+
+    Raises an ArgumentError when the trace is not finite, an argument does not fit, or the memory is
+    too small for a product, and a StoppedError when `should_stop` returned True: probes up to there
+    are no estimate, as how many count is decided before they are drawn.
+
+    Args:
+        op: Any object with `.shape` and `@`.
+        precision: Relative standard error to aim at.
+        seed: Seed of the probes.
+        max_matvecs: Products that may be spent; the standard error tells what they reached.
+        memory: Bytes that may be used; None for what the device has free. With less, fewer probes
+            are multiplied at once and Q has fewer directions.
+        should_stop: Asked at the beginning and before every block of products; not inside one.
+            With several processes all of them give one, and one that returns True stops all.
+
+    >>> import torch
+    >>> float(trace(torch.diag(torch.arange(4.0))))
+    6.0
+    """
+    products = products_until(op, should_stop)
+    if products.is_explicit:
+        return exactly(products, float(tensor_of(op).diagonal().double().sum()))
+    vectors = affordable_vectors(products, memory, LEAST_VECTORS)
+    if getattr(op, "has_exact_trace", False):
+        found = confirmed_trace(products, Sketch(products, seed, "check", vectors))
+        if found is not None:
+            return found
+    if products.size <= max_matvecs:
+        columns = int(min(_COLUMNS, max(vectors // 3, 1)))
+        return exactly(products, float(_diagonal_by_columns(products, columns).sum()))
+    return estimate(Sketch(products, seed, "trace", vectors), TRACE, precision, max_matvecs)
+
+
+@checked(matvecs=count, seed=seed_number)
+@plainly
+def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
+    """Return the diagonal of a symmetric operator.
+
+    Exact for matrices, for operators that say `has_exact_trace`, and for those with no more than
+    `matvecs` coordinates. Otherwise a third of the products finds a basis Q of the leading
+    directions (Y = AΩ, then AQ), whose part is exact, and the rest are Rademacher probes of what
+    is left, B = (I − QQᵀ)A(I − QQᵀ):
+
+        diag(A) = diag(QQᵀA + AQQᵀ − QQᵀAQQᵀ) + E[ω ⊙ Bω].
+
+    Args:
+        op: Any object with `.shape` and `@`.
+        matvecs: Products to spend.
+        seed: Seed of the probes.
+    """
+    products = Products(op)
+    if products.is_explicit or getattr(op, "has_exact_trace", False):
+        given = tensor_of(op.diagonal()).to(products.device, products.dtype)
+        exact = check_finite("the operator's diagonal", given)
+        return DiagonalEstimate(exact, torch.zeros_like(exact), True, 0)
+    if products.size <= matvecs:
+        exact = _diagonal_by_columns(products).to(products.dtype)
+        return DiagonalEstimate(exact, torch.zeros_like(exact), True, products.matvecs)
+    sketch = Sketch(products, seed, "diagonal", inf)
+    sketch.absorb([sketch.multiply(sketch.probes(max(matvecs // 6, 1)))])
+    Q, Z = sketch.Q, sketch.Z
+    known = 2 * (Q * Z).sum(0) - ((Q @ Z.T).T @ Q * Q).sum(0)
+    total = torch.zeros_like(known, dtype=torch.float64)
+    squares, count = torch.zeros_like(total), 0
+    while count < 2 or products.matvecs < matvecs:
+        probe = sketch.signs()
+        sample = (probe * sketch.deflate(sketch.multiply(sketch.deflate(probe))))[0].double()
+        total, squares, count = total + sample, squares + sample**2, count + 1
+    mean = total / count
+    variance = (squares / count - mean**2).clamp(min=0) / (count - 1)
+    values, stderr = (known + mean).to(known), variance.sqrt().to(known)
+    return DiagonalEstimate(values, stderr, False, products.matvecs)
+
+
+@checked(precision=positive, seed=seed_number, max_matvecs=count, memory=positive)
+@plainly
+def frobenius(
+    op: Any,
+    *,
+    precision: float = 0.01,
+    seed: int = 0,
+    max_matvecs: int = 400,
+    memory: float | None = None,
+) -> Estimate:
+    """Return the Frobenius norm of a symmetric operator.
+
+    Exact for matrices, from a Gram matrix of moderate size (‖FᵀF‖ = ‖FFᵀ‖), and for operators with
+    no more than `max_matvecs` coordinates. Otherwise, with Q a basis of the leading directions,
+
+        ‖A‖² = ‖AQ‖² + E‖Aω‖²,
+
+    with as many probes ω ⟂ Q as for `trace`.
+
+    Raises an ArgumentError as `trace` does.
+
+    Args:
+        op: Any object with `.shape` and `@`.
+        precision: Relative standard error to aim at.
+        seed: Seed of the probes.
+        max_matvecs: Products that may be spent.
+        memory: As for `trace`.
+    """
+    products = Products(op)
+    if products.is_explicit:
+        return exactly(products, float(linalg.matrix_norm(tensor_of(op).double())))
+    vectors = affordable_vectors(products, memory, LEAST_VECTORS)
+    if (getattr(op, "gram_size", None) or _GRAM_LIMIT + 1) <= _GRAM_LIMIT:
+        norm = float(linalg.matrix_norm(op.gram().double()))
+        if not isfinite(norm) or ProbeMoments(Sketch(products, seed, "check", vectors)).allow_norm(
+            norm
+        ):
+            return exactly(products, norm)
+    if products.size <= max_matvecs:
+        return exactly(products, float(linalg.matrix_norm(products.dense())))
+    sketch = Sketch(products, seed, "frobenius", vectors)
+    square = estimate(sketch, SQUARES, 2 * precision, max_matvecs)
+    value = sqrt(square.value)
+    return replace(square, value=value, stderr=square.stderr / (2 * value) if value else 0.0)
+
+
+def _diagonal_by_columns(products: Products, columns: int = _COLUMNS) -> torch.Tensor:
+    pieces: list[torch.Tensor] = []
+    for start in range(0, products.size, columns):
+        width = min(columns, products.size - start)
+        unit = torch.zeros(products.size, width, dtype=products.dtype, device=products.device)
+        unit[start : start + width].fill_diagonal_(1)
+        pieces.append(products(unit)[start : start + width].diagonal().double())
+    return torch.cat(pieces)

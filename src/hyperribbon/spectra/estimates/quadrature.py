@@ -1,0 +1,226 @@
+"""Spectral density by stochastic Lanczos quadrature."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from math import ceil, sqrt
+from typing import Any
+
+import torch
+from scipy.special import stdtrit
+
+from hyperribbon.core.boundary import checked, count, own_function
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.results import Density
+from hyperribbon.spectra.krylov.basis import Basis
+from hyperribbon.spectra.planning import affordable_vectors
+from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.stopping import ShouldStop, products_until
+
+__all__ = ["density"]
+
+_WORKING = 8  # vectors in memory at once besides the chain
+_FINEST = 300  # widths in the range of the nodes, at the most
+_FEWER = 0.8  # part of the steps whose rule tells how far the quadrature may be off
+_MISPLACED = 0.01  # mass that the two may put in different places
+_INVISIBLE = 1e-6  # part of the largest value below which densities are not told from zero
+
+
+@checked(probes=count, steps=count, points=count, should_stop=own_function)
+@plainly
+def density(
+    op: Any,
+    *,
+    probes: int = 10,
+    steps: int = 60,
+    width: float | None = None,
+    points: int = 1024,
+    seed: int = 0,
+    memory: float | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Density:
+    """Return the density of a symmetric operator's eigenvalues, (1/P) Σ δ(x − λᵢ), smoothed.
+
+    Each random unit vector v gives, by Lanczos with full reorthogonalisation, Ritz values θⱼ and
+    weights wⱼ (squared first components) that integrate polynomials up to degree 2·steps − 1
+    exactly against the spectral measure of v. With a Gaussian kernel g of standard deviation σ,
+
+        ρ(x) = mean over probes of Σⱼ wⱼ g_σ(x − θⱼ).
+
+    The band holds two errors of it, and is meant for the exact density under the same kernel, at
+    95% of points. One is that of n probes, whose variance for vectors uniform on the sphere is
+
+        Var ρ(x) = 2/(n(P + 2)) · (Σ wⱼ g_σ(x − θⱼ)² − ρ(x)²),
+
+    times Student's quantile. The other is that of the quadrature: how far the rules of four fifths
+    of the steps are from those of all, at most within two widths. What a kernel narrower than the
+    nodes' spacing draws is peaks at the nodes, so where no width is given it is the smallest at
+    which the two kinds of rules put no more than 1% of the mass in different places, and at which
+    the error of the probes is smooth beside the density.
+
+    Args:
+        op: Any object with `.shape` and `@`.
+        probes: Random vectors, at least two.
+        steps: Lanczos steps a probe.
+        width: σ; None for the smallest that the nodes resolve, at least 1/300 of their range.
+        points: Grid points.
+        seed: Seed of the probes.
+        memory: Bytes that may be used; None for what the device has free. Where 2·steps vectors do
+            not fit, they are kept on disk, in TMPDIR, with the same numbers.
+        should_stop: Asked at the beginning and before every product; not inside one. With several
+            processes all of them give one, and one that returns True stops all.
+
+    Raises:
+        ArgumentError: The grid is too coarse for the width, an argument does not fit, or the
+            memory is too small for a product.
+        StoppedError: `should_stop` returned True.
+
+    >>> import torch
+    >>> result = density(torch.diag(torch.tensor([0.0, 0.0, 0.0, 1.0])), seed=1)
+    >>> round(float(torch.trapezoid(result.values, result.grid)), 6)
+    1.0
+    """
+    products = products_until(op, should_stop)
+    check_positive_int("steps", steps)
+    check_positive_int("points", points)
+    if check_positive_int("probes", probes) < 2:
+        raise ArgumentError("probes", probes, "a band needs two or more", "Give probes=10.")
+    steps = min(steps, products.size)
+    memory = None if memory is None else check_positive("memory", memory)
+    storage = _storage(products, steps, memory)
+    generator = torch_generator(seed, "density")
+    rules: list[tuple[_Rule, _Rule]] = []
+    for _ in range(probes):
+        probe = torch.randn(
+            1, products.size, generator=generator, dtype=products.dtype, device="cpu"
+        )
+        probe = products.part(probe).to(products.device)
+        rules.append(_rules(products, probe, steps, storage))
+    low = min(float(rule.nodes[0]) for rule, _ in rules)
+    high = max(float(rule.nodes[-1]) for rule, _ in rules)
+    span = max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-30)
+    sigma = None if width is None else check_positive("width", width)
+    if sigma is None:
+        sigma = _resolved_width(rules, low, high, span, products.size)
+    grid = torch.linspace(
+        low - 6 * sigma, high + 6 * sigma, points, dtype=torch.float64, device="cpu"
+    )
+    if float(grid[1] - grid[0]) > sigma:
+        needed = int((high - low) / sigma) + 13
+        raise ArgumentError(
+            "points",
+            points,
+            f"the grid is coarser than the kernel's width {sigma:.2g}",
+            f"Give points={2 * needed}, or a larger width.",
+        )
+    mean, shorter = (_mean_curve(grid, [pair[which] for pair in rules], sigma) for which in (0, 1))
+    variance = _probe_variance(grid, [rule for rule, _ in rules], sigma, mean, products.size)
+    reach = float(stdtrit(probes, 0.975)) * variance.sqrt()
+    reach += _nearby_largest((mean - shorter).abs(), int(2 * sigma / float(grid[1] - grid[0])))
+    reach += _INVISIBLE * float(mean.max())
+    nodes, order = torch.cat([rule.nodes for rule, _ in rules]).sort()
+    total = torch.trapezoid(mean, grid)
+    return Density(
+        grid=grid,
+        values=mean / total,
+        low=(mean - reach).clamp(min=0) / total,
+        high=(mean + reach) / total,
+        matvecs=products.matvecs,
+        width=sigma,
+        nodes=nodes,
+        weights=torch.cat([rule.weights for rule, _ in rules])[order] / probes,
+        method="stochastic lanczos quadrature",
+    )
+
+
+def _resolved_width(
+    rules: list[tuple[_Rule, _Rule]], low: float, high: float, span: float, size: int
+) -> float:
+    """Return the smallest width at which neither nodes nor probes draw peaks of their own.
+
+    Rules of fewer steps give nearly the same density there, and its standard error s changes over
+    a width by no more than the density ρ itself does over its extent 1/∫ρ²: ∫s ≤ σ∫ρ².
+    """
+    sigma = span / _FINEST
+    while sigma < span / 10:
+        points = int(2 * span / sigma) + 25
+        grid = torch.linspace(
+            low - 6 * sigma, high + 6 * sigma, points, dtype=torch.float64, device="cpu"
+        )
+        whole, shorter = (_mean_curve(grid, [pair[i] for pair in rules], sigma) for i in (0, 1))
+        moved = float(torch.trapezoid((whole - shorter).abs(), grid)) / 2
+        error = _probe_variance(grid, [rule for rule, _ in rules], sigma, whole, size).sqrt()
+        slope = sigma * torch.trapezoid(whole**2, grid)
+        if moved <= _MISPLACED and float(torch.trapezoid(error, grid)) <= float(slope):
+            break
+        sigma *= 1.2
+    return sigma
+
+
+def _probe_variance(
+    grid: torch.Tensor, rules: list[_Rule], sigma: float, mean: torch.Tensor, size: int
+) -> torch.Tensor:
+    """Return the variance of the density that the choice of probes brings, on a grid."""
+    squares = _mean_curve(grid, rules, sigma / sqrt(2)) / (2 * sqrt(torch.pi) * sigma)  # Σ w g_σ²
+    return 2 / (size + 2) * (squares - mean**2).clamp(min=0) / len(rules)
+
+
+def _storage(products: Products, steps: int, memory: float | None) -> str:
+    """Return where the chain of a probe is kept, "memory" or "disk"; the same on all ranks."""
+    vectors = affordable_vectors(products, memory, _WORKING)
+    kept = 2 * steps * products.length * products.dtype.itemsize
+    if 2 * steps * products.length <= (vectors - _WORKING) * products.size:
+        return products.processes.choose("memory")
+    folder = tempfile.gettempdir()
+    if kept > shutil.disk_usage(folder).free:
+        raise ArgumentError(
+            "steps",
+            steps,
+            f"{kept / 1e9:.2f} GB of Lanczos vectors fit neither in memory nor in {folder}",
+            "Give fewer steps, set TMPDIR to a folder with more space, or restrict the operator.",
+        )
+    return products.processes.choose("disk")
+
+
+def _rules(
+    products: Products, probe: torch.Tensor, steps: int, storage: str
+) -> tuple[_Rule, _Rule]:
+    """Return the Gauss rule of one probe, and that of its first steps only."""
+    basis = Basis(products, steps, storage)
+    basis.expand(probe)
+    while basis.size < steps:
+        direction, _ = basis.remainder()
+        if len(direction) == 0:
+            break
+        basis.expand(direction, orthonormal=True)
+    whole = basis.ritz()
+    first = ceil(_FEWER * basis.size)
+    if basis.size < steps or first == basis.size:  # the chain is exhausted: the rule is exact
+        return _Rule(*whole), _Rule(*whole)
+    T = basis.projected[:first, :first]
+    return _Rule(*whole), _Rule(*products.eigh(T))
+
+
+class _Rule:
+    """Nodes (ascending) and weights of a Gauss rule, from eigenvalues and eigenvectors of T."""
+
+    def __init__(self, nodes: torch.Tensor, vectors: torch.Tensor) -> None:
+        self.nodes, self.weights = nodes, vectors[0] ** 2
+
+
+def _mean_curve(grid: torch.Tensor, rules: list[_Rule], sigma: float) -> torch.Tensor:
+    """Return Σ w g_σ(x − θ) on a grid, the mean over rules."""
+    total = torch.zeros_like(grid)
+    for rule in rules:
+        distances = (grid.unsqueeze(1) - rule.nodes.unsqueeze(0)) / sigma
+        total += torch.exp(-0.5 * distances**2) @ rule.weights
+    return total / (len(rules) * sigma * sqrt(2 * torch.pi))
+
+
+def _nearby_largest(values: torch.Tensor, reach: int) -> torch.Tensor:
+    """Return the largest of the values within some points of each."""
+    rows = values.reshape(1, 1, -1)
+    return torch.nn.functional.max_pool1d(rows, 2 * reach + 1, 1, reach).flatten()

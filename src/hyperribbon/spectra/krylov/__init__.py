@@ -1,0 +1,1 @@
+"""Lanczos: a basis that grows, restarts, and shows that nothing was missed."""

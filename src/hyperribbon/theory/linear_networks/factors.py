@@ -1,0 +1,123 @@
+"""Chains of weight matrices W1, …, WL: checks, partial products, balanced samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated as Float
+
+import numpy as np
+
+from hyperribbon.core.boundary import checked, instance, matrices, numbers, row
+from hyperribbon.core.checks import ArgumentError, check_finite
+
+__all__ = ["chain_products", "check_chain", "check_widths", "sample_balanced_weights"]
+
+_generator = instance(np.random.Generator, "Give np.random.default_rng(seed).")
+
+
+def check_chain(weights: Sequence[np.ndarray]) -> list[Float[np.ndarray, "_ _"]]:
+    """Return the layers W1, …, WL in double precision, if each fits the next.
+
+    Raises:
+        ArgumentError: No layer, not a matrix, widths that do not chain, or NaN.
+    """
+    chain = [np.asarray(weight, dtype=np.float64) for weight in weights]
+    if not chain:
+        raise ArgumentError("weights", weights, "it has no layer", "Give W1, …, WL in a list.")
+    for index, weight in enumerate(chain, start=1):
+        if weight.ndim != 2 or 0 in weight.shape:
+            raise ArgumentError(
+                f"weights[{index - 1}]",
+                weight,
+                "a layer is a matrix (d_out, d_in)",
+                "Give layers in their order, first layer first.",
+            )
+        check_finite(f"weights[{index - 1}]", weight)
+        if index > 1 and weight.shape[1] != chain[index - 2].shape[0]:
+            raise ArgumentError(
+                f"weights[{index - 1}]",
+                weight,
+                f"it takes {weight.shape[1]} inputs, but layer {index - 1} has "
+                f"{chain[index - 2].shape[0]} outputs",
+                "Give layers in their order, each of shape (d_out, d_in).",
+            )
+    return chain
+
+
+def check_widths(widths: Sequence[int]) -> list[int]:
+    """Return the widths d0, …, dL as ints, if they are at least two positive whole numbers."""
+    values = list(widths)
+    if len(values) < 2 or any(int(w) != w or w < 1 for w in values):
+        raise ArgumentError(
+            "widths",
+            widths,
+            "it must be two or more whole numbers, each at least 1",
+            "Give d0, d1, …, dL, such as (784, 64, 10).",
+        )
+    return [int(width) for width in values]
+
+
+def _left_multiplied(product: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return weight @ product
+
+
+@checked(weights=matrices)
+def chain_products(
+    weights: Sequence[np.ndarray],
+) -> tuple[list[Float[np.ndarray, "_ _"]], list[Float[np.ndarray, "_ _"]]]:
+    r"""Return the products before and after each layer.
+
+    $$ P_\ell = W_{\ell-1} \cdots W_1, \qquad S_\ell = W_L \cdots W_{\ell+1} $$
+
+    with P1 and SL the identity. Implements Eq. (4) of [linear_networks], without the inputs.
+    """
+    chain = check_chain(weights)
+    before = list(accumulate(chain[:-1], _left_multiplied))
+    after = list(accumulate(chain[:0:-1], np.matmul))
+    first, last = np.eye(chain[0].shape[1]), np.eye(chain[-1].shape[0])
+    return [first, *before], [*reversed(after), last]
+
+
+@checked(widths=row, singular_values=numbers, generator=_generator)
+def sample_balanced_weights(
+    widths: Sequence[int],
+    singular_values: float | Sequence[float] | np.ndarray,
+    generator: np.random.Generator,
+) -> list[Float[np.ndarray, "_ _"]]:
+    r"""Draw strongly balanced layers with given singular values.
+
+    $$ W_\ell = U_\ell S V_\ell^\top, \qquad V_{\ell+1} = U_\ell
+    \quad\Rightarrow\quad W_\ell W_\ell^\top = W_{\ell+1}^\top W_{\ell+1} $$
+
+    with random orthonormal columns. Implements App. C of [linear_networks].
+
+    Args:
+        widths: d0, …, dL.
+        singular_values: k = min(widths) numbers, zero or more; one number stands for k equal ones.
+        generator: Source of the random directions.
+
+    Returns:
+        W1, …, WL, with Wℓ of shape (dℓ, dℓ₋₁).
+
+    Raises:
+        ArgumentError: The singular values are too few, too many, negative or not finite.
+
+    >>> W1, W2 = sample_balanced_weights((5, 3, 4), 0.5, np.random.default_rng(0))
+    >>> bool(np.allclose(W1 @ W1.T, W2.T @ W2))
+    True
+    """
+    widths = check_widths(widths)
+    rank = min(widths)
+    values = np.asarray(singular_values, dtype=np.float64)
+    values = np.full(rank, values) if values.ndim == 0 else values
+    if values.shape != (rank,) or not np.all(np.isfinite(values) & (values >= 0)):
+        raise ArgumentError(
+            "singular_values",
+            singular_values,
+            f"the narrowest layer has width {rank}, so {rank} finite numbers, zero or more, are "
+            "needed",
+            "Give one number, or one for each unit of the narrowest layer.",
+        )
+    bases = [np.linalg.qr(generator.standard_normal((width, rank)))[0] for width in widths]
+    return [(bases[i + 1] * values) @ bases[i].T for i in range(len(widths) - 1)]

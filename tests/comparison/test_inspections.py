@@ -1,0 +1,109 @@
+"""Two inspections laid together: what both have, with the errors of both."""
+
+import json
+from dataclasses import replace
+from math import hypot, isnan
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from scipy.special import stdtrit
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.inspection.engine import inspecting
+
+QUIET = Console(quiet=True)
+DATA = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 3
+
+
+def network(scale):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(scale)
+        model[2].weight.mul_(scale)
+    return model
+
+
+def inspected(scale, seed=0):
+    return hr.inspect(network(scale), nn.CrossEntropyLoss(), DATA, k=3, budget=20, seed=seed,
+                      console=QUIET)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspecting, "STEPS", ())
+        return inspected(1.0), inspected(4.0)
+
+
+def test_differences_are_those_of_the_statistics_with_both_errors(pair):
+    a, b = pair
+    found = hr.compare(a, b, names=("small", "large"))
+    for key in ("sharpness", "trace"):
+        first, second = a.statistics[f"{key}@64"], b.statistics[f"{key}@64"]
+        entry = found[key]
+        assert (entry.a, entry.b) == (first.value, second.value)
+        assert entry.stderr == pytest.approx(hypot(first.error, second.error))
+        reach = (entry.interval[1] - entry.interval[0]) / 2
+        assert reach == pytest.approx(stdtrit(7, 0.975) * entry.stderr)  # eight groups
+    assert isnan(found["loss"].stderr)  # exact on these samples, unknown over others
+    assert found["loss"].lower is None
+    assert "64 samples" in found.where
+    assert "samples" in found["trace"].name
+
+
+def test_none_is_called_flatter_without_a_measure_that_scaling_cannot_change(pair):
+    a, b = pair
+    known = b.statistics["sharpness@64"]
+    sharper = {**b.statistics, "sharpness@64": replace(known, value=10 * known.value)}
+    found = hr.compare(a, replace(b, statistics=sharper))
+    assert found["sharpness"].lower == "a"
+    assert found.flatter is None
+    assert found.reading()[0].startswith("A has the lower sharpness")
+    assert "neither is called flatter" in found.reading()[0]
+    assert "–" in found.table()["groups agreeing"].tolist()
+
+
+def test_the_largest_common_number_of_samples_counts(pair):
+    a, b = pair
+    few = {name: q for name, q in b.statistics.items() if name.endswith("@8")}
+    found = hr.compare(a, replace(b, statistics=few))
+    assert found["sharpness"].a == a.statistics["sharpness@8"].value
+    assert found["sharpness"].interval[1] - found["sharpness"].interval[0] == pytest.approx(
+        2 * stdtrit(3, 0.975) * found["sharpness"].stderr
+    )  # four groups
+
+
+def test_stored_inspections_are_the_same(pair, tmp_path):
+    folders = [found.save(tmp_path / name) for name, found in zip("ab", pair, strict=True)]
+    ours, stored = hr.compare(*pair), hr.compare(*folders)
+    for one, other in zip(ours.differences, stored.differences, strict=True):
+        assert (one.key, one.name) == (other.key, other.name)
+        values = [(e.a, e.b, e.stderr) for e in (one, other)]
+        assert np.allclose(*values, rtol=1e-12, equal_nan=True)
+    page = stored.report(tmp_path / "page.html").read_text()
+    assert "These are inspections" in page
+    stored.summary(QUIET)
+
+
+def test_mistakes_are_explained(pair, tmp_path):
+    a, b = pair
+    with pytest.raises(ArgumentError, match="the other is one"):
+        hr.compare(a, network(1.0))
+    with pytest.raises(ArgumentError, match="as they are"):
+        hr.compare(a, b, nn.CrossEntropyLoss(), DATA)
+    with pytest.raises(ArgumentError, match="seed=0"):
+        hr.compare(a, replace(b, config={**b.config, "seed": 1}))
+    with pytest.raises(ArgumentError, match="no statistic"):
+        hr.compare(a, replace(b, statistics={}))
+    folder = b.save(tmp_path / "b")
+    (folder / "inspection.json").write_text(json.dumps({"title": "x"}))
+    with pytest.raises(ArgumentError, match="damaged"):
+        hr.compare(a, folder)
+    with pytest.raises(ArgumentError, match="on samples"):
+        hr.compare(network(1.0), network(2.0), nn.CrossEntropyLoss())

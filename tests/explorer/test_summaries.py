@@ -1,0 +1,31 @@
+"""Small curves of the list of runs."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+
+from hyperribbon.explorer.runs.summaries import sparkline
+
+
+def points(series):
+    """Return the places of a curve's points, right and up."""
+    picture = base64.b64decode(sparkline(series, "red").partition(",")[2]).decode()
+    (text,) = re.findall(r'points="([^"]*)"', picture)
+    return np.array([[float(x), -float(y)] for x, y in (p.split(",") for p in text.split())])
+
+
+def test_larger_values_stand_higher_and_later_ones_further_right():
+    places = points((np.array([0, 10, 40]), np.array([3.0, 1.0, 2.0])))
+    right, up = (places - places[[0, 1], [0, 1]]).T
+    assert right / right[2] == pytest.approx([0, 0.25, 1], abs=0.01)
+    assert up / up[0] == pytest.approx([1, 0, 0.5], abs=0.01)
+
+
+def test_many_points_keep_their_ends():
+    x = np.arange(1000)
+    places = points((x, x**2))
+    assert len(places) <= 150
+    assert places[0, 1] == places[:, 1].min()
+    assert places[-1, 1] == places[:, 1].max()

@@ -1,0 +1,59 @@
+"""Bands, levels and bars are where their numbers are, in print and in the browser."""
+
+import numpy as np
+from matplotlib.colors import to_hex
+
+from hyperribbon.plots import COLORS, Bars, Chart, Curve, Level, draw, draw_interactive
+
+X = np.array([1.0, 2.0, 4.0])
+
+
+def chart(*marks):
+    return Chart("c", "t", "x", "y", marks)
+
+
+def test_a_band_holds_its_low_and_high_edges():
+    low, high = X - 0.5, 2 * X
+    drawn = chart(Curve(X, X, "a", low=low, high=high))
+    edges = {(x, y) for ys in (low, high) for x, y in zip(X, ys, strict=True)}
+    (band,) = draw(drawn).axes[0].collections
+    assert edges <= {tuple(point) for point in band.get_paths()[0].vertices}
+    outline = draw_interactive(drawn).data[0]
+    assert list(zip(outline.x, outline.y, strict=True)) == [
+        *zip(X, high, strict=True),
+        *reversed(list(zip(X, low, strict=True))),
+    ]
+
+
+def test_levels_cross_the_axis_that_they_name():
+    for axis in ("x", "y"):
+        drawn = chart(Curve(X, X, "a"), Level(3.0, "limit", axis))
+        line = draw(drawn).axes[0].lines[1]
+        trace = draw_interactive(drawn).data[1]
+        for values in ((line.get_xdata(), line.get_ydata()), (trace.x, trace.y)):
+            across = values[0] if axis == "x" else values[1]
+            along = values[1] if axis == "x" else values[0]
+            assert set(across) == {3.0}
+            assert len(set(along)) == 2
+
+
+def test_every_bar_stands_beside_its_name_the_first_on_top():
+    bars = Bars(("first", "second", "third"), np.array([5.0, 1.0, 3.0]), colors=(2, 0, 1))
+    axis = draw(chart(bars)).axes[0]
+    names = {
+        tick: label.get_text()
+        for tick, label in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True)
+    }
+    found = {
+        names[round(bar.get_y() + bar.get_height() / 2)]: (
+            bar.get_width(),
+            to_hex(bar.get_facecolor()).upper(),
+        )
+        for bar in axis.patches
+    }
+    expected = {"first": (5.0, 2), "second": (1.0, 0), "third": (3.0, 1)}
+    assert found == {name: (value, COLORS[i]) for name, (value, i) in expected.items()}
+    heights = {name: tick for tick, name in names.items()}
+    assert heights["first"] > heights["second"] > heights["third"]
+    trace = draw_interactive(chart(bars)).data[0]
+    assert dict(zip(trace.y, trace.x, strict=True)) == {"first": 5.0, "second": 1.0, "third": 3.0}
