@@ -118,6 +118,33 @@ def test_the_live_page_follows_a_run_within_two_seconds(visit, store, curves):
     page.get_by_text("finished", exact=True).wait_for()
 
 
+def test_a_link_followed_before_the_page_has_settled_is_not_undone(visit):
+    page, held = visit(""), {}
+    card = page.get_by_role("article", name="first")
+    card.wait_for()
+
+    def hold(route):
+        output = route.request.post_data_json["output"]
+        if output in ("home-link.data", "content.children"):
+            held[output] = route
+        else:
+            route.continue_()
+
+    page.route("**/_dash-update-component*", hold)
+    with page.expect_request(lambda request: '"home-link.data"' in (request.post_data or "")):
+        card.get_by_label("overlay").check()
+    with page.expect_request(lambda request: '"content.children"' in (request.post_data or "")):
+        card.get_by_role("link", name="first").click()
+    with page.expect_response(
+        lambda answer: '"home-link.data"' in (answer.request.post_data or "")
+    ):
+        held["home-link.data"].continue_()
+    page.wait_for_timeout(200)
+    held["content.children"].continue_()
+    page.get_by_text("up to step 5").first.wait_for()
+    assert page.url.endswith("/live?run=first")
+
+
 def test_an_empty_folder_says_what_to_do(open_page, serving, tmp_path):
     with serving(tmp_path) as address:
         watched = open_page(width=390, height=800)

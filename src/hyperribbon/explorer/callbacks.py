@@ -14,14 +14,15 @@ from hyperribbon.explorer.layout import reading_rows
 from hyperribbon.explorer.pages import TheoryPage
 from hyperribbon.explorer.papers.uploads import dataset_slope, matrix_slope, read_matrix
 
-__all__ = ["REPLACE_LINK", "connect_page", "connect_uploads"]
+__all__ = ["connect_page", "connect_uploads", "keep_link"]
 
 _REDRAWS = 10
 _NO_TOKEN = "Open the whole address that the terminal shows, with its token, to start this."
-REPLACE_LINK = """
+_REPLACE_LINK = """
 function(link) {
-    if (link !== undefined && link !== null) {
-        window.history.replaceState(null, '', window.location.pathname + link);
+    const here = window.location.pathname;
+    if (link !== undefined && link !== null && here === '/%s') {
+        window.history.replaceState(null, '', here + link);
     }
     return window.dash_clientside.no_update;
 }
@@ -32,6 +33,14 @@ function(clicks) {
     return window.dash_clientside.no_update;
 }
 """
+
+
+def keep_link(app: Dash, key: str) -> None:
+    """Show the link that a page holds in its store as the address, while that page is open."""
+    store = f"{key or 'home'}-link"
+    app.clientside_callback(
+        _REPLACE_LINK % key, Output(store, "modified_timestamp"), Input(store, "data")
+    )
 
 
 def connect_page(app: Dash, page: TheoryPage, jobs: Jobs, guard: Guard) -> None:
@@ -66,9 +75,7 @@ def connect_page(app: Dash, page: TheoryPage, jobs: Jobs, guard: Guard) -> None:
             write_link(values, controls),
         )
 
-    app.clientside_callback(
-        REPLACE_LINK, Output(f"{key}-link", "modified_timestamp"), Input(f"{key}-link", "data")
-    )
+    keep_link(app, key)
     held = [State(f"{key}-{control.name}", "value") for control in controls]
     for picture in page.pictures:
         name = f"{key}-{picture.name}"

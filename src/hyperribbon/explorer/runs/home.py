@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 
-from hyperribbon.explorer.callbacks import REPLACE_LINK
+from hyperribbon.explorer.callbacks import keep_link
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import picture_block
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, find_entries
@@ -152,9 +152,7 @@ class HomePage:
             ]
             return f"?{urlencode(stated)}" if stated else ""
 
-        app.clientside_callback(
-            REPLACE_LINK, Output("home-link", "modified_timestamp"), Input("home-link", "data")
-        )
+        keep_link(app, self.key)
 
     def _overlaid(self, chosen: list[str]) -> list[Any]:
         """Return one chart for each metric, with all chosen runs."""
