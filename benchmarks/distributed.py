@@ -30,16 +30,24 @@ REPEATS = 5
 def convolutional() -> nn.Module:
     """Return a network of 272,586 weights on images of 16 × 16."""
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.GELU(), nn.AvgPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.GELU(), nn.AvgPool2d(2),
-        nn.Flatten(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.GELU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.GELU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, 512),
+        nn.GELU(),
+        nn.Linear(512, 10),
+    )
 
 
 def wide() -> nn.Module:
     """Return a network of about 2 million weights, for which the basis is what takes memory."""
-    return nn.Sequential(nn.Linear(256, 1200), nn.Tanh(), nn.Linear(1200, 1400), nn.Tanh(),
-                         nn.Linear(1400, 10))  # fmt: skip
+    return nn.Sequential(
+        nn.Linear(256, 1200), nn.Tanh(), nn.Linear(1200, 1400), nn.Tanh(), nn.Linear(1400, 10)
+    )
 
 
 def samples(count: int, rank: int, size: int, flat: bool = False) -> tuple:
@@ -87,8 +95,16 @@ def measure_here(kind: str, rank: int, size: int) -> dict[str, float]:
     operator = Hessian(model, loss, data, process_group=group)
     operator @ torch.ones(operator.shape[0])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    eigsh(operator, 3, method="lanczos", basis=VECTORS, max_matvecs=VECTORS + 2, tol=1e-12,
-          storage="memory", eigenvectors="sharded")  # fmt: skip
+    eigsh(
+        operator,
+        3,
+        method="lanczos",
+        basis=VECTORS,
+        max_matvecs=VECTORS + 2,
+        tol=1e-12,
+        storage="memory",
+        eigenvectors="sharded",
+    )
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"weights": float(operator.shape[0]), "rise": float(after - before)}
 
@@ -99,9 +115,11 @@ def on_ranks(kind: str, size: int) -> dict[str, float]:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     environment = os.environ | {
-        "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
         "WORLD_SIZE": str(size),
-    }  # fmt: skip
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.distributed", kind],

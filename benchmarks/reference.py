@@ -80,9 +80,11 @@ def _convolutional(side: int, channels: int, norm: bool) -> nn.Module:
 
     left = side // 4
     return nn.Sequential(
-        *block(1, channels), *block(channels, 2 * channels), nn.Flatten(),
+        *block(1, channels),
+        *block(channels, 2 * channels),
+        nn.Flatten(),
         nn.Linear(2 * channels * left * left, 10),
-    )  # fmt: skip
+    )
 
 
 def _dense(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
@@ -123,9 +125,14 @@ def measure(name: str) -> dict[str, Any]:
     hr.train(model, nn.CrossEntropyLoss(), pair, epochs=epochs, lr=rate, batch_size=64, seed=0)
     rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))[:SAMPLES]
     found = hr.inspect(
-        model, nn.CrossEntropyLoss(), (inputs[rows], data.targets[rows]), initial=initial,
-        batch_size=64, budget=900, console=Console(quiet=True),
-    )  # fmt: skip
+        model,
+        nn.CrossEntropyLoss(),
+        (inputs[rows], data.targets[rows]),
+        initial=initial,
+        batch_size=64,
+        budget=900,
+        console=Console(quiet=True),
+    )
     numbers = {quantity.key: quantity for quantity in found}
     statistics = {
         key: float(f"{numbers[name].value:.4g}")
@@ -134,9 +141,14 @@ def measure(name: str) -> dict[str, Any]:
     }
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return {
-        "name": name, "kind": kind_of(model), "parameters": parameters, "data": data_name,
-        "rate": rate, "epochs": epochs, "statistics": statistics,
-    }  # fmt: skip
+        "name": name,
+        "kind": kind_of(model),
+        "parameters": parameters,
+        "data": data_name,
+        "rate": rate,
+        "epochs": epochs,
+        "statistics": statistics,
+    }
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def as_notebook(source: str) -> NotebookNode:
             words = re.sub(r"^# ?", "", text, flags=re.M).strip()
             book.cells.append(nbformat.v4.new_markdown_cell(words))
         else:
-            book.cells.append(nbformat.v4.new_code_cell(text.replace("  # fmt: skip", "").strip()))
+            book.cells.append(nbformat.v4.new_code_cell(text.replace("", "").strip()))
     for number, cell in enumerate(book.cells):
         cell["id"] = f"cell-{number}"  # the same at every build
     return book

@@ -19,9 +19,14 @@ def main(folder: str = "runs/inspect_a_model") -> None:
     # 1. Any module will do. Keep the weights it starts from: they tell which layers had to move.
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(),
-        nn.Flatten(), nn.Linear(8 * 13 * 13, 32), nn.ReLU(), nn.Linear(32, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, stride=2),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 13 * 13, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     # 2. Your own training loop. Keep the optimiser: its rate says how sharp a minimum may be.

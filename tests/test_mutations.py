@@ -8,10 +8,24 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
-    "operators", "spectra", "core", "theory", "training", "simulation", "recording", "manifold",
-    "subnetworks", "noise", "inspection", "comparison", "report", "explorer", "plots",
-    "experiments", "cli",
-)  # fmt: skip
+    "operators",
+    "spectra",
+    "core",
+    "theory",
+    "training",
+    "simulation",
+    "recording",
+    "manifold",
+    "subnetworks",
+    "noise",
+    "inspection",
+    "comparison",
+    "report",
+    "explorer",
+    "plots",
+    "experiments",
+    "cli",
+)
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,15 @@ ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
 ROOMS = (
-    "operators", "spectra", "core", "manifold", "recording", "training", "simulation",
+    "operators",
+    "spectra",
+    "core",
+    "manifold",
+    "recording",
+    "training",
+    "simulation",
     "subnetworks",
-)  # fmt: skip
+)
 TORCH = {"2.6": "2.6.0", "2.8": "2.8.0", "2.10": "2.10.0", "2.13": "2.13.0"}
 ENTRIES = ("floor", *TORCH, "newest")
 PYTHONS = ("py3.12", "py3.13", "py3.14")

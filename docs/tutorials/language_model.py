@@ -30,17 +30,25 @@ print(f"{sum(p.numel() for p in encoder.parameters()):,} weights")
 
 # %%
 weather = [
-    "It rained the whole afternoon.", "A storm is moving in from the sea.",
-    "The sun came out after lunch.", "Snow is expected in the mountains.",
-    "Fog covered the valley at dawn.", "The wind turned to the north.",
-    "Clouds gathered over the hills.", "The heat lasted for three weeks.",
-]  # fmt: skip
+    "It rained the whole afternoon.",
+    "A storm is moving in from the sea.",
+    "The sun came out after lunch.",
+    "Snow is expected in the mountains.",
+    "Fog covered the valley at dawn.",
+    "The wind turned to the north.",
+    "Clouds gathered over the hills.",
+    "The heat lasted for three weeks.",
+]
 food = [
-    "The soup needs a little more salt.", "She baked bread every morning.",
-    "We shared a plate of olives.", "The cake was covered in sugar.",
-    "He fried the onions in butter.", "Rice goes well with this curry.",
-    "The market sells fresh fish.", "They ordered coffee and pancakes.",
-]  # fmt: skip
+    "The soup needs a little more salt.",
+    "She baked bread every morning.",
+    "We shared a plate of olives.",
+    "The cake was covered in sugar.",
+    "He fried the onions in butter.",
+    "Rice goes well with this curry.",
+    "The market sells fresh fish.",
+    "They ordered coffee and pancakes.",
+]
 batch = dict(tokenizer(weather + food, return_tensors="pt", padding=True))
 labels = torch.tensor([0] * len(weather) + [1] * len(food))
 

@@ -100,11 +100,16 @@ def test_sweeps_embeddings_and_claims(subject):
     start = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
     scan = sweep(model, model.state_dict(), start, data, fractions=[0.0, 0.5, 1.0])
     assert "3 sub-networks" in said(scan)
-    points = Points([
-        {"point": {"lr": 0.1, NASTY: 2}, "error": None,
-         "result": {"loss": 0.25, "path": np.ones(3)}},
-        {"point": {"lr": 0.2}, "result": None, "error": "Traceback\nValueError: no <b>"},
-    ])  # fmt: skip
+    points = Points(
+        [
+            {
+                "point": {"lr": 0.1, NASTY: 2},
+                "error": None,
+                "result": {"loss": 0.25, "path": np.ones(3)},
+            },
+            {"point": {"lr": 0.2}, "result": None, "error": "Traceback\nValueError: no <b>"},
+        ]
+    )
     assert "1 failed" in said(points) and "loss 0.25, path array (3,)" in said(points)
     space = hr.InPCA(n_components=2)
     assert "not fitted" in said(space)
@@ -112,8 +117,21 @@ def test_sweeps_embeddings_and_claims(subject):
     assert "InPCA of 5 models" in said(space)
     assert space._repr_mimebundle_()["text/html"] == space._repr_html_()
     band = hr.Band.at_least(1.0, "words")
-    claim = hr.Claim("ribbons/fig4/bound", "ribbons", "Fig. 4", NASTY, "more than one", "", band,
-                     2.0, 0.5, (1.0, 3.0), (2.0,), "holds", "inside")  # fmt: skip
+    claim = hr.Claim(
+        "ribbons/fig4/bound",
+        "ribbons",
+        "Fig. 4",
+        NASTY,
+        "more than one",
+        "",
+        band,
+        2.0,
+        0.5,
+        (1.0, 3.0),
+        (2.0,),
+        "holds",
+        "inside",
+    )
     assert NASTY in said(claim) and "1 to any (words)" in said(claim)
 
 

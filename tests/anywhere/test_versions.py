@@ -116,10 +116,14 @@ def test_results_are_counted_room_by_room(matrix, tmp_path):
     (tmp_path / "it.xml").write_text(XML)
     found = matrix.count(tmp_path / "it.xml", ["core", "spectra"])
     assert found == {
-        "core": {"passed": 1, "failed": 1, "skipped": 0,
-                 "failures": ["tests.core.test_a.test_two[x.y]"]},
+        "core": {
+            "passed": 1,
+            "failed": 1,
+            "skipped": 0,
+            "failures": ["tests.core.test_a.test_two[x.y]"],
+        },
         "spectra": {"passed": 0, "failed": 1, "skipped": 1, "failures": ["tests.spectra.test_c"]},
-    }  # fmt: skip
+    }
 
 
 def test_other_versions_begin_a_row_anew(matrix):

@@ -92,8 +92,11 @@ def move(page, key, name):
     """Press the right arrow on a slider's handle, as a keyboard user does."""
     handle = page.locator(f"#{key}-{name} [role=slider]").first
     handle.focus()
-    handle.press("ArrowRight" if handle.get_attribute("aria-valuenow") != handle.get_attribute(
-        "aria-valuemax") else "ArrowLeft")  # fmt: skip
+    handle.press(
+        "ArrowRight"
+        if handle.get_attribute("aria-valuenow") != handle.get_attribute("aria-valuemax")
+        else "ArrowLeft"
+    )
 
 
 def as_stated(page, controls, curve, theory):
@@ -206,13 +209,21 @@ def test_exports_open(visit, curves, tmp_path, kind):
     ("link", "picture", "curve", "expression"),
     [
         ("ribbons?n=20&c=0.3", "spectrum", "all points, P", "ribbon.spectrum()"),
-        ("linear?depth=2&p1=60&p5=0", "spectrum", "predicted from the labels",
-         "eigenvalues[eigenvalues > 0]"),
-        ("fluctuations?N=12&S=4", "weights", "continuous time, Eq. 2.30",
-         "numpy.linalg.eigvalsh(M)[::-1] / (0.1 / 8)"),
+        (
+            "linear?depth=2&p1=60&p5=0",
+            "spectrum",
+            "predicted from the labels",
+            "eigenvalues[eigenvalues > 0]",
+        ),
+        (
+            "fluctuations?N=12&S=4",
+            "weights",
+            "continuous time, Eq. 2.30",
+            "numpy.linalg.eigvalsh(M)[::-1] / (0.1 / 8)",
+        ),
         ("two-layers?D2=10", "flatness", "modes of W₂", "variances"),
     ],
-)  # fmt: skip
+)
 def test_the_code_runs_and_gives_the_numbers_shown(visit, curves, link, picture, curve, expression):
     page = visit(link)
     key = link.split("?")[0]

@@ -24,9 +24,14 @@ class Run:
         self.model = mlp((64, 10), seed=0)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.2, momentum=0.5)
         self.recorder = hr.Recorder(
-            folder, "1it", measure="spectrum", probe=self.data.inputs[:40], loss=LOSS,
-            data=(self.data.inputs, self.data.targets), max_overhead=np.inf,
-        )  # fmt: skip
+            folder,
+            "1it",
+            measure="spectrum",
+            probe=self.data.inputs[:40],
+            loss=LOSS,
+            data=(self.data.inputs, self.data.targets),
+            max_overhead=np.inf,
+        )
         self.recorder.attach(self.model, self.optimizer)
 
     def step(self):

@@ -40,15 +40,23 @@ def store(tmp_path_factory):
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     tracker = hr.Tracker(4, lambda m: hr.Hessian(m, loss, data), tol=1e-2)
     recorder = hr.Recorder(
-        folder / "training", every="1ep", probe=data.inputs[:60],
+        folder / "training",
+        every="1ep",
+        probe=data.inputs[:60],
         measure=[Measurement("hessian", tracker)],
-    )  # fmt: skip
+    )
     hr.train(model, loss, data, epochs=8, lr=0.2, batch_size=50, recorder=recorder)
     recorder.close()
     found = hr.inspect(
-        model, loss, data, initial=initial, trajectory=recorder.trajectory, k=6, budget=10,
+        model,
+        loss,
+        data,
+        initial=initial,
+        trajectory=recorder.trajectory,
+        k=6,
+        budget=10,
         console=Console(quiet=True),
-    )  # fmt: skip
+    )
     found.save(folder / "inspection")
     return folder
 
@@ -70,8 +78,11 @@ def test_runs_open_and_compare(visit):
     options.first.wait_for()
     names = options.all_inner_texts()
     assert sorted(name.split(":")[0] for name in names) == [
-        "experiment", "experiment", "inspection", "trajectory",
-    ]  # fmt: skip
+        "experiment",
+        "experiment",
+        "inspection",
+        "trajectory",
+    ]
     options.filter(has_text="ribbons_fig4").first.click()
     page.locator("article").first.wait_for()
     page.wait_for_function("() => window.location.search.includes('run=')")

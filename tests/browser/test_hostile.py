@@ -42,16 +42,29 @@ def store(tmp_path_factory, outside):
     folder = tmp_path_factory.mktemp("store")
     run = folder / "trap"
     (run / "figures").mkdir(parents=True)
-    info = {"id": f'x"); {SCRIPT}', "preset": SCRIPT, "title": SCRIPT, "config": {"a": SCRIPT},
-            "environment": {"seed": 0, "note": SCRIPT}}  # fmt: skip
-    claim = {"id": "ribbons/fig4/x", "verdict": "holds", "place": SCRIPT, "reading": SCRIPT,
-             "measured": 1.0, "why": SCRIPT}  # fmt: skip
+    info = {
+        "id": f'x"); {SCRIPT}',
+        "preset": SCRIPT,
+        "title": SCRIPT,
+        "config": {"a": SCRIPT},
+        "environment": {"seed": 0, "note": SCRIPT},
+    }
+    claim = {
+        "id": "ribbons/fig4/x",
+        "verdict": "holds",
+        "place": SCRIPT,
+        "reading": SCRIPT,
+        "measured": 1.0,
+        "why": SCRIPT,
+    }
     (run / "run.json").write_text(json.dumps(info))
     (run / "claims.json").write_text(json.dumps([claim]))
     link = f"<a href='javascript:window.hacked=1'>{SCRIPT}</a>"
     picture = {"source": f"{outside[0]}/beacon.png", "x": 0, "y": 1, "sizex": 1, "sizey": 1}
-    chart = {"data": [{"type": "scatter", "x": [1, 2], "y": [1, 2], "name": link, "text": link}],
-             "layout": {"title": {"text": link}, "images": [picture]}}  # fmt: skip
+    chart = {
+        "data": [{"type": "scatter", "x": [1, 2], "y": [1, 2], "name": link, "text": link}],
+        "layout": {"title": {"text": link}, "images": [picture]},
+    }
     (run / "figures" / "curve.plotly.json").write_text(json.dumps(chart))
     beacon = f"<image href='{outside[0]}/s.png'/>"
     svg = f"<svg xmlns='http://www.w3.org/2000/svg'>{beacon}{SCRIPT}</svg>"

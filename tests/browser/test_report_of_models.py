@@ -29,13 +29,27 @@ def report(tmp_path_factory) -> Path:
     model = mlp((6, 8, 3), "tanh", seed=0)
     model.add_module(HOSTILE, nn.Linear(3, 3))
     recorder = Recorder(folder / "runs" / "<b>training", every="1ep", probe=inputs[:20])
-    result = train(model, nn.CrossEntropyLoss(), (inputs, labels), epochs=5, lr=0.1,
-                   batch_size=32, recorder=recorder)  # fmt: skip
+    result = train(
+        model,
+        nn.CrossEntropyLoss(),
+        (inputs, labels),
+        epochs=5,
+        lr=0.1,
+        batch_size=32,
+        recorder=recorder,
+    )
     recorder.close()
     found = inspect(
-        model, nn.CrossEntropyLoss(), (inputs, labels), initial=result.initial, k=4, budget=30,
-        trajectory=recorder.trajectory, optimizer=0.1, console=Console(quiet=True),
-    )  # fmt: skip
+        model,
+        nn.CrossEntropyLoss(),
+        (inputs, labels),
+        initial=result.initial,
+        k=4,
+        budget=30,
+        trajectory=recorder.trajectory,
+        optimizer=0.1,
+        console=Console(quiet=True),
+    )
     assert found.is_complete, found.outcomes
     shutil.copytree(found.save(folder / "runs" / "model0"), folder / "runs" / "model1")
     return write_report([folder / "runs"], folder / "report.html")

@@ -152,9 +152,13 @@ def test_ctrl_c_leaves_a_resumable_store(tmp_path):
     command = [sys.executable, "-m", "hyperribbon", "reproduce", "fluctuations/fig5a", "--out"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [*command, str(tmp_path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        text=True, env=environment, preexec_fn=_hear_ctrl_c,
-    )  # fmt: skip
+        [*command, str(tmp_path)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        preexec_fn=_hear_ctrl_c,
+    )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("fluctuations*/parts/*.safetensors")):
         assert process.poll() is None and time.monotonic() < deadline

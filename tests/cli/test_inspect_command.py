@@ -65,9 +65,19 @@ def test_a_model_is_inspected_with_its_checkpoint_and_its_start(folder):
     save_file(model.state_dict(), "start.safetensors")
     wrapped = {f"model.{name}": tensor + 0.1 for name, tensor in model.state_dict().items()}
     torch.save({"state_dict": wrapped}, "final.pt")
-    result = _run("own_model.py:make", "--checkpoint", "final.pt", "--initial",
-                  "start.safetensors", "--lr", "0.1", "--momentum", "0.9", "--out",
-                  "out")  # fmt: skip
+    result = _run(
+        "own_model.py:make",
+        "--checkpoint",
+        "final.pt",
+        "--initial",
+        "start.safetensors",
+        "--lr",
+        "0.1",
+        "--momentum",
+        "0.9",
+        "--out",
+        "out",
+    )
     assert result.exit_code == 0, result.output
     assert "stability limit of SGD, η = 0.1, momentum 0.9" in " ".join(result.output.split())
     assert (folder / "out" / "report.html").stat().st_size > 1e6

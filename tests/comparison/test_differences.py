@@ -43,9 +43,13 @@ def test_the_distance_of_predictions_is_that_of_inpca():
         for model in models:
             model.weight.normal_(generator=generator)
     found = hr.compare(
-        *models, nn.CrossEntropyLoss(), (x, y), parts=("predictions",), groups=4,
+        *models,
+        nn.CrossEntropyLoss(),
+        (x, y),
+        parts=("predictions",),
+        groups=4,
         console=Console(quiet=True),
-    )  # fmt: skip
+    )
     P = np.stack([model(x).softmax(1).detach().double().numpy() for model in models])
     expected = bhattacharyya(P, precision="double")[0, 1]
     assert found["predictions.distance"].value == pytest.approx(expected, rel=1e-4)

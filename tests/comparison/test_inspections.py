@@ -30,8 +30,9 @@ def network(scale):
 
 
 def inspected(scale, seed=0):
-    return hr.inspect(network(scale), nn.CrossEntropyLoss(), DATA, k=3, budget=20, seed=seed,
-                      console=QUIET)  # fmt: skip
+    return hr.inspect(
+        network(scale), nn.CrossEntropyLoss(), DATA, k=3, budget=20, seed=seed, console=QUIET
+    )
 
 
 @pytest.fixture(scope="module")

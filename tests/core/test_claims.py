@@ -10,9 +10,20 @@ BAND = Band(0.9, 1.1, "words")
 
 def judged(measured, band=BAND):
     return Claim(
-        "ribbons/fig4/x", "ribbons", "Fig. 4", "x is about one", "x is 1 ± 0.1", "as printed", band,
-        measured, 0.0, (measured, measured), (measured,), band.verdict(measured, measured), "",
-    )  # fmt: skip
+        "ribbons/fig4/x",
+        "ribbons",
+        "Fig. 4",
+        "x is about one",
+        "x is 1 ± 0.1",
+        "as printed",
+        band,
+        measured,
+        0.0,
+        (measured, measured),
+        (measured,),
+        band.verdict(measured, measured),
+        "",
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,14 @@ def case(kind: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, tupl
             data = torch.randn(13, 5), torch.randint(3, (13,))
         elif kind == "cnn":
             model = nn.Sequential(
-                nn.Conv2d(2, 3, 3, padding=1), nn.GELU(), nn.AvgPool2d(2), nn.Conv2d(3, 4, 2),
-                nn.Tanh(), nn.Flatten(), nn.Linear(16, 3),
-            )  # fmt: skip
+                nn.Conv2d(2, 3, 3, padding=1),
+                nn.GELU(),
+                nn.AvgPool2d(2),
+                nn.Conv2d(3, 4, 2),
+                nn.Tanh(),
+                nn.Flatten(),
+                nn.Linear(16, 3),
+            )
             data = torch.randn(13, 2, 6, 6), torch.randint(3, (13,))
         else:
             model = Transformer()
@@ -218,8 +223,11 @@ def check_empty_share() -> None:
         ours, theirs = MAKERS[name](model, mine, process_group=True), MAKERS[name](model, data)
         block = block_of(theirs.shape[0], torch.float64)
         close(ours @ block, theirs @ block, 1e-10)
-    close(hr.GGN(model, nn.CrossEntropyLoss(), mine, process_group=True).gram(),
-          hr.GGN(model, nn.CrossEntropyLoss(), data).gram(), 1e-10)  # fmt: skip
+    close(
+        hr.GGN(model, nn.CrossEntropyLoss(), mine, process_group=True).gram(),
+        hr.GGN(model, nn.CrossEntropyLoss(), data).gram(),
+        1e-10,
+    )
     loader = DataLoader(TensorDataset(*mine), batch_size=4)
     streamed = hr.Hessian(model, nn.CrossEntropyLoss(), loader, memory=5e4, process_group=True)
     close(streamed.loss(), hr.Hessian(model, nn.CrossEntropyLoss(), data).loss(), 1e-10)
@@ -307,8 +315,9 @@ def check_tracking() -> None:
     """Spectra followed along a path of weights."""
     model, data = case("mlp")
     ours, theirs = (
-        MAKERS["hessian"](model, share(data), process_group=True), MAKERS["hessian"](model, data)
-    )  # fmt: skip
+        MAKERS["hessian"](model, share(data), process_group=True),
+        MAKERS["hessian"](model, data),
+    )
     weights = theirs.space.flatten(theirs.risk.weights())
     path = [weights, 1.01 * weights, 1.02 * weights]
     found = hr.track(ours.at, 2, weights=path, tol=1e-7)
@@ -328,8 +337,11 @@ def check_algebra() -> None:
     ours, theirs = ((2.0 * h - c) for h, c in zip(*pairs, strict=True))
     block = block_of(theirs.shape[0], torch.float64)
     close(ours @ block, theirs @ block, 1e-10)
-    close(hr.eigsh(ours, 2, tol=1e-7, method="lanczos").eigenvalues,
-          hr.eigsh(theirs, 2, tol=1e-7).eigenvalues, 1e-9)  # fmt: skip
+    close(
+        hr.eigsh(ours, 2, tol=1e-7, method="lanczos").eigenvalues,
+        hr.eigsh(theirs, 2, tol=1e-7).eigenvalues,
+        1e-9,
+    )
     for name, layer in pairs[0][1].layers().items():
         close(pairs[0][0].layers()[name].to_dense(), layer.to_dense(), 1e-10)
 
@@ -382,8 +394,9 @@ def check_inspection() -> None:
     """Every rank gets the same answer, from shares of the data it is given."""
     model, data = case("cnn", torch.float32)
     silent = Console(quiet=True)
-    found = hr.inspect(model, nn.CrossEntropyLoss(), data, k=1, budget=4, console=silent,
-                       process_group=True)  # fmt: skip
+    found = hr.inspect(
+        model, nn.CrossEntropyLoss(), data, k=1, budget=4, console=silent, process_group=True
+    )
     assert not [outcome for outcome in found.outcomes if outcome.status == "failed"]
     values = found.table().set_index("key")["value"]
     answers = Processes.of(True).gather(values.to_dict())
@@ -392,8 +405,15 @@ def check_inspection() -> None:
     expected = MAKERS["hessian"](model, few).loss()
     assert found.statistics["loss@8"].value == pytest.approx(expected, rel=1e-5)
     mine = (data[0] + dist.get_rank(), data[1])
-    raises(ArgumentError, "different data", hr.inspect, model, nn.CrossEntropyLoss(), mine,
-           process_group=True)  # fmt: skip
+    raises(
+        ArgumentError,
+        "different data",
+        hr.inspect,
+        model,
+        nn.CrossEntropyLoss(),
+        mine,
+        process_group=True,
+    )
 
 
 def check_stopping() -> None:

@@ -23,10 +23,24 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 def test_torchrun_inspects_with_shared_samples(tmp_path):
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
-        str(_free_port()), "-m", "hyperribbon", "inspect", f"{FACTORY}:make", "--k", "2",
-        "--seconds", "8", "--out", str(tmp_path / "out"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(_free_port()),
+        "-m",
+        "hyperribbon",
+        "inspect",
+        f"{FACTORY}:make",
+        "--k",
+        "2",
+        "--seconds",
+        "8",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     run = subprocess.run(
         command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
     )
@@ -46,18 +60,35 @@ def test_a_killed_rank_ends_the_others_with_a_message_and_nothing_written(tmp_pa
     ranks = [
         subprocess.Popen(
             [
-                sys.executable, "-m", "hyperribbon", "inspect", f"{FACTORY}:make_differently",
-                "--k", "20", "--seconds", "300", "--out", "out",
+                sys.executable,
+                "-m",
+                "hyperribbon",
+                "inspect",
+                f"{FACTORY}:make_differently",
+                "--k",
+                "20",
+                "--seconds",
+                "300",
+                "--out",
+                "out",
             ],
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=ENVIRONMENT | {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test",
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT
+            | {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "TORCHELASTIC_RUN_ID": "test",
                 "PYTHONUNBUFFERED": "1",
             },
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     survivor, victim = ranks
     assert survivor.stdout is not None
     assert survivor.stdout.readline()  # measuring begins

@@ -14,14 +14,27 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 GENERATED = {
     ROOT / "docs" / name
     for name in (
-        "gallery/index.md", "ledger.md", "performance.md", "reference/index.md",
-        "tutorials/index.md", *(f"papers/{paper}.md" for paper in PAPERS),
+        "gallery/index.md",
+        "ledger.md",
+        "performance.md",
+        "reference/index.md",
+        "tutorials/index.md",
+        *(f"papers/{paper}.md" for paper in PAPERS),
     )
-}  # fmt: skip
+}
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-SEARCHED = ("TensorBoard", "Weights & Biases", "Adam", "BatchNorm", "LoRA", "GPU", "Memory",
-            "Mixed precision", "torch.compile")  # fmt: skip
+SEARCHED = (
+    "TensorBoard",
+    "Weights & Biases",
+    "Adam",
+    "BatchNorm",
+    "LoRA",
+    "GPU",
+    "Memory",
+    "Mixed precision",
+    "torch.compile",
+)
 
 
 def broken(page: Path, text: str) -> list[str]:

@@ -14,8 +14,11 @@ def run(name, *arguments):
 def test_every_tutorial_is_tested_here_or_with_the_recorder():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert names == {
-        "inspect_a_model", "record_training", "step_and_sharpness", "which_weights_matter",
-    }  # fmt: skip
+        "inspect_a_model",
+        "record_training",
+        "step_and_sharpness",
+        "which_weights_matter",
+    }
 
 
 def test_larger_steps_end_in_flatter_places(tmp_path, capsys):

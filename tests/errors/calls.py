@@ -13,6 +13,7 @@ import hyperribbon as hr
 from errors.calling import Call
 from errors.network_calls import network_calls
 from errors.other_calls import other_calls
+from errors.run_calls import run_calls
 from hyperribbon import manifold, subnetworks
 from hyperribbon.theory import fluctuations, gradient_flow, linear_networks, meanfield, ribbons
 
@@ -214,8 +215,10 @@ def _theory() -> Iterator[Call]:
     )
     yield Call(g.flow, {"gradient": lambda w: w, "start": np.ones(2), "time": 0.5})
     yield Call(g.inverse_temperature, {"step": 0.1, "batch": 4, "noise_variance": 1.0})
-    yield Call(g.stationary_variance, {"curvature": 1.0, "step": 0.1, "batch": 4,
-                                       "noise_variance": 1.0, "momentum": 0.5})  # fmt: skip
+    yield Call(
+        g.stationary_variance,
+        {"curvature": 1.0, "step": 0.1, "batch": 4, "noise_variance": 1.0, "momentum": 0.5},
+    )
 
 
 def _rest() -> Iterator[Call]:
@@ -314,17 +317,43 @@ def _flat(X: Any, sample_weight: Any, **settings: Any) -> Any:
     return manifold.PCA(**settings).fit(X, sample_weight=sample_weight).embedding_
 
 
-CALLS = {call.name: call for call in (*_theory(), *_rest(), *network_calls(), *other_calls())}
+CALLS = {
+    call.name: call
+    for call in (*_theory(), *_rest(), *network_calls(), *run_calls(), *other_calls())
+}
 """By name."""
 
 BAD: dict[str, Any] = {
-    "None": None, "text": "x", "empty text": "", "NaN": float("nan"), "inf": float("inf"),
-    "minus inf": -float("inf"), "zero": 0, "negative": -1.5, "half": 0.5, "complex": 1j,
-    "list": [], "dict": {"a": 1}, "object": object(), "function": len, "bytes": b"\x00",
-    "ragged": [[1, 2], [3]], "texts": ["a", "b"], "NaNs": np.full((3, 3), np.nan),
-    "infinite row": np.array([1.0, np.inf, 2.0]), "no rows": np.zeros((0, 3)),
-    "no columns": np.zeros((3, 0)), "cube": np.ones((2, 2, 2)), "long row": np.ones(17),
-    "wide": np.ones((2, 5)), "tensor": torch.ones(2, 3), "negative row": -np.ones(3),
-    "zeros": np.zeros((3, 3)), "objects": np.array([None, "a"], dtype=object), "true": True,
-    "indefinite": np.diag([1.0, -1.0, 1.0]), "huge": 1e300, "tiny": 1e-300,
-}  # fmt: skip
+    "None": None,
+    "text": "x",
+    "empty text": "",
+    "NaN": float("nan"),
+    "inf": float("inf"),
+    "minus inf": -float("inf"),
+    "zero": 0,
+    "negative": -1.5,
+    "half": 0.5,
+    "complex": 1j,
+    "list": [],
+    "dict": {"a": 1},
+    "object": object(),
+    "function": len,
+    "bytes": b"\x00",
+    "ragged": [[1, 2], [3]],
+    "texts": ["a", "b"],
+    "NaNs": np.full((3, 3), np.nan),
+    "infinite row": np.array([1.0, np.inf, 2.0]),
+    "no rows": np.zeros((0, 3)),
+    "no columns": np.zeros((3, 0)),
+    "cube": np.ones((2, 2, 2)),
+    "long row": np.ones(17),
+    "wide": np.ones((2, 5)),
+    "tensor": torch.ones(2, 3),
+    "negative row": -np.ones(3),
+    "zeros": np.zeros((3, 3)),
+    "objects": np.array([None, "a"], dtype=object),
+    "true": True,
+    "indefinite": np.diag([1.0, -1.0, 1.0]),
+    "huge": 1e300,
+    "tiny": 1e-300,
+}

@@ -15,20 +15,12 @@ from torch import nn
 import hyperribbon as hr
 from errors.calling import Call
 from hyperribbon import (
-    inspection,
-    manifold,
     noise,
     operators,
     plots,
-    recording,
-    simulation,
     spectra,
-    subnetworks,
     training,
 )
-from hyperribbon.core import data as core_data
-from hyperribbon.core.generators import derive_seed, numpy_generator, torch_generator
-from hyperribbon.training.optimizers import make_optimizer
 
 _generator = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(10, 3, generator=_generator)
@@ -38,8 +30,9 @@ NUMBERS = (INPUTS, INPUTS[:, :1])
 LOSS = nn.CrossEntropyLoss()
 MATRIX = torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0, 0.5, 0.1]))
 SERIES = np.random.default_rng(0).standard_normal((60, 3)) * np.array([2.0, 1.0, 0.5])
-PATHS = [np.full((4, 5, 2), 0.5) + 0.02 * np.arange(4)[:, None, None] * np.array([s, -s])
-         for s in (1, 2)]  # fmt: skip
+PATHS = [
+    np.full((4, 5, 2), 0.5) + 0.02 * np.arange(4)[:, None, None] * np.array([s, -s]) for s in (1, 2)
+]
 HALF = np.full((5, 2), 0.5)
 SURE = np.tile([0.9, 0.1], (5, 1))
 
@@ -68,8 +61,16 @@ def ribbon() -> Path:
 
 
 def _operators() -> Iterator[Call]:
-    risk = {"model": model(), "loss": LOSS, "data": DATA, "params": "*", "mask": None,
-            "forward": None, "memory": 1e9, "process_group": None}  # fmt: skip
+    risk = {
+        "model": model(),
+        "loss": LOSS,
+        "data": DATA,
+        "params": "*",
+        "mask": None,
+        "forward": None,
+        "memory": 1e9,
+        "process_group": None,
+    }
     yield Call(hr.Risk, risk)
     for kind in (hr.Hessian, hr.GGN):
         yield Call(kind, risk)
@@ -78,9 +79,16 @@ def _operators() -> Iterator[Call]:
     )
     yield Call(
         hr.Fisher,
-        {"model": model(), "data": INPUTS, "likelihood": "categorical", "estimator": "mc",
-         "outputs": "model", "samples": 1, "seed": 0},
-    )  # fmt: skip
+        {
+            "model": model(),
+            "data": INPUTS,
+            "likelihood": "categorical",
+            "estimator": "mc",
+            "outputs": "model",
+            "samples": 1,
+            "seed": 0,
+        },
+    )
     yield Call(_student, {"scale": 1.0, "df": 4.0, "likelihood": "student"})
     yield Call(_student, {"variance": 1.0, "likelihood": "gaussian"}, "Fisher of a Gaussian")
     for kind in (hr.Jacobian, hr.NTK):
@@ -112,28 +120,56 @@ def _at(weights: Any) -> Any:
 def _spectra() -> Iterator[Call]:
     yield Call(
         hr.eigsh,
-        {"op": MATRIX, "k": 2, "which": "LA", "tol": 1e-4, "method": "lanczos", "seed": 0,
-         "v0": torch.ones(6), "max_matvecs": 100, "max_seconds": 10.0, "eigenvectors": True,
-         "basis": 5, "storage": "memory", "memory": 1e9, "should_stop": lambda: False},
-    )  # fmt: skip
+        {
+            "op": MATRIX,
+            "k": 2,
+            "which": "LA",
+            "tol": 1e-4,
+            "method": "lanczos",
+            "seed": 0,
+            "v0": torch.ones(6),
+            "max_matvecs": 100,
+            "max_seconds": 10.0,
+            "eigenvectors": True,
+            "basis": 5,
+            "storage": "memory",
+            "memory": 1e9,
+            "should_stop": lambda: False,
+        },
+    )
     sampled = {"op": Gap(), "precision": 0.1, "seed": 0, "max_matvecs": 40, "memory": 1e9}
     yield Call(hr.trace, sampled | {"should_stop": lambda: False})
     yield Call(hr.frobenius, sampled)
     yield Call(hr.diagonal, {"op": Gap(), "matvecs": 40, "seed": 0})
     yield Call(
         hr.density,
-        {"op": MATRIX, "probes": 3, "steps": 5, "width": 0.2, "points": 128, "seed": 0,
-         "memory": 1e9, "should_stop": lambda: False},
-    )  # fmt: skip
+        {
+            "op": MATRIX,
+            "probes": 3,
+            "steps": 5,
+            "width": 0.2,
+            "points": 128,
+            "seed": 0,
+            "memory": 1e9,
+            "should_stop": lambda: False,
+        },
+    )
     yield Call(hr.plan, {"op": MATRIX, "k": 2, "memory": 1e9, "eigenvectors": True, "tol": 1e-4})
     yield Call(hr.summarize, {"eigenvalues": torch.tensor([3.0, 2.0, 1.0]), "trace": 7.0})
     yield Call(hr.alignment, {"U": torch.eye(4)[:, :2], "V": torch.eye(4)[:, 1:3]})
     yield Call(spectra.effective_rank, {"weights": torch.ones(4)})
     yield Call(
         hr.track,
-        {"operators": [MATRIX, 2 * MATRIX], "k": 2, "weights": None, "which": "LA", "tol": 1e-4,
-         "seed": 0, "eigenvectors": True},
-    )  # fmt: skip
+        {
+            "operators": [MATRIX, 2 * MATRIX],
+            "k": 2,
+            "weights": None,
+            "which": "LA",
+            "tol": 1e-4,
+            "seed": 0,
+            "eigenvectors": True,
+        },
+    )
     yield Call(hr.Tracker, {"k": 2, "make": None, "which": "LA", "tol": 1e-4, "seed": 0})
 
 
@@ -149,10 +185,21 @@ def _noise() -> Iterator[Call]:
     )
     yield Call(
         hr.variance_flatness,
-        {"trajectory": SERIES, "curvature": np.diag([4.0, 1.0, 0.25]), "k": 3, "start": 0,
-         "params": None, "window": 30, "loss": None, "resamples": 5, "confidence": 0.9, "seed": 0,
-         "warn": False, "strict": False},
-    )  # fmt: skip
+        {
+            "trajectory": SERIES,
+            "curvature": np.diag([4.0, 1.0, 0.25]),
+            "k": 3,
+            "start": 0,
+            "params": None,
+            "window": 30,
+            "loss": None,
+            "resamples": 5,
+            "confidence": 0.9,
+            "seed": 0,
+            "warn": False,
+            "strict": False,
+        },
+    )
     pair = {"H": np.diag([3.0, 2.0]), "C": np.eye(2)}
     yield Call(noise.detailed_balance_defect, pair)
     yield Call(noise.proportionality, pair)
@@ -164,281 +211,71 @@ def _noise() -> Iterator[Call]:
     yield Call(noise.compare_noise, {"H": H, "C": C, "k": 3, "seed": 0})
     yield Call(
         noise.measure_noise,
-        {"model": model(), "loss": LOSS, "data": DATA, "k": 3, "curvature": "hessian",
-         "params": "*", "mask": None, "seed": 0},
-    )  # fmt: skip
+        {
+            "model": model(),
+            "loss": LOSS,
+            "data": DATA,
+            "k": 3,
+            "curvature": "hessian",
+            "params": "*",
+            "mask": None,
+            "seed": 0,
+        },
+    )
     yield Call(
         noise.linearize,
-        {"model": training.mlp((3, 2, 1)), "data": NUMBERS, "loss": "half_squares", "params": "*",
-         "mask": None},
-    )  # fmt: skip
+        {
+            "model": training.mlp((3, 2, 1)),
+            "data": NUMBERS,
+            "loss": "half_squares",
+            "params": "*",
+            "mask": None,
+        },
+    )
     predicted = hr.stationary_covariance(H, C, 0.1, k=3)
     yield Call(
         noise.compare_covariance, {"trajectory": ribbon(), "predicted": predicted, "start": 0}
     )
 
 
-def _training() -> Iterator[Call]:
-    t = training
-    image = {"shape": (1, 8, 8), "classes": 3, "seed": 0}
-    yield Call(t.mlp, {"widths": (3, 4, 2), "activation": "relu", "seed": 0, "init": "torch",
-                       "bias": True, "dtype": torch.float32})  # fmt: skip
-    yield Call(t.linear, {"inputs": 3, "outputs": 2, "seed": 0, "init": "torch"})
-    yield Call(t.all_convolutional, {**image, "width": 4})
-    yield Call(t.conv_mixer, {**image, "width": 4, "depth": 1, "patch": 4, "kernel": 3})
-    yield Call(t.wide_resnet, {**image, "width": 4, "blocks": 1})
-    yield Call(t.vision_transformer, {**image, "width": 4, "depth": 1, "heads": 2, "patch": 4})
-    yield Call(t.make_architecture, {"name": next(iter(t.ARCHITECTURES)), **image})
-    yield Call(t.initialize, {"model": model(), "generator": torch_generator(0), "init": "torch"})
-    yield Call(
-        t.epoch_batches,
-        {"samples": 10, "batch_size": 4, "scheme": "shuffle", "seed": 0, "epoch": 1},
-    )
-    yield Call(
-        _chain, {"samples": 10, "batch_size": 4, "chains": 2, "sampling": "replacement",
-                 "rng": np.random.default_rng(0)},
-    )  # fmt: skip
-    yield Call(recording.evaluate, {"model": model(), "loss": LOSS, "data": DATA, "batch_size": 4,
-                            "prefix": "x_"})  # fmt: skip
-    yield Call(recording.predict, {"model": model(), "probe": INPUTS, "log_probabilities": True,
-                           "batch_size": 4})  # fmt: skip
-    settings = {"loss": LOSS, "data": DATA, "epochs": 2, "lr": 0.1, "batch_size": 4,
-                "optimizer": "sgd", "momentum": 0.5, "nesterov": False, "weight_decay": 0.01,
-                "schedule": {1: 0.1}, "sampling": "shuffle", "augment": None}  # fmt: skip
-    yield Call(
-        _train, {**settings, "seed": 0, "on_epoch": None, "on_step": None, "recorder": None,
-                 "test": DATA},
-    )  # fmt: skip
-    yield Call(
-        t.train_ensemble,
-        {"make": lambda seed: t.mlp((3, 2), seed=seed), **settings, "seeds": (0, 1),
-         "probe": INPUTS, "every": "1ep", "folder": None, "test": DATA, "together": None,
-         "on_member": None},
-    )  # fmt: skip
-    yield Call(
-        make_optimizer,
-        {"parameters": list(model().parameters()), "optimizer": "sgd", "lr": 0.1, "momentum": 0.5,
-         "nesterov": False, "weight_decay": 0.0},
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    X, Y, row = rng.standard_normal((2, 8)), rng.standard_normal((1, 8)), rng.standard_normal(8)
-    W1, W2 = rng.standard_normal((2, 2)), rng.standard_normal((1, 2))
-    yield Call(
-        simulation.draw_linear_weights,
-        {"widths": (3, 2, 1), "start": "kaiming_uniform", "generator": rng, "scale": None},
-    )
-    from hyperribbon.theory.linear_networks import Moments
-
-    yield Call(
-        simulation.train_linear,
-        {"weights": [W1, W2], "moments": Moments.of(X, Y), "lr": 0.01, "epochs": 3,
-         "schedule": simulation.HalvingSchedule(), "measure": None, "at": (0, 2)},
-    )  # fmt: skip
-    yield Call(simulation.HalvingSchedule, {"improvement": 1e-3, "window": 100})
-    yield Call(
-        simulation.descend_two_layer,
-        {"X": X, "Y": Y, "W1": W1, "W2": W2, "lr": 0.1, "tol": 0.1, "max_steps": 3000},
-    )
-    one = {"X": X, "Y": row, "lr": 0.05, "batch_size": 2, "chains": 2, "sampling": "replacement",
-           "start": np.zeros(2), "seed": 0}  # fmt: skip
-    yield Call(
-        simulation.simulate_one_layer,
-        {**one, "steps": 40, "dynamics": "flow", "burn_in": 4, "anneal": 1.0, "every": 2,
-         "measure_noise": False, "substeps": 1},
-    )  # fmt: skip
-    yield Call(simulation.trace_one_layer, {**one, "record": [0, 3]})
-    yield Call(
-        simulation.simulate_two_layer,
-        {"X": X, "Y": Y, "W1": W1, "W2": W2, "lr": 0.01, "batch_size": 2, "record": [0, 3],
-         "chains": 2, "dynamics": "sgd", "sampling": "replacement", "every": 1, "burn_in": 0,
-         "seed": 0},
-    )  # fmt: skip
-    yield Call(simulation.Scattering, {"shape": (8, 8), "scales": 1, "angles": 2, "layers": 1,
-                              "padding": "reflect"})  # fmt: skip
-    yield Call(
-        simulation.scattering_features,
-        {"images": torch.ones(2, 8, 8), "scales": 1, "angles": 2, "layers": 1, "batch_size": 1},
-    )
-    yield Call(simulation.RunningMoments, {"dimension": 3})
-    yield Call(recording.Measurement, {"name": "norm", "function": len, "every": 1})
-    yield Call(
-        _recorder,
-        {"every": "1it", "measure": (), "probe": INPUTS, "predictions": "log_probabilities",
-         "weights": True, "max_overhead": 1e6, "log": (), "loss": 0.5, "epoch": 0.1,
-         "metrics": {"a": 1.0}, "step": 1, "optimizer": None},
-    )  # fmt: skip
-
-
-def _chain(**options: Any) -> Any:
-    return next(iter(simulation.chain_batches(**options)))
-
-
-def _train(**options: Any) -> Any:
-    return hr.train(model(), **options)
-
-
-def _recorder(
-    loss: Any, epoch: Any, metrics: Any, step: Any, optimizer: Any, **options: Any
-) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        recorder = hr.Recorder(folder, **options)
-        try:
-            recorder.attach(model(), optimizer)
-            recorder.step(loss, epoch=epoch, metrics=metrics, step=step)
-        finally:
-            recorder.release()
-
-
-def _records() -> Iterator[Call]:
-    yield Call(hr.Trajectory.open, {"folder": ribbon()})
-    yield Call(hr.Trajectory.create, {"folder": ribbon(), "resume": True})
-    yield Call(hr.Trajectory.from_checkpoints, {"folder": ribbon() / "weights"})
-    for name in ("weights", "predictions", "weight_vector"):
-        yield Call(_read, {"index": 1}, f"Trajectory.{name}", {"name": name})
-    yield Call(_metric, {"name": "loss"})
-    for draw in (plots.draw_metric, plots.metric_chart):
-        yield Call(draw, {"trajectory": hr.Trajectory.open(ribbon()), "name": "loss"})
-    yield Call(inspection.watch, {"name": "sharpness"})
-    yield Call(
-        _explored, {"folder": ribbon(), "host": "127.0.0.1", "port": 0, "browser": False}, "explore"
-    )
-    yield Call(
-        _append,
-        {"step": 5, "epoch": 0.5, "weights": {"a": torch.ones(2)}, "predictions": np.ones((2, 2)),
-         "metrics": {"loss": 1.0}},
-    )  # fmt: skip
-    yield Call(_truncate, {"step": 4})
-    yield Call(
-        core_data.load_data,
-        {"name": "sloppy", "split": "train", "limit": 20, "proportions": None, "whiten": False,
-         "seed": 0, "folder": None, "slope": 0.2, "dimensions": 4, "noise": 0.1},
-    )  # fmt: skip
-    yield Call(core_data.sloppy_inputs, {"samples": 6, "dimensions": 3, "slope": 0.2, "seed": 0})
-    yield Call(
-        core_data.teacher_student,
-        {"samples": 6, "dimensions": 3, "outputs": 1, "noise": 0.1, "sigma_x": 1.0, "seed": 0},
-    )
-    yield Call(
-        core_data.wishart_inputs,
-        {"samples": 6, "dimensions": 3, "covariance": np.eye(3), "seed": 0},
-    )
-    yield Call(derive_seed, {"seed": 0})
-    yield Call(numpy_generator, {"seed": 0})
-    yield Call(torch_generator, {"seed": 0, "device": "cpu"})
-    yield Call(hr.Band, {"low": 0.0, "high": 1.0, "origin": "printed"})
-
-
-def _explored(browser: Any = False, **options: Any) -> None:
-    if browser is True:
-        browser = False  # no window opens in a test
-    hr.explore(browser=browser, **options).close()
-
-
-def _read(index: Any, name: str) -> Any:
-    return getattr(hr.Trajectory.open(ribbon()), name)(index)
-
-
-def _metric(name: Any) -> Any:
-    return hr.Trajectory.open(ribbon()).metric(name)
-
-
-def _append(**options: Any) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        return hr.Trajectory.create(folder).append(**options)
-
-
-def _truncate(step: Any) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        trajectory = hr.Trajectory.create(folder)
-        trajectory.append(step=3, metrics={"loss": 1.0})
-        return trajectory.truncate(step)
-
-
-def _square(point: Any) -> dict[str, Any]:
-    return {"square": point["a"] ** 2}
-
-
-def _sweep(**options: Any) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        return hr.sweep(**{"out": folder, **options})
-
-
-def _entries() -> Iterator[Call]:
-    yield Call(
-        hr.inspect,
-        {"model": model(), "loss": LOSS, "data": DATA, "initial": model(), "trajectory": ribbon(),
-         "k": 2, "budget": 20.0, "optimizer": None, "batch_size": 4, "params": "*",
-         "forward": None, "seed": 0, "console": None, "process_group": None},
-    )  # fmt: skip
-    chain = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 1, bias=False))
-    yield Call(
-        hr.compare_with_theory, {"model": chain, "data": NUMBERS, "k": 2, "seed": 0, "memory": 1e9}
-    )
-    yield Call(inspection.Budget, {"seconds": 1.0, "memory": 1e9})
-    probe = {"model": model(), "inputs": INPUTS, "state": None, "k": 3, "outputs": "softmax",
-             "vectors": True, "mask": None}  # fmt: skip
-    yield Call(inspection.measure_anisotropy, {**probe, "keep": False, "params": "*"})
-    yield Call(inspection.anisotropy_by_layer, probe)
-    for function in (inspection.effective_ranks, inspection.excess_kurtoses):
-        yield Call(function, {"vectors": torch.randn(8, 2, generator=_generator)})
-    yield Call(
-        _sweep,
-        {"function": _square, "grid": {"a": [1, 2]}, "jobs": 1, "dask": None, "progress": None,
-         "version": "1", "retry": False},
-    )  # fmt: skip
-    yield Call(hr.experiments.find_experiment, {"id": "ribbons/fig4"})
-    yield Call(manifold.geodesic, {"start": HALF, "end": SURE, "tau": 0.5})
-    yield Call(manifold.ignorance, {"samples": 4, "classes": 3})
-    yield Call(
-        manifold.progress,
-        {"P": PATHS[0], "end": SURE, "start": HALF, "distance": "angle"},
-    )
-    yield Call(
-        manifold.resample,
-        {"path": PATHS[0], "along": np.arange(4.0), "grid": np.array([0.5, 1.5])},
-    )
-    yield Call(manifold.trajectory_distances, {"paths": PATHS, "floor": 1e-9})
-    yield Call(manifold.truth, {"targets": [0, 1, 1], "classes": 2})
-    yield Call(
-        hr.stream_inpca,
-        {"X": PATHS[0], "n_components": 2, "sample_weight": np.ones(4), "rule": None,
-         "streaming": None, "seed": 0},
-    )  # fmt: skip
-    yield Call(
-        hr.find_ticket,
-        {"model": model(), "train": lambda m: None, "metric": lambda s: 0.5, "initial": None,
-         "rewind": None, "levels": 1, "fraction": 0.2, "criterion": "magnitude",
-         "scope": "global", "include": "weights", "branches": ("random",), "initializer": None,
-         "seed": 0},
-    )  # fmt: skip
-    state = model().state_dict()
-    yield Call(subnetworks.redraw, {"initializer": state, "seed": 0, "names": None})
-    yield Call(subnetworks.eligible_names, {"source": state, "include": "weights", "params": "*",
-                                            "model": model(), "initial": None,
-                                            "frozen": False})  # fmt: skip
-    yield Call(subnetworks.metric_of, {"model": model(), "data": DATA, "measure": "accuracy"})
-
-
 def _plots() -> Iterator[Call]:
     x = np.array([1.0, 2.0, 3.0])
-    curve = {"x": x, "y": x, "label": "a", "style": "line", "dashed": False, "low": x - 1,
-             "high": x + 1, "color": 0}  # fmt: skip
+    curve = {
+        "x": x,
+        "y": x,
+        "label": "a",
+        "style": "line",
+        "dashed": False,
+        "low": x - 1,
+        "high": x + 1,
+        "color": 0,
+    }
     yield Call(_drawn, curve, "plots.Curve", {"kind": plots.Curve})
     yield Call(
         _drawn,
-        {"names": ("a", "b"), "values": np.ones(2), "errors": np.ones(2), "label": "a",
-         "colors": (0, 1)},
+        {
+            "names": ("a", "b"),
+            "values": np.ones(2),
+            "errors": np.ones(2),
+            "label": "a",
+            "colors": (0, 1),
+        },
         "plots.Bars",
         {"kind": plots.Bars},
-    )  # fmt: skip
+    )
     yield Call(_drawn, {"at": 1.0, "label": "a", "axis": "y"}, "plots.Level", {"kind": plots.Level})
     yield Call(
         _drawn,
-        {"points": np.ones((3, 3)), "label": "a", "values": x, "value_label": "v",
-         "notes": ("a", "b", "c")},
+        {
+            "points": np.ones((3, 3)),
+            "label": "a",
+            "values": x,
+            "value_label": "v",
+            "notes": ("a", "b", "c"),
+        },
         "plots.Path",
         {"kind": plots.Path},
-    )  # fmt: skip
+    )
     yield Call(
         _drawn,
         {"x": x, "y": x, "z": np.ones((3, 3)), "label": "a"},
@@ -463,5 +300,5 @@ def _drawn(kind: Any, **options: Any) -> Any:
 
 def network_calls() -> Iterator[Call]:
     """Return the calls, room by room."""
-    for room in (_operators, _spectra, _noise, _training, _records, _entries, _plots):
+    for room in (_operators, _spectra, _noise, _plots):
         yield from room()

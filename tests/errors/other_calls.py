@@ -81,10 +81,24 @@ def other_calls() -> Iterator[Call]:
     """Yield them."""
     yield Call(
         _compare,
-        {"a": model(), "b": model(), "loss": LOSS, "data": DATA, "model": None,
-         "names": ("A", "B"), "parts": ("weights",), "samples": 8, "groups": 4, "k": 2,
-         "params": "*", "forward": None, "memory": 1e9, "seed": 0, "console": None},
-    )  # fmt: skip
+        {
+            "a": model(),
+            "b": model(),
+            "loss": LOSS,
+            "data": DATA,
+            "model": None,
+            "names": ("A", "B"),
+            "parts": ("weights",),
+            "samples": 8,
+            "groups": 4,
+            "k": 2,
+            "params": "*",
+            "forward": None,
+            "memory": 1e9,
+            "seed": 0,
+            "console": None,
+        },
+    )
     for kind, options in (
         (operators.Gaussian, {"variance": 2.0, "space": "model"}),
         (operators.Laplace, {"scale": 2.0}),
@@ -99,8 +113,17 @@ def other_calls() -> Iterator[Call]:
         yield Call(
             _transform, {"X": PATHS[1]}, f"{kind.__name__}.transform", {"embedding": kind(2)}
         )
-    yield Call(_stream, {"folder": None, "disk": 1e9, "memory": 1e9, "executor": None,
-                         "progress": False, "tol": 1e-9})  # fmt: skip
+    yield Call(
+        _stream,
+        {
+            "folder": None,
+            "disk": 1e9,
+            "memory": 1e9,
+            "executor": None,
+            "progress": False,
+            "tol": 1e-9,
+        },
+    )
     yield Call(manifold.TileRule, {"log": False, "floor": 1e-9, "precision": "double"})
     yield Call(_select, {"fraction": 0.5})
     yield Call(_between, {"low": 0.0, "high": 0.5})
@@ -119,9 +142,18 @@ def other_calls() -> Iterator[Call]:
     yield Call(inspection.linear_measurements, {"moments": MOMENTS, "names": ("trace",)})
     yield Call(
         _run,
-        {"id": "ribbons/fig4", "config": None, "preset": "smoke", "seeds": 1, "seed": 0,
-         "with_data": False, "fresh": False, "progress": None, "workers": None},
-    )  # fmt: skip
+        {
+            "id": "ribbons/fig4",
+            "config": None,
+            "preset": "smoke",
+            "seeds": 1,
+            "seed": 0,
+            "with_data": False,
+            "fresh": False,
+            "progress": None,
+            "workers": None,
+        },
+    )
     yield Call(_run_several, {"ids": ["ribbons/fig4"]})
     yield Call(experiments.choose_workers, {"jobs": 1, "dask": None})
     yield Call(experiments.ProcessWorkers, {"processes": 1})
@@ -129,6 +161,16 @@ def other_calls() -> Iterator[Call]:
     yield Call(plots.label_logs, {"figure": Figure()})
     yield Call(
         _chart,
-        {"name": "a", "title": "A", "x_label": "x", "y_label": "y", "marks": (), "caption": "",
-         "z_label": "", "log_x": False, "log_y": True, "toggles": ("x",)},
-    )  # fmt: skip
+        {
+            "name": "a",
+            "title": "A",
+            "x_label": "x",
+            "y_label": "y",
+            "marks": (),
+            "caption": "",
+            "z_label": "",
+            "log_x": False,
+            "log_y": True,
+            "toggles": ("x",),
+        },
+    )

@@ -17,10 +17,30 @@ from hyperribbon.experiments.sweeping import SweepWarning
 from hyperribbon.recording import RecordingWarning
 from hyperribbon.training import DivergenceError
 
-CALLED = ("params", "measure", "initializer", "loss", "metric", "block", "gradient",
-          "hessian_product", "train", "make", "augment", "on_epoch", "on_step", "on_member",
-          "function", "predictions", "log", "forward", "optimizer", "schedule",
-          "operators", "should_stop")  # fmt: skip
+CALLED = (
+    "params",
+    "measure",
+    "initializer",
+    "loss",
+    "metric",
+    "block",
+    "gradient",
+    "hessian_product",
+    "train",
+    "make",
+    "augment",
+    "on_epoch",
+    "on_step",
+    "on_member",
+    "function",
+    "predictions",
+    "log",
+    "forward",
+    "optimizer",
+    "schedule",
+    "operators",
+    "should_stop",
+)
 """Arguments that are functions: what a person's own function raises is his."""
 
 DOCUMENTED = (DivergenceError, RecordingWarning, SweepWarning)
@@ -68,8 +88,17 @@ def public_functions(room, where):
 UNTRIED = {"unsharded", "unwrapped"}
 """Public functions without a call: they are of models spread over processes."""
 
-WRAPPED = {"compare", "chain_batches", "train", "run", "run_experiments", "write_report", "sweep",
-           "to_torch_prune", "explore"}  # fmt: skip
+WRAPPED = {
+    "compare",
+    "chain_batches",
+    "train",
+    "run",
+    "run_experiments",
+    "write_report",
+    "sweep",
+    "to_torch_prune",
+    "explore",
+}
 """Those that are tried inside a function of the tests, which gives them a folder or a new model."""
 
 

@@ -92,18 +92,33 @@ def momentum_of_ones_own(parameters):
 
 
 LIKELIHOOD = {"variance": 3.0, "scale": 3.0, "df": 7.0, "outputs": "softmax", "samples": 4}
-LANCZOS = {"v0": torch.ones(SIZE), "max_matvecs": 6, "max_seconds": 1e-9, "basis": 6,
-           "storage": "half", "memory": 10.0}  # fmt: skip
-DISTANCES = {"log": True, "floor": 0.3, "precision": "single", "landmarks": 4,
-             "streaming": hr.Streaming(memory=1e3)}  # fmt: skip
+LANCZOS = {
+    "v0": torch.ones(SIZE),
+    "max_matvecs": 6,
+    "max_seconds": 1e-9,
+    "basis": 6,
+    "storage": "half",
+    "memory": 10.0,
+}
+DISTANCES = {
+    "log": True,
+    "floor": 0.3,
+    "precision": "single",
+    "landmarks": 4,
+    "streaming": hr.Streaming(memory=1e3),
+}
 MADE = {"slope": 0.9, "dimensions": 7, "noise": 5.0, "folder": "/nonexistent"}
 OPTIMISER = {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1}
 CASES = [
     *(
         (fisher, {"likelihood": name, **more, **how}, LIKELIHOOD)
         for name, more in (
-            ("categorical", {}), ("gaussian", {}), ("bernoulli", {}), ("poisson", {}),
-            ("laplace", {}), ("student", {"df": 4.0}),
+            ("categorical", {}),
+            ("gaussian", {}),
+            ("bernoulli", {}),
+            ("poisson", {}),
+            ("laplace", {}),
+            ("student", {"df": 4.0}),
         )
         for how in ({}, {"estimator": "mc"})
     ),
@@ -127,7 +142,7 @@ CASES = [
     (load, {"name": "teacher_student"}, MADE),
     (select, {"fraction": 0.5}, {"order": "largest", "scope": "layer", "include": "all"}),
     (select, {"between": (0.0, 0.3)}, {"order": "largest", "scope": "layer", "include": "all"}),
-]  # fmt: skip
+]
 
 
 def same(first, second):

@@ -150,8 +150,11 @@ def test_another_statement_makes_another_run(monkeypatch):
 
 
 def digest(folder):
-    files = [*folder.glob("ribbons*/result.safetensors"), *folder.glob("ribbons*/claims.json"),
-             *folder.glob("ribbons*/figures/*")]  # fmt: skip
+    files = [
+        *folder.glob("ribbons*/result.safetensors"),
+        *folder.glob("ribbons*/claims.json"),
+        *folder.glob("ribbons*/figures/*"),
+    ]
     assert len(files) == 4
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)]
 

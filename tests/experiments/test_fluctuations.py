@@ -105,9 +105,16 @@ def test_exponent_of_the_projector_is_that_of_the_figure_but_not_of_many_samples
     diagonal, off = np.moveaxis(exact * np.array(inputs)[:, None, None], 2, 0)
     far = [theory.projector_variance(50, 50 * factor)[1] for factor in (100, 1000)]
     result = fig2a.Result(
-        inputs, ratios, diagonal, off, 0.01 * off, diagonal, off,
-        float(np.polyfit(np.log(ratios), np.log(off[-1]), 1)[0]), float(np.log10(far[1] / far[0])),
-    )  # fmt: skip
+        inputs,
+        ratios,
+        diagonal,
+        off,
+        0.01 * off,
+        diagonal,
+        off,
+        float(np.polyfit(np.log(ratios), np.log(off[-1]), 1)[0]),
+        float(np.log10(far[1] / far[0])),
+    )
     assert verdicts(fig2a, result) == {
         "exponent-in-window": "holds",
         "exponent": "fails",
@@ -125,9 +132,19 @@ def two_layer_result(D1, D2=1.0, chains=10**6):
     both = np.stack([D1, D1])
     exponents = np.array([theory.fit_exponent(v, D1) for v in variances])
     return fig9a.Result(
-        0.02, 0.1, 1.0, both, np.array([D2, 100 * D2]), variances, variances,
-        0.5 * 0.02 * 0.01 * both, exponents, np.full(2, 0.01), exponents, chains,
-    )  # fmt: skip
+        0.02,
+        0.1,
+        1.0,
+        both,
+        np.array([D2, 100 * D2]),
+        variances,
+        variances,
+        0.5 * 0.02 * 0.01 * both,
+        exponents,
+        np.full(2, 0.01),
+        exponents,
+        chains,
+    )
 
 
 def test_exponent_two_needs_a_small_first_layer():

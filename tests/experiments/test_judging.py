@@ -20,9 +20,14 @@ BAND = Band(0.9, 1.1, "words")
 
 def statement(**change):
     parts = {
-        "name": "x", "place": "Fig. 1", "quote": "x is about one", "reading": "x is 1 ± 0.1",
-        "band": BAND, "setting": "as printed", **change,
-    }  # fmt: skip
+        "name": "x",
+        "place": "Fig. 1",
+        "quote": "x is about one",
+        "reading": "x is 1 ± 0.1",
+        "band": BAND,
+        "setting": "as printed",
+        **change,
+    }
     return says(**parts)
 
 

@@ -67,10 +67,18 @@ def test_variances_along_theorys_eigenvectors_have_mean_one_and_find_a_wrong_the
 
 def setting(**change):
     return {
-        "samples": 8, "dimensions": 20, "slope": 0.3, "sigma_star": 1.5, "sigma_w": 0.7,
-        "alpha": 0.2, "steps": [5, 12], "initialisations": 4000, "inputs_seed": 1, "seed": 2,
+        "samples": 8,
+        "dimensions": 20,
+        "slope": 0.3,
+        "sigma_star": 1.5,
+        "sigma_w": 0.7,
+        "alpha": 0.2,
+        "steps": [5, 12],
+        "initialisations": 4000,
+        "inputs_seed": 1,
+        "seed": 2,
         **change,
-    }  # fmt: skip
+    }
 
 
 def test_training_has_the_covariance_of_the_closed_form():

@@ -144,9 +144,13 @@ def test_figure_3b_is_judged_by_slope_distance_and_trace():
     ratios = np.array([2.0, 10.0, 30.0, 100.0])
     spectrum = np.tile(np.linspace(2, 0.5, 5), (4, 1))
     result = fig3b.Result(
-        ratios, [], spectrum * [[2], [1.5], [1.3], [1.2]], spectrum, 1 - 1 / ratios,
+        ratios,
+        [],
+        spectrum * [[2], [1.5], [1.3], [1.2]],
+        spectrum,
+        1 - 1 / ratios,
         np.sqrt(2 / ratios),
-    )  # fmt: skip
+    )
     assert failing(fig3b, result) == set()
     assert failing(fig3b, replace(result, mean_trace=0.8 * result.mean_trace)) == {"trace"}
     assert failing(fig3b, replace(result, noise=spectrum * 1.3)) == {"hundredfold"}

@@ -30,8 +30,12 @@ def test_names_of_this_machine_are_let_in(client_of, tmp_path, name):
 
 def test_beyond_this_machine_numbers_and_named_hosts_are_let_in(client_of, tmp_path):
     guard = Guard("0.0.0.0", "secret", ["lab.example"])
-    for name, status in (("10.1.2.3", 200), ("lab.example", 200), (socket.gethostname(), 200),
-                         ("evil.example", 421)):  # fmt: skip
+    for name, status in (
+        ("10.1.2.3", 200),
+        ("lab.example", 200),
+        (socket.gethostname(), 200),
+        ("evil.example", 421),
+    ):
         client = client_of(tmp_path, guard, base=f"http://{name}:8050")
         assert client.get("/").status_code == status
 
@@ -113,10 +117,20 @@ def test_values_that_no_slider_has_are_brought_inside(client, value):
 
 @pytest.mark.parametrize(
     "body",
-    ["", "{", "[]", "null", "{}", '{"output": "x"}', '{"output": ["a"]}', b"\xff\xfe",
-     '{"output": "..a.b...", "inputs": 3}', "[" * 5000],
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"output": "x"}',
+        '{"output": ["a"]}',
+        b"\xff\xfe",
+        '{"output": "..a.b...", "inputs": 3}',
+        "[" * 5000,
+    ],
     ids=range(10),
-)  # fmt: skip
+)
 def test_requests_that_no_page_makes_are_refused(client, body):
     assert 400 <= client.post(body).status_code < 500
     assert client.ask(SPECTRUM).status_code == 200
@@ -126,12 +140,17 @@ def test_unclamped_jobs_block_nobody(client):
     """Values far outside and visitors of any name: the others still get their turn."""
     others = [client.visitor() for _ in range(8)]
     for visitor in others:
-        values = {"visitor.data": visitor, "linear-d_in.value": 1e9,
-                  "linear-depth.value": [1], "linear-width.value": "x"}  # fmt: skip
+        values = {
+            "visitor.data": visitor,
+            "linear-d_in.value": 1e9,
+            "linear-depth.value": [1],
+            "linear-width.value": "x",
+        }
         client.ask("linear-tick.disabled", "linear-start.n_clicks", values)
     for visitor in (None, 3, {"a": 1}, "x" * 10_000, "../..", "0" * 32, others[0] + "0", "é-"):
-        answer = client.ask("linear-tick.disabled", "linear-start.n_clicks",
-                            {"visitor.data": visitor})  # fmt: skip
+        answer = client.ask(
+            "linear-tick.disabled", "linear-start.n_clicks", {"visitor.data": visitor}
+        )
         assert answer.json["response"]["linear-status"]["children"] == "Open the page again."
     for visitor in others:
         client.ask("linear-tick.disabled", "linear-stop.n_clicks", {"visitor.data": visitor})
@@ -155,9 +174,17 @@ def test_ports_that_do_not_exist_are_refused(tmp_path, port):
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.8.8", True),
-     ("0.0.0.0", False), ("::", False), ("192.168.1.2", False), ("example.org", False)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("127.8.8.8", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.2", False),
+        ("example.org", False),
+    ],
+)
 def test_loopback_is_known(host, expected):
     assert is_loopback(host) is expected
 

@@ -12,12 +12,19 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.explorer.papers.uploads import MAX_ENTRIES, matrix_slope, read_matrix
 from hyperribbon.explorer.runs.catalogue import find_entries
 
-RUN = {"id": "ribbons/fig8", "preset": "smoke", "title": "A title", "config": {},
-       "environment": {"seed": 3}}  # fmt: skip
-CLAIM = {"verdict": "holds", "place": "Fig. 8", "reading": "It holds", "measured": 1.0,
-         "why": "so"}  # fmt: skip
-COMPONENT = {"type": "A", "namespace": "dash_html_components",
-             "props": {"href": "javascript:alert(1)", "children": "click"}}  # fmt: skip
+RUN = {
+    "id": "ribbons/fig8",
+    "preset": "smoke",
+    "title": "A title",
+    "config": {},
+    "environment": {"seed": 3},
+}
+CLAIM = {"verdict": "holds", "place": "Fig. 8", "reading": "It holds", "measured": 1.0, "why": "so"}
+COMPONENT = {
+    "type": "A",
+    "namespace": "dash_html_components",
+    "props": {"href": "javascript:alert(1)", "children": "click"},
+}
 
 
 def write(folder, run=RUN, claims=(CLAIM,)):

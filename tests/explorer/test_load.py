@@ -27,8 +27,11 @@ class Person:
 
     def __init__(self, seed, client, address, end):
         self.rng, self.client, self.address, self.end = (
-            np.random.default_rng(seed), client, address, end,
-        )  # fmt: skip
+            np.random.default_rng(seed),
+            client,
+            address,
+            end,
+        )
         self.problems, self.times, self.done = [], [], 0
         cookies = urllib.request.HTTPCookieProcessor()  # a browser of his own
         self.browser = urllib.request.build_opener(cookies)
@@ -56,8 +59,9 @@ class Person:
                 if self.rng.random() < 0.05:
                     self.train()
                 if self.rng.random() < 0.2:
-                    shown = self.ask("runs-shown.children", "runs-run.value",
-                                     {"runs-run.value": "good"})  # fmt: skip
+                    shown = self.ask(
+                        "runs-shown.children", "runs-run.value", {"runs-run.value": "good"}
+                    )
                     if "A title" not in json.dumps(shown):
                         self.problems.append("the run is not shown")
             except Exception as error:
@@ -70,9 +74,15 @@ class Person:
 
     def move(self):
         rng = self.rng
-        values = {"n": 50, "c": round(rng.uniform(0.05, 1.4), 2), "T": rng.uniform(0, 5),
-                  "ratio": round(rng.uniform(-0.5, 1.2), 1), "alpha": 1.0, "b": 0,
-                  "decay": 0.0}  # fmt: skip
+        values = {
+            "n": 50,
+            "c": round(rng.uniform(0.05, 1.4), 2),
+            "T": rng.uniform(0, 5),
+            "ratio": round(rng.uniform(-0.5, 1.2), 1),
+            "alpha": 1.0,
+            "b": 0,
+            "decay": 0.0,
+        }
         given = {f"ribbons-{name}.value": value for name, value in values.items()}
         shown = self.ask("ribbons-spectrum.figure", "ribbons-c.value", given)
         if not shown["ribbons-spectrum"]["figure"]["data"]:
@@ -124,8 +134,12 @@ class Intruder(Person):
 
     def huge_job(self):
         name = self.visitor() if self.rng.random() < 0.5 else f"{self.rng.integers(1 << 60):032x}"
-        values = {"visitor.data": name, "linear-d_in.value": 1e12,
-                  "linear-depth.value": 1e9, "linear-width.value": [1]}  # fmt: skip
+        values = {
+            "visitor.data": name,
+            "linear-d_in.value": 1e12,
+            "linear-depth.value": 1e9,
+            "linear-width.value": [1],
+        }
         self.ask("linear-tick.disabled", "linear-start.n_clicks", values)
 
     def wrong_name(self):
@@ -138,8 +152,10 @@ class Intruder(Person):
             time.sleep(1)
 
     def large(self):
-        values = {"ribbons-upload.contents": "data:;base64," + "A" * 2_000_000,
-                  "ribbons-upload.filename": "a.npy"}  # fmt: skip
+        values = {
+            "ribbons-upload.contents": "data:;base64," + "A" * 2_000_000,
+            "ribbons-upload.filename": "a.npy",
+        }
         self.ask("ribbons-upload-message", "ribbons-upload.contents", values)
 
 
@@ -150,8 +166,16 @@ def test_fifty_people_at_once_with_hostile_ones_among_them(tmp_path, client_of):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(run)
         (tmp_path / name / "claims.json").write_text("[]")
-    command = [sys.executable, "-m", "hyperribbon", "explore", str(tmp_path), "--port", "0",
-               "--no-browser"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "hyperribbon",
+        "explore",
+        str(tmp_path),
+        "--port",
+        "0",
+        "--no-browser",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     address = server.stdout.readline().split("at ")[1].split()[0]

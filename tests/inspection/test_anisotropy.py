@@ -111,9 +111,12 @@ def test_layers_of_a_masked_sub_network_are_blocks_of_its_entries():
     for layer, found in measured.items():
         names = [n for n, _ in model.named_parameters() if n.startswith(f"{layer}.")]
         chosen = torch.cat(
-            [mask.get(n, torch.zeros(1, dtype=torch.bool).expand_as(p)).reshape(-1)
-             for n, p in model.named_parameters() if n in names]
-        )  # fmt: skip
+            [
+                mask.get(n, torch.zeros(1, dtype=torch.bool).expand_as(p)).reshape(-1)
+                for n, p in model.named_parameters()
+                if n in names
+            ]
+        )
         block = _dense(model, inputs, "softmax", names)[chosen][:, chosen]
         expected = torch.linalg.eigvalsh(block).flip(0)[:3]
         torch.testing.assert_close(found.eigenvalues, expected, rtol=1e-8, atol=1e-14)

@@ -13,12 +13,18 @@ from hyperribbon.inspection.answers import TERMS, Reference, answers, kind_of
 from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, Quantity
 
 EVERYTHING = {
-    "hessian.largest": (10.0, 0.5), "stability.ratio": (0.5, 0.025),
-    "gauss_newton.share10": (0.7, 0.0), "gauss_newton.share50": (0.9, 0.0),
-    "layers.first_share": (0.6, 0.0), "noise.scale": (80.0, 9.0),
-    "subnetworks.prunable": (0.8, 0.0), "hessian.negativity": (-0.2, 0.0),
-    "hessian.smallest": (-2.0, 0.1), "gauss_newton.trace": (30.0, 2.0), "model.loss": (0.3, 0.0),
-}  # fmt: skip
+    "hessian.largest": (10.0, 0.5),
+    "stability.ratio": (0.5, 0.025),
+    "gauss_newton.share10": (0.7, 0.0),
+    "gauss_newton.share50": (0.9, 0.0),
+    "layers.first_share": (0.6, 0.0),
+    "noise.scale": (80.0, 9.0),
+    "subnetworks.prunable": (0.8, 0.0),
+    "hessian.negativity": (-0.2, 0.0),
+    "hessian.smallest": (-2.0, 0.1),
+    "gauss_newton.trace": (30.0, 2.0),
+    "model.loss": (0.3, 0.0),
+}
 
 
 def _numbers(**changes):
@@ -46,8 +52,13 @@ def test_the_error_of_the_arithmetic_is_not_shown_as_that_of_the_samples():
 def test_there_are_at_most_six_each_with_a_number_and_an_explained_term():
     found = answers(_numbers(), "convolutional", CONFIG)
     assert [a.term for a in found] == [
-        "sharpness", "stability", "concentration", "layers", "noise", "pruning",
-    ]  # fmt: skip
+        "sharpness",
+        "stability",
+        "concentration",
+        "layers",
+        "noise",
+        "pruning",
+    ]
     assert all(any(c.isdigit() for c in answer.finding) for answer in found)
     assert "10 ± 0.5 on 512 samples" in found[0].finding
     assert "50% ± 2%" in found[1].finding
@@ -71,9 +82,14 @@ def test_the_batch_is_judged_by_the_noise_scale(scale, word):
 
 def test_little_that_was_measured_still_gives_answers():
     few = dict.fromkeys(
-        ("stability__ratio", "gauss_newton__share10", "noise__scale", "subnetworks__prunable",
-         "hessian__negativity")
-    )  # fmt: skip
+        (
+            "stability__ratio",
+            "gauss_newton__share10",
+            "noise__scale",
+            "subnetworks__prunable",
+            "hessian__negativity",
+        )
+    )
     found = answers(_numbers(**few), "attention", {})
     assert [a.term for a in found] == ["sharpness", "layers", "trace", "loss"]
     assert "2/λ = 0.2" in found[0].advice
@@ -91,11 +107,12 @@ def test_what_is_usual_is_told_from_stored_networks():
     stored = json.loads(path.read_text())
     assert "benchmarks/reference.py" in stored["made"]
     reference = Reference(
-        "", tuple(
+        "",
+        tuple(
             {"kind": kind, "parameters": size, "statistics": {"sharpness": value}}
             for kind, size, value in (("a", 10, 1.0), ("a", 20, 2.0), ("a", 30, 3.0), ("b", 5, 9.0))
         ),
-    )  # fmt: skip
+    )
     assert reference.usual("sharpness", "a").startswith("3 small trained a networks of 10 to 30")
     assert "1 to 3." in reference.usual("sharpness", "a")
     assert reference.usual("sharpness", "b").startswith("4 small trained networks")

@@ -48,14 +48,24 @@ def _inspect(model, loss, data, quiet, **options):
 def test_a_network_with_batch_norm_and_dropout_in_training_mode(quiet):
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(36, 3),
-    )  # fmt: skip
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(36, 3),
+    )
     model(torch.randn(64, 1, 8, 8))
     initial = _state(model)
     data = TensorDataset(torch.randn(96, 1, 8, 8), torch.arange(96) % 3)
-    found = _inspect(model.train(), nn.CrossEntropyLoss(), DataLoader(data, 32, shuffle=True),
-                     quiet, initial=initial)  # fmt: skip
+    found = _inspect(
+        model.train(),
+        nn.CrossEntropyLoss(),
+        DataLoader(data, 32, shuffle=True),
+        quiet,
+        initial=initial,
+    )
     assert "subnetworks" in found.parts
     # Batch norm's running averages are used, so the loss is that of evaluation mode.
     loss = nn.CrossEntropyLoss()(copy.deepcopy(model).eval()(data.tensors[0]), data.tensors[1])
@@ -67,9 +77,14 @@ def test_a_transformers_model_from_a_small_config(quiet):
 
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=16, num_labels=3,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        num_labels=3,
+    )
     model = transformers.BertForSequenceClassification(config)
     data = {
         "input_ids": torch.randint(0, 50, (48, 8)),
@@ -107,15 +122,21 @@ def test_a_lightning_module_that_a_trainer_has_trained(quiet, tmp_path):
     model = Net()
     initial = _state(model)
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
     with pytest.warns():
         trainer.fit(model, loader)
     model.zero_grad(set_to_none=True)
     optimizer = trainer.optimizers[0]
-    found = _inspect(model, nn.CrossEntropyLoss(), loader, quiet, initial=initial,
-                     optimizer=optimizer)  # fmt: skip
+    found = _inspect(
+        model, nn.CrossEntropyLoss(), loader, quiet, initial=initial, optimizer=optimizer
+    )
     assert "Adam" in found["stability.limit"].method
     assert found["stability.limit"].value == pytest.approx(2 * 1.9 / 0.1)
     assert "criticality" in [chart.name for chart in found.parts["subnetworks"].charts]

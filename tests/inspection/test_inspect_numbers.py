@@ -19,9 +19,16 @@ from hyperribbon.inspection.slices import line_slice, plane_slice, random_direct
 def found(trained, quiet):
     model, loss, data, initial = trained
     return inspect(
-        model, loss, data, initial=initial, optimizer=0.1, batch_size=32, k=20, budget=60,
+        model,
+        loss,
+        data,
+        initial=initial,
+        optimizer=0.1,
+        batch_size=32,
+        k=20,
+        budget=60,
         console=quiet,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +97,12 @@ def test_the_fisher_information_is_named_or_measured(trained, quiet, loss, facto
 def test_the_fisher_information_of_numbers_and_coins(trained, kind):
     model, _, (inputs, labels), _ = trained
     targets = nn.functional.one_hot(labels, 3).float()
-    loss = {"squared": nn.MSELoss(), "summed": nn.MSELoss(reduction="sum"),
-            "binary": nn.BCEWithLogitsLoss(), "absolute": nn.SmoothL1Loss()}[kind]  # fmt: skip
+    loss = {
+        "squared": nn.MSELoss(),
+        "summed": nn.MSELoss(reduction="sum"),
+        "binary": nn.BCEWithLogitsLoss(),
+        "absolute": nn.SmoothL1Loss(),
+    }[kind]
     subject = Subject(model, loss, (inputs, targets))
     known = gauss_newton_factor(subject)
     if kind == "absolute":
@@ -222,9 +233,14 @@ def test_regression_has_no_accuracy_but_everything_else(quiet):
     inputs = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
     model = nn.Linear(4, 2)
     found = inspect(
-        model, nn.MSELoss(), (inputs, inputs[:, :2]), initial=model.state_dict(), k=4, budget=20,
+        model,
+        nn.MSELoss(),
+        (inputs, inputs[:, :2]),
+        initial=model.state_dict(),
+        k=4,
+        budget=20,
         console=quiet,
-    )  # fmt: skip
+    )
     assert found.is_complete, found.outcomes
     assert "accuracy" not in " ".join(found.table()["name"].str.lower())
     # The Hessian of a linear model under mean squared error is XᵀX/n in each output's block.

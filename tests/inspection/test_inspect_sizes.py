@@ -91,9 +91,13 @@ json.dump(result, sys.stdout)
 def test_time_and_memory(name, tmp_path):
     began = time.monotonic()
     result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", MODELS + RUN, name], capture_output=True, text=True,
-        cwd=tmp_path, timeout=300, check=False,
-    )  # fmt: skip
+        [sys.executable, "-W", "ignore", "-c", MODELS + RUN, name],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     found = json.loads(result.stdout.splitlines()[-1])
     print(f"{name}: {found['seconds']:.1f} s, {found['peak'] / 1e9:.2f} GB, {found['where']}")

@@ -143,18 +143,28 @@ print(*run(*MODELS[sys.argv[1]](), Budget(SECONDS, float(sys.argv[2]))))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "memory"),
-    [("dense", 200e6), ("images", 200e6), ("recurrent", 200e6),
-     ("sentences", 200e6), ("dense", 600e6), ("images", 600e6),
-     ("recurrent", 600e6), ("sentences", 600e6)],
-)  # fmt: skip
+    [
+        ("dense", 200e6),
+        ("images", 200e6),
+        ("recurrent", 200e6),
+        ("sentences", 200e6),
+        ("dense", 600e6),
+        ("images", 600e6),
+        ("recurrent", 600e6),
+        ("sentences", 600e6),
+    ],
+)
 def test_memory_and_time_of_every_part_stay_below_the_budget(name, memory):
     """In a process of its own, networks of 86,000 to 1,330,000 weights."""
     seconds = 40.0
     code = GROWTH.replace("SECONDS", str(seconds))
     ran = subprocess.run(
-        [sys.executable, "-c", code, name, str(memory)], capture_output=True, text=True,
-        check=True, timeout=600,
-    )  # fmt: skip
+        [sys.executable, "-c", code, name, str(memory)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
     peak, took = map(float, ran.stdout.split())
     print(f"{name}: {peak / 1e6:.0f} MB of {memory / 1e6:.0f}, {took:.1f} s of {seconds:.0f}")
     assert peak < memory

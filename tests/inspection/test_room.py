@@ -156,8 +156,9 @@ def test_graphs_make_room_for_the_product_in_double_precision(monkeypatch):
 def test_what_lacks_room_says_how_much_it_needs(quiet):
     """100,000 weights in 4 MB: the loss is there, eigenpairs say what they would take."""
     data = torch.randn(64, 300), torch.arange(64) % 3
-    found = inspect(mlp((300, 300, 3), "tanh", seed=0), LOSS, data, k=3, console=quiet,
-                    budget=Budget(20, 4e6))  # fmt: skip
+    found = inspect(
+        mlp((300, 300, 3), "tanh", seed=0), LOSS, data, k=3, console=quiet, budget=Budget(20, 4e6)
+    )
     assert found["model.loss"].value > 0
     short = [o for o in found.outcomes if o.status == "left out" and "MB" in o.reason]
     assert any("Sharpness" in outcome.step for outcome in short)

@@ -124,8 +124,13 @@ def test_what_has_no_derivatives_still_has_a_loss_and_says_why(quiet):
 
 def test_what_cannot_be_evaluated_is_refused(quiet):
     with pytest.raises(ArgumentError):
-        inspect(nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.randn(9, 5), torch.arange(9) % 3),
-                budget=5, console=quiet)  # fmt: skip
+        inspect(
+            nn.Linear(4, 3),
+            nn.CrossEntropyLoss(),
+            (torch.randn(9, 5), torch.arange(9) % 3),
+            budget=5,
+            console=quiet,
+        )
 
 
 def test_looks_are_nested_and_end_with_everything():

@@ -134,9 +134,13 @@ def _frozen_adam(model, scale, kind, decay):
     """Adam with a scaling that differs by weight and does not change, in two groups."""
     groups = [
         {"params": model.a.parameters(), "lr": scale, "betas": (0.9, 1 - 1e-12)},
-        {"params": model.b.parameters(), "lr": 0.3 * scale, "betas": (0.6, 1 - 1e-12),
-         "weight_decay": decay},
-    ]  # fmt: skip
+        {
+            "params": model.b.parameters(),
+            "lr": 0.3 * scale,
+            "betas": (0.6, 1 - 1e-12),
+            "weight_decay": decay,
+        },
+    ]
     optimizer = kind(groups, lr=1.0, eps=1e-8, weight_decay=0.0)
     generator = torch.Generator().manual_seed(3)
     for group in optimizer.param_groups:

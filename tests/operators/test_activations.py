@@ -11,9 +11,19 @@ import torch.nn.functional as F
 from hyperribbon.operators.derivatives.chains.activations import activation_of
 
 NAMES = (
-    "relu", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "softplus", "elu", "selu", "mish",
-    "logsigmoid", "softsign",
-)  # fmt: skip
+    "relu",
+    "leaky_relu",
+    "tanh",
+    "sigmoid",
+    "gelu",
+    "silu",
+    "softplus",
+    "elu",
+    "selu",
+    "mish",
+    "logsigmoid",
+    "softsign",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

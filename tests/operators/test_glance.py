@@ -15,9 +15,11 @@ DTYPES = [torch.float32, torch.float64]
 
 def attention() -> nn.Module:
     return nn.Sequential(
-        nn.Linear(6, 8), nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True),
-        nn.Flatten(), nn.Linear(40, 4),
-    )  # fmt: skip
+        nn.Linear(6, 8),
+        nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True),
+        nn.Flatten(),
+        nn.Linear(40, 4),
+    )
 
 
 class Recurrent(nn.Module):

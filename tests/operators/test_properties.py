@@ -119,8 +119,9 @@ def test_rescaling_is_that_of_the_dense_matrix():
     a, d, w = first.to_dense(), *vectors(first, 3, 2).T
     expected = d[:, None] * (a + torch.diag(w)) * d
     assert torch.allclose(Rescaled(first, d, w).to_dense(), expected, atol=1e-12)
-    assert torch.allclose(Rescaled(first, 2.0, 0.5).to_dense(), 4 * a + 2 * torch.eye(len(a)),
-                          atol=1e-12)  # fmt: skip
+    assert torch.allclose(
+        Rescaled(first, 2.0, 0.5).to_dense(), 4 * a + 2 * torch.eye(len(a)), atol=1e-12
+    )
     single = Rescaled(first, d, w).in_precision(torch.float32)
     assert torch.allclose(single.to_dense().double(), expected, atol=1e-4)
 

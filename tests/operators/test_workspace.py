@@ -96,9 +96,17 @@ CHOSEN = {
 def test_what_flows_back_over_used_memory_is_right_with_frozen_layers(chosen, last):
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 7), nn.Softplus(), nn.Linear(7, 5), nn.ReLU(),
-        nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3), last,
-    ).double()  # fmt: skip
+        nn.Linear(6, 5),
+        nn.Tanh(),
+        nn.Linear(5, 7),
+        nn.Softplus(),
+        nn.Linear(7, 5),
+        nn.ReLU(),
+        nn.Linear(5, 5),
+        nn.Tanh(),
+        nn.Linear(5, 3),
+        last,
+    ).double()
     inputs, targets = torch.randn(40, 6).double(), torch.rand(40, 3).double()
     operator = GGN(model, nn.MSELoss(reduction="sum"), (inputs, targets), params=CHOSEN[chosen])
 

@@ -19,11 +19,16 @@ def _charts() -> list[Chart]:
     curve = Curve(X, X**2, HOSTILE, "both", low=X**2 - 0.1, high=X**2 + 0.1)
     return [
         Chart("curve", HOSTILE, HOSTILE, "y", (curve, Level(2.0, "level")), log_y=True),
-        Chart("bars", "t", "x", "", (Bars((HOSTILE, "b"), X[:2], X[:2] / 9, colors=(1, 2)),
-                                     Level(1.0, "level", "x"))),
+        Chart(
+            "bars",
+            "t",
+            "x",
+            "",
+            (Bars((HOSTILE, "b"), X[:2], X[:2] / 9, colors=(1, 2)), Level(1.0, "level", "x")),
+        ),
         Chart("plane", "t", "x", "y", (Surface(X, X, np.outer(X, X), "z"),)),
         Chart("path", "t", "x", "y", (Path(np.stack([X, X, X], 1), "p", X, "time", ("a",) * 5),)),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("chart", _charts(), ids=lambda chart: chart.name)

@@ -25,9 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def bert():
     config = BertConfig(
-        vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, num_labels=3,
-    )  # fmt: skip
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=3,
+    )
     return BertForSequenceClassification(config)
 
 
@@ -86,13 +90,19 @@ class Classifier(pl.LightningModule):
 
 def fit(folder, settings):
     data = TensorDataset(torch.randn(24, 4), torch.arange(24) % 2)
-    saving = pl.callbacks.ModelCheckpoint(folder, every_n_train_steps=2, save_top_k=-1,
-                                          save_last=True)  # fmt: skip
+    saving = pl.callbacks.ModelCheckpoint(
+        folder, every_n_train_steps=2, save_top_k=-1, save_last=True
+    )
     module = Classifier(settings)
     trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[saving], default_root_dir=folder,
-    )  # fmt: skip
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[saving],
+        default_root_dir=folder,
+    )
     trainer.fit(module, DataLoader(data, 6))
     return module
 
@@ -100,8 +110,13 @@ def fit(folder, settings):
 def test_a_folder_that_lightning_wrote(tmp_path):
     module = fit(tmp_path, {"lr": 0.01, "layers": [4, 2]})
     names = sorted(path.name for path in tmp_path.glob("*.ckpt"))
-    assert names == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "epoch=1-step=6.ckpt",
-                     "epoch=1-step=8.ckpt", "last.ckpt"]  # fmt: skip
+    assert names == [
+        "epoch=0-step=2.ckpt",
+        "epoch=0-step=4.ckpt",
+        "epoch=1-step=6.ckpt",
+        "epoch=1-step=8.ckpt",
+        "last.ckpt",
+    ]
     trajectory = Trajectory.from_checkpoints(tmp_path)
     assert trajectory.steps.tolist() == [2, 4, 6, 8]
     for name, tensor in module.state_dict().items():

@@ -305,9 +305,12 @@ def drive(folder, steps):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
     rare = Measurement("rare", lambda model: model.bias[0].item(), every=2)
     recorder = Recorder(
-        folder, every="1it", probe=torch.eye(2), predictions="outputs",
+        folder,
+        every="1it",
+        probe=torch.eye(2),
+        predictions="outputs",
         measure=[Measurement("top", eigenvalues), rare],
-    )  # fmt: skip
+    )
     for step in range(recorder.attach(model, optimizer), steps):
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)

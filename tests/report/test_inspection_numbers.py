@@ -14,14 +14,37 @@ def stored(folder, title, sharpness, loss=0.25):
     names = {"hessian.largest": "Sharpness", "model.loss": "Loss"}
     numbers = {"hessian.largest": sharpness, "model.loss": (loss, 0.0)}
     quantities = [
-        {"key": key, "name": names[key], "value": value, "error": error, "method": "Lanczos",
-         "certainty": "standard error over samples", "samples": 0}
+        {
+            "key": key,
+            "name": names[key],
+            "value": value,
+            "error": error,
+            "method": "Lanczos",
+            "certainty": "standard error over samples",
+            "samples": 0,
+        }
         for key, (value, error) in numbers.items()
-    ]  # fmt: skip
-    part = {"name": "hessian", "title": "Hessian", "group": "Curvature", "readings": [],
-            "notes": [], "quantities": quantities, "charts": [], "tables": {}}  # fmt: skip
-    content = {"title": title, "where": "all 40 samples", "reading": [], "answers": [],
-               "statistics": {}, "missing": {}, "parts": [part], "outcomes": []}  # fmt: skip
+    ]
+    part = {
+        "name": "hessian",
+        "title": "Hessian",
+        "group": "Curvature",
+        "readings": [],
+        "notes": [],
+        "quantities": quantities,
+        "charts": [],
+        "tables": {},
+    }
+    content = {
+        "title": title,
+        "where": "all 40 samples",
+        "reading": [],
+        "answers": [],
+        "statistics": {},
+        "missing": {},
+        "parts": [part],
+        "outcomes": [],
+    }
     (folder / "inspection.json").write_text(json.dumps(content))
     (folder / "run.json").write_text(json.dumps({"config": {}, "environment": {}}))
     return folder

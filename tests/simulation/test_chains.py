@@ -215,5 +215,6 @@ def test_chains_that_overflow_their_squares_have_diverged():
     X, Y = rng.standard_normal((3, 40)), rng.standard_normal(40)
     lr = 1.9 / np.linalg.eigvalsh(X @ X.T / 40)[-1]
     with pytest.raises(ArgumentError, match="diverged"):
-        simulate_one_layer(X, Y, lr=lr, batch_size=1, steps=5, chains=4, start=np.full(3, 1e20),
-                           burn_in=0, every=1)  # fmt: skip
+        simulate_one_layer(
+            X, Y, lr=lr, batch_size=1, steps=5, chains=4, start=np.full(3, 1e20), burn_in=0, every=1
+        )

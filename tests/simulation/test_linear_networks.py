@@ -112,12 +112,16 @@ def test_measurements_see_the_full_weights_at_the_asked_epochs():
     weights = draw_linear_weights((5, 4, 2), "gaussian", generator=rng, scale=0.3)
     moments = Moments.of(X, Y)
     run = train_linear(
-        weights, moments, lr=0.05, epochs=20, at=(20, 0, 7),
+        weights,
+        moments,
+        lr=0.05,
+        epochs=20,
+        at=(20, 0, 7),
         measure={
             "loss": lambda layers: moments.loss(layers[1] @ layers[0]),
             "first": lambda layers: layers[0],
         },
-    )  # fmt: skip
+    )
     assert run.epochs.tolist() == [0, 7, 20]
     assert np.allclose(run.measured["loss"], run.losses[[0, 7, 20]], rtol=1e-12)
     assert np.allclose(run.measured["first"][0], weights[0], atol=1e-14)

@@ -94,8 +94,9 @@ def test_a_state_that_never_moved_counts_whole(trained):
 
 def test_a_sweep_prunes_trained_parameters_only(trained):
     model, final, _, data = trained
-    found = sweep(model, final, None, data, operation="prune", criterion="magnitude",
-                  fractions=[1.0])  # fmt: skip
+    found = sweep(
+        model, final, None, data, operation="prune", criterion="magnitude", fractions=[1.0]
+    )
     pruned = {name: torch.zeros_like(t) if name in TRAINED else t for name, t in final.items()}
     other = copy.deepcopy(model)
     other.load_state_dict(pruned)

@@ -76,9 +76,12 @@ def test_bounds_bite():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), count=st.integers(1, 4), steps=st.integers(1, 10**5),
-    slope=st.floats(0.02, 1.5), sigma=st.floats(0.01, 3),
-)  # fmt: skip
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 4),
+    steps=st.integers(1, 10**5),
+    slope=st.floats(0.02, 1.5),
+    sigma=st.floats(0.01, 3),
+)
 def test_kernel_bound_is_never_violated(seed, count, steps, slope, sigma):
     rng = np.random.default_rng(seed)
     n = 24
