@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -128,25 +129,41 @@ class MadeBytes(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         returned: Any = (result,) if isinstance(result, torch.Tensor) else result
         if is_listed(returned):
-            for tensor, said in zip(returned, func._schema.returns, strict=False):
-                if said.alias_info is None and isinstance(tensor, torch.Tensor):
-                    self.made += tensor.numel() * tensor.element_size()
-            rounds = bool(kwargs and kwargs.get("rounding_mode"))
-            self.jumps = self.jumps or rounds or _may_jump(func._schema.name, args, returned)
+            name, are_new = _said(func)
+            for tensor, is_new in zip(returned, are_new, strict=False):
+                if is_new and isinstance(tensor, torch.Tensor):
+                    self.made += tensor.nbytes
+            if not self.jumps:
+                rounds = bool(kwargs and kwargs.get("rounding_mode"))
+                self.jumps = rounds or _may_jump(name, args, returned)
         return result
 
 
+@cache
+def _said(func: Any) -> tuple[str, tuple[bool, ...]]:
+    """Return an operation's name, and which of its results are tensors of their own."""
+    schema = func._schema  # slow to ask, and there are few operations but many calls
+    return schema.name, tuple(said.alias_info is None for said in schema.returns)
+
+
 def _may_jump(name: str, args: Sequence[Any], returned: Sequence[Any]) -> bool:
-    space, _, bare = name.partition("::")
-    if space != "aten" or bare.rstrip("_") in _JUMPING or "quantize" in bare:
-        return True
-    if any(part in bare for part in _WITH_NUMBERS):
-        return False
+    by_name = _jumps_by_name(name)
+    if by_name is not None:
+        return by_name
     real = [x.dtype.itemsize for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()]
     return bool(real) and any(
         isinstance(x, torch.Tensor) and (not x.is_floating_point() or x.dtype.itemsize < min(real))
         for x in returned
     )
+
+
+@cache
+def _jumps_by_name(name: str) -> bool | None:
+    """Whether an operation's value may jump; None where its numbers tell."""
+    space, _, bare = name.partition("::")
+    if space != "aten" or bare.rstrip("_") in _JUMPING or "quantize" in bare:
+        return True
+    return False if any(part in bare for part in _WITH_NUMBERS) else None
 
 
 @dataclass(frozen=True)
