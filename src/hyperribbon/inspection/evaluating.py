@@ -13,6 +13,7 @@ from hyperribbon.inspection.engine.subject import Subject
 __all__ = ["is_classification", "loss_at", "outputs_at", "scores_at"]
 
 _ROWS = 512
+_IGNORED = -100  # the label that torch's losses ignore unless told otherwise
 OtherWeights = Mapping[str, torch.Tensor] | torch.Tensor | None
 """Named tensors, coordinates (P,), or None for the model's own."""
 
@@ -56,18 +57,19 @@ def is_classification(subject: Subject) -> bool:
 def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
     """Return one number per sample: the share of right labels, or minus the loss without labels.
 
+    Samples whose every label is one that the loss ignores are left out.
+
     With several processes the samples are ordered by rank, and every rank gets all of them.
     """
     risk = subject.risk
     assert risk.loss is not None
-    labelled = is_classification(subject)
+    labelled, ignored = is_classification(subject), getattr(subject.loss, "ignore_index", _IGNORED)
     subject.clock.check()
     with subject.processes.together("an evaluation of the model"):
         scores = [torch.empty(0, dtype=torch.float64, device="cpu")]
         for outputs, targets in outputs_at(subject, weights):
             if labelled:
-                right = (outputs.argmax(1) == targets).double()
-                scores.append(right.reshape(len(right), -1).mean(1).cpu())
+                scores.append(_share_right(outputs, targets, ignored).cpu())
             else:
                 losses = [
                     risk.loss.total(outputs[i : i + 1], targets[i : i + 1])
@@ -75,3 +77,11 @@ def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
                 ]
                 scores.append(-torch.stack(losses).double().cpu())
     return torch.cat(subject.processes.gather(torch.cat(scores)))
+
+
+def _share_right(outputs: torch.Tensor, targets: torch.Tensor, ignored: int) -> torch.Tensor:
+    """Return the share of right labels of each sample, of those that the loss does not ignore."""
+    right, told = (outputs.argmax(1) == targets), targets != ignored
+    right, told = (part.reshape(len(targets), -1).double() for part in (right & told, told))
+    counts = told.sum(1)
+    return (right.sum(1) / counts)[counts > 0]

@@ -23,6 +23,7 @@ __all__ = ["FactoredOperator"]
 Self = TypeVar("Self", bound="FactoredOperator")
 
 _ROWS = 1024  # rows a sample up to which single rows pay off against random ones
+_SLOWER = 16  # times that a row takes where samples go one by one: parameters without factors
 
 
 class FactoredOperator(RiskOperator):
@@ -34,6 +35,7 @@ class FactoredOperator(RiskOperator):
 
     _gram_sizes: list[int | None] | None = None
     _is_exact: bool | None = None
+    _is_cheap: bool | None = None
     _fewer_rows: int | None = None  # rows of R_n where it has fewer than outputs
 
     @abstractmethod
@@ -54,12 +56,31 @@ class FactoredOperator(RiskOperator):
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether diagonal and trace cost a few passes: where samples are apart, of few outputs."""
+        """Whether diagonal and trace cost a few passes: where samples are apart, of few outputs.
+
+        Of fewer ones where parameters have no factors, whose gradients are taken sample by sample.
+        """
+        if self._is_cheap is None:
+            self._is_cheap = self._has_rows and self._has_cheap_rows()
+        return self._is_cheap
+
+    def _has_cheap_rows(self) -> bool:
+        chunk = self.risk.probe()
+        if chunk is None:
+            return True
+        rows = self._fewer_rows or self._rows_each(chunk.point.outputs)
+        if _SLOWER * rows <= _ROWS:
+            return True
+        return set(self.space.names) <= self.risk.structured(chunk)
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether M_n has a root R_n of a size that can be handled."""
         if self._is_exact is None:
-            self._is_exact = self._finds_exact_trace()
+            self._is_exact = self._finds_rows()
         return self._is_exact
 
-    def _finds_exact_trace(self) -> bool:
+    def _finds_rows(self) -> bool:
         if self.risk.mixes_samples:
             return False
         chunk = self.risk.probe()
@@ -137,14 +158,14 @@ class FactoredOperator(RiskOperator):
     @plainly
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly; see `has_exact_trace` for what it costs."""
-        if not self.has_exact_trace:
+        if not self._has_rows:
             return super().diagonal()
         return squared_columns(self.risk, self._rows) * self._scale()
 
     @plainly
     def trace(self) -> float:
         """Return the trace, exactly; see `has_exact_trace` for what it costs."""
-        if not self.has_exact_trace:
+        if not self._has_rows:
             return super().trace()
         return squared_norm(self.risk, self._rows) * self._scale()
 
@@ -169,7 +190,7 @@ class FactoredOperator(RiskOperator):
         return sum(size or 0 for size in self._gram_sizes[: self.processes.rank])
 
     def _count_rows(self) -> int | None:
-        if not self.has_exact_trace:
+        if not self._has_rows:
             return None
         return sum(
             chunk.count * (self._fewer_rows or self._rows_each(chunk.point.outputs))

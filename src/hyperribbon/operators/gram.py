@@ -31,6 +31,8 @@ __all__ = [
 
 Rows = Callable[[Chunk], torch.Tensor]
 
+_ROWS_AT_ONCE = 64  # rows that are squared together: with more, batching gains nothing further
+
 
 def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
     """Return R J Jᵀ Rᵀ, ordered by sample, then by row."""
@@ -69,6 +71,7 @@ class GramParts:
         pieces: dict[str, list[Factor]] = {}
         for chunk in risk.chunks():
             seeds = rows(chunk)
+            risk.check_in()
             for factor in chunk.point.factors(seeds, structured):
                 pieces.setdefault(factor.name, []).append(factor)
             self.windows += _windows(risk, chunk, seeds, structured, self.size)
@@ -121,18 +124,19 @@ def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     selections = _selections(risk.space)
     with risk.processes.together("a trace"):
         for chunk in risk.chunks():
-            seeds, structured = rows(chunk), risk.structured(chunk)
+            structured = risk.structured(chunk)
             own = torch.zeros(chunk.count, dtype=torch.float64, device="cpu")
-            for some in split(seeds, risk.columns_at_once()):
+            for some in _few_at_once(risk, rows(chunk)):
                 for factor in chunk.point.factors(some, structured):
                     squares = factor.squared_rows(selections[factor.name]).double().cpu()
                     by_name[places[factor.name]] += squares.sum()
                     own += squares.reshape(chunk.count, -1).sum(1)
-            for window in _windows(risk, chunk, seeds, structured, 0):
-                for name, gradients in window.named().items():
-                    squares = gradients.square().sum(1, dtype=torch.float64).cpu()
-                    by_name[places[name]] += squares.sum()
-                    own[window.samples] += squares.reshape(-1, len(seeds)).sum(1)
+                for window in _windows(risk, chunk, some, structured, 0):
+                    risk.check_in()
+                    for name, gradients in window.named().items():
+                        squares = gradients.square().sum(1, dtype=torch.float64).cpu()
+                        by_name[places[name]] += squares.sum()
+                        own[window.samples] += squares.reshape(-1, len(some)).sum(1)
             by_sample.append(own)
     gathered = risk.processes.gather(torch.cat(by_sample) if by_sample else by_name[:0])
     return risk.processes.sum(by_name), torch.cat(list(gathered))
@@ -144,13 +148,20 @@ def _all_factors(
     """Yield the factors chunk by chunk; squares of written-out columns go to `written`."""
     selections = _selections(risk.space)
     for chunk in risk.chunks():
-        seeds = rows(chunk)
         structured = risk.structured(chunk)
-        for some in split(seeds, risk.columns_at_once()):
+        for some in _few_at_once(risk, rows(chunk)):
             for factor in chunk.point.factors(some, structured):
                 yield factor, selections[factor.name]
-        for window in _windows(risk, chunk, seeds, structured, 0):
-            written[window.columns] += window.gradients().square().sum(0)
+            for window in _windows(risk, chunk, some, structured, 0):
+                risk.check_in()
+                written[window.columns] += window.gradients().square().sum(0)
+
+
+def _few_at_once(risk: Risk, seeds: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield rows in pieces that fit, and looks at what may interrupt between them."""
+    for some in split(seeds, min(risk.columns_at_once(), _ROWS_AT_ONCE)):
+        risk.check_in()
+        yield some
 
 
 @dataclass(frozen=True)
@@ -217,6 +228,7 @@ def _add_written(gram: torch.Tensor, windows: list[Window], memory: float) -> No
     kept: dict[int, torch.Tensor] = {}
     used = 0.0
     for i, first in enumerate(windows):
+        first.risk.check_in()
         own = first.gradients()
         if used + own.nbytes <= memory / 2:
             kept[i] = own

@@ -127,7 +127,7 @@ def _send_factor(
 ) -> Factor | None:
     """Return a rank's factor on every rank; None when it has no samples."""
     tensors: dict[str, torch.Tensor] = {}
-    if isinstance(factor, Outer):
+    if isinstance(factor, Outer) and not factor.is_transposed:
         tensors = {"left": factor.left, "right": factor.right}
     elif factor is not None:
         tensors = {"gradients": written(factor)}
@@ -186,6 +186,6 @@ def _cross_in_blocks(first: Outer, second: Outer, selection: torch.Tensor | None
 
 def _cut(factor: Factor, samples: range) -> Factor:
     window = slice(samples.start, samples.stop)
-    if isinstance(factor, Outer):
+    if isinstance(factor, Outer) and not factor.is_transposed:
         return Outer(factor.name, factor.left[window], factor.right[window])
     return Explicit(factor.name, written(factor)[window])

@@ -23,7 +23,7 @@ from hyperribbon.inspection.comparison.inspections import compare_inspections, i
 from hyperribbon.inspection.comparison.result import Comparison
 from hyperribbon.inspection.comparison.sharpness import measure_sharpness
 from hyperribbon.inspection.comparison.sides import Side, as_model
-from hyperribbon.inspection.engine.samples import count_samples, few_samples
+from hyperribbon.inspection.engine.samples import count_samples, few_samples, gathered
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.operators.risk.calling import Forward
 
@@ -111,6 +111,7 @@ def compare(
         raise ArgumentError("loss", loss, "what is compared is its curvature", "Give one.")
     if data is None:
         raise ArgumentError("data", data, "networks are compared on samples", "Give some.")
+    data = gathered(data)
     total = count_samples(data)
     if groups < 3:
         raise ArgumentError("groups", groups, "an uncertainty needs several", "Give 8.")

@@ -100,9 +100,13 @@ class TimedRisk(Risk):
     def chunks(self, kind: str = "pull") -> Iterator[Chunk]:
         """Yield the data in chunks while there is time."""
         for chunk in super().chunks(kind):
-            if not self.processes.is_parallel:
-                self.clock.check()
+            self.check_in()
             yield chunk
+
+    def check_in(self) -> None:
+        """Look at the clock in the middle of a pass."""
+        if not self.processes.is_parallel:
+            self.clock.check()
 
     def release(self) -> None:
         """Give the memory of the graphs back; the next pass over the data builds them again."""

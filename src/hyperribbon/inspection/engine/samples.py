@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,31 +13,58 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.torch_inside import tree_leaves
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.operators.risk.batches import batch_size, joined, pick, plain
+from hyperribbon.operators.risk.data import is_batch
+from hyperribbon.operators.risk.loading import undisturbed
 
 __all__ = [
     "check_same_samples",
     "count_samples",
     "few_samples",
+    "gathered",
     "groups_of_samples",
     "share_of_samples",
 ]
 
 
+def gathered(data: Any) -> Any:
+    """Return data of any kind that operators take as a batch, batches, or what samples come from.
+
+    Batches in a list or from an iterator, which is read once, become one batch where their samples
+    have the same shapes.
+
+    Raises:
+        ArgumentError: There are no samples, or the items of a list are no batches.
+    """
+    if is_batch(data, has_targets=True):
+        return plain(tuple(data) if isinstance(data, list) else data)
+    if not isinstance(data, list | Iterator):
+        return data
+    batches = [plain(batch) for batch in data]
+    if not sum(map(batch_size, batches)):
+        raise ArgumentError("data", batches, "it holds no samples", "Give some samples.")
+    whole = joined(batches)
+    return whole[0] if len(whole) == 1 else batches
+
+
 def count_samples(data: Any) -> int | None:
     """Return the number of samples, or None for a stream of unknown length."""
     if isinstance(data, DataLoader):
+        if data.batch_sampler is None and not isinstance(data.dataset, _Batches):
+            return None  # its items are batches
         data = data.dataset
+    if isinstance(data, list):
+        return sum(map(batch_size, data))
+    if is_batch(data, has_targets=True):
+        return batch_size(data)
     if isinstance(data, IterableDataset):
         return None
-    if isinstance(data, Mapping):
-        data = next(iter(data.values()))
-    elif isinstance(data, tuple | list):
-        data = data[0]
-    try:
+    if hasattr(data, "__len__") and not isinstance(data, str):
         return len(data)
-    except TypeError:
-        remedy = "Give (inputs, targets), a Dataset or a DataLoader."
-        raise ArgumentError("data", data, "it has no samples", remedy) from None
+    if isinstance(data, Iterable) and not isinstance(data, str):
+        return None
+    remedy = "Give (inputs, targets), a Dataset, a DataLoader or a list of batches."
+    raise ArgumentError("data", data, "it has no samples", remedy)
 
 
 def few_samples(data: Any, number: int, seed: int) -> Any:
@@ -103,14 +129,22 @@ def _take(data: Any, chosen: np.ndarray) -> Any:
             batch_size=data.batch_size or 1,
             collate_fn=data.collate_fn,
         )
-    if isinstance(data, Dataset):
+    if not isinstance(data, list) and not is_batch(data, has_targets=True):
         return Subset(data, chosen.tolist())
-    rows = torch.from_numpy(chosen)
-    if isinstance(data, Mapping):
-        return {name: value[rows] for name, value in data.items()}
-    if isinstance(data, torch.Tensor):
-        return data[rows]
-    return tuple(value[rows] for value in data)
+    if isinstance(data, list):
+        return list(_rows_of(data, torch.from_numpy(chosen)))
+    return pick(data, torch.from_numpy(chosen))
+
+
+def _rows_of(batches: list[Any], rows: torch.Tensor) -> Iterator[Any]:
+    """Yield what batches hold of some of all their samples."""
+    start = 0
+    for batch in batches:
+        stop = start + batch_size(batch)
+        own = rows[(rows >= start) & (rows < stop)] - start
+        if len(own):
+            yield pick(batch, own)
+        start = stop
 
 
 class _Batches(Dataset):
@@ -127,7 +161,14 @@ class _Batches(Dataset):
 
 
 def _first_batches(data: Any, number: int) -> DataLoader:
-    loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=64)
-    needed = max(1, -(-number // (loader.batch_size or 1)))
-    batches = list(islice(iter(loader), needed))
+    """Return the first batches of a stream, enough for a number of samples."""
+    loader = DataLoader(data, batch_size=64) if isinstance(data, IterableDataset) else data
+    batches: list[Any] = []
+    found = 0
+    with undisturbed(loader):
+        for batch in loader:
+            batches.append(plain(batch))
+            found += batch_size(batches[-1])
+            if found >= number:
+                break
     return DataLoader(_Batches(batches), batch_size=None)

@@ -28,10 +28,12 @@ from hyperribbon.inspection.engine.samples import (
     check_same_samples,
     count_samples,
     few_samples,
+    gathered,
     groups_of_samples,
     share_of_samples,
 )
 from hyperribbon.operators import unsharded, unwrapped
+from hyperribbon.operators.risk.batches import split
 from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Source
 
@@ -45,7 +47,6 @@ _ASIDE = 0.5
 _OF_SAMPLES = ("risk", "vector", "gradient")
 _OF_SAMPLES += ("hessian", "ggn", "gauss_newton_rows", "covariance", "gradient_rows")
 """What is kept of a subject and belongs to its samples."""
-_LABELS = ("labels", "label", "targets", "target")
 
 
 class Subject:
@@ -86,6 +87,7 @@ class Subject:
             tensor.data = processes.broadcast(tensor.data)
         self.loss, self.params, self.memory = loss, params, memory
         self.forward = call_model if forward is None else forward
+        data = gathered(data)
         self.total = count_samples(data)
         check_same_samples(data, processes)
         self.data = data
@@ -249,20 +251,17 @@ def evaluation_copy(model: nn.Module) -> nn.Module:
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
-    """Return outputs and targets of a batch: a pair, a tensor, or a dict with labels.
+    """Return outputs and targets of a batch, split as operators do: the last entry, or labels.
 
     Of several outputs `logits` are taken, else the first tensor, as recurrent layers return their
     outputs before their state. Scores of tokens (n, T, C) for labels (n, T) come with the class
     axis second, as torch's losses want it.
     """
-    if isinstance(batch, Mapping):
-        targets = next((batch[name] for name in _LABELS if name in batch), None)
-        outputs = model(**{name: value for name, value in batch.items() if name not in _LABELS})
-    elif isinstance(batch, torch.Tensor):
-        outputs, targets = model(batch), None
+    inputs, targets = split(batch)
+    if isinstance(inputs, Mapping):
+        outputs = model(**inputs)
     else:
-        inputs, targets = batch[0], batch[-1]
-        outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*batch[:-1])
+        outputs = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
     outputs = _main_output(outputs)
     if (
         isinstance(outputs, torch.Tensor)

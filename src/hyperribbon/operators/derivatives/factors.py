@@ -97,38 +97,56 @@ class Outer(Factor):
         left: (n, m, T, d_left), what flows back.
         right: (n, T, d_right), what flowed in.
         bias: Name of the layer's bias, whose gradients are Σ_t left[n, j, t], when it has factors.
+        is_transposed: Whether the parameter is (d_right, d_left) instead.
     """
 
     def __init__(
-        self, name: str, left: torch.Tensor, right: torch.Tensor, bias: str | None = None
+        self,
+        name: str,
+        left: torch.Tensor,
+        right: torch.Tensor,
+        bias: str | None = None,
+        is_transposed: bool = False,
     ) -> None:
         self.name, self.left, self.right, self.bias = name, left, right, bias
+        self.is_transposed = is_transposed
         self.samples, self.rows = left.shape[:2]
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_n w_n G[n], (m, entries)."""
         left = (self.left * weights.reshape(-1, 1, 1, 1)).transpose(1, 2).flatten(0, 1)
-        return torch.einsum("ajo,ai->joi", left, self.right.flatten(0, 1)).flatten(1)
+        return self._ordered(torch.einsum("ajo,ai->joi", left, self.right.flatten(0, 1))).flatten(1)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the gradients of some left entries at a time."""
-        count, rows, _positions, size = self.left.shape
-        width = self.right.shape[2]
+        """Yield the gradients of some rows of the parameter at a time."""
+        count, rows = self.samples, self.rows
+        size, width = self.left.shape[3], self.right.shape[2]
+        if self.is_transposed:
+            size, width = width, size
         bytes_each = count * rows * width * self.left.element_size()
         step = max(1, min(size, _BLOCK_BYTES // bytes_each))
         for start in range(0, size, step):
-            part = self.left[..., start : start + step]
-            gradients = torch.einsum("njto,nti->njoi", part, self.right)
-            yield (
-                slice(start * width, (start + part.shape[3]) * width),
-                gradients.reshape(count * rows, -1),
-            )
+            stop = min(start + step, size)
+            gradients = self._written(start, stop).reshape(count * rows, -1)
+            yield slice(start * width, stop * width), gradients
+            del gradients
+
+    def _written(self, start: int, stop: int) -> torch.Tensor:
+        """Return the gradients of some rows of the parameter, (n, m, rows, width)."""
+        left, right = self.left, self.right
+        if self.is_transposed:
+            return torch.einsum("njto,nti->njio", left, right[..., start:stop])
+        return torch.einsum("njto,nti->njoi", left[..., start:stop], right)
+
+    def _ordered(self, entries: torch.Tensor) -> torch.Tensor:
+        """Return entries (…, d_left, d_right) as the parameter has them."""
+        return entries.transpose(-1, -2) if self.is_transposed else entries
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
         """Return (B²)ᵀA² for one position a sample."""
         if self.left.shape[2] > 1:
             return super().squared_columns(selection)
-        squares = self.left[:, :, 0].square().sum(1).T @ self.right[:, 0].square()
+        squares = self._ordered(self.left[:, :, 0].square().sum(1).T @ self.right[:, 0].square())
         return squares.reshape(-1) if selection is None else squares.reshape(-1)[selection]
 
     def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
@@ -150,7 +168,8 @@ class Outer(Factor):
         written = count * rows * size * self.right.shape[2]
         if positions == 1 or written > self.left.numel() + self.right.numel():
             return self
-        return Explicit(self.name, torch.einsum("njto,nti->njoi", self.left, self.right))
+        size = self.right.shape[2] if self.is_transposed else size
+        return Explicit(self.name, self._written(0, size))
 
 
 class Lookup(Factor):
@@ -250,11 +269,10 @@ def joined(pieces: list[Factor]) -> Factor:
     if len(pieces) == 1:
         return pieces[0]
     name = pieces[0].name
-    lefts = [piece.left for piece in pieces if isinstance(piece, Outer)]
-    rights = [piece.right for piece in pieces if isinstance(piece, Outer)]
-    if len(lefts) == len(pieces) and len({(t.shape[2], t.shape[3]) for t in lefts}) == 1:
-        bias = pieces[0].bias if isinstance(pieces[0], Outer) else None
-        return Outer(name, torch.cat(lefts), torch.cat(rights), bias)
+    outer = [piece for piece in pieces if isinstance(piece, Outer)]
+    if len(outer) == len(pieces) and len({piece.left.shape[2:] for piece in outer}) == 1:
+        left, right = (torch.cat([getattr(p, side) for p in outer]) for side in ("left", "right"))
+        return Outer(name, left, right, outer[0].bias, outer[0].is_transposed)
     tables = [piece for piece in pieces if isinstance(piece, Lookup)]
     if len(tables) == len(pieces) and len({table.indices.shape[1] for table in tables}) == 1:
         left = torch.cat([table.left for table in tables])

@@ -91,7 +91,7 @@ class AutogradLinearisation:
 
     def __init__(self, batch: Evaluation, choices: Choices) -> None:
         self._batch, self._choices, self._leaves = batch, choices, batch.leaves
-        recorder = CallRecorder(self._leaves)
+        recorder = CallRecorder(self._leaves, batch.count)
         self.graph = batch.outputs(slice(0, batch.count), recorder)
         self.outputs = self.graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
@@ -159,8 +159,8 @@ class AutogradLinearisation:
         seeds[:, :half] = drawn.to(seeds)
         flowed = self._flow_back(seeds)
         for use in self._uses:
-            apart = use.shape[0] == count and not bool(flowed[use.edge][0, half:].any())
-            if not apart:
+            flow = use.by_sample(flowed[use.edge])[0]
+            if len(flow) != count or bool(flow[half:].any()):
                 names.discard(use.name)
         unused = set(self._leaves) - {use.name for use in self._uses} - self._others
         return names | unused
@@ -171,7 +171,7 @@ class AutogradLinearisation:
         pieces: dict[str, list[Factor]] = {}
         for use in self._uses:
             if use.name in names:
-                back = flowed[use.edge].transpose(0, 1)
+                back = use.by_sample(flowed[use.edge]).transpose(0, 1)
                 pieces.setdefault(use.name, []).append(use.factor(use.name, back))
         return [summed(uses) for uses in pieces.values()]
 

@@ -31,25 +31,37 @@ class Use:
         name: The parameter.
         edge: The layer's output in the graph (fixed before any change in place).
         shape: Shape of the output.
+        positions: Rows of the output that belong to one sample: more than one where the layer was
+            given the positions of all samples below each other.
         factor: Function from (name, what flows back (n, m, …)) to the per-sample gradients.
     """
 
     name: str
     edge: GradientEdge
     shape: torch.Size
+    positions: int
     factor: Callable[[str, torch.Tensor], Factor]
+
+    def by_sample(self, flowed: torch.Tensor) -> torch.Tensor:
+        """Return what flows back into the output, (m, *shape), as (m, n, …)."""
+        return flowed if self.positions == 1 else _unfolded(flowed, 1, self.positions)
 
 
 class CallRecorder(TorchFunctionMode):
     """Collects the uses of given parameters while a model runs.
+
+    Args:
+        weights: The parameters by name.
+        samples: Number of samples that the model runs on.
 
     Attributes:
         uses: What was understood.
         others: Names of parameters that some other operation used.
     """
 
-    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, torch.Tensor], samples: int) -> None:
         super().__init__()
+        self._samples = samples
         self._names = {id(tensor): name for name, tensor in weights.items()}
         self.uses: list[Use] = []
         self.others: set[str] = set()
@@ -69,18 +81,44 @@ class CallRecorder(TorchFunctionMode):
             if id(leaf) in self._names
         }
         if present and _carries_gradient(result):
-            rule = _RULES.get(getattr(func, "__name__", ""))
-            found = rule(args, kwargs) if rule is not None else {}
+            found, positions = self._understood(getattr(func, "__name__", ""), args, kwargs, result)
             for name, tensor in present.items():
                 if id(tensor) in found and _reaches_once(tensor, args, kwargs):
-                    edge = get_gradient_edge(result)
-                    self.uses.append(Use(name, edge, result.shape, found[id(tensor)]))
+                    edge, make = get_gradient_edge(result), found[id(tensor)]
+                    self.uses.append(Use(name, edge, result.shape, positions, make))
                 else:
                     self.others.add(name)
         return result
 
+    def _understood(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> tuple[dict[int, Maker], int]:
+        """Return what makes gradients of the parameters of a call, and its rows a sample."""
+        rule = _RULES.get(name)
+        if rule is None or not isinstance(result, torch.Tensor) or result.ndim == 0:
+            return {}, 1
+        positions, rest = divmod(len(result), self._samples)
+        if positions == 1 or rest:
+            return rule(args, kwargs), 1
+        if rule not in _BY_POSITION:
+            return {}, 1
+
+        def unfolded(value: Any) -> Any:
+            is_data = isinstance(value, torch.Tensor) and id(value) not in self._names
+            if not is_data or value.ndim == 0 or len(value) != len(result):
+                return value
+            return _unfolded(value.detach(), 0, positions)
+
+        together = {key: unfolded(value) for key, value in kwargs.items()}
+        return rule(tuple(map(unfolded, args)), together), positions
+
 
 Maker = Callable[[str, torch.Tensor], Factor]
+
+
+def _unfolded(tensor: torch.Tensor, dim: int, positions: int) -> torch.Tensor:
+    """Return a tensor with an axis of samples and one of positions in place of their product."""
+    return unflattened(tensor, dim, (tensor.shape[dim] // positions, positions))
 
 
 def _carries_gradient(result: Any) -> bool:
@@ -99,17 +137,45 @@ def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _linear(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     call = _bound(("input", "weight", "bias"), args, kwargs)
-    inputs = call["input"].detach()
-    if inputs.ndim < 2:
+    weight = _weight_of(call["input"].detach())
+    if weight is None:
         return {}
+    return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, back.shape[-1:]))
+
+
+def _matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """Inputs times a weight (in, out), the transpose of what linear layers keep."""
+    if kwargs or len(args) != 2 or not _is_matrix(args[1]):
+        return {}
+    make = _weight_of(args[0].detach(), is_transposed=True)
+    return {} if make is None else {id(args[1]): make}
+
+
+def _matrix_product_and_shift(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """The same with a bias that is added: torch.addmm, the linear layer of GPT-2."""
+    if kwargs or len(args) != 3:
+        return {}
+    shift, makers = args[0], _matrix_product(args[1:], {})
+    if isinstance(shift, torch.Tensor) and shift.ndim == 1:
+        makers[id(shift)] = _shifting(tuple(shift.shape))
+    return makers
+
+
+def _is_matrix(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim == 2
+
+
+def _weight_of(inputs: torch.Tensor, is_transposed: bool = False) -> Maker | None:
+    """Return what makes the gradients of the weight that inputs (n, …, in) are multiplied by."""
+    if inputs.ndim < 2:
+        return None
     right = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs.unsqueeze(1)
 
-    def weight(name: str, back: torch.Tensor) -> Factor:
-        return Outer(
-            name, back.flatten(2, -2) if back.ndim > 3 else back.unsqueeze(2), right
-        ).compact()
+    def make(name: str, back: torch.Tensor) -> Factor:
+        left = back.flatten(2, -2) if back.ndim > 3 else back.unsqueeze(2)
+        return Outer(name, left, right, is_transposed=is_transposed).compact()
 
-    return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, back.shape[-1:]))
+    return make
 
 
 def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
@@ -261,6 +327,10 @@ def _padding(padding: Any, sizes: tuple[int, ...], dilation: tuple[int, ...]) ->
 
 _RULES: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], dict[int, Maker]]] = {
     "linear": _linear,
+    "addmm": _matrix_product_and_shift,
+    "matmul": _matrix_product,
+    "__matmul__": _matrix_product,
+    "mm": _matrix_product,
     "conv1d": _convolution,
     "conv2d": _convolution,
     "embedding": _embedding,
@@ -271,3 +341,13 @@ _RULES: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], dict[int, Maker]]]
     "__add__": _addition,
     "__radd__": _addition,
 }
+
+# Rules of operations that treat all axes between the first and the last alike.
+_BY_POSITION = (
+    _linear,
+    _matrix_product,
+    _matrix_product_and_shift,
+    _embedding,
+    _trailing_norm,
+    _addition,
+)

@@ -37,7 +37,7 @@ from hyperribbon.operators.risk.loading import (
     undisturbed,
 )
 
-__all__ = ["Data", "Source", "batch_size", "cut"]
+__all__ = ["Data", "Source", "batch_size", "cut", "is_batch"]
 
 Data = Any
 """What operators take: tensors, a batch, batches, a Dataset or a DataLoader (see `Source`)."""
@@ -103,7 +103,7 @@ class Source:
         self._kept: list[Any] = []
         if isinstance(data, TensorDataset):
             data = data.tensors if len(data.tensors) != 1 else data.tensors[0]
-        if _is_batch(data, has_targets):
+        if is_batch(data, has_targets):
             self._take_batch(plain(data))
         elif is_list(data):
             self._take_list(data, memory)
@@ -293,7 +293,8 @@ class Source:
         return leaf.detach().to(self._device, dtype if leaf.is_floating_point() else leaf.dtype)
 
 
-def _is_batch(data: Any, has_targets: bool) -> bool:
+def is_batch(data: Any, has_targets: bool) -> bool:
+    """Whether data are one batch, not several or what samples are read from."""
     if is_list(data):
         return has_targets and bool(data) and isinstance(data[-1], torch.Tensor | np.ndarray)
     return isinstance(data, torch.Tensor | np.ndarray | tuple | Mapping)

@@ -273,6 +273,9 @@ class Risk:
         vectors = 4 * self.space.dimension + weights
         return other._layout().total + vectors * torch.float64.itemsize
 
+    def check_in(self) -> None:
+        """Called between the pieces of a long pass; one with a clock raises when time is up."""
+
     def columns_at_once(self) -> int:
         """Return how many vectors may be multiplied together within the memory."""
         return self._layout().columns

@@ -349,8 +349,9 @@ class Engine:
 
 def _underivable(error: Exception) -> ArgumentError:
     return ArgumentError(
-        "model",
+        "model or loss",
         str(error).splitlines()[0][:200],
-        "an operation in it has no derivative that this needs",
-        "Replace that operation by others, or leave the parameters before it out with params=.",
+        "an operation in one of them has no derivative that this needs",
+        "Replace that operation by others, leave the parameters before it out with params=, or use "
+        "hr.GGN where it is the model's second derivative that is missing.",
     )

@@ -1,0 +1,44 @@
+"""The clock is looked at in the middle of passes that take many rows, not only before them."""
+
+import pytest
+import torch
+from torch import nn
+
+from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
+from hyperribbon.inspection.engine.subject import Subject
+
+
+class Ending(Clock):
+    """A clock that has run out when it is looked at for the n-th time."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    def check(self):
+        self.looks -= 1
+        if self.looks <= 0:
+            raise OutOfTimeError("the time is up")
+
+
+class Sines(nn.Module):
+    """300 outputs of a weight that has no factors."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 300))
+
+    def forward(self, x):
+        return x @ self.weight.sin()
+
+
+@pytest.mark.parametrize("model", [Sines(), nn.Linear(3, 300)], ids=["no factors", "factors"])
+@pytest.mark.parametrize("work", ["trace_parts", "diagonal"])
+def test_a_pass_of_many_rows_ends_in_the_middle(model, work):
+    data = torch.randn(4, 3), torch.randn(4, 300)
+    subject = Subject(model, nn.MSELoss(), data)
+    rows = subject.gauss_newton_rows
+    getattr(rows, work)()  # to the end
+    subject.risk.clock = Ending(4)  # one look at the data, and one at every 64 of 300 rows
+    with pytest.raises(OutOfTimeError):
+        getattr(rows, work)()

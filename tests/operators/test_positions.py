@@ -1,0 +1,150 @@
+"""Layers that see the positions of all samples below each other, and weights kept as (in, out)."""
+
+import pytest
+import torch
+from torch import nn
+
+import hyperribbon as hr
+
+LOSS = nn.CrossEntropyLoss()
+
+
+class Transposed(nn.Module):
+    """The linear layer of GPT-2: a weight (in, out) and torch.addmm on flattened positions."""
+
+    def __init__(self, inputs, outputs, is_flat=True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / inputs**0.5)
+        self.bias = nn.Parameter(0.1 * torch.randn(outputs))
+        self.is_flat = is_flat
+
+    def forward(self, x):
+        if not self.is_flat:
+            return x @ self.weight + self.bias
+        flat = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
+        return flat.reshape(*x.shape[:-1], -1)
+
+
+class Tokens(nn.Module):
+    """Positions that are flattened before an embedding, a norm and a linear layer."""
+
+    def __init__(self, order="samples first"):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(7, 4), nn.LayerNorm(4)
+        self.inner, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.shift = nn.Parameter(0.1 * torch.randn(5))
+        self.order = order
+
+    def forward(self, tokens):
+        count, length = tokens.shape
+        if self.order != "samples first":
+            tokens = tokens.t()
+        flat = tokens.reshape(-1)
+        hidden = torch.tanh(self.inner(self.norm(self.table(flat))) + self.shift)
+        shape = (count, length) if self.order == "samples first" else (length, count)
+        axis = 1 if self.order == "samples first" else 0
+        return self.head(hidden.reshape(*shape, 5).mean(axis))
+
+
+def _real(model):
+    torch.manual_seed(0)
+    return (model.double(), torch.randn(6, 4, 3).double(), torch.randint(3, (6,)))
+
+
+def _tokens(order):
+    torch.manual_seed(0)
+    return Tokens(order).double(), torch.randint(7, (6, 4)), torch.randint(3, (6,))
+
+
+class Pooled(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return self.layers(x).mean(1)
+
+
+def _gpt(is_flat):
+    torch.manual_seed(1)
+    return _real(Pooled(Transposed(3, 5, is_flat), nn.Tanh(), Transposed(5, 3, is_flat)))
+
+
+CASES = {
+    "addmm": lambda: _gpt(True),
+    "matmul": lambda: _gpt(False),
+    "flat tokens": lambda: _tokens("samples first"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_has_factors(name):
+    model, inputs, targets = CASES[name]()
+    risk = hr.Risk(model, LOSS, (inputs, targets))
+    chunk = next(iter(risk.chunks()))
+    assert risk.structured(chunk) == set(risk.space.names)
+
+
+def test_positions_in_another_order_have_none_and_are_right_all_the_same():
+    model, inputs, targets = _tokens("positions first")
+    risk = hr.Risk(model, LOSS, (inputs, targets))
+    chunk = next(iter(risk.chunks()))
+    assert risk.structured(chunk) == {"head.weight", "head.bias"}
+    _check(hr.GGN(risk))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", [hr.GGN, hr.GradientCovariance])
+@pytest.mark.parametrize("part", ["all", "some entries"])
+def test_what_factors_give_is_the_matrix(name, kind, part):
+    model, inputs, targets = CASES[name]()
+    mask = None
+    if part == "some entries":
+        generator = torch.Generator().manual_seed(3)
+        named = model.named_parameters()
+        mask = hr.Mask({n: torch.rand(p.shape, generator=generator) < 0.6 for n, p in named})
+    _check(kind(model, LOSS, (inputs, targets), mask=mask))
+
+
+def _check(operator):
+    dense = operator.to_dense()
+    scale = dense.diagonal().sum()
+    torch.testing.assert_close(operator.diagonal(), dense.diagonal(), rtol=1e-10, atol=1e-12)
+    assert operator.trace() == pytest.approx(float(scale), rel=1e-10)
+    ours = torch.linalg.eigvalsh(operator.gram()).flip(0)
+    theirs = torch.linalg.eigvalsh(dense).flip(0)
+    common = min(len(ours), len(theirs))
+    torch.testing.assert_close(ours[:common], theirs[:common], rtol=1e-9, atol=1e-11 * float(scale))
+
+
+def test_a_trace_that_would_take_thousands_of_passes_is_estimated():
+    class Scaled(nn.Module):
+        """A weight that reaches the outputs through an operation without factors."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 100))
+
+        def forward(self, x):
+            return torch.einsum("ni,io->no", x, self.weight.sin())
+
+    torch.manual_seed(0)
+    data = torch.randn(50, 3), torch.randint(100, (50,))
+    operator = hr.GGN(Scaled(), LOSS, data)
+    assert not operator.has_exact_trace
+    exact = operator.trace()
+    found = hr.trace(operator)
+    assert exact == pytest.approx(float(operator.to_dense().diagonal().sum()), rel=1e-4)
+    assert abs(found.value - exact) <= 5 * found.stderr + 1e-3 * exact
+
+
+def test_two_ways_of_writing_one_network_have_one_trace():
+    torch.manual_seed(2)
+    first = Pooled(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    second = Pooled(Transposed(3, 5), nn.Tanh(), Transposed(5, 3)).double()
+    with torch.no_grad():
+        for own, other in zip(first.parameters(), second.parameters(), strict=True):
+            other.copy_(own.t() if own.ndim == 2 else own)
+    data = torch.randn(8, 4, 3).double(), torch.randint(3, (8,))
+    traces = [hr.GGN(model, LOSS, data).trace() for model in (first, second)]
+    assert traces[0] == pytest.approx(traces[1], rel=1e-12)
