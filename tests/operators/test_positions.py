@@ -117,6 +117,33 @@ def _check(operator):
     torch.testing.assert_close(ours[:common], theirs[:common], rtol=1e-9, atol=1e-11 * float(scale))
 
 
+class Routed(nn.Module):
+    """Rows that reach a layer in an order that depends on the data, none of them at times."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.inner, self.rare, self.order = nn.Linear(3, 4), nn.Linear(3, 4), (first, second)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        first, second = self.order
+        rows = torch.argsort(x[:, 0]) if len(x) == 6 else torch.arange(len(x))
+        twice = torch.cat([x[rows][first::2], x[rows][second::2]]).repeat_interleave(2, 0)
+        hidden = self.inner(twice).tanh().reshape(len(x), 2, 4).mean(1)
+        hidden = torch.cat([hidden, self.rare(x[:0])])
+        back = torch.cat([rows[first::2], rows[second::2]])
+        return self.head(torch.zeros_like(hidden).index_copy(0, back, hidden))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_rows_of_other_samples_are_not_taken_for_positions(order):
+    torch.manual_seed(0)
+    model = Routed(*order).double()
+    data = torch.randn(6, 3).double(), torch.randint(3, (6,))
+    for kind in (hr.GGN, hr.GradientCovariance):
+        _check(kind(model, LOSS, data))
+
+
 def test_a_trace_that_would_take_thousands_of_passes_is_estimated():
     class Scaled(nn.Module):
         """A weight that reaches the outputs through an operation without factors."""

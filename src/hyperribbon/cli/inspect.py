@@ -43,7 +43,9 @@ def inspect_model(
     ] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of SGD, with --lr.")] = 0.0,
     k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 50,
-    seconds: Annotated[float, typer.Option(help="Time it may take.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", "--budget", help="Time it may take, in seconds.")
+    ] = 60.0,
     memory: Annotated[
         float | None, typer.Option(help="Memory it may take, in GB; half of what is free if unset.")
     ] = None,

@@ -98,7 +98,7 @@ class CallRecorder(TorchFunctionMode):
         if rule is None or not isinstance(result, torch.Tensor) or result.ndim == 0:
             return {}, 1
         positions, rest = divmod(len(result), self._samples)
-        if positions == 1 or rest:
+        if positions <= 1 or rest:
             return rule(args, kwargs), 1
         if rule not in _BY_POSITION:
             return {}, 1

@@ -90,8 +90,8 @@ def _tensor_of(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tenso
             "model",
             kind,
             "its output is not a tensor",
-            f"Pick the one to differentiate: forward=lambda model, batch: {called}{pick}. A loss of "
-            f"several takes them side by side, and cuts them apart again: "
+            f"Pick the one to differentiate: forward=lambda model, batch: {called}{pick}. A loss "
+            f"of several takes them side by side, and cuts them apart again: "
             f"torch.cat([part.flatten(1) for part in {called}], 1).",
         )
     if not outputs.is_floating_point():
