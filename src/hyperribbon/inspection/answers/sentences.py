@@ -137,7 +137,7 @@ def _layers(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     if first is None:
         return None
     layer = first.name.partition("first layer, ")[2]
-    held = f"{first.value:.0%} of the curvature, more than any other layer{_of(first)}"
+    held = f"{_percent(first)} of the curvature, more than any other layer{_of(first)}"
     advice = "If training is unsteady, lower the learning rate of this layer first; "
     advice = advice + "keep it out of pruning and low precision." if first.value > 0.5 else ""
     meaning = "A step there changes the outputs most."

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 
 from hyperribbon.core.generators import torch_generator
@@ -54,6 +56,8 @@ _SHARE = 0.7
 _LONG, _ROUGH = 2**22, 1e-2
 """Coordinates from which on the sharpness is found to a hundredth, which samples leave open anyway:
 the products to a thousandth are twice as many, and each takes a second."""
+_PROBES = 32
+"""Random vectors from which the traces of layers are estimated, where they are not exact."""
 _PRODUCTS = 400
 """Products after which an eigenvalue that has not settled is given up."""
 
@@ -84,6 +88,7 @@ class Look:
         gauss_newton: Eigenpairs and trace of the Gauss-Newton matrix.
         alignment: Overlap of the first ten directions of both, where both are known.
         layer_traces: Gauss-Newton trace by layer.
+        layer_errors: Their standard errors where they are estimated; empty where they are exact.
         missing: What the budget did not allow: name of the task, and seconds it needs.
     """
 
@@ -97,6 +102,7 @@ class Look:
     gauss_newton: Measured | None = None
     alignment: float | None = None
     layer_traces: dict[str, float] = field(default_factory=dict)
+    layer_errors: dict[str, float] = field(default_factory=dict)
     missing: dict[str, float] = field(default_factory=dict)
 
     def add(self, quantity: Quantity) -> None:
@@ -179,6 +185,8 @@ def _trace(look: Look, notebook: Notebook) -> None:
         found = notebook.trace(subject.ggn, max_matvecs=_PRODUCTS)
         told = found.stderr, how_found(found), "standard error over random probes"
         look.number("trace", "Trace of the Gauss-Newton matrix", found.value, *told)
+        with suppress(OutOfTimeError):
+            _estimate_layers(look, notebook)
         return
     by_name, by_sample = subject.gauss_newton_rows.trace_parts()
     layers = subject.risk.space.layers()
@@ -192,6 +200,22 @@ def _trace(look: Look, notebook: Notebook) -> None:
     else:
         spread = standard_error(subject, lambda s: float(s.ggn.trace()), notebook.seed)
     look.add(_spread(value, spread))
+
+
+def _estimate_layers(look: Look, notebook: Notebook) -> None:
+    """Estimate the trace of each layer's block: the mean of v·(G v) over it, for random signs v."""
+    subject, generator = look.subject, torch_generator(notebook.seed, "layer traces")
+    slices, layers = subject.risk.space.slices(), subject.risk.space.layers()
+    rows = []
+    for _ in range(_PROBES):
+        drawn = torch.randint(2, (subject.dimension,), generator=generator, device="cpu")
+        signs = (2 * drawn - 1).to(subject.ggn.device, subject.ggn.dtype)
+        terms = (subject.ggn @ signs).double() * signs
+        rows.append([float(sum(terms[slices[n]].sum() for n in s.names)) for s in layers.values()])
+    found = np.array(rows)
+    errors = found.std(axis=0, ddof=1) / _PROBES**0.5
+    look.layer_traces = dict(zip(layers, found.mean(axis=0).tolist(), strict=True))
+    look.layer_errors = dict(zip(layers, errors.tolist(), strict=True))
 
 
 def _noise(look: Look, notebook: Notebook) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection.engine.clock import OutOfTimeError
+from hyperribbon.inspection.engine.looks import Look
 from hyperribbon.inspection.engine.notebook import Notebook, lacking_room
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet, exact
@@ -23,18 +24,27 @@ _SHOWN = 30
 
 
 def traces_part(rounds: Rounds) -> Part | None:
-    """Return the share of each layer in the Gauss-Newton trace, largest first; None without any."""
+    """Return the share of each layer in the Gauss-Newton trace, largest first; None without any.
+
+    Estimated traces do not name a first layer unless it is ahead of all others by two standard
+    errors of the difference.
+    """
     look = next((entry for entry in reversed(rounds.looks) if entry.layer_traces), None)
     if look is None:
         return None
-    table = _ranked(look.subject, look.layer_traces)
+    table = _ranked(look)
     few = table.head(_SHOWN)
     sheet = Sheet("layer_traces", "Layer by layer: trace", tables={"Trace by layer": table})
-    name = f"Share of the trace in its first layer, {table['layer'][0]}"
-    how = "exact diagonal of the Gauss-Newton matrix"
-    first = exact("layers.first_share", name, table["trace share"][0], how)
-    sheet.quantities.append(replace(first, samples=look.samples))
-    bars = Bars(tuple(few["layer"]), few["trace share"].to_numpy())
+    if _is_ahead(table):
+        name = f"Share of the trace in its first layer, {table['layer'][0]}"
+        how = "exact diagonal of the Gauss-Newton matrix"
+        first = exact("layers.first_share", name, table["trace share"][0], how)
+        if look.layer_errors:
+            told = {"method": "random signs", "certainty": "standard error over random probes"}
+            first = replace(first, error=float(table["standard error"][0]), **told)
+        sheet.quantities.append(replace(first, samples=look.samples))
+    errors = few["standard error"].to_numpy() if look.layer_errors else None
+    bars = Bars(tuple(few["layer"]), few["trace share"].to_numpy(), errors)
     texts = "Share of the Gauss-Newton trace by layer", "share of the trace", ""
     some = "" if len(few) == len(table) else f"The first {len(few)} of {len(table)} layers."
     sheet.charts.append(Chart("layer-trace", *texts, (bars,), caption=some))
@@ -91,7 +101,8 @@ def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     return sheet.part()
 
 
-def _ranked(subject: Subject, traces: dict[str, float]) -> pd.DataFrame:
+def _ranked(look: Look) -> pd.DataFrame:
+    subject, traces = look.subject, look.layer_traces
     sizes = {name: space.dimension for name, space in subject.risk.space.layers().items()}
     total = sum(traces.values())
     names = sorted(traces, key=lambda name: -traces[name])
@@ -101,7 +112,18 @@ def _ranked(subject: Subject, traces: dict[str, float]) -> pd.DataFrame:
         "trace": [traces[name] for name in names],
         "trace share": [traces[name] / total if total > 0 else 0.0 for name in names],
     }
+    if look.layer_errors:
+        each = [look.layer_errors[name] / total if total > 0 else 0.0 for name in names]
+        columns["standard error"] = each
     return pd.DataFrame(columns)
+
+
+def _is_ahead(table: pd.DataFrame) -> bool:
+    """Whether the first layer is surely the first."""
+    if len(table) < 2 or "standard error" not in table:
+        return True
+    first, second = table["trace share"][:2]
+    return first - second > 2 * float(np.hypot(*table["standard error"][:2]))
 
 
 STEP = Step(
