@@ -143,8 +143,8 @@ class TheoryComparison:
                 "assumption": a.name,
                 "broken by": a.value,
                 "holds": a.holds,
-                "effect on sharpness": a.effects["sharpness"] / abs(self.measured.sharpness),
-                "effect on trace": a.effects["trace"] / abs(self.measured.trace),
+                "effect on sharpness": _relative(a.effects["sharpness"], self.measured.sharpness),
+                "effect on trace": _relative(a.effects["trace"], self.measured.trace),
                 "the number is": a.meaning,
             }
             for a in self.assumptions
@@ -185,3 +185,8 @@ class TheoryComparison:
         last = len(self.rungs) - 1
         from_weights = 3 if self.depth == 2 else 4
         return {"weights": from_weights, "labels": last - 1, "proportions": last}[prediction]
+
+
+def _relative(effect: float, measured: float) -> float:
+    """Return an effect over what was measured; NaN where that is zero, as without any curvature."""
+    return effect / abs(measured) if measured else float("nan")

@@ -48,8 +48,8 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     sheet.exact("noise.share", f"Share of the noise in {k} directions", share, how_found(spectrum))
     marks = [Curve(np.arange(1, k + 1), np.maximum(values, 1e-300), "gradient noise", "both")]
     hessian = notebook.spectra.get("hessian")
-    if hessian is not None and hessian.eigenvectors is not None:
-        positive = int((hessian.eigenvalues > 0).sum())
+    positive = 0 if hessian is None else int((hessian.eigenvalues > 0).sum())
+    if hessian is not None and hessian.eigenvectors is not None and positive:
         common = min(_COMPARED, positive, hessian.eigenvectors.shape[1])
         curvature = as_array(hessian.eigenvalues[:common])
         marks.append(Curve(np.arange(1, common + 1), curvature, "Hessian", "both"))

@@ -46,11 +46,12 @@ def slices_part(subject: Subject, notebook: Notebook, products: int) -> Part:
             curvature = float(unit @ (subject.hessian @ unit))
             extent = reach(curvature, rise, norm)
             lines.append(line_slice(subject, unit, name, extent=extent, points=points))
-        first, second = tuple(directions)[:2]
-        both = directions[first], directions[second]
-        extents = float(lines[0].t[-1]), float(lines[1].t[-1])
-        plane = plane_slice(subject, both, (first, second), extents=extents, points=side)
-        planes.append(plane)
+        if subject.dimension > 1:
+            first, second = tuple(directions)[:2]
+            both = directions[first], directions[second]
+            extents = float(lines[0].t[-1]), float(lines[1].t[-1])
+            plane = plane_slice(subject, both, (first, second), extents=extents, points=side)
+            planes.append(plane)
     except OutOfTimeError:
         if not lines:
             raise
