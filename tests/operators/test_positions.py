@@ -48,6 +48,8 @@ class Tokens(nn.Module):
 
 def _real(model):
     torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
     return (model.double(), torch.randn(6, 4, 3).double(), torch.randint(3, (6,)))
 
 
@@ -70,7 +72,25 @@ def _gpt(is_flat):
     return _real(Pooled(Transposed(3, 5, is_flat), nn.Tanh(), Transposed(5, 3, is_flat)))
 
 
+class Gains(nn.Module):
+    """Parameters that multiply: gains on both sides, the weight of an RMS norm."""
+
+    def __init__(self, is_flat):
+        super().__init__()
+        self.inner, self.norm, self.head = nn.Linear(3, 4), nn.RMSNorm(4), nn.Linear(4, 3)
+        self.left, self.right = (nn.Parameter(torch.randn(*shape)) for shape in ((4,), (1, 4)))
+        self.is_flat = is_flat
+
+    def forward(self, x):
+        count = len(x)
+        hidden = self.inner(x.reshape(-1, 3) if self.is_flat else x)
+        hidden = self.norm(self.left * hidden.tanh() * self.right)
+        return self.head(hidden.reshape(count, -1, 4).mean(1))
+
+
 CASES = {
+    "gains": lambda: _real(Gains(False)),
+    "gains of flat positions": lambda: _real(Gains(True)),
     "addmm": lambda: _gpt(True),
     "matmul": lambda: _gpt(False),
     "flat tokens": lambda: _tokens("samples first"),
@@ -142,6 +162,14 @@ def test_rows_of_other_samples_are_not_taken_for_positions(order):
     data = torch.randn(6, 3).double(), torch.randint(3, (6,))
     for kind in (hr.GGN, hr.GradientCovariance):
         _check(kind(model, LOSS, data))
+
+
+def test_one_sample_has_no_scatter():
+    torch.manual_seed(0)
+    data = torch.randn(1, 4), torch.randint(3, (1,))
+    operator = hr.GradientCovariance(nn.Linear(4, 3), LOSS, data)
+    assert not (operator @ torch.randn(operator.shape[0])).any()
+    assert hr.eigsh(operator, 1).eigenvalues.abs().max() == 0
 
 
 def test_a_trace_that_would_take_thousands_of_passes_is_estimated():

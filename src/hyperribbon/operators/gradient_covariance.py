@@ -131,6 +131,8 @@ class GradientCovariance(FactoredOperator):
     def _completed(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
         if not self.centered:
             return product
+        if self.risk.samples == 1:
+            return torch.zeros_like(product)  # and not what rounding leaves of it
         mean = self.mean_gradient()
         return product - self.factor * mean[rows].unsqueeze(1) * (mean @ block)
 

@@ -1,0 +1,279 @@
+"""How layers that are understood make the gradients of their parameters, sample by sample.
+
+A rule takes the arguments of a call and returns, for each parameter that it understands, what turns
+(its name, what flows back into the output (n, m, …)) into a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from hyperribbon.core.checks import is_listed
+from hyperribbon.core.devices.typed import unflattened
+from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
+
+__all__ = ["BY_POSITION", "RULES", "Maker"]
+
+Maker = Callable[[str, torch.Tensor], Factor]
+"""Returns the gradients of a parameter, from its name and what flows back (n, m, …)."""
+
+Rule = Callable[[tuple[Any, ...], dict[str, Any]], dict[int, Maker]]
+
+
+def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _linear(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    call = _bound(("input", "weight", "bias"), args, kwargs)
+    weight = _weight_of(call["input"].detach())
+    if weight is None:
+        return {}
+    return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, back.shape[-1:]))
+
+
+def _matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """Inputs times a weight (in, out), the transpose of what linear layers keep."""
+    if kwargs or len(args) != 2 or not _is_matrix(args[1]):
+        return {}
+    make = _weight_of(args[0].detach(), is_transposed=True)
+    return {} if make is None else {id(args[1]): make}
+
+
+def _matrix_product_and_shift(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """The same with a bias that is added: torch.addmm, the linear layer of GPT-2."""
+    if kwargs or len(args) != 3:
+        return {}
+    shift, makers = args[0], _matrix_product(args[1:], {})
+    if isinstance(shift, torch.Tensor) and shift.ndim == 1:
+        makers[id(shift)] = _shifting(tuple(shift.shape))
+    return makers
+
+
+def _is_matrix(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim == 2
+
+
+def _weight_of(inputs: torch.Tensor, is_transposed: bool = False) -> Maker | None:
+    """Return what makes the gradients of the weight that inputs (n, …, in) are multiplied by."""
+    if inputs.ndim < 2:
+        return None
+    right = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs.unsqueeze(1)
+
+    def make(name: str, back: torch.Tensor) -> Factor:
+        left = back.flatten(2, -2) if back.ndim > 3 else back.unsqueeze(2)
+        return Outer(name, left, right, is_transposed=is_transposed).compact()
+
+    return make
+
+
+def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    call = _bound(names, args, kwargs)
+    kernel, inputs = call["weight"], call["input"].detach()
+    spatial = kernel.ndim - 2
+    if spatial not in (1, 2) or inputs.ndim != kernel.ndim:
+        return {}
+    sizes = kernel.shape[2:]
+    dilation, stride = (_tuple(call.get(key, 1), spatial) for key in ("dilation", "stride"))
+    groups = call.get("groups", 1)
+    padding = _padding(call.get("padding", 0), sizes, dilation)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        padded = F.pad(inputs, padding)
+        if spatial == 1:
+            padded = padded.unsqueeze(2)
+        along = (1,) * (2 - spatial)
+        patches = F.unfold(
+            padded, (*along, *sizes), dilation=(*along, *dilation), stride=(*along, *stride)
+        )
+        left = back.flatten(3).transpose(2, 3)
+        if groups == 1:
+            return Outer(name, left, patches.transpose(1, 2)).compact()
+        right = unflattened(patches, 1, (groups, -1))
+        split = unflattened(left, 3, (groups, -1))
+        return Explicit(name, torch.einsum("njtgo,ngit->njgoi", split, right))
+
+    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+
+
+def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
+    call = _bound(names, args, kwargs)
+    if call.get("max_norm") is not None or call.get("scale_grad_by_freq"):
+        return {}
+    indices, size = call["input"], call["weight"].shape
+    padding = call.get("padding_idx")
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        left = back.reshape(*back.shape[:2], -1, size[1])
+        read = indices.reshape(len(indices), -1)
+        if padding is not None:
+            left = left * (read != padding % size[0])[:, None, :, None]
+        return Lookup(name, left, read, size[0])
+
+    return _makers(call, weight=weight)
+
+
+def _layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """Weight and bias over the last axes."""
+    call = _bound(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
+    shape, inputs = tuple(call["normalized_shape"]), call["input"].detach()
+    if inputs.ndim <= len(shape):
+        return {}
+    eps = call.get("eps", 1e-5)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        return _shift(name, back * F.layer_norm(inputs, shape, eps=eps).unsqueeze(1), shape)
+
+    return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, shape))
+
+
+def _rms_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    call = _bound(("input", "normalized_shape", "weight", "eps"), args, kwargs)
+    shape, inputs, eps = tuple(call["normalized_shape"]), call["input"].detach(), call.get("eps")
+    if inputs.ndim <= len(shape):
+        return {}
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        return _shift(name, back * F.rms_norm(inputs, shape, eps=eps).unsqueeze(1), shape)
+
+    return _makers(call, weight=weight)
+
+
+def _batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    names = (
+        "input",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "training",
+        "momentum",
+        "eps",
+    )
+    call = _bound(names, args, kwargs)
+    if call.get("training"):
+        return {}
+    inputs, eps = call["input"].detach(), call.get("eps", 1e-5)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        mean, variance = call["running_mean"], call["running_var"]
+        normal = F.batch_norm(inputs, mean, variance, None, None, False, 0.0, eps)
+        return _channel_sum(name, back * normal.unsqueeze(1))
+
+    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+
+
+def _group_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    call = _bound(("input", "num_groups", "weight", "bias", "eps"), args, kwargs)
+    inputs, groups, eps = call["input"].detach(), call["num_groups"], call.get("eps", 1e-5)
+
+    def weight(name: str, back: torch.Tensor) -> Factor:
+        normal = F.group_norm(inputs, groups, eps=eps)
+        return _channel_sum(name, back * normal.unsqueeze(1))
+
+    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+
+
+def _addition(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """A parameter added to something with samples: a position code, a class token."""
+    return {id(own): _shifting(tuple(own.shape)) for own, _ in _shared(args, kwargs)}
+
+
+def _multiplication(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """A parameter that multiplies something with samples: a gain, the weight of a norm."""
+    return {id(own): _scaling(own, other) for own, other in _shared(args, kwargs)}
+
+
+def _shared(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield a factor or summand that is the same for all samples, and the other one."""
+    if len(args) != 2 or kwargs or not all(isinstance(a, torch.Tensor) for a in args):
+        return
+    for own, other in (args, args[::-1]):
+        is_shared = own.ndim < other.ndim or (own.ndim == other.ndim and own.shape[0] == 1)
+        if is_shared and other.ndim > 0:
+            yield own, other
+
+
+def _makers(call: dict[str, Any], **makers: Maker) -> dict[int, Maker]:
+    return {id(call[key]): maker for key, maker in makers.items() if call.get(key) is not None}
+
+
+def _scaling(own: torch.Tensor, other: torch.Tensor) -> Maker:
+    shape, other = tuple(own.shape), other.detach()
+    return lambda name, back: _shift(name, back * other.unsqueeze(1), shape)
+
+
+def _shifting(shape: tuple[int, ...]) -> Maker:
+    return lambda name, back: _shift(name, back, shape)
+
+
+def _shift(name: str, back: torch.Tensor, shape: tuple[int, ...]) -> Factor:
+    """Gradients of a parameter that was broadcast to the layer's output and added."""
+    count, rows = back.shape[:2]
+    flat = back.flatten(0, 1).unsqueeze(1)
+    target = (1,) * (flat.ndim - 1 - len(shape)) + tuple(shape)
+    summed = flat.sum_to_size(flat.shape[0], *target)
+    return Explicit(name, summed.reshape(count, rows, *shape))
+
+
+def _channel_sum(name: str, back: torch.Tensor) -> Factor:
+    return Explicit(name, back.flatten(3).sum(3) if back.ndim > 3 else back)
+
+
+def _tuple(value: Any, length: int) -> tuple[int, ...]:
+    values = tuple(value) if is_listed(value) else (value,)
+    return values if len(values) == length else values * length
+
+
+def _padding(padding: Any, sizes: tuple[int, ...], dilation: tuple[int, ...]) -> list[int]:
+    """Return F.pad's list, last axis first."""
+    if padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, sizes, strict=True)]
+        pairs = [(total // 2, total - total // 2) for total in totals]
+    else:
+        each = _tuple(0 if padding == "valid" else padding, len(sizes))
+        pairs = [(p, p) for p in each]
+    return [side for pair in reversed(pairs) for side in pair]
+
+
+RULES: dict[str, Rule] = {
+    "linear": _linear,
+    "addmm": _matrix_product_and_shift,
+    "matmul": _matrix_product,
+    "__matmul__": _matrix_product,
+    "mm": _matrix_product,
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "embedding": _embedding,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
+    "add": _addition,
+    "__add__": _addition,
+    "__radd__": _addition,
+    "mul": _multiplication,
+    "__mul__": _multiplication,
+    "__rmul__": _multiplication,
+}
+"""By the name of the function that is called."""
+
+BY_POSITION: tuple[Rule, ...] = (
+    _linear,
+    _matrix_product,
+    _matrix_product_and_shift,
+    _embedding,
+    _layer_norm,
+    _rms_norm,
+    _addition,
+    _multiplication,
+)
+"""Rules of operations that treat all axes between the first and the last alike."""
