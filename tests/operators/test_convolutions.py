@@ -10,7 +10,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hyperribbon as hr
-from hyperribbon.operators.derivatives.convolutions import asked_for, rewritten_convolution
+from hyperribbon.operators.derivatives.rewritten.convolutions import (
+    asked_for,
+    rewritten_convolution,
+)
 
 CALLS = {
     "plain": (torch.conv2d, (3, 4, 3, 3), {}),

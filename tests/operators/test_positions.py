@@ -88,7 +88,22 @@ class Gains(nn.Module):
         return self.head(hidden.reshape(count, -1, 4).mean(1))
 
 
+class Again(nn.Module):
+    """One layer after itself, as a recurrent network that is written out."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.step, self.head = nn.Linear(3, 5), Transposed(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        hidden = torch.zeros(len(x), 5, dtype=x.dtype)
+        for now in x.unbind(1):
+            hidden = torch.tanh(self.inner(now) + self.step(hidden))
+        return self.head(hidden)
+
+
 CASES = {
+    "again": lambda: _real(Again()),
     "gains": lambda: _real(Gains(False)),
     "gains of flat positions": lambda: _real(Gains(True)),
     "addmm": lambda: _gpt(True),

@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from hyperribbon.core.devices.torch_inside import without_onednn
 from hyperribbon.operators import GGN, Hessian
 from hyperribbon.operators.derivatives import recurrent
-from hyperribbon.operators.derivatives.recurrent import _CELLS
-from hyperribbon.operators.derivatives.rewriting import twice_differentiable
+from hyperribbon.operators.derivatives.rewritten.recurrent import _CELLS
+from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
 
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
 

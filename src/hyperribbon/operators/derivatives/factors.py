@@ -281,9 +281,17 @@ def joined(pieces: list[Factor]) -> Factor:
 
 
 def summed(pieces: list[Factor]) -> Factor:
-    """Return the gradients of a parameter that is used several times: the sum over its uses."""
+    """Return the gradients of a parameter that is used several times: the sum over its uses.
+
+    Uses by linear layers are as many more positions.
+    """
     if len(pieces) == 1:
         return pieces[0]
+    outer = [piece for piece in pieces if isinstance(piece, Outer)]
+    if len(outer) == len(pieces) and len({piece.is_transposed for piece in outer}) == 1:
+        left = torch.cat([piece.left for piece in outer], dim=2)
+        right = torch.cat([piece.right for piece in outer], dim=1)
+        return Outer(outer[0].name, left, right, is_transposed=outer[0].is_transposed).compact()
     return Explicit(pieces[0].name, torch.stack([written(piece) for piece in pieces]).sum(0))
 
 

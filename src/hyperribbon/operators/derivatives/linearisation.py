@@ -11,10 +11,10 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.choosing import Choices
-from hyperribbon.operators.derivatives.convolutions import asked_for
 from hyperribbon.operators.derivatives.factors import Factor, summed
 from hyperribbon.operators.derivatives.recording import CallRecorder
-from hyperribbon.operators.derivatives.rewriting import twice_differentiable
+from hyperribbon.operators.derivatives.rewritten.convolutions import asked_for
+from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
 from hyperribbon.operators.derivatives.sums import GradientSums
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.devices.torch_inside import tree_leaves
+from hyperribbon.core.devices.torch_inside import keeps_other_tensors, tree_leaves
 from hyperribbon.core.devices.typed import unflattened
+from hyperribbon.operators.derivatives.rewritten.attention import opened_attention
 from hyperribbon.operators.derivatives.rules import BY_POSITION, RULES, Maker
 
 __all__ = ["CallRecorder", "Use"]
@@ -72,6 +73,12 @@ class CallRecorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        is_attention = getattr(func, "__name__", "") == "multi_head_attention_forward"
+        if is_attention and not keeps_other_tensors():  # checkpoints evaluate it again, unopened
+            with self:  # its linear layers are seen one by one
+                result = opened_attention(args, kwargs)
+            if result is not NotImplemented:
+                return result
         result = func(*args, **kwargs)
         present = {
             self._names[id(leaf)]: leaf

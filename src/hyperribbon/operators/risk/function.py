@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.typed import dual, tangent
 from hyperribbon.operators.derivatives.graphs import graph_leaves
-from hyperribbon.operators.derivatives.rewriting import twice_differentiable
+from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
 from hyperribbon.operators.risk.batches import copied, tensors
 from hyperribbon.operators.risk.calling import Forward, call
 from hyperribbon.operators.risk.private import private_copy

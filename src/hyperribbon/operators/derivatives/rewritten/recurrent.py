@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from hyperribbon.core.devices.torch_inside import is_transformed, without_onednn
 from hyperribbon.core.devices.typed import split
-from hyperribbon.operators.derivatives.lstm import lstm_layer
+from hyperribbon.operators.derivatives.rewritten.lstm import lstm_layer
 
 __all__ = ["rewritten_recurrence"]
 

@@ -17,9 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.torch_inside import keeps_other_tensors, safe_softmax
-from hyperribbon.operators.derivatives.convolutions import rewritten_convolution
-from hyperribbon.operators.derivatives.recurrent import rewritten_recurrence
+from hyperribbon.core.devices.torch_inside import keeps_other_tensors
+from hyperribbon.operators.derivatives.rewritten.attention import rewritten_attention
+from hyperribbon.operators.derivatives.rewritten.convolutions import rewritten_convolution
+from hyperribbon.operators.derivatives.rewritten.recurrent import rewritten_recurrence
 
 __all__ = ["twice_differentiable"]
 
@@ -154,36 +155,6 @@ def _embedding_bag(
     return total if call["mode"] == "sum" else total / counted.sum(1, keepdim=True).clamp(min=1)
 
 
-def _attention(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> torch.Tensor:
-    """softmax(q kᵀ·scale + mask) v, of heads that lie one after another in memory.
-
-    Fused kernels have no second derivative; torch's plain one copies the heads in every product.
-
-    Returns:
-        What the kernel returns.
-    """
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    call: dict[str, Any] = {"dropout_p": 0.0, **dict(zip(names, args, strict=False)), **kwargs}
-    query, key, value = call["query"], call["key"], call["value"]
-    mask, causal, scale = (call.get(name) for name in ("attn_mask", "is_causal", "scale"))
-    same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
-    if call["dropout_p"] or not same or torch.is_autocast_enabled(query.device.type):
-        return func(*args, **kwargs)
-    q, k, v = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value))
-    scores = torch.bmm(q * (q.shape[-1] ** -0.5 if scale is None else scale), k.transpose(1, 2))
-    scores = scores.view(*query.shape[:-1], k.shape[1])
-    if causal:
-        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(ahead, float("-inf"))
-    if mask is not None:
-        hidden = mask.dtype == torch.bool
-        scores = scores.masked_fill(~mask, float("-inf")) if hidden else scores + mask
-    shares = torch.softmax(scores, -1) if mask is None else safe_softmax(scores)
-    return torch.bmm(shares.view(-1, *scores.shape[-2:]), v).view(*query.shape[:-1], -1)
-
-
 def _hardsigmoid(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
@@ -203,7 +174,7 @@ _REWRITES: dict[str, Callable[[Callable[..., Any], tuple[Any, ...], dict[str, An
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
     "hardsigmoid": _hardsigmoid,
-    "scaled_dot_product_attention": _attention,
+    "scaled_dot_product_attention": rewritten_attention,
     "lstm": rewritten_recurrence,
     "gru": rewritten_recurrence,
     "rnn_tanh": rewritten_recurrence,

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.devices.typed import applied
-from hyperribbon.operators.derivatives.convolutions import needed_by
+from hyperribbon.operators.derivatives.rewritten.convolutions import needed_by
 
 __all__ = ["lstm_layer"]
 

@@ -1,0 +1,1 @@
+"""Operations that are computed in another way, so that they can be differentiated twice."""
