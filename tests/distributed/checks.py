@@ -31,7 +31,10 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 class Transformer(nn.Module):
-    """Embedding, position code, attention, layer norm, an output layer tied to the embedding."""
+    """Embedding, position code, attention, layer norm, an output layer tied to the embedding.
+
+    Its weight (in, out) has factors the other way round, and its exponent none.
+    """
 
     def __init__(self, vocabulary: int = 5, width: int = 4, length: int = 3) -> None:
         super().__init__()
@@ -42,10 +45,13 @@ class Transformer(nn.Module):
         )
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.embedding.weight
+        self.turn = nn.Parameter(torch.randn(width, width) / 2)
+        self.power = nn.Parameter(torch.zeros(width))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return scores (n, classes, length)."""
         hidden = self.block(self.embedding(tokens) + self.position)
+        hidden = (hidden @ self.turn) * self.power.exp()
         return self.head(hidden).transpose(1, 2).contiguous()
 
 

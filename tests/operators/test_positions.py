@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.operators.derivatives import rules
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -73,19 +74,20 @@ def _gpt(is_flat):
 
 
 class Gains(nn.Module):
-    """Parameters that multiply: gains on both sides, the weight of an RMS norm."""
+    """Parameters that multiply: gains on both sides, the weight of an RMS norm, one number."""
 
     def __init__(self, is_flat):
         super().__init__()
         self.inner, self.norm, self.head = nn.Linear(3, 4), nn.RMSNorm(4), nn.Linear(4, 3)
         self.left, self.right = (nn.Parameter(torch.randn(*shape)) for shape in ((4,), (1, 4)))
+        self.heat, self.shift = (nn.Parameter(torch.tensor(number)) for number in (0.7, 0.2))
         self.is_flat = is_flat
 
     def forward(self, x):
         count = len(x)
         hidden = self.inner(x.reshape(-1, 3) if self.is_flat else x)
         hidden = self.norm(self.left * hidden.tanh() * self.right)
-        return self.head(hidden.reshape(count, -1, 4).mean(1))
+        return self.head(hidden.reshape(count, -1, 4).mean(1)) * self.heat + self.shift
 
 
 class Again(nn.Module):
@@ -218,3 +220,14 @@ def test_two_ways_of_writing_one_network_have_one_trace():
     data = torch.randn(8, 4, 3).double(), torch.randint(3, (8,))
     traces = [hr.GGN(model, LOSS, data).trace() for model in (first, second)]
     assert traces[0] == pytest.approx(traces[1], rel=1e-12)
+
+
+def test_a_rule_that_fails_leaves_the_slow_way(monkeypatch):
+    def fails(name, back):
+        raise IndexError("not understood after all")
+
+    monkeypatch.setitem(rules.RULES, "rms_norm", lambda args, kwargs: {id(kwargs["weight"]): fails})
+    model, inputs, targets = _real(Gains(False))
+    risk = hr.Risk(model, LOSS, (inputs, targets))
+    assert risk.structured(next(iter(risk.chunks()))) == set(risk.space.names) - {"norm.weight"}
+    _check(hr.GGN(risk))

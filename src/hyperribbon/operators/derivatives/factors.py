@@ -76,7 +76,11 @@ class Explicit(Factor):
     """Gradients that are written out, (n, m, *shape)."""
 
     def __init__(self, name: str, gradients: torch.Tensor) -> None:
-        self.name, self.gradients = name, gradients.flatten(2)
+        is_scalar = gradients.ndim == 2
+        self.name, self.gradients = (
+            name,
+            gradients[..., None] if is_scalar else gradients.flatten(2),
+        )
         self.samples, self.rows = gradients.shape[:2]
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -324,7 +328,7 @@ def right_factors(point: Linearisation, names: set[str]) -> set[str]:
     sums = GradientSums()
     point.pull(rows * weights.reshape(1, -1, *(1,) * (outputs.ndim - 1)), sums, ordered)
     expected = sums.named()
-    factors = {factor.name: factor for factor in point.factors(rows, names)}
+    factors = {factor.name: factor for factor in _made(point, rows, ordered)}
     limit = min(1e3 * torch.finfo(outputs.dtype).eps, _CLOSE)
     largest = max(norm(expected[name]) for name in ordered)
     right: set[str] = set()
@@ -337,6 +341,16 @@ def right_factors(point: Linearisation, names: set[str]) -> set[str]:
         if norm(difference) <= limit * (norm(expected[name]) + 0.01 * largest):
             right.add(name)
     return right
+
+
+def _made(point: Linearisation, rows: torch.Tensor, names: list[str]) -> list[Factor]:
+    """Return the factors, without those of uses that turn out not to be understood."""
+    try:
+        return point.factors(rows, set(names))
+    except (RuntimeError, IndexError, ValueError, TypeError):
+        if len(names) == 1:
+            return []
+    return [factor for name in names for factor in _made(point, rows, [name])]
 
 
 def _select(block: torch.Tensor, window: slice, selection: torch.Tensor | None) -> torch.Tensor:
