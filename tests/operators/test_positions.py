@@ -104,7 +104,28 @@ class Again(nn.Module):
         return self.head(hidden)
 
 
+class Placed(nn.Module):
+    """Positions and a token that all samples share, in the ways that transformers write them."""
+
+    def __init__(self, length=4):
+        super().__init__()
+        self.inner, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+        self.table, self.other = nn.Embedding(length, 4), nn.Embedding(length + 2, 4, padding_idx=1)
+        self.code, self.token = (
+            nn.Parameter(torch.randn(1, 9, 4)),
+            nn.Parameter(torch.randn(1, 1, 4)),
+        )
+        self.places = torch.arange(length)
+
+    def forward(self, x):
+        hidden = self.inner(x) + self.table(self.places)
+        hidden += self.other(self.places.unsqueeze(0))
+        hidden = torch.cat([self.token.expand(len(x), -1, -1), hidden.tanh()], dim=1)
+        return self.head((hidden + self.code[:, : hidden.shape[1]]).tanh().mean(1))
+
+
 CASES = {
+    "places": lambda: _real(Placed()),
     "again": lambda: _real(Again()),
     "gains": lambda: _real(Gains(False)),
     "gains of flat positions": lambda: _real(Gains(True)),
@@ -120,6 +141,27 @@ def test_every_parameter_has_factors(name):
     risk = hr.Risk(model, LOSS, (inputs, targets))
     chunk = next(iter(risk.chunks()))
     assert risk.structured(chunk) == set(risk.space.names)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
+def test_shared_positions_whatever_the_number_of_samples(count):
+    model, inputs, targets = _real(Placed())
+    data = torch.cat([inputs, inputs.flip(0) / 2])[:count], torch.cat([targets, targets])[:count]
+    risk = hr.Risk(model, LOSS, data)
+    assert risk.structured(next(iter(risk.chunks()))) == set(risk.space.names)
+    _check(hr.GGN(risk))
+
+
+def test_positions_that_are_used_twice_have_no_factors_and_are_right():
+    class Twice(Placed):
+        def forward(self, x):
+            place = self.table(self.places)
+            return self.head(((self.inner(x) + place).tanh() + place).mean(1))
+
+    model, inputs, targets = _real(Twice())
+    risk = hr.Risk(model, LOSS, (inputs, targets))
+    assert "table.weight" not in risk.structured(next(iter(risk.chunks())))
+    _check(hr.GGN(risk))
 
 
 def test_positions_in_another_order_have_none_and_are_right_all_the_same():

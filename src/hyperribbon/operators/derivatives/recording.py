@@ -16,10 +16,33 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.devices.torch_inside import keeps_other_tensors, tree_leaves
 from hyperribbon.core.devices.typed import unflattened
+from hyperribbon.operators.derivatives.factors import Explicit, Factor
 from hyperribbon.operators.derivatives.rewritten.attention import opened_attention
-from hyperribbon.operators.derivatives.rules import BY_POSITION, RULES, Maker
+from hyperribbon.operators.derivatives.rules import (
+    ADDITIONS,
+    BY_POSITION,
+    RULES,
+    Maker,
+    shared_rows,
+    summed_to,
+)
 
 __all__ = ["CallRecorder", "Use"]
+
+_VIEWS = (
+    "__getitem__",
+    "unsqueeze",
+    "squeeze",
+    "view",
+    "reshape",
+    "flatten",
+    "expand",
+    "transpose",
+    "permute",
+    "narrow",
+    "contiguous",
+    "to",
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +69,28 @@ class Use:
         return flowed if self.positions == 1 else _unfolded(flowed, 1, self.positions)
 
 
+@dataclass
+class _Shared:
+    """A tensor that all samples share, made from one parameter: rows of a table, a slice.
+
+    Attributes:
+        tensor: The tensor, kept so that its identity stays its own.
+        name: The parameter.
+        make: Function from (name, what flows back into it from each sample (n, m, *shape)) to the
+            gradients of the parameter.
+        use: What the call that made it was taken for, where it was understood.
+        is_settled: Whether something has used it.
+        is_moved: Whether that was followed, so that nothing else may use it.
+    """
+
+    tensor: torch.Tensor
+    name: str
+    make: Maker
+    use: Use | None = None
+    is_settled: bool = False
+    is_moved: bool = False
+
+
 class CallRecorder(TorchFunctionMode):
     """Collects the uses of given parameters while a model runs.
 
@@ -62,6 +107,7 @@ class CallRecorder(TorchFunctionMode):
         super().__init__()
         self._samples = samples
         self._names = {id(tensor): name for name, tensor in weights.items()}
+        self._made: dict[int, _Shared] = {}
         self.uses: list[Use] = []
         self.others: set[str] = set()
 
@@ -80,27 +126,77 @@ class CallRecorder(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         result = func(*args, **kwargs)
-        present = {
-            self._names[id(leaf)]: leaf
-            for leaf in tree_leaves((args, kwargs))
-            if id(leaf) in self._names
-        }
-        if present and _carries_gradient(result):
-            found, positions = self._understood(getattr(func, "__name__", ""), args, kwargs, result)
-            for name, tensor in present.items():
-                if id(tensor) in found and _reaches_once(tensor, args, kwargs):
-                    edge, make = get_gradient_edge(result), found[id(tensor)]
-                    self.uses.append(Use(name, edge, result.shape, positions, make))
-                else:
-                    self.others.add(name)
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            self._see(getattr(func, "__name__", ""), args, kwargs, result)
+        elif _carries_gradient(result):
+            leaves = tree_leaves((args, kwargs))
+            self.others |= self._present(leaves).keys()
+            self.others |= {self._made[id(leaf)].name for leaf in leaves if id(leaf) in self._made}
         return result
 
+    def _see(
+        self, called: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+    ) -> None:
+        """Note what a call does with parameters, and with what was made from them."""
+        leaves = tree_leaves((args, kwargs))
+        for leaf in leaves:
+            if id(leaf) in self._made:
+                self._pass_on(self._made[id(leaf)], called, result)
+        present = self._present(leaves)
+        found, positions = self._understood(called, args, kwargs, result) if present else ({}, 1)
+        for name, tensor in present.items():
+            if sum(leaf is tensor for leaf in leaves) > 1:
+                self.others.add(name)
+            elif id(tensor) in found:
+                self._use(name, result, found[id(tensor)], positions)
+                if called == "embedding":
+                    make = shared_rows(args, kwargs, self._samples)
+                    self._made[id(result)] = _Shared(result, name, make, self.uses[-1])
+            elif called in _VIEWS:
+                make = _pulled(result, tensor, lambda own, back: Explicit(own, back))
+                self._made[id(result)] = _Shared(result, name, make)
+            else:
+                self.others.add(name)
+
+    def _pass_on(self, shared: _Shared, called: str, result: torch.Tensor) -> None:
+        """Follow a tensor that all samples share to where samples are added to it."""
+        tensor = shared.tensor
+        is_spread = tensor.ndim < result.ndim or (tensor.ndim > 0 and len(tensor) == 1)
+        if shared.is_settled:
+            if shared.is_moved:
+                self.others.add(shared.name)
+        elif called in ADDITIONS and is_spread and result.shape[:1] == (self._samples,):
+            shape, make = tuple(tensor.shape), shared.make
+            self._settle(shared, is_moved=True)
+            self._use(shared.name, result, lambda own, back: make(own, summed_to(back, shape)))
+        elif called in _VIEWS:
+            shared.is_settled, shared.is_moved = True, shared.use is None
+            make = _pulled(result, tensor, shared.make)
+            self._made[id(result)] = _Shared(result, shared.name, make, shared.use)
+        else:
+            self._settle(shared, is_moved=False)
+
+    def _settle(self, shared: _Shared, is_moved: bool) -> None:
+        """Take the use of a shared tensor back where it is followed; leave it where it is not."""
+        shared.is_settled, shared.is_moved = True, is_moved
+        if is_moved and shared.use is not None:
+            self.uses.remove(shared.use)
+        elif not is_moved and shared.use is None:
+            self.others.add(shared.name)
+
+    def _use(self, name: str, result: torch.Tensor, make: Maker, positions: int = 1) -> None:
+        edge = get_gradient_edge(result)
+        self.uses.append(Use(name, edge, result.shape, positions, make))
+
+    def _present(self, leaves: Iterable[Any]) -> dict[str, torch.Tensor]:
+        return {self._names[id(leaf)]: leaf for leaf in leaves if id(leaf) in self._names}
+
     def _understood(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
     ) -> tuple[dict[int, Maker], int]:
         """Return what makes gradients of the parameters of a call, and its rows a sample."""
         rule = RULES.get(name)
-        if rule is None or not isinstance(result, torch.Tensor) or result.ndim == 0:
+        if rule is None or result.ndim == 0 or (name in _VIEWS and len(result) != self._samples):
             return {}, 1
         positions, rest = divmod(len(result), self._samples)
         if positions <= 1 or rest:
@@ -118,6 +214,19 @@ class CallRecorder(TorchFunctionMode):
         return rule(tuple(map(unfolded, args)), together), positions
 
 
+def _pulled(result: torch.Tensor, source: torch.Tensor, make: Maker) -> Maker:
+    """Return what makes gradients from what flows back into a part or another shape of a tensor."""
+
+    def through(name: str, back: torch.Tensor) -> Factor:
+        rows = back.flatten(0, 1).reshape(-1, *result.shape)
+        (pulled,) = torch.autograd.grad(
+            result, source, rows, retain_graph=True, is_grads_batched=True
+        )
+        return make(name, unflattened(pulled, 0, tuple(back.shape[:2])))
+
+    return through
+
+
 def _unfolded(tensor: torch.Tensor, dim: int, positions: int) -> torch.Tensor:
     """Return a tensor with an axis of samples and one of positions in place of their product."""
     return unflattened(tensor, dim, (tensor.shape[dim] // positions, positions))
@@ -127,7 +236,3 @@ def _carries_gradient(result: Any) -> bool:
     return any(
         isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(result)
     )
-
-
-def _reaches_once(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return sum(leaf is tensor for leaf in tree_leaves((args, kwargs))) == 1

@@ -16,7 +16,10 @@ from hyperribbon.core.checks import is_listed
 from hyperribbon.core.devices.typed import unflattened
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
-__all__ = ["BY_POSITION", "RULES", "Maker"]
+__all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "shared_rows", "summed_to"]
+
+ADDITIONS = ("add", "__add__", "__radd__", "add_", "__iadd__")
+"""Names of what adds two tensors."""
 
 Maker = Callable[[str, torch.Tensor], Factor]
 """Returns the gradients of a parameter, from its name and what flows back (n, m, …)."""
@@ -119,6 +122,23 @@ def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker
     return _makers(call, weight=weight)
 
 
+def shared_rows(args: tuple[Any, ...], kwargs: dict[str, Any], samples: int) -> Maker:
+    """Return what makes the gradients of a table of which all samples read the same rows.
+
+    It is for what flows back into these rows from each sample, (n, m, *shape of the rows).
+    """
+    call = _bound(("input", "weight"), args, kwargs)
+    read = call["input"].reshape(1, -1).expand(samples, -1)
+    return _embedding((read, *args[1:]), {**kwargs, **({} if args else {"input": read})})[
+        id(call["weight"])
+    ]
+
+
+def _expansion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    """A parameter that every sample is given: a class token."""
+    return {id(args[0]): _shifting(tuple(args[0].shape))}
+
+
 def _layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
     """Weight and bias over the last axes."""
     call = _bound(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
@@ -217,11 +237,15 @@ def _shifting(shape: tuple[int, ...]) -> Maker:
 
 def _shift(name: str, back: torch.Tensor, shape: tuple[int, ...]) -> Factor:
     """Gradients of a parameter that was broadcast to the layer's output and added."""
+    return Explicit(name, summed_to(back, shape))
+
+
+def summed_to(back: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return what flows back (n, m, …) into a tensor that was broadcast, (n, m, *shape)."""
     count, rows = back.shape[:2]
     flat = back.flatten(0, 1).unsqueeze(1)
     target = (1,) * (flat.ndim - 1 - len(shape)) + tuple(shape)
-    summed = flat.sum_to_size(flat.shape[0], *target)
-    return Explicit(name, summed.reshape(count, rows, *shape))
+    return flat.sum_to_size(flat.shape[0], *target).reshape(count, rows, *shape)
 
 
 def _channel_sum(name: str, back: torch.Tensor) -> Factor:
@@ -257,9 +281,8 @@ RULES: dict[str, Rule] = {
     "rms_norm": _rms_norm,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
-    "add": _addition,
-    "__add__": _addition,
-    "__radd__": _addition,
+    "expand": _expansion,
+    **dict.fromkeys(ADDITIONS, _addition),
     "mul": _multiplication,
     "__mul__": _multiplication,
     "__rmul__": _multiplication,
