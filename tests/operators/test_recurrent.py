@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from hyperribbon.core.devices.torch_inside import without_onednn
 from hyperribbon.operators import GGN, Hessian
-from hyperribbon.operators.derivatives import recurrent
+from hyperribbon.operators.derivatives.rewritten import recurrent
 from hyperribbon.operators.derivatives.rewritten.recurrent import _CELLS
 from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
 
