@@ -1,6 +1,7 @@
 """What experiments cost: measured, collected from runs, and estimated between bounds."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,10 @@ def test_costs_are_collected_from_runs_with_the_settings_of_a_preset(tmp_path):
     (seconds, megabytes) = collect([tmp_path / "store"])["ribbons/fig3"]["smoke"]
     assert seconds == pytest.approx(folder.info["cpu_seconds"] / 2, abs=0.01)
     assert megabytes > 50
+
+
+def test_what_a_stored_run_took_is_told_and_not_estimated():
+    stored = collect([Path(__file__).parents[2] / "docs" / "runs"])
+    assert len(stored) > 30
+    for id, presets in stored.items():
+        assert all(cost_of(find_experiment(id), preset).measured for preset in presets), id

@@ -86,7 +86,8 @@ def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
     """Return what the runs of stores cost, by experiment and preset, for one seed on one core.
 
     Only runs of one process count, as `hyperribbon reproduce` makes them without --jobs, with the
-    preset's own settings.
+    preset's own settings. Pieces that a store had before a run, such as trained networks that other
+    figures share, are not in its time: give stores of runs that computed everything themselves.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for store in stores:
