@@ -1,35 +1,49 @@
 """What experiments cost: measured, collected from runs, and estimated between bounds."""
 
+import math
+from pathlib import Path
+
 import pytest
 
 from hyperribbon.experiments import costs, find_experiment, run
 from hyperribbon.experiments.costs import RunCost, collect, cost_of
 
 
-def test_an_estimate_lies_between_the_largest_ratio_and_the_product(monkeypatch):
-    experiment = find_experiment("ribbons/fig5")  # paper: 4 times the batches, 10 times the draws
-    monkeypatch.setattr(costs, "_measured", lambda: {experiment.id: {"laptop": (3.0, 400.0)}})
+@pytest.fixture
+def experiment():
+    return find_experiment("ribbons/fig5")  # paper: 4 times the batches, 10 times the draws
+
+
+@pytest.fixture
+def known(monkeypatch, experiment):
+    """Return a table to fill with what is measured, by preset."""
+    table = {}
+    monkeypatch.setattr(costs, "_measured", lambda: {experiment.id: table} if table else {})
+    return table
+
+
+def test_a_measured_preset_is_told_as_it_is(experiment, known):
+    assert cost_of(experiment, "laptop") is None
+    known["laptop"] = (3.0, 400.0)
     assert cost_of(experiment, "laptop") == RunCost(3.0, 3.0, 400.0, True)
-    found = cost_of(experiment, "paper")
-    assert (found.seconds, found.at_most, found.measured) == (30.0, 120.0, False)
-    smaller = cost_of(experiment, "smoke")
-    assert smaller.at_most < 3.0
-    monkeypatch.setattr(costs, "_measured", dict)
-    assert cost_of(experiment, "paper") is None
 
 
-def test_two_measured_presets_tell_how_the_time_grows(monkeypatch):
-    experiment = find_experiment("ribbons/fig5")  # paper: 40 times the work of laptop
-    small, large = (experiment.config(name) for name in ("smoke", "laptop"))
-    product = costs.math.prod(costs._ratios(small, large))
-    known = {"smoke": (1.0 + 0.1, 300.0), "laptop": (1.0 + 0.1 * product, 400.0)}
-    monkeypatch.setattr(costs, "_measured", lambda: {experiment.id: known})
-    found = cost_of(experiment, "paper")
-    assert found.seconds == found.at_most == pytest.approx(1.0 + 0.1 * 40 * product)
-    assert not found.measured
+def test_one_measured_preset_tells_a_bound_only(experiment, known):
+    known["laptop"] = (3.0, 400.0)
+    assert cost_of(experiment, "paper") == RunCost(3.0, math.inf, 400.0, False)
+    assert cost_of(experiment, "smoke") == RunCost(0.0, 3.0, 400.0, False)
+
+
+def test_two_measured_presets_tell_how_the_work_grows(experiment, known):
+    known |= {"smoke": (1.0, 300.0), "laptop": (3.0, 400.0)}
+    assert cost_of(experiment, "paper") == RunCost(1 + 2 * 10, 1 + 2 * 40, 400.0, False)
     known["laptop"] = (1.0, 400.0)  # no longer than smoke: nothing can be told from it
-    found = cost_of(experiment, "paper")
-    assert (found.seconds, found.at_most) == (10.0, 40.0)
+    assert cost_of(experiment, "paper") == RunCost(1.0, math.inf, 400.0, False)
+
+
+def test_a_preset_between_two_measured_ones_takes_a_time_between_theirs(experiment, known):
+    known |= {"smoke": (1.0, 300.0), "paper": (90.0, 500.0)}
+    assert cost_of(experiment, "laptop") == RunCost(1.0, 90.0, 500.0, False)
 
 
 def test_costs_are_collected_from_runs_with_the_settings_of_a_preset(tmp_path):
@@ -39,3 +53,10 @@ def test_costs_are_collected_from_runs_with_the_settings_of_a_preset(tmp_path):
     (seconds, megabytes) = collect([tmp_path / "store"])["ribbons/fig3"]["smoke"]
     assert seconds == pytest.approx(folder.info["cpu_seconds"] / 2, abs=0.01)
     assert megabytes > 50
+
+
+def test_what_a_stored_run_took_is_told_and_not_estimated():
+    stored = collect([Path(__file__).parents[2] / "docs" / "runs"])
+    assert len(stored) > 30
+    for id, presets in stored.items():
+        assert all(cost_of(find_experiment(id), preset).measured for preset in presets), id

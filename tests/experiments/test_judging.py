@@ -94,6 +94,17 @@ def test_several_runs_are_judged_by_their_scatter_and_exact_numbers_stay_exact()
     assert (y.verdict, y.seeds, y.exact) == ("holds", (1.0,), True)
 
 
+def test_what_a_single_run_lacked_is_not_said_of_several():
+    ledger = Ledger("ribbons/x", statement())
+    wide = [ledger.judge({"x": over_seeds([0.8, 1.2], "a ratio")}) for _ in range(3)]
+    near = [ledger.judge({"x": over_seeds([1.09, 1.0], "a ratio")}) for _ in range(3)]
+    mixed = [ledger.judge({"x": over_seeds([1.0, 1.2], "a ratio")}) for _ in range(3)]
+    for runs, lacked in ((wide, "would need"), (near, "would need"), (mixed, "disagree")):
+        assert lacked in runs[0][0].why
+        (claim,) = combine(runs, ledger.comparisons())
+        assert lacked not in claim.why and claim.why.endswith("first seed: a ratio")
+
+
 def test_a_statement_lacking_a_part_is_refused():
     for part in ("name", "place", "quote", "reading", "setting"):
         with pytest.raises(ArgumentError, match=part):

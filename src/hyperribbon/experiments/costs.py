@@ -31,7 +31,7 @@ class RunCost:
 
     Attributes:
         seconds: Seconds of one core; of an estimate, what it takes at least.
-        at_most: Of an estimate, what it takes at most.
+        at_most: Of an estimate, what it takes at most; infinite where nothing tells.
         megabytes: Largest memory of the process; of an estimate, of the preset it comes from.
         measured: Whether it was measured at this preset.
     """
@@ -45,11 +45,14 @@ class RunCost:
 def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> RunCost | None:
     """Return what an experiment costs at a preset, or None where nothing was measured at all.
 
-    An estimate takes the nearest preset that was measured and the product R of the ratios of the
-    settings that count something (samples, steps, seeds, the length of a list). Where two presets
-    were measured, the time is a constant, of what every run takes, plus a part in proportion to R.
-    Where one was, it grows at least by the largest ratio, if that setting drives the work alone,
-    and at most by R.
+    From one measured preset nothing is told but a bound: a larger one takes at least as long. What
+    its time is made of is not known. At preset smoke it is mostly what every run takes, and the
+    rest may grow with the square or cube of a setting.
+
+    Where two smaller presets were measured, with times c and c + t, their difference is work. On
+    the way to the preset the settings that count something (samples, steps, seeds, the length of a
+    list) grow by ratios r. It takes c + t·max r if one of them drives the work alone, and
+    c + t·Π r if all do.
 
     Args:
         experiment: The experiment.
@@ -62,36 +65,29 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
         return RunCost(seconds, seconds, megabytes, True)
     if not known:
         return None
-    nearest = min(known, key=lambda name: abs(_ORDER.index(name) - _ORDER.index(preset)))
-    seconds, megabytes = known[nearest]
-    before, after = (experiment.config(name, with_data=with_data) for name in (nearest, preset))
-    ratios = _ratios(before, after)
-    if len(known) > 1:
-        grown = _on_the_line(experiment, known, preset, with_data)
-        if grown is not None:
-            return RunCost(grown, grown, megabytes, False)
-    bounds = sorted((_farthest(ratios), math.prod(ratios)))
-    return RunCost(seconds * bounds[0], seconds * bounds[1], megabytes, False)
-
-
-def _on_the_line(
-    experiment: Experiment, known: dict[str, tuple[float, float]], preset: str, data: bool
-) -> float | None:
-    """Return the time on the line through two measured presets; None where that says nothing."""
-    small, large = sorted(known, key=_ORDER.index)[:2]
-    base, *others = (experiment.config(name, with_data=data) for name in (small, large, preset))
-    measured, wanted = (math.prod(_ratios(base, other)) for other in others)
-    if measured <= 1 or known[large][0] <= known[small][0]:
-        return None
-    slope = (known[large][0] - known[small][0]) / (measured - 1)
-    return max(known[small][0] + slope * (wanted - 1), 0.0)
+    place = _ORDER.index(preset)
+    below = [name for name in _ORDER[:place] if name in known]
+    above = [name for name in _ORDER[place:] if name in known]
+    if above:
+        (longest, megabytes), shortest = known[above[0]], known[below[-1]][0] if below else 0.0
+        return RunCost(shortest, longest, megabytes, False)
+    seconds, megabytes = known[below[-1]]
+    constant = known[below[0]][0]
+    if seconds <= constant:
+        return RunCost(seconds, math.inf, megabytes, False)
+    configs = (experiment.config(name, with_data=with_data) for name in (below[-1], preset))
+    ratios = [max(ratio, 1.0) for ratio in _ratios(*configs)]
+    alone, together = max(ratios, default=1.0), math.prod(ratios)
+    work = seconds - constant
+    return RunCost(constant + work * alone, constant + work * together, megabytes, False)
 
 
 def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
     """Return what the runs of stores cost, by experiment and preset, for one seed on one core.
 
     Only runs of one process count, as `hyperribbon reproduce` makes them without --jobs, with the
-    preset's own settings.
+    preset's own settings. Pieces that a store had before a run, such as trained networks that other
+    figures share, are not in its time: give stores of runs that computed everything themselves.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for store in stores:
@@ -116,10 +112,6 @@ def _ratios(before: Any, after: Any) -> list[float]:
     names = [field.name for field in dataclasses.fields(before)]
     sizes = [[_size(getattr(config, name)) for config in (before, after)] for name in names]
     return [new / old for old, new in sizes if old and new]
-
-
-def _farthest(ratios: list[float]) -> float:
-    return max(ratios, key=lambda ratio: abs(math.log(ratio)), default=1.0)
 
 
 def _size(value: Any) -> int:

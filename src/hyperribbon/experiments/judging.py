@@ -198,8 +198,10 @@ def combine(
         if all(claim.exact for claim in same) and np.ptp(values) == 0:
             found.append(first)
             continue
-        judged = decide(over_seeds(values), first.expected, comparisons.get(id, "run"), level)
-        why = first.why.removesuffix(_ONE_SEED).removesuffix("; ")
+        compare = comparisons.get(id, "run")
+        judged = decide(over_seeds(values), first.expected, compare, level)
+        alone = decide(over_seeds(first.seeds), first.expected, compare).note
+        why = first.why.removesuffix(alone).removesuffix("; ")  # what it lacked, it has now
         incomparable = any(claim.verdict == "not comparable" for claim in same)
         found.append(
             dataclasses.replace(

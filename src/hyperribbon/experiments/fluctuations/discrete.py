@@ -42,7 +42,8 @@ STATEMENTS = (
     observe(
         "additive-edge",
         "Eq. (2.30)",
-        "At the edge of stability (λ = 5) SGD's variance is more than twice that of Eq. (2.30).",
+        "At the edge of stability (λ = 5) SGD's variance is twice that of Eq. (2.30) or more: its "
+        "relative excess is at least one.",
         Band.at_least(1, "words"),
     ),
 )

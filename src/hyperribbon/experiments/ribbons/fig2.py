@@ -203,14 +203,18 @@ def plot(result: Result) -> Figure:
         fitted = np.arange(*result.ranges[row]) + 1
         left.semilogy(fitted, result.lines[row], color=color, ls="--", lw=0.9)
         index = np.arange(1, len(theory) + 1)
-        right.semilogy(index, theory / theory[0], color=color, label=title)
+        right.semilogy(index, theory / theory[0], color=color)
         right.semilogy(index, trained / theory[0], "o", color=color, mfc="white", ms=3)
     left.set(title="(a) input correlations", ylim=(1e-10, 300))
     left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$")
     left.legend(loc="upper right", fontsize=7)
     right.set(title="(b) training linear models on them", xticks=[1, 5, 10, 15, 20])
     right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$")
-    right.legend(title="lines: closed form, circles: trained", loc="upper right")
+    # The colours are those of (a); this legend lies above the largest value, which is 1.
+    right.plot([], [], color="0.3", label="closed form")
+    right.plot([], [], "o", color="0.3", mfc="white", ms=3, label="trained")
+    right.set_ylim(top=3)
+    right.legend(title="colours as in (a)", loc="upper right", ncols=2)
     return figure
 
 

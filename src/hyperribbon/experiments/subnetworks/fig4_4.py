@@ -119,8 +119,8 @@ def plot(result: Result) -> Figure:
         colors = scaled[order, column]
         points = axis.scatter(*result.position[order].T, c=colors, edgecolors="0.6", **look)
         axis.set(xticks=[], yticks=[])
-        title = f"eigenvector {result.shown[column]}, eigenvalue {result.relative[0, column]:.1g}"
-        axis.set_title(f"{title}, rms {relative[column]:.1g}", fontsize=9)
+        title = f"eigenvector {result.shown[column]}, eigenvalue {result.relative[0, column]:.2g}"
+        axis.set_title(f"{title}, rms {relative[column]:.3f}", fontsize=9)
     figure.colorbar(points, ax=axes, label="projection / rms of the first", shrink=0.7)
     return figure
 

@@ -50,17 +50,32 @@ STATEMENTS = (
             f"slope-{name}",
             "Sec. 4.3.2",
             quote,
-            f"The slope of its logarithm in ln M, mean over activations, is {slope:g} within 0.15 "
-            "(our margin for 'asymptotically').",
+            f"The slope of the logarithm of {words} in ln M, mean over activations, is {slope:g} "
+            "within 0.15 (our margin for 'asymptotically').",
             Band.around(slope, "words", atol=0.15),
             setting=_SETTING,
             needs="widths from 1000 on",
             compare="mean",
         )
-        for name, slope, quote in (
-            ("mean", -1, "The mean eigenvalue, λ̄, decreases asymptotically as O(1/M)."),
-            ("second-moment", 0, "The variance, sλ, remains at O(1)."),
-            ("largest", 1, "The largest eigenvalue, λmax, grows asymptotically as O(M)."),
+        for name, slope, words, quote in (
+            (
+                "mean",
+                -1,
+                "the mean eigenvalue",
+                "The mean eigenvalue, λ̄, decreases asymptotically as O(1/M).",
+            ),
+            (
+                "second-moment",
+                0,
+                "Σλ²/P, which the formula of sλ gives,",
+                "The variance, sλ, remains at O(1).",
+            ),
+            (
+                "largest",
+                1,
+                "the mean of the C leading eigenvalues, which tend to one λmax,",
+                "The largest eigenvalue, λmax, grows asymptotically as O(M).",
+            ),
         )
     ),
 )

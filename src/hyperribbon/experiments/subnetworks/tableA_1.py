@@ -127,13 +127,13 @@ def plot(result: Result) -> Figure:
         axis.errorbar(
             layers, mean, 2 * error, fmt="o", color=COLORS[0], capsize=3, label="measured"
         )
-        axis.set(ylabel=label, xticks=layers)
-        axis.set_xticklabels([name.replace(" ", "\n") for name in _training.LAYERS])
+        axis.set(xlabel="layer", ylabel=label, xticks=layers)
+        axis.set_xticklabels([name.removeprefix("Hidden ").lower() for name in _training.LAYERS])
     left.legend(loc="upper left")
     order = np.arange(len(result.settings))[::-1]
     colors = [COLORS[0], *["0.6"] * (len(order) - 1)]
     right.barh(order, result.misfit, color=colors, height=0.6)
-    right.set(yticks=order, xscale="log", xlabel="misfit / tolerance")
+    right.set(yticks=order, xlabel="misfit / tolerance")
     right.set_yticklabels([name.replace(", ", "\n") for name in result.settings])
     return figure
 
