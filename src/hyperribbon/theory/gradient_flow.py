@@ -12,7 +12,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from hyperribbon.core.boundary import checked, count, function, number, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.checks import ArgumentError
 
 __all__ = [
     "effective_step",
@@ -30,7 +30,6 @@ _MOST = 100_000
 @checked(step=positive, momentum=zero_or_more)
 def effective_step(step: float, momentum: float = 0.0) -> float:
     """Return the time that one step of heavy-ball descent advances the flow, h / (1 − μ)."""
-    check_positive("step", step)
     return step / (1.0 - _checked_momentum(momentum))
 
 
@@ -131,9 +130,7 @@ def inverse_temperature(step: float, batch: int, noise_variance: float) -> float
         batch: Batch size b.
         noise_variance: σ², the variance of one sample's gradient in each direction.
     """
-    check_positive("step", step)
-    check_positive("batch", batch)
-    return 2.0 * batch / (step * check_positive("noise_variance", noise_variance))
+    return 2.0 * batch / (step * noise_variance)
 
 
 @checked(
@@ -160,22 +157,19 @@ def stationary_variance(
     Raises:
         ArgumentError: The step is so large that descent diverges, ηk ≥ 2(1 + μ).
     """
-    k, eta = check_positive("curvature", curvature), check_positive("step", step)
     mu = _checked_momentum(momentum)
-    check_positive("batch", batch)
-    if eta * k >= 2.0 * (1.0 + mu):
+    if step * curvature >= 2.0 * (1.0 + mu):
         raise ArgumentError(
             "step",
             step,
             f"descent diverges at curvature {curvature}",
-            f"Give less than {2.0 * (1.0 + mu) / k:g}.",
+            f"Give less than {2.0 * (1.0 + mu) / curvature:g}.",
         )
-    noise = eta * check_positive("noise_variance", noise_variance) / batch
-    return noise * (1.0 + mu) / (k * (1.0 - mu) * (2.0 * (1.0 + mu) - eta * k))
+    noise = step * noise_variance / batch
+    return noise * (1.0 + mu) / (curvature * (1.0 - mu) * (2.0 * (1.0 + mu) - step * curvature))
 
 
 def _checked_momentum(momentum: float) -> float:
-    mu = check_positive("momentum", momentum, zero=True)
-    if mu >= 1.0:
+    if momentum >= 1.0:
         raise ArgumentError("momentum", momentum, "it must be below 1", "Give for instance 0.9.")
-    return mu
+    return momentum

@@ -24,7 +24,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.boundary import checked, count, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 
 __all__ = [
     "Activation",
@@ -120,8 +120,7 @@ def activation_moments(
     >>> activation_moments("relu", 2.0, 2.0)
     (1.0, 1.0, 0.5, 0.5)
     """
-    q1 = check_positive("variance", variance)
-    q2 = check_positive("covariance", covariance, zero=True)
+    q1, q2 = variance, covariance
     if q2 > q1 * (1 + 1e-12):
         raise ArgumentError(
             "covariance", covariance, f"it exceeds the variance {variance}", "Give at most that."
@@ -168,9 +167,7 @@ def order_parameters(
         bias_variance: σb².
         layers: Number L of weight layers, the linear output included.
     """
-    sw2 = check_positive("weight_variance", weight_variance)
-    sb2 = check_positive("bias_variance", bias_variance, zero=True)
-    check_positive_int("layers", layers)
+    sw2, sb2 = weight_variance, bias_variance
     forward: list[tuple[float, float]] = [(1.0, 0.0)]
     slopes: list[tuple[float, float]] = []
     for _ in range(layers - 1):
@@ -215,7 +212,7 @@ def asymptotic_constants(
     (1.65, 0.15)
     """
     alphas = np.asarray(ratios, dtype=float)
-    if alphas.ndim != 1 or len(alphas) < 2 or (alphas <= 0).any():
+    if len(alphas) < 2 or (alphas <= 0).any():
         raise ArgumentError(
             "ratios",
             ratios,
@@ -263,7 +260,6 @@ def fisher_statistics(
         ArgumentError: There are fewer than two widths.
     """
     sizes = np.array([check_positive_int("widths", width) for width in widths], dtype=float)
-    count = check_positive_int("samples", samples)
     if len(sizes) < 2:
         raise ArgumentError(
             "widths", widths, "a network has inputs and outputs", "Give (M₀, …, C)."
@@ -277,9 +273,9 @@ def fisher_statistics(
     parameters = int((sizes[1:] * (sizes[:-1] + extra)).sum())
     return FisherStatistics(
         mean=outputs * a1 / parameters,
-        second_moment=outputs * ((count - 1) * a2**2 + a1**2) / (count * parameters),
+        second_moment=outputs * ((samples - 1) * a2**2 + a1**2) / (samples * parameters),
         parameters=parameters,
-        leading=((count - 1) * a2 + a1) / count if hidden2 > 1e-12 * a1 else None,
+        leading=((samples - 1) * a2 + a1) / samples if hidden2 > 1e-12 * a1 else None,
     )
 
 

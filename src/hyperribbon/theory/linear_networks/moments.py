@@ -142,7 +142,7 @@ def reduce_chain(
     bases.append(None)
     sides = list(pairwise(bases))
     reduced = [
-        _transposed_times(out, _times(weight, into)).copy()
+        _times(_times(weight, into).T, out).T.copy()
         for weight, (into, out) in zip(chain, sides, strict=True)
     ]
 
@@ -194,7 +194,3 @@ def _orthonormal(columns: np.ndarray) -> np.ndarray | None:
 def _times(matrix: np.ndarray, basis: np.ndarray | None) -> np.ndarray:
     """Return the product; None stands for the identity."""
     return matrix if basis is None else matrix @ basis
-
-
-def _transposed_times(basis: np.ndarray | None, matrix: np.ndarray) -> np.ndarray:
-    return matrix if basis is None else basis.T @ matrix

@@ -14,13 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from hyperribbon.core.boundary import checked, count, positive
 from hyperribbon.core.boundary import fraction as share
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_finite,
-    check_fraction,
-    check_positive,
-    check_positive_int,
-)
+from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.theory.ribbons.sums import complements, mean_powers, pairs, square_sums
 from hyperribbon.theory.ribbons.truncation import Count, count_dimensions
 
@@ -108,9 +102,7 @@ def phase_diagram(
     array([[42, 22],
            [ 6, 13]])
     """
-    check_positive_int("n", n)
-    check_fraction("fraction", fraction)
-    if check_positive("alpha", alpha) >= 2:
+    if alpha >= 2:
         raise ArgumentError("alpha", alpha, "training diverges from 2 on", "Choose alpha below 2.")
     T = _axis("steps", steps)
     if (T < 1).any() or (T % 1 != 0).any():
@@ -200,7 +192,7 @@ def smallest_model(
     """
     if n is None:
         tail = 1e-12 * min(1.0, ratio**-2)
-        n = int(np.ceil((np.log(max(alpha * T, 1.0)) - np.log(tail)) / check_positive("c", c)))
+        n = int(np.ceil((np.log(max(alpha * T, 1.0)) - np.log(tail)) / c))
     return int(phase_diagram(n, [T], [c], ratio, fraction=fraction, alpha=alpha).dimensions[0, 0])
 
 
