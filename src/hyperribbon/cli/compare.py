@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,25 +22,18 @@ def compare_models(
         ),
     ],
     data: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option(help="A data set such as mnist5k, instead of the factory's."),
+        str | None, typer.Option(help="A data set such as mnist5k, instead of the factory's.")
     ] = None,
     samples: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Samples to compare on, 512 if not given."),
+        int | None, typer.Option(help="Samples to compare on, 512 if not given.")
     ] = None,
     groups: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Disjoint groups they are cut into, 8 if not given."),
+        int | None, typer.Option(help="Disjoint groups they are cut into, 8 if not given.")
     ] = None,
     seed: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Seed of everything random, 0 if not given."),
+        int | None, typer.Option(help="Seed of everything random, 0 if not given.")
     ] = None,
-    out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Write a report too, an HTML file."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a report too, an HTML file.")] = None,
 ) -> None:
     """Say which of two checkpoints is flatter, and what else differs, on the same samples.
 

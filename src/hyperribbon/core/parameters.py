@@ -16,7 +16,14 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.typed import split
 from hyperribbon.core.mask import Mask
 
-__all__ = ["ParameterFilter", "ParameterSpace", "is_named", "listed_names"]
+__all__ = [
+    "ParameterFilter",
+    "ParameterSpace",
+    "check_mask",
+    "is_named",
+    "listed_names",
+    "listing",
+]
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
@@ -62,14 +69,14 @@ class ParameterSpace:
         available = dict(model.named_parameters())
         chosen = _filter(available, params)
         if mask is not None:
-            _check_mask(mask, available)
+            check_mask(mask, available, "model")
             chosen = [name for name in chosen if name in mask and bool(mask[name].any())]
         if not chosen:
             raise ArgumentError(
                 "params" if mask is None else "mask",
                 params if mask is None else mask,
                 "it selects no parameter of the model",
-                f"The model has: {_listing(available)}.",
+                f"The model has: {listing(available)}.",
             )
         selections = tuple(
             None
@@ -91,11 +98,6 @@ class ParameterSpace:
     def dimension(self) -> int:
         """Number of coordinates, P."""
         return sum(self.sizes)
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether some parameter has entries that are not coordinates."""
-        return any(selection is not None for selection in self.selections)
 
     def slices(self) -> dict[str, slice]:
         """Return the range of coordinates of each parameter."""
@@ -243,12 +245,13 @@ def listed_names(
             "params",
             unknown,
             "the model has no parameter or module of that name",
-            f"The model has: {_listing(available)}.",
+            f"The model has: {listing(available)}.",
         )
     return [name for name in available if name in chosen]
 
 
-def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
+def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) -> None:
+    """Raise unless the names and shapes of a mask fit the tensors of its owner."""
     if not isinstance(mask, Mask):
         raise ArgumentError(
             "mask", mask, "it is not a Mask", "Build one with hr.Mask or hr.select."
@@ -258,8 +261,8 @@ def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
             raise ArgumentError(
                 "mask",
                 name,
-                "the model has no parameter of that name",
-                f"The model has: {_listing(available)}.",
+                f"the {owner} has no parameter of that name",
+                f"The {owner} has: {listing(available)}.",
             )
         if entry.shape != available[name].shape:
             raise ArgumentError(
@@ -270,7 +273,8 @@ def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def _listing(available: Mapping[str, object], limit: int = 12) -> str:
+def listing(available: Mapping[str, object], limit: int = 12) -> str:
+    """Return the first names, and how many there are beside them."""
     names = list(available)
     return ", ".join(names[:limit]) + (
         f" and {len(names) - limit} more" if len(names) > limit else ""

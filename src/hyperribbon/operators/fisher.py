@@ -105,8 +105,9 @@ class Fisher(FactoredOperator):
         settings: dict[str, Any] = {"variance": variance, "scale": scale, "df": df}
         settings["outputs"] = None if outputs == "model" else outputs
         self.likelihood = _likelihood(likelihood, settings)
-        if estimator == "empirical" and is_list(data) and _ends_with_tensor(data):
-            data = tuple(data)  # one batch with its targets, not batches of inputs
+        if estimator == "empirical" and is_list(data) and data:
+            # One batch with its targets, not batches of inputs.
+            data = tuple(data) if isinstance(data[-1], torch.Tensor) else data
         loss = MISSING if isinstance(model, Risk) else None
         risk = risk_of(model, loss, data, options)
         super().__init__(risk)
@@ -184,7 +185,3 @@ def _likelihood(
     if "outputs" in settings:
         settings["space"] = settings.pop("outputs")
     return _KINDS[name](**settings)
-
-
-def _ends_with_tensor(data: list[Any]) -> bool:
-    return bool(data) and isinstance(data[-1], torch.Tensor)

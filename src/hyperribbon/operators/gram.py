@@ -6,7 +6,7 @@ per-sample gradients, written out for some samples at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -22,7 +22,6 @@ __all__ = [
     "GramParts",
     "Rows",
     "Window",
-    "gram_matrix",
     "squared_columns",
     "squared_norm",
     "squared_parts",
@@ -30,11 +29,6 @@ __all__ = [
 ]
 
 Rows = Callable[[Chunk], torch.Tensor]
-
-
-def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
-    """Return R J Jᵀ Rᵀ, ordered by sample, then by row."""
-    return GramParts(risk, rows, structured_everywhere(risk)).matrix()
 
 
 def structured_everywhere(risk: Risk) -> set[str]:
@@ -100,11 +94,17 @@ class GramParts:
 
 def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
     """Return the column sums of (R J)², (P,): the diagonal of JᵀRᵀRJ."""
-    slices = risk.space.slices()
+    slices, selections = risk.space.slices(), _selections(risk.space)
     total = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
     with risk.processes.together("a diagonal"):
-        for factor, selection in _all_factors(risk, rows, total):
-            total[slices[factor.name]] += factor.squared_columns(selection)
+        for chunk in risk.chunks():
+            seeds, structured = rows(chunk), risk.structured(chunk)
+            for some in split(seeds, risk.columns_at_once()):
+                for factor in chunk.point.factors(some, structured):
+                    squares = factor.squared_columns(selections[factor.name])
+                    total[slices[factor.name]] += squares
+            for window in _windows(risk, chunk, seeds, structured, 0):
+                total[window.columns] += window.gradients().square().sum(0)
     return risk.processes.sum(total)
 
 
@@ -136,21 +136,6 @@ def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
             by_sample.append(own)
     gathered = risk.processes.gather(torch.cat(by_sample) if by_sample else by_name[:0])
     return risk.processes.sum(by_name), torch.cat(list(gathered))
-
-
-def _all_factors(
-    risk: Risk, rows: Rows, written: torch.Tensor
-) -> Iterator[tuple[Factor, torch.Tensor | None]]:
-    """Yield the factors chunk by chunk; squares of written-out columns go to `written`."""
-    selections = _selections(risk.space)
-    for chunk in risk.chunks():
-        seeds = rows(chunk)
-        structured = risk.structured(chunk)
-        for some in split(seeds, risk.columns_at_once()):
-            for factor in chunk.point.factors(some, structured):
-                yield factor, selections[factor.name]
-        for window in _windows(risk, chunk, seeds, structured, 0):
-            written[window.columns] += window.gradients().square().sum(0)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf, isfinite
 from time import monotonic
 from typing import Annotated as Float
@@ -107,6 +108,11 @@ class Products:
         block = parts.T.to(self._input_dtype)
         return self.op.multiply_rows(block).detach().to(self.dtype).T
 
+    def random_part(self, generator: torch.Generator) -> Float[torch.Tensor, "1 part"]:
+        """Return this rank's part (1, ·) of a random vector, the same one on all ranks."""
+        row = torch.randn(1, self.size, generator=generator, dtype=self.dtype, device="cpu")
+        return self.part(row).to(self.device)
+
     def part(self, rows: torch.Tensor) -> Float[torch.Tensor, "b part"]:
         """Return this rank's part (b, ·) of whole vectors (b, P)."""
         return rows[:, self.rows]
@@ -158,7 +164,9 @@ class Products:
         if self.is_explicit:
             matrix = tensor_of(self.op).to(self.device, torch.float64)
         else:
-            matrix = self._written_out()
+            matrix = torch.empty(self.size, self.size, dtype=torch.float64, device=self.device)
+            for some, columns in self.columns():
+                matrix[:, some] = columns
         if not bool(torch.isfinite(matrix).all()):
             raise ArgumentError(
                 "op", matrix, "it holds NaN or infinity", "Check where it comes from."
@@ -169,14 +177,13 @@ class Products:
             raise asymmetry_error(self.op, gap / scale)
         return (matrix + matrix.T) / 2
 
-    def _written_out(self, columns: int = 64) -> torch.Tensor:
-        matrix = torch.empty(self.size, self.size, dtype=torch.float64, device=self.device)
-        for start in range(0, self.size, columns):
-            width = min(columns, self.size - start)
-            unit = torch.zeros(self.size, width, dtype=self.dtype, device=self.device)
-            unit[start : start + width].fill_diagonal_(1)
-            matrix[:, start : start + width] = self(unit)
-        return matrix
+    def columns(self, count: int = 64) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the columns of the matrix, so many at once, each time with their places."""
+        for start in range(0, self.size, count):
+            some = slice(start, min(start + count, self.size))
+            unit = torch.zeros(self.size, some.stop - start, dtype=self.dtype, device=self.device)
+            unit[some].fill_diagonal_(1)
+            yield some, self(unit)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         if self.takes_arrays:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.boundary import checked, count, flag, function, positive, seed_number
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.generators import derive_seed, torch_generator
@@ -69,7 +69,7 @@ class Tracker:
         tol: float = 1e-4,
         seed: int = 0,
     ) -> None:
-        self.k, self.make = check_positive_int("k", k), make
+        self.k, self.make = k, make
         self.which, self.tol, self.seed = check_choice("which", which, ENDS), tol, seed
         self.reset()
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from hyperribbon.core.boundary import checked, count, flag, optional, own_function, seed_number
-from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import casting_anew
 from hyperribbon.core.devices.torch_inside import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.generators import torch_generator
@@ -169,7 +169,7 @@ def train_ensemble(
         seed_number("seeds", seed)
     makers = dict(make) if isinstance(make, Mapping) else {"model": make}
     settings: dict[str, Any] = {
-        "epochs": check_positive_int("epochs", epochs),
+        "epochs": epochs,
         "lr": lr,
         "batch_size": batch_size,
         "optimizer": optimizer,
@@ -182,7 +182,7 @@ def train_ensemble(
         "test": test,
     }
     inputs, targets = in_memory(data)
-    size = len(inputs) if batch_size is None else check_positive_int("batch_size", batch_size)
+    size = len(inputs) if batch_size is None else batch_size
     length = steps_per_epoch(len(inputs), size)
     moments = _moments(every, epochs, length)
     members = []

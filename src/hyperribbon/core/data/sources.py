@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -58,11 +59,8 @@ def _stratified_split(images: np.ndarray, labels: np.ndarray, split: str) -> Arr
     return images[chosen], labels[chosen]
 
 
-def _idx_set(name: str, subfolder: str) -> Callable[[str, Path | None], Arrays]:
-    def load(split: str, folder: Path | None) -> Arrays:
-        return _join_splits(name, split, folder, _read_idx_split)
-
-    def _read_idx_split(split: str, folder: Path) -> Arrays | None:
+def _idx_reader(subfolder: str) -> Callable[[str, Path], Arrays | None]:
+    def read(split: str, folder: Path) -> Arrays | None:
         prefix = "train" if split == "train" else "t10k"
         for place in (folder / subfolder / "raw", folder / subfolder, folder):
             images = find_file(place, f"{prefix}-images-idx3-ubyte")
@@ -80,11 +78,7 @@ def _idx_set(name: str, subfolder: str) -> Callable[[str, Path | None], Arrays]:
                 return pixels[:, None].astype(np.float32) / 255, classes
         return None
 
-    return load
-
-
-def _cifar10(split: str, folder: Path | None) -> Arrays:
-    return _join_splits("cifar10", split, folder, _read_cifar_split)
+    return read
 
 
 def _read_cifar_split(split: str, folder: Path) -> Arrays | None:
@@ -99,10 +93,7 @@ def _read_cifar_split(split: str, folder: Path) -> Arrays | None:
 
 
 def _join_splits(
-    name: str,
-    split: str,
-    folder: Path | None,
-    read: Callable[[str, Path], Arrays | None],
+    name: str, read: Callable[[str, Path], Arrays | None], split: str, folder: Path | None
 ) -> Arrays:
     folder = folder or (Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else None)
     if folder is None:
@@ -152,8 +143,8 @@ BUNDLED = ("mnist5k", "digits")
 SOURCES: dict[str, Callable[[str, Path | None], Arrays]] = {
     "mnist5k": _mnist5k,
     "digits": _digits,
-    "mnist": _idx_set("mnist", "MNIST"),
-    "fashion_mnist": _idx_set("fashion_mnist", "FashionMNIST"),
-    "cifar10": _cifar10,
+    "mnist": partial(_join_splits, "mnist", _idx_reader("MNIST")),
+    "fashion_mnist": partial(_join_splits, "fashion_mnist", _idx_reader("FashionMNIST")),
+    "cifar10": partial(_join_splits, "cifar10", _read_cifar_split),
 }
 """Reader of each real data set: (split, folder) -> images in [0, 1] and labels."""

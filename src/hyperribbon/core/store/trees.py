@@ -78,10 +78,9 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
                 raise ArgumentError(
                     "key", key, "keys of a stored tree are strings", "Use str keys."
                 )
-        return {
-            key: _take_apart(value, arrays, f"{path}/{_escaped(key)}")
-            for key, value in node.items()
-        }
+        # Parts of a path are escaped, so that "a/b" and b within a stay apart.
+        parts = {key: key.replace("~", "~0").replace("/", "~1") for key in node}
+        return {key: _take_apart(node[key], arrays, f"{path}/{parts[key]}") for key in node}
     if is_listed(node):
         return [_take_apart(value, arrays, f"{path}/{i}") for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
@@ -97,11 +96,6 @@ def _plainly(node: Any) -> Any:
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         return {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
     return host_array(node) if is_tensor(node) else node
-
-
-def _escaped(key: str) -> str:
-    """Return a key as one part of a path, so that "a/b" and b within a stay apart."""
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _put_together(node: Any, arrays: dict[str, np.ndarray]) -> Any:

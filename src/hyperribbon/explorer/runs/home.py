@@ -214,7 +214,7 @@ def _card(summary: RunSummary, is_picked: bool) -> html.Article:
     curves = [
         html.Div(
             [
-                html.Span(f"{label} {_short(float(series[1][-1]))}", className="quiet-text"),
+                html.Span(f"{label} {float(series[1][-1]):.3g}", className="quiet-text"),
                 html.Img(
                     src=sparkline(series, _CURVE_COLORS[label]),
                     alt=f"{label} of {summary.label} over training",
@@ -254,7 +254,3 @@ def _card(summary: RunSummary, is_picked: bool) -> html.Article:
         hidden=False,
         **aria(summary.label),
     )
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}"

@@ -104,12 +104,7 @@ def tensors(batch: Any) -> list[torch.Tensor]:
 
 def brought(batch: Any, precision: torch.dtype) -> Any:
     """Return a batch with its floating-point tensors in another precision."""
-
-    def convert(leaf: Any) -> Any:
-        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(precision) if floating else leaf
-
-    return tree_map(convert, batch)
+    return _map(lambda leaf: leaf.to(precision) if leaf.is_floating_point() else leaf, batch)
 
 
 def bytes_of(batch: Any) -> int:

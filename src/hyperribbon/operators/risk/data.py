@@ -229,9 +229,10 @@ class Source:
     def _take_reader(self, data: Any, memory: float) -> None:
         """Read data that can be read again; keep them when they are small."""
         given_batches = True
+        indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if isinstance(data, DataLoader):
             self._reader = in_order(cast(DataLoader[Any], data))
-        elif isinstance(data, Dataset) or _has_samples(data):
+        elif isinstance(data, Dataset) or (indexed and not isinstance(data, str)):
             iterable = isinstance(data, IterableDataset)
             self._reader, given_batches = loader_of(data), iterable
         elif isinstance(data, Iterable) and not isinstance(data, str):
@@ -297,10 +298,6 @@ def _is_batch(data: Any, has_targets: bool) -> bool:
     if is_list(data):
         return has_targets and bool(data) and isinstance(data[-1], torch.Tensor | np.ndarray)
     return isinstance(data, torch.Tensor | np.ndarray | tuple | Mapping)
-
-
-def _has_samples(data: Any) -> bool:
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, str)
 
 
 def _check_alike(batches: list[Any]) -> None:

@@ -9,6 +9,7 @@ tensor that comes into being is counted.
 from __future__ import annotations
 
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -38,7 +39,31 @@ _JUMPING = {
 _WITH_NUMBERS = ("max_pool", "rnn", "embedding_bag")  # numbers of their own, for the way back
 
 
-class Meter(TorchDispatchMode):
+class _Watching(TorchDispatchMode):
+    """Lets operations run, and looks at what they return."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch's compiler is loaded, which takes seconds
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._see(func, args, kwargs or {}, result)
+        return result
+
+    @abstractmethod
+    def _see(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None: ...
+
+
+class Meter(_Watching):
     """Counts the bytes of tensors that come into being and live on.
 
     Args:
@@ -64,22 +89,10 @@ class Meter(TorchDispatchMode):
         self.stages.append(self.peak)
         self.peak = self.live
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch's compiler is loaded, which takes seconds
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._count(leaf)
-        return result
 
     def _count(self, tensor: torch.Tensor) -> None:
         try:
@@ -100,7 +113,7 @@ class Meter(TorchDispatchMode):
         self.peak = max(self.peak, self.live)
 
 
-class MadeBytes(TorchDispatchMode):
+class MadeBytes(_Watching):
     """Adds up the bytes of tensors that come into being, views left out.
 
     Attributes:
@@ -114,26 +127,14 @@ class MadeBytes(TorchDispatchMode):
         self.made = 0
         self.jumps = False
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch's compiler is loaded, which takes seconds
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         returned: Any = (result,) if isinstance(result, torch.Tensor) else result
         if is_listed(returned):
             for tensor, said in zip(returned, func._schema.returns, strict=False):
                 if said.alias_info is None and isinstance(tensor, torch.Tensor):
                     self.made += tensor.numel() * tensor.element_size()
-            rounds = bool(kwargs and kwargs.get("rounding_mode"))
+            rounds = bool(kwargs.get("rounding_mode"))
             self.jumps = self.jumps or rounds or _may_jump(func._schema.name, args, returned)
-        return result
 
 
 def _may_jump(name: str, args: Sequence[Any], returned: Sequence[Any]) -> bool:

@@ -163,8 +163,6 @@ def train_linear(
     >>> run.weights[0].round(6)
     array([[1.  , 0.25]])
     """
-    lr = check_positive("lr", lr)
-    epochs = check_positive_int("epochs", epochs)
     times = _check_times(at, epochs)
     reduced = reduce_chain(weights, moments)
     layers, small = reduced.weights, reduced.moments

@@ -56,8 +56,7 @@ class Scattering(nn.Module):
         padding: str = "reflect",
     ) -> None:
         super().__init__()
-        self.scales = check_positive_int("scales", scales)
-        self.angles = check_positive_int("angles", angles)
+        self.scales, self.angles = scales, angles
         self.layers = check_positive_int("layers", layers, maximum=2)
         self.shape = (int(shape[0]), int(shape[1]))
         stride = 2**scales
@@ -196,6 +195,4 @@ def _gaussian(size: int, sigma: float) -> torch.Tensor:
 
 def _margins(size: int, stride: int) -> tuple[int, int]:
     """Return the padding before and after: whole strides before, a multiple of strides in all."""
-    before = stride
-    after = -(size + before) % stride + stride
-    return before, after
+    return stride, -size % stride + stride

@@ -128,10 +128,6 @@ class HingeEmbedding(Elementwise):
         """Return the summed loss."""
         return F.hinge_embedding_loss(outputs, targets, margin=self._margin, reduction="sum")
 
-    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(outputs)
-
 
 class MultiLabelSoftMargin(Elementwise):
     """Binary cross-entropy of sigmoids, averaged over the last axis of outputs (n, …, C)."""

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.torch_inside import tree_map
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.operators.risk.batches import pick
+from hyperribbon.operators.risk.batches import brought, pick
 from hyperribbon.operators.risk.losses.base import Loss, wide
 
 __all__ = ["CallableLoss"]
@@ -152,10 +151,7 @@ class CallableLoss(Loss):
         for dtype in (torch.float64, torch.float32):
             if dtype.itemsize < outputs.dtype.itemsize:
                 break
-            raised = (
-                outputs.to(dtype),
-                tree_map(lambda leaf, dtype=dtype: _to(leaf, dtype), targets),
-            )
+            raised = outputs.to(dtype), brought(targets, dtype)
             try:
                 self._function(*raised)
             except (RuntimeError, TypeError):
@@ -200,8 +196,3 @@ def _number(value: Any) -> float:
             "loss", value, "it does not return one number", "Use reduction='mean' or 'sum'."
         )
     return float(value.detach())
-
-
-def _to(leaf: Any, dtype: torch.dtype) -> Any:
-    floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    return leaf.to(dtype) if floating else leaf

@@ -25,6 +25,8 @@ __all__ = [
 class LogLikelihood(Loss):
     """−Σ w_y f_y of log-probabilities f (n, C, …), linear in them."""
 
+    is_curved = False
+
     def __init__(self, module: nn.NLLLoss) -> None:
         self.reduction = module.reduction
         self._weight, self._ignored = module.weight, module.ignore_index
@@ -45,14 +47,6 @@ class LogLikelihood(Loss):
         """Return the total weight of the labels."""
         return label_amount(targets, self._weight, self._ignored)
 
-    def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(block)
-
-    def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return rows of zeros."""
-        return zero_rows(outputs)
-
 
 class Divergence(Elementwise):
     """Σ y (log y − f) of log-probabilities f, linear in them; y may be given as its logarithm."""
@@ -72,10 +66,6 @@ class Divergence(Elementwise):
     def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return Σ y (log y − f)."""
         return F.kl_div(outputs, targets, reduction="sum", log_target=self._is_log)
-
-    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(outputs)
 
 
 class MultiMargin(Loss):
@@ -139,6 +129,8 @@ class MultiLabelMargin(Loss):
     The labels of a sample are the integers of its row of targets (n, C) before the first −1.
     """
 
+    is_curved = False
+
     def __init__(self, module: nn.MultiLabelMarginLoss) -> None:
         self.reduction = module.reduction
 
@@ -176,14 +168,6 @@ class MultiLabelMargin(Loss):
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
         """Return the number of samples."""
         return float(len(outputs))
-
-    def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(block)
-
-    def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return rows of zeros."""
-        return zero_rows(outputs)
 
 
 def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | None) -> None:
