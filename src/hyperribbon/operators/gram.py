@@ -82,7 +82,8 @@ class GramParts:
         return gram
 
     def _sort(self, factor: Factor, pieces: dict[str, list[Factor]]) -> None:
-        if isinstance(factor, Outer) and _is_plain(factor, self.selections):
+        is_whole = self.selections[factor.name] is None
+        if isinstance(factor, Outer) and is_whole and factor.left.shape[2] == 1:
             bias = factor.bias or ""
             whole = bias in pieces and self.selections[bias] is None
             self.layers.append((factor, whole))
@@ -212,11 +213,6 @@ def _add_written(gram: torch.Tensor, windows: list[Window], memory: float) -> No
             product = own @ other.T
             gram[first.place, second.place] += product
             gram[second.place, first.place] += product.T
-
-
-def _is_plain(factor: Outer, selections: dict[str, torch.Tensor | None]) -> bool:
-    """Whether a weight is whole and has one position a sample."""
-    return selections[factor.name] is None and factor.left.shape[2] == 1
 
 
 def _selections(space: ParameterSpace) -> dict[str, torch.Tensor | None]:

@@ -188,7 +188,8 @@ def train_ensemble(
     members = []
     for name, function in makers.items():
         models = [function(seed) for seed in seeds]
-        pages = [_Snapshots(_folder(folder, name, s), moments, length, probe) for s in seeds]
+        places = [None if folder is None else Path(folder) / name / f"seed-{s}" for s in seeds]
+        pages = [_Snapshots(place, moments, length, probe) for place in places]
         batched = _should_batch(models) if together is None else together
         if batched and not _can_batch(models[0]):
             reason = f"{name!r} has dropout or batch norm"
@@ -339,10 +340,6 @@ def _moments(every: str | Sequence[int], epochs: int, length: int) -> set[int]:
         if min(steps, default=0) < 0 or max(steps, default=0) > last:
             raise ArgumentError("every", every, f"steps run from 0 to {last}", "Leave out others.")
     return steps | {0, last}
-
-
-def _folder(folder: str | Path | None, name: str, seed: int) -> Path | None:
-    return None if folder is None else Path(folder) / name / f"seed-{seed}"
 
 
 def _can_batch(model: nn.Module) -> bool:

@@ -243,7 +243,8 @@ class Processes:
             ) from error
 
     def _raise_everywhere(self, failure: Exception | None) -> NoReturn:
-        reports = self.gather(None if failure is None else _report(failure))
+        told = isinstance(failure, ArgumentError | None)
+        reports = self.gather(failure if told else f"{type(failure).__name__}: {failure}")
         if failure is not None:
             raise failure
         rank, report = next((r, text) for r, text in enumerate(reports) if text is not None)
@@ -285,12 +286,6 @@ def _checksum(tensor: Any) -> tuple[float, float]:
     total = float(tensor.sum(dtype=torch.float64))
     scale = float(tensor.abs().sum(dtype=torch.float64))
     return (total, scale) if abs(scale) < float("inf") else (0.0, 0.0)
-
-
-def _report(failure: Exception) -> ArgumentError | str:
-    if isinstance(failure, ArgumentError):
-        return failure
-    return f"{type(failure).__name__}: {failure}"
 
 
 def _first_line(error: Exception) -> str:

@@ -39,7 +39,7 @@ _JUMPING = {
 _WITH_NUMBERS = ("max_pool", "rnn", "embedding_bag")  # numbers of their own, for the way back
 
 
-class _Watching(TorchDispatchMode):
+class _Looking(TorchDispatchMode):
     """Lets operations run, and looks at what they return."""
 
     @classmethod
@@ -63,7 +63,7 @@ class _Watching(TorchDispatchMode):
     ) -> None: ...
 
 
-class Meter(_Watching):
+class Meter(_Looking):
     """Counts the bytes of tensors that come into being and live on.
 
     Args:
@@ -113,7 +113,7 @@ class Meter(_Watching):
         self.peak = max(self.peak, self.live)
 
 
-class MadeBytes(_Watching):
+class MadeBytes(_Looking):
     """Adds up the bytes of tensors that come into being, views left out.
 
     Attributes:
