@@ -44,12 +44,9 @@ def compare_models(
     from hyperribbon.inspection import compare
 
     if len(places) not in (2, 3):
-        raise ArgumentError(
-            "FACTORY A B",
-            " ".join(places),
-            f"there are {len(places)} of them",
-            "Give a factory and two checkpoints, or two folders of inspections.",
-        )
+        reason = f"there are {len(places)} of them"
+        remedy = "Give a factory and two checkpoints, or two folders of inspections."
+        raise ArgumentError("FACTORY A B", " ".join(places), reason, remedy)
     *factory, a, b = places
     given = {"samples": samples, "groups": groups, "seed": seed}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -82,10 +79,7 @@ def _inspection(place: str) -> Path:
     from hyperribbon.inspection.comparison.inspections import is_inspection
 
     if not is_inspection(place):
-        raise ArgumentError(
-            "A B",
-            place,
-            "it is no folder of a stored inspection, and there is no factory for checkpoints",
-            "Put the factory before: hyperribbon compare mymodel.py:make A B.",
-        )
+        reason = "it is no folder of a stored inspection, and there is no factory for checkpoints"
+        remedy = "Put the factory before: hyperribbon compare mymodel.py:make A B."
+        raise ArgumentError("A B", place, reason, remedy)
     return Path(place)

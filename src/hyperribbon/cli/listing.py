@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from hyperribbon.cli.catalogue import PAPERS, experiment_titles
+from hyperribbon.cli.titles import PAPERS, experiment_titles
 from hyperribbon.core.checks import check_choice
 
 __all__ = ["list_experiments"]

@@ -133,12 +133,9 @@ def check_positive_int(argument: str, value: int, *, maximum: int | None = None)
     number = as_number(argument, value)
     limit = "" if maximum is None else f" and at most {maximum}"
     if not number.is_integer() or number < 1 or (maximum is not None and number > maximum):
-        raise ArgumentError(
-            argument,
-            value,
-            f"it must be a whole number, at least 1{limit}",
-            f"Give a whole number from 1{'' if maximum is None else f' to {maximum}'}.",
-        )
+        reason = f"it must be a whole number, at least 1{limit}"
+        remedy = f"Give a whole number from 1{'' if maximum is None else f' to {maximum}'}."
+        raise ArgumentError(argument, value, reason, remedy)
     return int(number)
 
 
@@ -157,12 +154,8 @@ def check_finite(argument: str, value: Array) -> Array:
     given: Any = value
     finite = given.isfinite() if is_tensor(given) else np.isfinite(given)
     if not bool(finite.all()):
-        raise ArgumentError(
-            argument,
-            value,
-            f"{int((~finite).sum())} of its entries are NaN or infinite",
-            "Remove or replace them first.",
-        )
+        reason = f"{int((~finite).sum())} of its entries are NaN or infinite"
+        raise ArgumentError(argument, value, reason, "Remove or replace them first.")
     return value
 
 

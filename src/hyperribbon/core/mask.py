@@ -37,12 +37,9 @@ class Mask(Mapping[str, torch.Tensor]):
             )
         for name, entry in entries.items():
             if not isinstance(entry, torch.Tensor) or entry.dtype != torch.bool:
-                raise ArgumentError(
-                    f"entries[{name!r}]",
-                    entry,
-                    "a mask is made of boolean tensors",
-                    "Compare or call .bool() first.",
-                )
+                reason = "a mask is made of boolean tensors"
+                remedy = "Compare or call .bool() first."
+                raise ArgumentError(f"entries[{name!r}]", entry, reason, remedy)
         self._entries = {name: entry.detach().clone() for name, entry in entries.items()}
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -115,11 +112,8 @@ class Mask(Mapping[str, torch.Tensor]):
             if second is None:
                 second = torch.zeros_like(shape_source)
             if first.shape != second.shape:
-                raise ArgumentError(
-                    "other",
-                    tuple(second.shape),
-                    f"parameter {name!r} has shape {tuple(first.shape)} in the first mask",
-                    "Combine masks of the same architecture.",
-                )
+                reason = f"parameter {name!r} has shape {tuple(first.shape)} in the first mask"
+                remedy = "Combine masks of the same architecture."
+                raise ArgumentError("other", tuple(second.shape), reason, remedy)
             combined[name] = operation(first, second)
         return Mask(combined)

@@ -139,12 +139,9 @@ class ParameterSpace:
             ArgumentError: It is not of shape (P,) or (P, k).
         """
         if vector.ndim not in (1, 2) or vector.shape[0] != self.dimension:
-            raise ArgumentError(
-                "vector",
-                vector,
-                f"the space has {self.dimension} coordinates",
-                f"Give shape ({self.dimension},) or ({self.dimension}, k).",
-            )
+            reason = f"the space has {self.dimension} coordinates"
+            remedy = f"Give shape ({self.dimension},) or ({self.dimension}, k)."
+            raise ArgumentError("vector", vector, reason, remedy)
         rows = vector if vector.ndim == 1 else vector.T
         tensors: dict[str, torch.Tensor] = {}
         for (name, window), shape, selection in zip(
@@ -203,12 +200,9 @@ def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> l
     trainable = {name: tensor for name, tensor in available.items() if tensor.requires_grad}
     if params is None:
         if available and not trainable:
-            raise ArgumentError(
-                "model",
-                f"{len(available)} parameters",
-                "every parameter is frozen (requires_grad=False)",
-                "Name the ones you mean with params=[...].",
-            )
+            reason = "every parameter is frozen (requires_grad=False)"
+            remedy = "Name the ones you mean with params=[...]."
+            raise ArgumentError("model", f"{len(available)} parameters", reason, remedy)
         return list(trainable)
     if isinstance(params, str):
         return [name for name in trainable if is_named(name, params)]
@@ -241,12 +235,8 @@ def listed_names(
         else:
             unknown.append(name)
     if unknown:
-        raise ArgumentError(
-            "params",
-            unknown,
-            "the model has no parameter or module of that name",
-            f"The model has: {listing(available)}.",
-        )
+        reason = "the model has no parameter or module of that name"
+        raise ArgumentError("params", unknown, reason, f"The model has: {listing(available)}.")
     return [name for name in available if name in chosen]
 
 
@@ -258,19 +248,12 @@ def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) ->
         )
     for name, entry in mask.items():
         if name not in available:
-            raise ArgumentError(
-                "mask",
-                name,
-                f"the {owner} has no parameter of that name",
-                f"The {owner} has: {listing(available)}.",
-            )
+            reason = f"the {owner} has no parameter of that name"
+            raise ArgumentError("mask", name, reason, f"The {owner} has: {listing(available)}.")
         if entry.shape != available[name].shape:
-            raise ArgumentError(
-                "mask",
-                tuple(entry.shape),
-                f"parameter {name!r} has shape {tuple(available[name].shape)}",
-                "Build the mask from a state of this architecture.",
-            )
+            reason = f"parameter {name!r} has shape {tuple(available[name].shape)}"
+            remedy = "Build the mask from a state of this architecture."
+            raise ArgumentError("mask", tuple(entry.shape), reason, remedy)
 
 
 def listing(available: Mapping[str, object], limit: int = 12) -> str:

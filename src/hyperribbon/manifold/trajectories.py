@@ -121,12 +121,8 @@ def resample(
     reached = np.maximum.accumulate(np.asarray(along, dtype=float))
     grid = np.asarray(grid, dtype=float)
     if grid.min() < reached[0] - 1e-12 or grid.max() > reached[-1] + 1e-12:
-        raise ArgumentError(
-            "grid",
-            grid,
-            f"the trajectory's progress runs from {reached[0]:.4g} to {reached[-1]:.4g}",
-            "Stay inside this range.",
-        )
+        reason = f"the trajectory's progress runs from {reached[0]:.4g} to {reached[-1]:.4g}"
+        raise ArgumentError("grid", grid, reason, "Stay inside this range.")
     after = np.clip(np.searchsorted(reached, grid, side="left"), 1, len(reached) - 1)
     gap = reached[after] - reached[after - 1]
     share = np.clip((grid - reached[after - 1]) / np.where(gap > 0, gap, 1.0), 0, 1)

@@ -307,19 +307,11 @@ def _checked(other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:
             "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
         )
     if other.ndim not in (1, 2) or other.shape[0] != size:
-        raise ArgumentError(
-            "vector",
-            other,
-            f"the operator has {size} columns",
-            f"Give a tensor of shape ({size},) or ({size}, k).",
-        )
+        remedy = f"Give a tensor of shape ({size},) or ({size}, k)."
+        raise ArgumentError("vector", other, f"the operator has {size} columns", remedy)
     widened = torch.finfo(dtype).bits == 16 and other.dtype == torch.float32
     if not (other.dtype == dtype or widened) or other.device != device:
-        raise ArgumentError(
-            "vector",
-            other,
-            f"the operator works in {dtype} on {device}",
-            "Convert it with .to(operator.device, operator.dtype).",
-        )
+        remedy = "Convert it with .to(operator.device, operator.dtype)."
+        raise ArgumentError("vector", other, f"the operator works in {dtype} on {device}", remedy)
     block = other.detach().to(dtype)
     return block.unsqueeze(1) if block.ndim == 1 else block

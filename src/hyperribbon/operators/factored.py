@@ -13,10 +13,10 @@ from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.typed import listed, norm, split
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_parts
+from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.probing.contract import tolerance
 from hyperribbon.operators.risk_operator import RiskOperator
-from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["FactoredOperator"]
 

@@ -160,22 +160,18 @@ def _likelihood(
     known = _TAKES.get(given, ()) if isinstance(given, str) else ()
     for name in (name for name in settings if name not in known):
         owners = " or ".join(repr(owner) for owner, takes in _TAKES.items() if name in takes)
-        raise ArgumentError(
-            name,
-            settings[name],
-            f"it is of likelihood={owners}, and here that is {given!r}",
-            f"Leave it out, or use likelihood={owners}.",
-        )
+        reason = f"it is of likelihood={owners}, and here that is {given!r}"
+        remedy = f"Leave it out, or use likelihood={owners}."
+        raise ArgumentError(name, settings[name], reason, remedy)
     if isinstance(given, Likelihood):
         return given
     if not isinstance(given, str):
         if not callable(given) or given in _KINDS.values():
-            raise ArgumentError(
-                "likelihood",
-                given,
-                "it is neither a name, nor a Likelihood, nor a function of the outputs",
-                "Give 'categorical', Laplace(0.5), or lambda f: Normal(f[:, 0], f[:, 1].exp()).",
+            reason = "it is neither a name, nor a Likelihood, nor a function of the outputs"
+            remedy = (
+                "Give 'categorical', Laplace(0.5), or lambda f: Normal(f[:, 0], f[:, 1].exp())."
             )
+            raise ArgumentError("likelihood", given, reason, remedy)
         return FromDistribution(given)
     name = check_choice("likelihood", given, tuple(_KINDS))
     if name == "student" and "df" not in settings:

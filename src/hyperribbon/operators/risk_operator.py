@@ -157,20 +157,13 @@ def risk_of(model: Any, loss: Any, data: Data, options: Mapping[str, Any]) -> Ri
     given = {name: value for name, value in options.items() if value is not None}
     if not isinstance(model, Risk):
         if data is MISSING or loss is MISSING:
-            raise ArgumentError(
-                "data" if data is MISSING else "loss",
-                None,
-                "a model needs it",
-                "Give model, loss and data, or one hr.Risk that has them.",
-            )
+            reason = "a model needs it"
+            remedy = "Give model, loss and data, or one hr.Risk that has them."
+            raise ArgumentError("data" if data is MISSING else "loss", None, reason, remedy)
         return Risk(model, loss, data, **given)
     if loss is not MISSING or data is not MISSING or given:
-        raise ArgumentError(
-            "model",
-            "a Risk",
-            "it has its loss, data and options already",
-            "Give them to hr.Risk(model, loss, data, …), and only that to the operator.",
-        )
+        remedy = "Give them to hr.Risk(model, loss, data, …), and only that to the operator."
+        raise ArgumentError("model", "a Risk", "it has its loss, data and options already", remedy)
     return model
 
 

@@ -24,7 +24,7 @@ from hyperribbon.core.store.blocks import BlockLog
 from hyperribbon.core.store.checkpoints import find_checkpoints
 from hyperribbon.core.store.format1 import FirstFormat
 from hyperribbon.core.store.frames import damaged
-from hyperribbon.core.store.records import (
+from hyperribbon.core.store.trajectory_files import (
     HEADER,
     Records,
     begin_records,

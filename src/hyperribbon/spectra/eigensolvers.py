@@ -298,10 +298,6 @@ def _start_rows(v0: Spectrum | torch.Tensor | np.ndarray, products: Products) ->
     block = tensor_of(given).to(products.device, products.dtype)
     block = block.unsqueeze(1) if block.ndim == 1 else block
     if block.ndim != 2 or block.shape[0] != products.size or block.shape[1] == 0:
-        raise ArgumentError(
-            "v0",
-            given,
-            f"the operator has {products.size} coordinates",
-            f"Give a vector ({products.size},) or a block ({products.size}, b).",
-        )
+        remedy = f"Give a vector ({products.size},) or a block ({products.size}, b)."
+        raise ArgumentError("v0", given, f"the operator has {products.size} coordinates", remedy)
     return check_finite("v0", block).T.contiguous()

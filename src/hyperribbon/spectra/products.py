@@ -57,12 +57,8 @@ class Products:
                 "op", op, "it has no .shape or no @", "Give an operator, a matrix or a tensor."
             )
         if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
-            raise ArgumentError(
-                "op",
-                tuple(shape),
-                "its shape is not square",
-                "A rectangular J has JᵀJ (hr.GGN, hr.Fisher) and JJᵀ (hr.NTK) instead.",
-            )
+            remedy = "A rectangular J has JᵀJ (hr.GGN, hr.Fisher) and JJᵀ (hr.NTK) instead."
+            raise ArgumentError("op", tuple(shape), "its shape is not square", remedy)
         self.op: Any = op
         self.size = int(shape[0])
         self.matvecs = 0
@@ -148,12 +144,9 @@ class Products:
 
     def not_finite(self) -> ArgumentError:
         """Return the error for a product that is not finite."""
-        return ArgumentError(
-            "op",
-            type(self.op).__name__,
-            "its product with a finite vector holds NaN or infinity",
-            "Check that the loss, the weights and the data are finite.",
-        )
+        reason = "its product with a finite vector holds NaN or infinity"
+        remedy = "Check that the loss, the weights and the data are finite."
+        return ArgumentError("op", type(self.op).__name__, reason, remedy)
 
     def dense(self) -> Float[torch.Tensor, "P P"]:
         """Return the matrix in float64, from products with the identity when not written out.
@@ -199,14 +192,13 @@ def asymmetry_limit(dtype: torch.dtype) -> float:
 
 def asymmetry_error(op: Any, gap: float) -> ArgumentError:
     """Return the error for an operator that is not symmetric."""
-    return ArgumentError(
-        "op",
-        type(op).__name__,
-        f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm",
+    reason = f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm"
+    remedy = (
         "Give a symmetric operator; symmetrise a matrix with (A + A.T) / 2. A model whose output "
         "is random (dropout, batch norm in training mode) also looks like this: call model.eval(). "
-        "So does one whose derivatives are lost in rounding: use double precision.",
+        "So does one whose derivatives are lost in rounding: use double precision."
     )
+    return ArgumentError("op", type(op).__name__, reason, remedy)
 
 
 def _float_dtype(given: Any) -> torch.dtype:

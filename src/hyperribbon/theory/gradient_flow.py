@@ -90,12 +90,8 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
 
     def move(_: float, theta: Vector) -> Vector:
         if next(evaluations) >= _MOST:
-            raise ArgumentError(
-                "time",
-                time,
-                f"the flow is not there after {_MOST} gradients",
-                "Take a shorter time.",
-            )
+            reason = f"the flow is not there after {_MOST} gradients"
+            raise ArgumentError("time", time, reason, "Take a shorter time.")
         return -gradient(theta)
 
     solution = solve_ivp(
@@ -107,12 +103,8 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
         atol=1e-13,
     )
     if not solution.success:
-        raise ArgumentError(
-            "gradient",
-            "the flow",
-            f"it could not be followed ({solution.message})",
-            "Take a shorter time.",
-        )
+        reason = f"it could not be followed ({solution.message})"
+        raise ArgumentError("gradient", "the flow", reason, "Take a shorter time.")
     return solution.y[:, -1]
 
 
@@ -159,12 +151,8 @@ def stationary_variance(
     """
     mu = _checked_momentum(momentum)
     if step * curvature >= 2.0 * (1.0 + mu):
-        raise ArgumentError(
-            "step",
-            step,
-            f"descent diverges at curvature {curvature}",
-            f"Give less than {2.0 * (1.0 + mu) / curvature:g}.",
-        )
+        remedy = f"Give less than {2.0 * (1.0 + mu) / curvature:g}."
+        raise ArgumentError("step", step, f"descent diverges at curvature {curvature}", remedy)
     noise = step * noise_variance / batch
     return noise * (1.0 + mu) / (curvature * (1.0 - mu) * (2.0 * (1.0 + mu) - step * curvature))
 

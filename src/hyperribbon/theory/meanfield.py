@@ -86,13 +86,12 @@ class FisherStatistics:
                 network without biases): then no eigenvalue separates and λ_max has no such formula.
         """
         if self.leading is None:
-            raise ArgumentError(
-                "bias_variance",
-                0.0,
+            reason = (
                 "two inputs do not overlap in any layer (κ₂ = 0), so the formula for the largest "
-                "eigenvalue does not apply",
-                "Use a bias variance above zero, or an activation that is not odd.",
+                "eigenvalue does not apply"
             )
+            remedy = "Use a bias variance above zero, or an activation that is not odd."
+            raise ArgumentError("bias_variance", 0.0, reason, remedy)
         return self.leading
 
 
@@ -213,12 +212,9 @@ def asymptotic_constants(
     """
     alphas = np.asarray(ratios, dtype=float)
     if len(alphas) < 2 or (alphas <= 0).any():
-        raise ArgumentError(
-            "ratios",
-            ratios,
-            "an asymptotic network has inputs and at least one hidden layer",
-            "Give positive ratios, for instance [1, 1, 1].",
-        )
+        reason = "an asymptotic network has inputs and at least one hidden layer"
+        remedy = "Give positive ratios, for instance [1, 1, 1]."
+        raise ArgumentError("ratios", ratios, reason, remedy)
     order = order_parameters(activation, weight_variance, bias_variance, len(alphas))
     alpha = (alphas[1:] * alphas[:-1]).sum()
     first = (alphas / alpha * order.backward1 * order.forward1).sum()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
-from hyperribbon.core.data.files import find_file, read_cifar, read_idx
+from hyperribbon.core.data.formats import find_file, read_cifar, read_idx
 
 __all__ = ["BUNDLED", "DATA_VARIABLE", "SOURCES"]
 
@@ -68,13 +68,12 @@ def _idx_reader(subfolder: str) -> Callable[[str, Path], Arrays | None]:
             if images and labels:
                 pixels, classes = read_idx(images), read_idx(labels)
                 if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes):
-                    raise ArgumentError(
-                        "file",
-                        str(images),
+                    reason = (
                         f"it holds images of shape {pixels.shape} and {labels.name} labels of "
-                        f"shape {classes.shape}",
-                        "Images and labels must belong together: fetch both again.",
+                        f"shape {classes.shape}"
                     )
+                    remedy = "Images and labels must belong together: fetch both again."
+                    raise ArgumentError("file", str(images), reason, remedy)
                 return pixels[:, None].astype(np.float32) / 255, classes
         return None
 
@@ -106,13 +105,11 @@ def _join_splits(
     parts = [read(part, folder) for part in wanted]
     found = [part for part in parts if part is not None]
     if len(found) < len(wanted):
-        raise ArgumentError(
-            "data",
-            str(folder),
-            f"it does not hold the files of {name!r}",
+        remedy = (
             "Put them there in torchvision's layout (MNIST/raw, FashionMNIST/raw, "
-            "cifar-10-batches-bin; plain or .gz), or leave the folder out to fetch from OpenML.",
+            "cifar-10-batches-bin; plain or .gz), or leave the folder out to fetch from OpenML."
         )
+        raise ArgumentError("data", str(folder), f"it does not hold the files of {name!r}", remedy)
     return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
 
 
@@ -123,13 +120,12 @@ def _from_openml(name: str, split: str) -> Arrays:
     try:
         images, labels = fetch_openml(_OPENML[name], return_X_y=True, as_frame=False, parser="auto")
     except Exception as error:  # urllib, http and parser errors share no base class
-        raise ArgumentError(
-            "name",
-            name,
-            f"no folder was given, and it could not be fetched from OpenML ({error})",
+        reason = f"no folder was given, and it could not be fetched from OpenML ({error})"
+        remedy = (
             f"Set --data or {DATA_VARIABLE} to a folder in torchvision's layout (MNIST/raw, "
-            "FashionMNIST/raw, cifar-10-batches-bin), or connect to the network.",
-        ) from None
+            "FashionMNIST/raw, cifar-10-batches-bin), or connect to the network."
+        )
+        raise ArgumentError("name", name, reason, remedy) from None
     chosen = {"train": slice(training_size), "test": slice(training_size, None)}.get(
         split, slice(None)
     )

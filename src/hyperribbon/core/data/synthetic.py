@@ -64,20 +64,13 @@ def wishart_inputs(
     if covariance is None:
         return white
     if covariance.shape != (dimensions, dimensions) or not np.allclose(covariance, covariance.T):
-        raise ArgumentError(
-            "covariance",
-            covariance,
-            f"it must be a symmetric matrix of shape ({dimensions}, {dimensions})",
-            "Check the shape and the symmetry.",
-        )
+        reason = f"it must be a symmetric matrix of shape ({dimensions}, {dimensions})"
+        raise ArgumentError("covariance", covariance, reason, "Check the shape and the symmetry.")
     values, vectors = np.linalg.eigh(covariance)
     if values[0] < -1e-12 * abs(values[-1]):
-        raise ArgumentError(
-            "covariance",
-            covariance,
-            f"it has the negative eigenvalue {values[0]:.3g}",
-            "Give a positive semi-definite matrix.",
-        )
+        reason = f"it has the negative eigenvalue {values[0]:.3g}"
+        remedy = "Give a positive semi-definite matrix."
+        raise ArgumentError("covariance", covariance, reason, remedy)
     return white @ (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
 
 

@@ -160,12 +160,9 @@ class BlockLog:
         if size == start:
             return
         if size < start or not self.agrees_with_disk():
-            raise ArgumentError(
-                "folder",
-                str(self.folder.parent),
-                "another process has changed its records meanwhile",
-                "Open it again; one process at a time may write.",
-            )
+            reason = "another process has changed its records meanwhile"
+            remedy = "Open it again; one process at a time may write."
+            raise ArgumentError("folder", str(self.folder.parent), reason, remedy)
         os.ftruncate(handle, start)
 
 

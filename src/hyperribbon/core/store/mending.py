@@ -16,7 +16,7 @@ from hyperribbon.core.store.atomic import clear_leftovers, file_digest, make_fol
 from hyperribbon.core.store.blocks import BlockLog, block_files, first_index
 from hyperribbon.core.store.format1 import FirstFormat
 from hyperribbon.core.store.frames import Damage, Frame, scan_block
-from hyperribbon.core.store.records import (
+from hyperribbon.core.store.trajectory_files import (
     HEADER,
     as_blocks,
     clean,

@@ -15,7 +15,7 @@ from safetensors.numpy import save as save_tensors
 from hyperribbon.core.checks import ArgumentError, is_array, is_dict, is_listed, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import write_bytes
-from hyperribbon.core.store.opening import open_tensors
+from hyperribbon.core.store.tensor_files import open_tensors
 
 __all__ = ["TREE_KEYS", "load_tree", "save_tree"]
 
@@ -58,12 +58,8 @@ def load_tree(path: Path) -> Any:
             raise ValueError("its checksum is wrong")
         return _put_together(json.loads(header["tree"]), arrays)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            "path",
-            str(path),
-            f"it is not a whole result file ({error})",
-            "Remove it and run again.",
-        ) from None
+        reason = f"it is not a whole result file ({error})"
+        raise ArgumentError("path", str(path), reason, "Remove it and run again.") from None
 
 
 def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:

@@ -8,12 +8,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 
-from hyperribbon.explorer.callbacks import keep_link
+from hyperribbon.explorer.connecting import keep_link
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import picture_block
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, find_entries
 from hyperribbon.explorer.runs.recordings import draw_metrics
-from hyperribbon.explorer.runs.summaries import RunSummary, Summaries, sparkline
+from hyperribbon.explorer.runs.run_summaries import RunSummary, Summaries, sparkline
 from hyperribbon.plots.style import COLORS
 
 __all__ = ["HomePage"]

@@ -14,7 +14,7 @@ from hyperribbon.explorer.layout import picture_block
 from hyperribbon.explorer.pages import Drawing, curve, drawing, plain
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, Entry, find_entries
 from hyperribbon.explorer.runs.recordings import draw_embedding, has_path, measured
-from hyperribbon.explorer.runs.summaries import sharpness_name
+from hyperribbon.explorer.runs.run_summaries import sharpness_name
 from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.recording.writing.status import read_status

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from hyperribbon.explorer.callbacks import keep_link
+from hyperribbon.explorer.connecting import keep_link
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import EXPORTS, code_block, picture_block
 from hyperribbon.explorer.pages import blend_in

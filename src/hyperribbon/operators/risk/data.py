@@ -26,7 +26,7 @@ from hyperribbon.operators.risk.batches import (
     tensors,
     with_targets,
 )
-from hyperribbon.operators.risk.loading import (
+from hyperribbon.operators.risk.loaders import (
     augmented,
     check_repeats,
     fingerprint,
@@ -182,12 +182,9 @@ class Source:
         count = batch_size(batch)
         for leaf in tensors(batch):
             if leaf.device != self._device:
-                raise ArgumentError(
-                    "data",
-                    leaf,
-                    f"the model is on {self._device} and the data on {leaf.device}",
-                    f"Move the data with .to({str(self._device)!r}).",
-                )
+                reason = f"the model is on {self._device} and the data on {leaf.device}"
+                remedy = f"Move the data with .to({str(self._device)!r})."
+                raise ArgumentError("data", leaf, reason, remedy)
         if count == 0 and not self._may_be_empty:
             raise ArgumentError("data", batch, "it holds no samples", "Give some samples.")
         self._kept, self.is_one_batch = [self._convert(batch)], True
@@ -321,12 +318,9 @@ def _in_one_shape(reader: Iterable[Any]) -> Iterator[Any]:
     except RuntimeError as error:
         if "equal size" not in str(error):
             raise
-        raise ArgumentError(
-            "data",
-            reader,
-            "its samples have different shapes and make no common batch",
-            "Give a DataLoader with a collate_fn that pads them, or with batch_size=1.",
-        ) from error
+        reason = "its samples have different shapes and make no common batch"
+        remedy = "Give a DataLoader with a collate_fn that pads them, or with batch_size=1."
+        raise ArgumentError("data", reader, reason, remedy) from error
 
 
 def _no_batch(data: Any) -> ArgumentError:

@@ -27,8 +27,8 @@ from hyperribbon.operators.derivatives.linearisation import (
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.verification import some_direction
 from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
+from hyperribbon.operators.risk.chunks import BatchEvaluation
 from hyperribbon.operators.risk.data import Source, batch_size, cut
-from hyperribbon.operators.risk.evaluation import BatchEvaluation
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import CallableLoss, Loss
 from hyperribbon.operators.risk.memory import Footprint, MadeBytes, Meter, measured, surely_fits
@@ -336,9 +336,6 @@ class Engine:
 
 
 def _underivable(error: Exception) -> ArgumentError:
-    return ArgumentError(
-        "model",
-        str(error).splitlines()[0][:200],
-        "an operation in it has no derivative that this needs",
-        "Replace that operation by others, or leave the parameters before it out with params=.",
-    )
+    reason = "an operation in it has no derivative that this needs"
+    remedy = "Replace that operation by others, or leave the parameters before it out with params=."
+    return ArgumentError("model", str(error).splitlines()[0][:200], reason, remedy)

@@ -41,12 +41,9 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
     while isinstance(model, DistributedDataParallel):
         model = cast(nn.Module, model.module)
     if processes is ALONE and _is_sharded(model):
-        raise ArgumentError(
-            "model",
-            type(model).__name__,
-            "its parameters are sharded over processes and no process group is given",
-            "Give process_group=True, on every rank.",
-        )
+        reason = "its parameters are sharded over processes and no process group is given"
+        remedy = "Give process_group=True, on every rank."
+        raise ArgumentError("model", type(model).__name__, reason, remedy)
     return model
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from hyperribbon.core.boundary import checked, count, matrices, positive
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
-from hyperribbon.theory.linear_networks.factors import check_widths, sample_balanced_weights
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
+from hyperribbon.theory.linear_networks.weight_chains import check_widths, sample_balanced_weights
 from hyperribbon.training.loop import DivergenceError
 
 __all__ = ["LINEAR_STARTS", "HalvingSchedule", "LinearRun", "draw_linear_weights", "train_linear"]

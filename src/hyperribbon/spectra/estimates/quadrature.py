@@ -103,12 +103,9 @@ def density(
     )
     if float(grid[1] - grid[0]) > sigma:
         needed = int((high - low) / sigma) + 13
-        raise ArgumentError(
-            "points",
-            points,
-            f"the grid is coarser than the kernel's width {sigma:.2g}",
-            f"Give points={2 * needed}, or a larger width.",
-        )
+        reason = f"the grid is coarser than the kernel's width {sigma:.2g}"
+        remedy = f"Give points={2 * needed}, or a larger width."
+        raise ArgumentError("points", points, reason, remedy)
     mean, shorter = (_mean_curve(grid, [pair[which] for pair in rules], sigma) for which in (0, 1))
     variance = _probe_variance(grid, [rule for rule, _ in rules], sigma, mean, products.size)
     reach = float(stdtrit(probes, 0.975)) * variance.sqrt()
@@ -169,12 +166,11 @@ def _storage(products: Products, steps: int, memory: float | None) -> str:
         return products.processes.choose("memory")
     folder = tempfile.gettempdir()
     if kept > shutil.disk_usage(folder).free:
-        raise ArgumentError(
-            "steps",
-            steps,
-            f"{kept / 1e9:.2f} GB of Lanczos vectors fit neither in memory nor in {folder}",
-            "Give fewer steps, set TMPDIR to a folder with more space, or restrict the operator.",
+        reason = f"{kept / 1e9:.2f} GB of Lanczos vectors fit neither in memory nor in {folder}"
+        remedy = (
+            "Give fewer steps, set TMPDIR to a folder with more space, or restrict the operator."
         )
+        raise ArgumentError("steps", steps, reason, remedy)
     return products.processes.choose("disk")
 
 

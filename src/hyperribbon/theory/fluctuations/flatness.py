@@ -82,12 +82,9 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     curvatures = np.asarray(curvatures, dtype=np.float64)
     use = (variances > 0) & (curvatures > 0)
     if use.sum() < 3 or np.ptp(np.log(curvatures[use])) == 0:
-        raise ArgumentError(
-            "curvatures",
-            curvatures,
-            f"{int(use.sum())} modes have positive variance and curvature, too few for a slope",
-            "Give at least three modes of different curvature.",
-        )
+        reason = f"{int(use.sum())} modes have positive variance and curvature, too few for a slope"
+        remedy = "Give at least three modes of different curvature."
+        raise ArgumentError("curvatures", curvatures, reason, remedy)
     return float(2 * np.polyfit(np.log(curvatures[use]), np.log(variances[use]), 1)[0])
 
 

@@ -119,12 +119,9 @@ def batch_factor(samples: int, batch_size: int, replacement: bool) -> float:
     if replacement:
         return 1 / batch_size
     if batch_size > samples:
-        raise ArgumentError(
-            "batch_size",
-            batch_size,
-            f"only {samples} distinct samples can be drawn without replacement",
-            f"Use at most {samples}, or sample with replacement.",
-        )
+        reason = f"only {samples} distinct samples can be drawn without replacement"
+        remedy = f"Use at most {samples}, or sample with replacement."
+        raise ArgumentError("batch_size", batch_size, reason, remedy)
     if batch_size == samples:
         return 0.0
     return (samples - batch_size) / (batch_size * (samples - 1))

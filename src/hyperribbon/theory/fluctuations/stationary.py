@@ -174,23 +174,15 @@ def discrete_covariance(
         growing = growing + 1 if change >= previous else 0
         if growing == 20 or not np.isfinite(change):
             break
-    raise ArgumentError(
-        "lr",
-        lr,
-        "the covariance grows without bound: the noise of each step feeds on the fluctuations",
-        "Use a smaller learning rate or a larger batch.",
-    )
+    reason = "the covariance grows without bound: the noise of each step feeds on the fluctuations"
+    raise ArgumentError("lr", lr, reason, "Use a smaller learning rate or a larger batch.")
 
 
 def check_stable(lr: float, largest_rate: float) -> None:
     """Raise if gradient descent with step `lr` diverges along the sharpest direction."""
     if lr * largest_rate >= 2:
-        raise ArgumentError(
-            "lr",
-            lr,
-            f"gradient descent diverges: the largest curvature is {largest_rate:.4g}",
-            f"Use less than 2/ω_max = {2 / largest_rate:.4g}.",
-        )
+        reason = f"gradient descent diverges: the largest curvature is {largest_rate:.4g}"
+        raise ArgumentError("lr", lr, reason, f"Use less than 2/ω_max = {2 / largest_rate:.4g}.")
 
 
 def _in_eigenbasis(
@@ -205,21 +197,16 @@ def _in_eigenbasis(
     rates, V = np.linalg.eigh((H + H.T) / 2)
     scale = max(abs(rates[0]), abs(rates[-1]))
     if rates[0] < -1e-9 * scale:
-        raise ArgumentError(
-            "H",
-            H,
-            f"it has the negative eigenvalue {rates[0]:.4g}, along which weights run away",
-            "Measure at a minimum, or use the GGN instead of the Hessian.",
-        )
+        reason = f"it has the negative eigenvalue {rates[0]:.4g}, along which weights run away"
+        remedy = "Measure at a minimum, or use the GGN instead of the Hessian."
+        raise ArgumentError("H", H, reason, remedy)
     rates = np.maximum(rates, 0.0)
     noise = V.T @ ((C + C.T) / 2) @ V
     flat = rates <= _NULL * scale
     if flat.any() and noise[np.ix_(flat, flat)].max() > 1e-9 * max(abs(noise).max(), 1e-300):
-        raise ArgumentError(
-            "C",
-            C,
+        reason = (
             f"it puts noise into {int(flat.sum())} directions without curvature, where weights "
-            "diffuse without end",
-            "Restrict both matrices to the range of H.",
+            "diffuse without end"
         )
+        raise ArgumentError("C", C, reason, "Restrict both matrices to the range of H.")
     return rates, V, noise, np.logical_and.outer(flat, flat)

@@ -103,12 +103,11 @@ def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
             "W2", W2, f"W1 has shape {W1.shape}", f"Give W2 of shape (N_o, {len(W1)})."
         )
     if not W1.shape[1] >= W1.shape[0] >= W2.shape[0]:
-        raise ArgumentError(
-            "W1",
-            W1,
-            f"the theory needs N_i ≥ N_h ≥ N_o, not {W1.shape[1]}, {W1.shape[0]}, {W2.shape[0]}",
-            "Use a hidden layer no wider than the input and no narrower than the output.",
+        reason = (
+            f"the theory needs N_i ≥ N_h ≥ N_o, not {W1.shape[1]}, {W1.shape[0]}, {W2.shape[0]}"
         )
+        remedy = "Use a hidden layer no wider than the input and no narrower than the output."
+        raise ArgumentError("W1", W1, reason, remedy)
     A, s1, Bt = np.linalg.svd(W1)
     U, s2, Vt = np.linalg.svd(W2, full_matrices=False)
     return TwoLayerModes(A, Bt.T, U, Vt.T, s1, s2)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, matrices, matrix, positive
 from hyperribbon.core.checks import ArgumentError, check_finite
-from hyperribbon.theory.linear_networks.factors import chain_products
 from hyperribbon.theory.linear_networks.moments import Moments
+from hyperribbon.theory.linear_networks.weight_chains import chain_products
 
 __all__ = ["jacobian", "ntk", "sharpness_bound", "trace"]
 

@@ -12,7 +12,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, check_array
-from hyperribbon.theory.linear_networks.factors import check_chain
+from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
 __all__ = ["Moments", "ReducedChain", "check_labels", "check_moments", "reduce_chain"]
 
@@ -164,12 +164,9 @@ def check_moments(chain: Sequence[np.ndarray], moments: Moments) -> None:
     """Raise ArgumentError unless the moments belong to the chain's inputs and outputs."""
     expected = (chain[-1].shape[0], chain[0].shape[1])
     if moments.cross.shape != expected:
-        raise ArgumentError(
-            "moments",
-            moments.cross,
-            f"the network maps {expected[1]} inputs to {expected[0]} outputs",
-            "Compute them from the inputs and targets of this network.",
-        )
+        reason = f"the network maps {expected[1]} inputs to {expected[0]} outputs"
+        remedy = "Compute them from the inputs and targets of this network."
+        raise ArgumentError("moments", moments.cross, reason, remedy)
 
 
 def _input_basis(first: np.ndarray, moments: Moments) -> tuple[np.ndarray | None, Moments]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, matrix, positive
-from hyperribbon.theory.linear_networks.factors import check_chain
 from hyperribbon.theory.linear_networks.solution import check_white
+from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
 __all__ = [
     "shallow_count",

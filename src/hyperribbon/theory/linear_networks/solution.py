@@ -97,12 +97,9 @@ def label_proportions(Y: np.ndarray) -> Float[np.ndarray, "classes"]:
     array([0.75, 0.25])
     """
     if not np.isin(Y, (0, 1)).all() or not np.all(Y.sum(axis=0) == 1):
-        raise ArgumentError(
-            "Y",
-            Y,
-            "labels are one-hot only if every column has a single 1 and else zeros",
-            "Give (classes, n) labels such as np.eye(classes)[labels].T.",
-        )
+        reason = "labels are one-hot only if every column has a single 1 and else zeros"
+        remedy = "Give (classes, n) labels such as np.eye(classes)[labels].T."
+        raise ArgumentError("Y", Y, reason, remedy)
     return Y.mean(axis=1)
 
 
@@ -129,10 +126,7 @@ def label_sharpness(
     """
     shares = np.asarray(proportions, dtype=np.float64)
     if not np.all(shares >= 0) or abs(shares.sum() - 1) > 1e-6:
-        raise ArgumentError(
-            "proportions",
-            proportions,
-            "they must be shares, zero or more, that add up to 1",
-            "Give one share for each class, such as label_proportions(Y).",
-        )
+        reason = "they must be shares, zero or more, that add up to 1"
+        remedy = "Give one share for each class, such as label_proportions(Y)."
+        raise ArgumentError("proportions", proportions, reason, remedy)
     return float(depth * sigma_x ** (2 / depth) * shares.max() ** (1 - 1 / depth))

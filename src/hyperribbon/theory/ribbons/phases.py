@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from hyperribbon.core.boundary import checked, count, positive
 from hyperribbon.core.boundary import fraction as share
 from hyperribbon.core.checks import ArgumentError, check_finite
-from hyperribbon.theory.ribbons.sums import complements, mean_powers, pairs, square_sums
+from hyperribbon.theory.ribbons.geometric_sums import complements, mean_powers, pairs, square_sums
 from hyperribbon.theory.ribbons.truncation import Count, count_dimensions
 
 __all__ = ["PhaseDiagram", "phase_diagram", "smallest_model"]

@@ -71,12 +71,8 @@ def slope(
     usable = int((values > max(floor * values[0], 0)).sum()) if values.size else 0
     stop = usable if last is None else min(last, usable)
     if first < 0 or stop - first < 6:
-        raise ArgumentError(
-            "eigenvalues",
-            values,
-            f"only {max(stop - first, 0)} of them lie in the range fitted and above the floor",
-            "Give at least 6, or lower floor.",
-        )
+        reason = f"only {max(stop - first, 0)} of them lie in the range fitted and above the floor"
+        raise ArgumentError("eigenvalues", values, reason, "Give at least 6, or lower floor.")
     logs = np.log(values[first:stop])
     c, stderr, intercept, r_squared = _fit(logs)
     local = np.array([_fit(part)[0] for part in np.array_split(logs, 3)])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hyperribbon.core.boundary import checked, count, matrices, matrix, positive, row, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_choice, check_fraction
 from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
-from hyperribbon.theory.ribbons.sums import mean_powers, pair_sums, square_sums
+from hyperribbon.theory.ribbons.geometric_sums import mean_powers, pair_sums, square_sums
 from hyperribbon.theory.ribbons.truncation import dimensions_of
 
 __all__ = ["TrajectoryCovariance", "kernels_bound", "several_kernels", "sgd"]
@@ -99,12 +99,8 @@ def sgd(
         M = decay @ M @ decay + kick * spread
         residual = decay @ residual
         if not losses[t] < 1e12 * (losses[0] + sigma_w**2 + 1):
-            raise ArgumentError(
-                "alpha",
-                alpha,
-                f"with batches of {batch_size} the second moment diverges (step {t})",
-                "Lower alpha or raise batch_size.",
-            )
+            reason = f"with batches of {batch_size} the second moment diverges (step {t})"
+            raise ArgumentError("alpha", alpha, reason, "Lower alpha or raise batch_size.")
     mean /= steps
     return TrajectoryCovariance(total / steps, np.outer(mean, mean), losses)
 
@@ -180,11 +176,8 @@ def _spectra(grams: Sequence[np.ndarray], alpha: float) -> list[tuple[np.ndarray
         floor = len(gram) * np.finfo(float).eps * eigenvalues[0]
         eigenvalues = np.where(eigenvalues > floor, eigenvalues, 0.0)
         if alpha * eigenvalues[0] > 1 + 1e-12:
-            raise ArgumentError(
-                "alpha",
-                alpha,
-                f"a kernel has largest eigenvalue {eigenvalues[0]:.4g}",
-                f"Choose alpha up to {1 / eigenvalues[0]:.4g}, or rescale the kernels.",
-            )
+            reason = f"a kernel has largest eigenvalue {eigenvalues[0]:.4g}"
+            remedy = f"Choose alpha up to {1 / eigenvalues[0]:.4g}, or rescale the kernels."
+            raise ArgumentError("alpha", alpha, reason, remedy)
         found.append((eigenvalues, U[:, ::-1]))
     return found

@@ -96,12 +96,10 @@ class Gaussian(Likelihood):
         sigma = sigma.unsqueeze(1) if sigma.ndim == 1 else sigma
         fits = sigma.shape[1:] in ((1,), (size,), (size, size))
         if not fits or len(sigma) not in (1, len(outputs)):
-            raise ArgumentError(
-                "variance",
-                sigma,
-                f"a sample has {size} outputs",
-                f"Give σ², Σ of shape ({size}, {size}), or a function returning (n, …) of them.",
+            remedy = (
+                f"Give σ², Σ of shape ({size}, {size}), or a function returning (n, …) of them."
             )
+            raise ArgumentError("variance", sigma, f"a sample has {size} outputs", remedy)
         if sigma.ndim == 2:
             factor, right = sigma.sqrt(), bool((sigma > 0).all())
         else:

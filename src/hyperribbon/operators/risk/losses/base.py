@@ -77,12 +77,9 @@ class Loss(ABC):
             except RuntimeError as error:
                 if "is not implemented" not in str(error):
                     raise
-                raise ArgumentError(
-                    "loss",
-                    self,
-                    f"an operation in it cannot be differentiated twice: {error}",
-                    "Write that operation with others, or give the torch.nn loss itself.",
-                ) from None
+                reason = f"an operation in it cannot be differentiated twice: {error}"
+                remedy = "Write that operation with others, or give the torch.nn loss itself."
+                raise ArgumentError("loss", self, reason, remedy) from None
         return torch.stack(rows).to(block.dtype)
 
     def curving(self, outputs: torch.Tensor, targets: Any) -> Callable[..., torch.Tensor]:
@@ -152,12 +149,9 @@ def zero_rows(outputs: torch.Tensor) -> torch.Tensor:
 
 def no_root(loss: Loss) -> ArgumentError:
     """Return the error of a loss whose curvature has negative eigenvalues."""
-    return ArgumentError(
-        "loss",
-        loss,
-        "it is not convex in the outputs, so its Gauss-Newton matrix has no real root",
-        "Use products (method='lanczos') instead of the Gram matrix.",
-    )
+    reason = "it is not convex in the outputs, so its Gauss-Newton matrix has no real root"
+    remedy = "Use products (method='lanczos') instead of the Gram matrix."
+    return ArgumentError("loss", loss, reason, remedy)
 
 
 class _Watching(TorchFunctionMode):

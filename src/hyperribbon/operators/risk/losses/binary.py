@@ -82,12 +82,8 @@ class ProbabilityCrossEntropy(Elementwise):
                 "model", outputs, "BCELoss takes probabilities, and some are not", remedy
             )
         if bool((((outputs == 0) & (targets > 0)) | ((outputs == 1) & (targets < 1))).any()):
-            raise ArgumentError(
-                "model",
-                outputs,
-                "a probability is exactly 0 or 1 against its target, where BCELoss is infinite",
-                remedy,
-            )
+            reason = "a probability is exactly 0 or 1 against its target, where BCELoss is infinite"
+            raise ArgumentError("model", outputs, reason, remedy)
 
     def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the summed binary cross-entropy."""

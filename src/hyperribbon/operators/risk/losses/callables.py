@@ -84,12 +84,9 @@ class CallableLoss(Loss):
             return
         if self.judge(outputs.detach(), targets, torch_generator(0, "judge")) == "whole":
             self.reduction = "undetermined"
-            raise ArgumentError(
-                "loss",
-                self,
-                "it is neither the mean nor the sum of its samples' losses",
-                "Return the sum over samples (then batches add up), or use a torch.nn loss.",
-            )
+            reason = "it is neither the mean nor the sum of its samples' losses"
+            remedy = "Return the sum over samples (then batches add up), or use a torch.nn loss."
+            raise ArgumentError("loss", self, reason, remedy)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the function's value, times the samples when it is not a sum."""
@@ -107,12 +104,9 @@ class CallableLoss(Loss):
             ArgumentError: The loss is not convex in the outputs, or no sum over samples.
         """
         if self.reduction == "whole":
-            raise ArgumentError(
-                "loss",
-                self,
-                "it is no sum over samples, so its curvature has no root sample by sample",
-                "Use products (method='lanczos') instead of the Gram matrix.",
-            )
+            reason = "it is no sum over samples, so its curvature has no root sample by sample"
+            remedy = "Use products (method='lanczos') instead of the Gram matrix."
+            raise ArgumentError("loss", self, reason, remedy)
         return super().root(outputs, targets)
 
     def _kinds(

@@ -187,23 +187,19 @@ class GaussianLikelihood(Elementwise):
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when there is no pair of values and variances, or their shapes do not fit."""
         if not is_tuple(targets) or len(targets) != 2:
-            raise ArgumentError(
-                "targets",
-                targets,
-                "GaussianNLLLoss takes outputs, values and variances",
+            reason = "GaussianNLLLoss takes outputs, values and variances"
+            remedy = (
                 "Give targets as a pair (values, variances); for a variance that the model "
-                "predicts, loss=lambda f, y: F.gaussian_nll_loss(f[:, 0], y, f[:, 1].exp()).",
+                "predicts, loss=lambda f, y: F.gaussian_nll_loss(f[:, 0], y, f[:, 1].exp())."
             )
+            raise ArgumentError("targets", targets, reason, remedy)
         super().check(outputs, targets[0])
         try:
             self._variance(outputs, targets).expand(outputs.shape)
         except RuntimeError:
-            raise ArgumentError(
-                "targets",
-                targets[1],
-                f"such variances do not fit outputs of shape {tuple(outputs.shape)}",
-                "Give one variance an output, or one a sample.",
-            ) from None
+            reason = f"such variances do not fit outputs of shape {tuple(outputs.shape)}"
+            remedy = "Give one variance an output, or one a sample."
+            raise ArgumentError("targets", targets[1], reason, remedy) from None
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed loss."""

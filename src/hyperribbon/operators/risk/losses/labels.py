@@ -143,13 +143,11 @@ class MultiLabelMargin(Loss):
             and outputs.ndim == 2
         )
         if not fits or bool(((targets < -1) | (targets >= outputs.shape[-1])).any()):
-            raise ArgumentError(
-                "targets",
-                targets,
+            reason = (
                 f"MultiLabelMarginLoss takes outputs (n, C), here {tuple(outputs.shape)}, and rows "
-                "of C labels, filled up with −1",
-                "Check both.",
+                "of C labels, filled up with −1"
             )
+            raise ArgumentError("targets", targets, reason, "Check both.")
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed loss."""
@@ -183,31 +181,23 @@ def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | 
         ArgumentError: The shapes do not fit, or a label names no class.
     """
     if outputs.ndim < 2 or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
-        raise ArgumentError(
-            "targets",
-            targets,
-            f"{name} needs outputs (n, C, …), here {tuple(outputs.shape)}, and integer labels",
+        reason = f"{name} needs outputs (n, C, …), here {tuple(outputs.shape)}, and integer labels"
+        remedy = (
             "Check both; targets are the last item of a batch or under 'labels', or returned by "
-            "forward=.",
+            "forward=."
         )
+        raise ArgumentError("targets", targets, reason, remedy)
     expected = (outputs.shape[0], *outputs.shape[2:])
     if targets.shape != expected:
-        raise ArgumentError(
-            "targets",
-            targets,
-            f"outputs of shape {tuple(outputs.shape)} need labels of shape {expected}",
-            "The class axis is the second one; transpose in forward= if it is the last.",
-        )
+        reason = f"outputs of shape {tuple(outputs.shape)} need labels of shape {expected}"
+        remedy = "The class axis is the second one; transpose in forward= if it is the last."
+        raise ArgumentError("targets", targets, reason, remedy)
     kept = targets if ignored is None else targets[targets != ignored]
     classes = outputs.shape[1]
     if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
         wrong = kept[(kept < 0) | (kept >= classes)][0]
-        raise ArgumentError(
-            "targets",
-            int(wrong),
-            f"a label is out of range: the model has {classes} outputs",
-            f"Labels run from 0 to {classes - 1}.",
-        )
+        reason = f"a label is out of range: the model has {classes} outputs"
+        raise ArgumentError("targets", int(wrong), reason, f"Labels run from 0 to {classes - 1}.")
 
 
 def label_amount(targets: torch.Tensor, weight: torch.Tensor | None, ignored: int) -> float:

@@ -85,13 +85,11 @@ def recognise(loss: Any) -> Loss:
             "loss", loss, "it is not a function of outputs and targets", "Give nn.MSELoss()."
         )
     if isinstance(loss, _OF_MORE):
-        raise ArgumentError(
-            "loss",
-            loss,
-            "it takes more than outputs and targets",
+        remedy = (
             "Give a function: loss=lambda outputs, targets: ..., and what it needs with forward= "
-            "and in the targets.",
+            "and in the targets."
         )
+        raise ArgumentError("loss", loss, "it takes more than outputs and targets", remedy)
     module = _as_module(loss)
     reduction = getattr(module, "reduction", "mean")
     known = ("mean", "sum", "batchmean") if isinstance(module, nn.KLDivLoss) else ("mean", "sum")
