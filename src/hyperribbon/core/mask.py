@@ -100,17 +100,11 @@ class Mask(Mapping[str, torch.Tensor]):
         return f"Mask({self.count} of {self.size} entries in {len(self)} parameters)"
 
     def _combine(self, other: Mask, operation: _Operation) -> Mask:
-        names = list(dict.fromkeys([*self, *other]))
         combined: dict[str, torch.Tensor] = {}
-        for name in names:
-            first = self._entries.get(name)
-            second = other._entries.get(name)
-            shape_source = first if first is not None else second
-            assert shape_source is not None
-            if first is None:
-                first = torch.zeros_like(shape_source)
-            if second is None:
-                second = torch.zeros_like(shape_source)
+        for name in dict.fromkeys([*self, *other]):
+            known = self._entries[name] if name in self else other._entries[name]
+            none = torch.zeros_like(known)
+            first, second = self._entries.get(name, none), other._entries.get(name, none)
             if first.shape != second.shape:
                 reason = f"parameter {name!r} has shape {tuple(first.shape)} in the first mask"
                 remedy = "Combine masks of the same architecture."

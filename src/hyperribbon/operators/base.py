@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from numbers import Real
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -112,12 +114,9 @@ class LinearOperator(ABC):
         def adjoint(array: np.ndarray) -> np.ndarray:
             return host_array(self.T @ self._from_numpy(array))
 
-        def flat(product: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-            return lambda array: product(array.reshape(-1))
-
         products: dict[str, Any] = {
-            "matvec": flat(forward),
-            "rmatvec": flat(adjoint),
+            "matvec": lambda array: forward(array.reshape(-1)),
+            "rmatvec": lambda array: adjoint(array.reshape(-1)),
             "matmat": forward,
             "rmatmat": adjoint,
         }
@@ -228,16 +227,10 @@ class Sum(LinearOperator):
         self.has_exact_trace = all(term.has_exact_trace for term in terms)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        total = self.terms[0]._multiply(block)
-        for term in self.terms[1:]:
-            total = total + term._multiply(block)
-        return total
+        return reduce(add, (term._multiply(block) for term in self.terms))
 
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
-        total = self.terms[0]._multiply_transposed(block)
-        for term in self.terms[1:]:
-            total = total + term._multiply_transposed(block)
-        return total
+        return reduce(add, (term._multiply_transposed(block) for term in self.terms))
 
     def diagonal(self) -> torch.Tensor:
         """Return the sum of the diagonals."""

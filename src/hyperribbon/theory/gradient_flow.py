@@ -94,14 +94,7 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
             raise ArgumentError("time", time, reason, "Take a shorter time.")
         return -gradient(theta)
 
-    solution = solve_ivp(
-        move,
-        (0.0, time),
-        np.asarray(start, dtype=float),
-        method="DOP853",
-        rtol=1e-11,
-        atol=1e-13,
-    )
+    solution = solve_ivp(move, (0.0, time), start, method="DOP853", rtol=1e-11, atol=1e-13)
     if not solution.success:
         reason = f"it could not be followed ({solution.message})"
         raise ArgumentError("gradient", "the flow", reason, "Take a shorter time.")

@@ -177,10 +177,7 @@ def order_parameters(
     backward = [(1.0, 1.0)]
     for slope1, slope2 in reversed(slopes):
         backward.append((sw2 * backward[-1][0] * slope1, sw2 * backward[-1][1] * slope2))
-    forward_array, backward_array = np.array(forward), np.array(backward[::-1])
-    return OrderParameters(
-        forward_array[:, 0], forward_array[:, 1], backward_array[:, 0], backward_array[:, 1]
-    )
+    return OrderParameters(*np.array(forward).T, *np.array(backward[::-1]).T)
 
 
 @checked(weight_variance=positive, bias_variance=zero_or_more, ratios=row)

@@ -102,14 +102,9 @@ def load_data(
             raise ArgumentError(
                 "proportions", proportions, f"{name!r} has no classes", "Leave proportions out."
             )
-        inputs, targets = _synthetic(
-            name,
-            split,
-            0.2 if slope is None else slope,
-            50 if dimensions is None else dimensions,
-            0.1 if noise is None else noise,
-            seed,
-        )
+        slope, noise = 0.2 if slope is None else slope, 0.1 if noise is None else noise
+        dimensions = 50 if dimensions is None else dimensions
+        inputs, targets = _synthetic(name, split, slope, dimensions, noise, seed)
     else:
         images, labels = SOURCES[name](split, None if folder is None else Path(folder))
         inputs = from_numpy(np.ascontiguousarray(images, dtype=np.float32))

@@ -193,18 +193,13 @@ def simulate_two_layer(
         raise ArgumentError(
             "lr", lr, "the chains diverged", "Use a smaller learning rate or a larger batch."
         )
-    return TwoLayerEnsemble(
-        kept,
-        np.stack(history[0]),
-        np.stack(history[1]),
-        float(slowest),
-        waited,
-        0 if moments is None else moments.count,
-        None
-        if moments is None
-        else np.mean(means, axis=0) + _stacked(W1[None], 0.0, W2[None], 0.0)[0],
-        None if moments is None else moments.covariance(about_zero=True) * (chains / (chains - 1)),
-    )
+    samples, mean, covariance = 0, None, None
+    if moments is not None:
+        samples, start = moments.count, _stacked(W1[None], 0.0, W2[None], 0.0)[0]
+        mean = np.mean(means, axis=0) + start
+        covariance = moments.covariance(about_zero=True) * (chains / (chains - 1))
+    layers = (np.stack(history[0]), np.stack(history[1]))
+    return TwoLayerEnsemble(kept, *layers, float(slowest), waited, samples, mean, covariance)
 
 
 def _relaxation_steps(X: np.ndarray, W1: np.ndarray, W2: np.ndarray, lr: float) -> float:

@@ -110,9 +110,6 @@ def phase_diagram(
     c, ratios = _axis("slopes", slopes), _axis("ratio", ratio)
     if (c < 0).any() or (ratios <= 0).any():
         raise ArgumentError("slopes", slopes, "slopes and ratios are positive", "Give others.")
-    shape = (len(ratios), len(c), len(T))
-    dimensions, kept = np.zeros(shape, dtype=int), np.zeros(shape, dtype=int)
-    interpolated = np.zeros(shape)
 
     def column(slope: float) -> Count:
         return _count(np.exp(-slope * np.arange(n)), T, ratios, alpha, fraction)
@@ -121,13 +118,14 @@ def phase_diagram(
         threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(torch.get_num_threads()) as pool,
     ):
-        for index, found in enumerate(pool.map(column, c)):
-            plane = (len(ratios), len(T))
-            dimensions[:, index] = found.dimensions.reshape(plane)
-            interpolated[:, index] = found.interpolated.reshape(plane)
-            kept[:, index] = found.kept.reshape(plane)
-    if np.ndim(ratio) == 0:
-        dimensions, interpolated, kept = dimensions[0], interpolated[0], kept[0]
+        found = list(pool.map(column, c))
+
+    def grid(columns: list[np.ndarray]) -> np.ndarray:
+        planes = [one.reshape(len(ratios), len(T)) for one in columns]
+        return np.stack(planes, axis=1) if np.ndim(ratio) else np.concatenate(planes)
+
+    dimensions, kept = grid([one.dimensions for one in found]), grid([one.kept for one in found])
+    interpolated = grid([one.interpolated for one in found])
     return PhaseDiagram(dimensions, interpolated, T, c, ratios, fraction, kept)
 
 
