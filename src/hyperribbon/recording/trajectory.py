@@ -195,7 +195,7 @@ class Trajectory:
         shapes = dict(self._shapes)
         try:
             last = self._records[-1].step if self._records else None
-            before = [last, *(int(draft.step) for draft in drafts[:-1])]
+            before = [last, *(int(draft.step) for draft in drafts)][: len(drafts)]
             rows = [self._checked_rows(*pair) for pair in zip(drafts, before, strict=True)]
             with exclusively(self.folder):
                 log = self._writable_log()

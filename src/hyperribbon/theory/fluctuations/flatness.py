@@ -132,7 +132,7 @@ def drift_rates(
     The noise does not conserve W₂ᵀW₂ − W₁W₁ᵀ (Eq. 3.6 of [fluctuations]): its mean changes by
     λσ_R²(W₁W₁ᵀ − N_i W₂ᵀW₂) a step for one output, so that the weights shrink towards balance.
     """
-    rate = lr**2 * input_variance * target_variance / batch_size
+    rate = lr**2 * (input_variance * target_variance) / batch_size
     return rate, rate * inputs
 
 

@@ -118,7 +118,7 @@ def noise_strength(
     lr: float, batch_size: int, input_variance: float, target_variance: float
 ) -> float:
     """Return σ_R² = λσx²⟨y²⟩/S. Implements Eq. (3.21) of [fluctuations]."""
-    return lr * input_variance * target_variance / batch_size
+    return lr * (input_variance * target_variance) / batch_size
 
 
 @checked(Sxx=square, Syx=matrix, target_variance=numbers, batch_size=count)

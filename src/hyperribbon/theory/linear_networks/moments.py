@@ -141,10 +141,9 @@ def reduce_chain(
         bases.append(None if span is None else _orthonormal(span))
     bases.append(None)
     sides = list(pairwise(bases))
-    reduced = [
-        _times(_times(weight, into).T, out).T.copy()
-        for weight, (into, out) in zip(chain, sides, strict=True)
-    ]
+    inner = [_times(weight, into) for weight, (into, _) in zip(chain, sides, strict=True)]
+    outs = [out for _, out in sides]
+    reduced = [(w if o is None else o.T @ w).copy() for w, o in zip(inner, outs, strict=True)]
 
     def lift(layers: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [
