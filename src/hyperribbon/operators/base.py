@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from numbers import Real
@@ -114,9 +114,12 @@ class LinearOperator(ABC):
         def adjoint(array: np.ndarray) -> np.ndarray:
             return host_array(self.T @ self._from_numpy(array))
 
+        def flat(product: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+            return lambda array: product(array.reshape(-1))
+
         products: dict[str, Any] = {
-            "matvec": lambda array: forward(array.reshape(-1)),
-            "rmatvec": lambda array: adjoint(array.reshape(-1)),
+            "matvec": flat(forward),
+            "rmatvec": flat(adjoint),
             "matmat": forward,
             "rmatmat": adjoint,
         }

@@ -50,6 +50,10 @@ def check_widths(widths: Sequence[int]) -> list[int]:
     return [int(width) for width in values]
 
 
+def _left_multiplied(product: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return weight @ product
+
+
 @checked(weights=matrices)
 def chain_products(
     weights: Sequence[np.ndarray],
@@ -61,7 +65,7 @@ def chain_products(
     with P1 and SL the identity. Implements Eq. (4) of [linear_networks], without the inputs.
     """
     chain = check_chain(weights)
-    before = list(accumulate(chain[:-1], lambda product, weight: weight @ product))
+    before = list(accumulate(chain[:-1], _left_multiplied))
     after = list(accumulate(chain[:0:-1], np.matmul))
     first, last = np.eye(chain[0].shape[1]), np.eye(chain[-1].shape[0])
     return [first, *before], [*reversed(after), last]
