@@ -12,7 +12,7 @@ pytest.importorskip("beartype", reason="make test installs it")
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.products import Products
 from hyperribbon.theory.linear_networks import kernel
-from hyperribbon.theory.ribbons import sums
+from hyperribbon.theory.ribbons import geometric_sums
 from hyperribbon.theory.ribbons.bounds import Bound
 
 
@@ -63,7 +63,7 @@ def test_methods_are_checked_too():
 
 
 def test_pairs_of_different_lengths_are_noticed(monkeypatch):
-    assert sums.complements(np.full(3, 0.5), 2.0)[0].shape == (3,)
+    assert geometric_sums.complements(np.full(3, 0.5), 2.0)[0].shape == (3,)
     monkeypatch.setattr(np, "expm1", lambda x: np.zeros(4))
     with pytest.raises(TypeError, match="return value"):
-        sums.complements(np.full(3, 0.5), 2.0)
+        geometric_sums.complements(np.full(3, 0.5), 2.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyperribbon.cli import catalogue
+from hyperribbon.cli import titles
 from hyperribbon.core.store import write_json
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -75,5 +75,5 @@ def test_the_list_is_that_of_the_registry():
     from hyperribbon import experiments
 
     registered = {id: found.title for id, found in experiments.all_experiments().items()}
-    assert experiments.PAPERS == catalogue.PAPERS
-    assert list(catalogue.experiment_titles().items()) == list(registered.items())
+    assert experiments.PAPERS == titles.PAPERS
+    assert list(titles.experiment_titles().items()) == list(registered.items())

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from hyperribbon.explorer.runs.summaries import sparkline
+from hyperribbon.explorer.runs.run_summaries import sparkline
 
 
 def points(series):

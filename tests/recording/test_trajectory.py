@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.states import load_state
+from hyperribbon.recording.records import Draft
 from hyperribbon.recording.trajectory import Trajectory
 
 
@@ -55,6 +56,16 @@ def test_what_a_killed_record_left_behind_does_not_count(tmp_path):
     assert again.steps.tolist() == [0, 15]
     assert again.predictions(1)[0, 0] == 15
     assert Trajectory.open(tmp_path).weights(1)["b"][0] == 15
+
+
+def test_several_records_follow_one_another_and_none_change_nothing(tmp_path):
+    trajectory = Trajectory.create(tmp_path)
+    trajectory.extend([])
+    trajectory.extend([Draft(0), Draft(5)])
+    trajectory.extend([])
+    assert Trajectory.open(tmp_path).steps.tolist() == [0, 5]
+    with pytest.raises(ArgumentError, match="step 7"):
+        trajectory.extend([Draft(7), Draft(7)])
 
 
 def test_truncate_goes_back(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.theory.ribbons import Ribbon, slope
-from hyperribbon.theory.ribbons.sums import covariances
+from hyperribbon.theory.ribbons.geometric_sums import covariances
 
 
 @pytest.fixture

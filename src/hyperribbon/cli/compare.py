@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,25 +22,18 @@ def compare_models(
         ),
     ],
     data: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option(help="A data set such as mnist5k, instead of the factory's."),
+        str | None, typer.Option(help="A data set such as mnist5k, instead of the factory's.")
     ] = None,
     samples: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Samples to compare on, 512 if not given."),
+        int | None, typer.Option(help="Samples to compare on, 512 if not given.")
     ] = None,
     groups: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Disjoint groups they are cut into, 8 if not given."),
+        int | None, typer.Option(help="Disjoint groups they are cut into, 8 if not given.")
     ] = None,
     seed: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Seed of everything random, 0 if not given."),
+        int | None, typer.Option(help="Seed of everything random, 0 if not given.")
     ] = None,
-    out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Write a report too, an HTML file."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a report too, an HTML file.")] = None,
 ) -> None:
     """Say which of two checkpoints is flatter, and what else differs, on the same samples.
 
@@ -51,12 +44,9 @@ def compare_models(
     from hyperribbon.inspection import compare
 
     if len(places) not in (2, 3):
-        raise ArgumentError(
-            "FACTORY A B",
-            " ".join(places),
-            f"there are {len(places)} of them",
-            "Give a factory and two checkpoints, or two folders of inspections.",
-        )
+        reason = f"there are {len(places)} of them"
+        remedy = "Give a factory and two checkpoints, or two folders of inspections."
+        raise ArgumentError("FACTORY A B", " ".join(places), reason, remedy)
     *factory, a, b = places
     given = {"samples": samples, "groups": groups, "seed": seed}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -89,10 +79,7 @@ def _inspection(place: str) -> Path:
     from hyperribbon.inspection.comparison.inspections import is_inspection
 
     if not is_inspection(place):
-        raise ArgumentError(
-            "A B",
-            place,
-            "it is no folder of a stored inspection, and there is no factory for checkpoints",
-            "Put the factory before: hyperribbon compare mymodel.py:make A B.",
-        )
+        reason = "it is no folder of a stored inspection, and there is no factory for checkpoints"
+        remedy = "Put the factory before: hyperribbon compare mymodel.py:make A B."
+        raise ArgumentError("A B", place, reason, remedy)
     return Path(place)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["inspect_model"]
 
@@ -22,24 +19,21 @@ def inspect_model(
         ),
     ],
     checkpoint: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        Path | None,
         typer.Option(help="Weights to inspect: .safetensors, or .pt with tensors only."),
     ] = None,
     initial: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Weights training started from, for sub-networks."),
+        Path | None, typer.Option(help="Weights training started from, for sub-networks.")
     ] = None,
     trajectory: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="A Recorder's folder, or a folder of checkpoints named by step."),
     ] = None,
     data: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="A data set such as mnist5k, instead of the factory's."),
+        str | None, typer.Option(help="A data set such as mnist5k, instead of the factory's.")
     ] = None,
     lr: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="Learning rate, for the stability limit."),
+        float | None, typer.Option(help="Learning rate, for the stability limit.")
     ] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of SGD, with --lr.")] = 0.0,
     k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 50,

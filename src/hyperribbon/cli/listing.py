@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from hyperribbon.cli.catalogue import PAPERS, experiment_titles
+from hyperribbon.cli.titles import PAPERS, experiment_titles
 from hyperribbon.core.checks import check_choice
 
 __all__ = ["list_experiments"]
@@ -20,8 +20,7 @@ _VAGUE = 30  # ratio of the bounds of an estimate from which the upper one says 
 
 def list_experiments(
     paper: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option(help="Only ribbons, subnetworks, fluctuations or linear_networks."),
+        str | None, typer.Option(help="Only ribbons, subnetworks, fluctuations or linear_networks.")
     ] = None,
     cost: Annotated[
         bool, typer.Option("--cost", help="Time and memory of each preset, on one core.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,12 +24,10 @@ def plan_model(
     operator: Annotated[str, typer.Option(help="hessian, ggn or fisher.")] = "hessian",
     k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 10,
     memory: Annotated[
-        Optional[float],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option(help="Memory there is, in GB; what is free by default."),
+        float | None, typer.Option(help="Memory there is, in GB; what is free by default.")
     ] = None,
     data: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="A data set such as mnist5k, instead of the factory's."),
+        str | None, typer.Option(help="A data set such as mnist5k, instead of the factory's.")
     ] = None,
 ) -> None:
     """Say what eigenpairs of your model would cost, by each route, before anything runs.

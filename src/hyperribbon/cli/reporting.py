@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ __all__ = ["report"]
 
 def report(
     runs: Annotated[
-        Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
+        list[Path] | None,
         typer.Argument(
             help="Folders of runs, inspections or recordings, or a store of them; runs/ by default."
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,26 +22,22 @@ _COLORS = {"holds": "green", "fails": "red", "undecided": "yellow", "not compara
 
 def reproduce(
     ids: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+        list[str] | None,
         typer.Argument(help="Experiments, such as ribbons/fig4; see `hyperribbon list`."),
     ] = None,
-    paper: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Every experiment of one paper."),
-    ] = None,
+    paper: Annotated[str | None, typer.Option(help="Every experiment of one paper.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every experiment.")] = False,
     preset: Annotated[
         str, typer.Option(help="smoke (seconds), laptop (minutes) or paper (as printed).")
     ] = "laptop",
     data: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="Folder with MNIST/raw, FashionMNIST/raw, cifar-10-batches-bin."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The store: one folder a run.")] = Path("runs"),
     jobs: Annotated[int, typer.Option(help="Processes to use.")] = 1,
     dask: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Address of a Dask scheduler to run on, tcp://HOST:8786."),
+        str | None, typer.Option(help="Address of a Dask scheduler to run on, tcp://HOST:8786.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     seeds: Annotated[
@@ -51,13 +47,12 @@ def reproduce(
         ),
     ] = "1",
     changes: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--set", help="A setting of yours, such as depth=3; may be repeated."),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results first.")] = False,
     json_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--json", help="Write the claims here too."),
+        Path | None, typer.Option("--json", help="Write the claims here too.")
     ] = None,
 ) -> None:
     """Compute, draw and judge figures of the papers.

@@ -13,11 +13,11 @@ import numpy as np
 
 from hyperribbon.core.checks import (
     ArgumentError,
+    as_number,
     check_array,
     check_fraction,
     check_positive,
     check_positive_int,
-    check_real,
     is_array,
     is_listed,
 )
@@ -193,7 +193,10 @@ def _is_finite(result: Any) -> bool:
 
 def number(argument: str, value: Any) -> float:
     """Return a finite real number."""
-    return check_real(argument, value)
+    found = as_number(argument, value)
+    if not np.isfinite(found):
+        raise ArgumentError(argument, value, "it is not finite", "Give a finite number.")
+    return found
 
 
 def positive(argument: str, value: Any) -> float:

@@ -25,7 +25,7 @@ __all__ = [
     "check_fraction",
     "check_positive",
     "check_positive_int",
-    "check_real",
+    "as_number",
     "is_array",
     "is_dict",
     "is_list",
@@ -117,17 +117,9 @@ def check_choice(argument: str, value: str, choices: Collection[str]) -> str:
     return value
 
 
-def check_real(argument: str, value: float) -> float:
-    """Return `value` as a float if it is a finite number."""
-    number = _as_number(argument, value)
-    if not np.isfinite(number):
-        raise ArgumentError(argument, value, "it is not finite", "Give a finite number.")
-    return number
-
-
 def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
     """Return `value` as a float if it is finite and positive (or zero, when allowed)."""
-    number = _as_number(argument, value)
+    number = as_number(argument, value)
     if not np.isfinite(number) or number < 0 or (number == 0 and not zero):
         bound = "zero or more" if zero else "greater than zero"
         raise ArgumentError(
@@ -138,21 +130,18 @@ def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
 
 def check_positive_int(argument: str, value: int, *, maximum: int | None = None) -> int:
     """Return `value` as an int if it is a whole number from 1 to `maximum`."""
-    number = _as_number(argument, value)
+    number = as_number(argument, value)
     limit = "" if maximum is None else f" and at most {maximum}"
     if not number.is_integer() or number < 1 or (maximum is not None and number > maximum):
-        raise ArgumentError(
-            argument,
-            value,
-            f"it must be a whole number, at least 1{limit}",
-            f"Give a whole number from 1{'' if maximum is None else f' to {maximum}'}.",
-        )
+        reason = f"it must be a whole number, at least 1{limit}"
+        remedy = f"Give a whole number from 1{'' if maximum is None else f' to {maximum}'}."
+        raise ArgumentError(argument, value, reason, remedy)
     return int(number)
 
 
 def check_fraction(argument: str, value: float) -> float:
     """Return `value` as a float if it lies in [0, 1]."""
-    number = _as_number(argument, value)
+    number = as_number(argument, value)
     if not 0.0 <= number <= 1.0:
         raise ArgumentError(
             argument, value, "a fraction lies between 0 and 1", "Give 0.8 for 80 percent."
@@ -165,12 +154,8 @@ def check_finite(argument: str, value: Array) -> Array:
     given: Any = value
     finite = given.isfinite() if is_tensor(given) else np.isfinite(given)
     if not bool(finite.all()):
-        raise ArgumentError(
-            argument,
-            value,
-            f"{int((~finite).sum())} of its entries are NaN or infinite",
-            "Remove or replace them first.",
-        )
+        reason = f"{int((~finite).sum())} of its entries are NaN or infinite"
+        raise ArgumentError(argument, value, reason, "Remove or replace them first.")
     return value
 
 
@@ -218,7 +203,8 @@ def check_array(
     return check_finite(argument, array)
 
 
-def _as_number(argument: str, value: Any) -> float:
+def as_number(argument: str, value: Any) -> float:
+    """Return `value` as a float, whatever it is, if it is one number."""
     try:
         if np.ndim(value):
             raise TypeError

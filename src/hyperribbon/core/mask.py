@@ -37,12 +37,9 @@ class Mask(Mapping[str, torch.Tensor]):
             )
         for name, entry in entries.items():
             if not isinstance(entry, torch.Tensor) or entry.dtype != torch.bool:
-                raise ArgumentError(
-                    f"entries[{name!r}]",
-                    entry,
-                    "a mask is made of boolean tensors",
-                    "Compare or call .bool() first.",
-                )
+                reason = "a mask is made of boolean tensors"
+                remedy = "Compare or call .bool() first."
+                raise ArgumentError(f"entries[{name!r}]", entry, reason, remedy)
         self._entries = {name: entry.detach().clone() for name, entry in entries.items()}
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -103,23 +100,14 @@ class Mask(Mapping[str, torch.Tensor]):
         return f"Mask({self.count} of {self.size} entries in {len(self)} parameters)"
 
     def _combine(self, other: Mask, operation: _Operation) -> Mask:
-        names = list(dict.fromkeys([*self, *other]))
         combined: dict[str, torch.Tensor] = {}
-        for name in names:
-            first = self._entries.get(name)
-            second = other._entries.get(name)
-            shape_source = first if first is not None else second
-            assert shape_source is not None
-            if first is None:
-                first = torch.zeros_like(shape_source)
-            if second is None:
-                second = torch.zeros_like(shape_source)
+        for name in dict.fromkeys([*self, *other]):
+            known = self._entries[name] if name in self else other._entries[name]
+            none = torch.zeros_like(known)
+            first, second = self._entries.get(name, none), other._entries.get(name, none)
             if first.shape != second.shape:
-                raise ArgumentError(
-                    "other",
-                    tuple(second.shape),
-                    f"parameter {name!r} has shape {tuple(first.shape)} in the first mask",
-                    "Combine masks of the same architecture.",
-                )
+                reason = f"parameter {name!r} has shape {tuple(first.shape)} in the first mask"
+                remedy = "Combine masks of the same architecture."
+                raise ArgumentError("other", tuple(second.shape), reason, remedy)
             combined[name] = operation(first, second)
         return Mask(combined)

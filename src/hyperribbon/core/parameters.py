@@ -16,7 +16,14 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.typed import split
 from hyperribbon.core.mask import Mask
 
-__all__ = ["ParameterFilter", "ParameterSpace", "is_named", "listed_names"]
+__all__ = [
+    "ParameterFilter",
+    "ParameterSpace",
+    "check_mask",
+    "is_named",
+    "listed_names",
+    "listing",
+]
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
@@ -62,14 +69,14 @@ class ParameterSpace:
         available = dict(model.named_parameters())
         chosen = _filter(available, params)
         if mask is not None:
-            _check_mask(mask, available)
+            check_mask(mask, available, "model")
             chosen = [name for name in chosen if name in mask and bool(mask[name].any())]
         if not chosen:
             raise ArgumentError(
                 "params" if mask is None else "mask",
                 params if mask is None else mask,
                 "it selects no parameter of the model",
-                f"The model has: {_listing(available)}.",
+                f"The model has: {listing(available)}.",
             )
         selections = tuple(
             None
@@ -91,11 +98,6 @@ class ParameterSpace:
     def dimension(self) -> int:
         """Number of coordinates, P."""
         return sum(self.sizes)
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether some parameter has entries that are not coordinates."""
-        return any(selection is not None for selection in self.selections)
 
     def slices(self) -> dict[str, slice]:
         """Return the range of coordinates of each parameter."""
@@ -137,12 +139,9 @@ class ParameterSpace:
             ArgumentError: It is not of shape (P,) or (P, k).
         """
         if vector.ndim not in (1, 2) or vector.shape[0] != self.dimension:
-            raise ArgumentError(
-                "vector",
-                vector,
-                f"the space has {self.dimension} coordinates",
-                f"Give shape ({self.dimension},) or ({self.dimension}, k).",
-            )
+            reason = f"the space has {self.dimension} coordinates"
+            remedy = f"Give shape ({self.dimension},) or ({self.dimension}, k)."
+            raise ArgumentError("vector", vector, reason, remedy)
         rows = vector if vector.ndim == 1 else vector.T
         tensors: dict[str, torch.Tensor] = {}
         for (name, window), shape, selection in zip(
@@ -201,12 +200,9 @@ def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> l
     trainable = {name: tensor for name, tensor in available.items() if tensor.requires_grad}
     if params is None:
         if available and not trainable:
-            raise ArgumentError(
-                "model",
-                f"{len(available)} parameters",
-                "every parameter is frozen (requires_grad=False)",
-                "Name the ones you mean with params=[...].",
-            )
+            reason = "every parameter is frozen (requires_grad=False)"
+            remedy = "Name the ones you mean with params=[...]."
+            raise ArgumentError("model", f"{len(available)} parameters", reason, remedy)
         return list(trainable)
     if isinstance(params, str):
         return [name for name in trainable if is_named(name, params)]
@@ -239,38 +235,29 @@ def listed_names(
         else:
             unknown.append(name)
     if unknown:
-        raise ArgumentError(
-            "params",
-            unknown,
-            "the model has no parameter or module of that name",
-            f"The model has: {_listing(available)}.",
-        )
+        reason = "the model has no parameter or module of that name"
+        raise ArgumentError("params", unknown, reason, f"The model has: {listing(available)}.")
     return [name for name in available if name in chosen]
 
 
-def _check_mask(mask: Mask, available: Mapping[str, torch.Tensor]) -> None:
+def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) -> None:
+    """Raise unless the names and shapes of a mask fit the tensors of its owner."""
     if not isinstance(mask, Mask):
         raise ArgumentError(
             "mask", mask, "it is not a Mask", "Build one with hr.Mask or hr.select."
         )
     for name, entry in mask.items():
         if name not in available:
-            raise ArgumentError(
-                "mask",
-                name,
-                "the model has no parameter of that name",
-                f"The model has: {_listing(available)}.",
-            )
+            reason = f"the {owner} has no parameter of that name"
+            raise ArgumentError("mask", name, reason, f"The {owner} has: {listing(available)}.")
         if entry.shape != available[name].shape:
-            raise ArgumentError(
-                "mask",
-                tuple(entry.shape),
-                f"parameter {name!r} has shape {tuple(available[name].shape)}",
-                "Build the mask from a state of this architecture.",
-            )
+            reason = f"parameter {name!r} has shape {tuple(available[name].shape)}"
+            remedy = "Build the mask from a state of this architecture."
+            raise ArgumentError("mask", tuple(entry.shape), reason, remedy)
 
 
-def _listing(available: Mapping[str, object], limit: int = 12) -> str:
+def listing(available: Mapping[str, object], limit: int = 12) -> str:
+    """Return the first names, and how many there are beside them."""
     names = list(available)
     return ", ".join(names[:limit]) + (
         f" and {len(names) - limit} more" if len(names) > limit else ""

@@ -130,12 +130,8 @@ class Estimate:
         if self.exact and self.stderr != 0:
             raise ArgumentError("stderr", self.stderr, "an exact number has none", "Give 0.")
         if self.exact and not isfinite(self.value):
-            raise ArgumentError(
-                "value",
-                self.value,
-                "an exact number is finite",
-                "Check that the loss, the weights and the data are finite.",
-            )
+            remedy = "Check that the loss, the weights and the data are finite."
+            raise ArgumentError("value", self.value, "an exact number is finite", remedy)
         if self.exact and not self.method:
             object.__setattr__(self, "method", "exact")
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from hyperribbon.core.checks import ArgumentError, is_dict
 from hyperribbon.core.store.atomic import writing
 from hyperribbon.core.store.checkpoints import INDEX_SUFFIX
-from hyperribbon.core.store.opening import open_tensors
+from hyperribbon.core.store.tensor_files import open_tensors
 
 __all__ = ["load_state", "refusal", "save_state"]
 
@@ -46,12 +46,9 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
-        raise ArgumentError(
-            "path",
-            str(path),
-            f"it is damaged, or loading it would run code that it carries ({refusal(error)})",
-            "Save the state dict alone, best as .safetensors.",
-        ) from None
+        reason = f"it is damaged, or loading it would run code that it carries ({refusal(error)})"
+        remedy = "Save the state dict alone, best as .safetensors."
+        raise ArgumentError("path", str(path), reason, remedy) from None
     for key in ("state_dict", "model_state_dict", "model"):
         if is_dict(content) and is_dict(content.get(key)):
             content = content[key]
@@ -96,12 +93,8 @@ def _load_shards(index: Path) -> dict[str, torch.Tensor]:
         ) from None
     outside = [name for name in files if Path(name).name != name]
     if outside:
-        raise ArgumentError(
-            "path",
-            str(index),
-            f"it names a file outside its folder, {outside[0]}",
-            "Keep the shards beside it.",
-        )
+        reason = f"it names a file outside its folder, {outside[0]}"
+        raise ArgumentError("path", str(index), reason, "Keep the shards beside it.")
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(files):
         tensors |= load_state(index.parent / name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, html
 
-from hyperribbon.explorer.callbacks import connect_page, connect_uploads
+from hyperribbon.explorer.connecting import connect_page, connect_uploads
 from hyperribbon.explorer.controls import read_link
 from hyperribbon.explorer.guarding import Guard
 from hyperribbon.explorer.jobs import Jobs

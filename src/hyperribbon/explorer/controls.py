@@ -79,35 +79,20 @@ class Slider:
     def component(self, page: str) -> html.Div:
         """Return the Dash component."""
         low, high = self.position(self.low), self.position(self.high)
-        return html.Div(
-            [
-                html.Div(
-                    [
-                        html.Label(self.label, id=_id(page, self.name, "label"), title=self.help),
-                        html.Output(self.show(self.default), id=_id(page, self.name, "shown")),
-                    ],
-                    className="control-head",
-                ),
-                dcc.Slider(
-                    id=_id(page, self.name),
-                    min=low,
-                    max=high,
-                    step=self.step,
-                    value=self.position(self.default),
-                    marks=None
-                    if self.is_bar
-                    else {_mark(low): self.show(self.low), _mark(high): self.show(self.high)},
-                    updatemode="drag",
-                    allow_direct_input=False,
-                    vertical=self.is_bar,
-                    verticalHeight=_BAR_HEIGHT,
-                ),
-            ],
-            className="bar" if self.is_bar else "control",
-            title=self.help,
-            role="group",
-            **aria(f"{self.label}. {self.help}"),
+        ends = {_mark(low): self.show(self.low), _mark(high): self.show(self.high)}
+        slider = dcc.Slider(
+            id=f"{page}-{self.name}",
+            min=low,
+            max=high,
+            step=self.step,
+            value=self.position(self.default),
+            marks=None if self.is_bar else ends,
+            updatemode="drag",
+            allow_direct_input=False,
+            vertical=self.is_bar,
+            verticalHeight=_BAR_HEIGHT,
         )
+        return _framed(self, page, slider, self.show(self.default))
 
 
 @dataclass(frozen=True)
@@ -147,27 +132,10 @@ class Choice:
 
     def component(self, page: str) -> html.Div:
         """Return the Dash component."""
-        return html.Div(
-            [
-                html.Div(
-                    [
-                        html.Label(self.label, id=_id(page, self.name, "label"), title=self.help),
-                        html.Output("", id=_id(page, self.name, "shown")),
-                    ],
-                    className="control-head",
-                ),
-                dcc.RadioItems(
-                    id=_id(page, self.name),
-                    options=[{"label": v, "value": k} for k, v in self.choices.items()],
-                    value=self.default,
-                    className="choices",
-                ),
-            ],
-            className="control",
-            title=self.help,
-            role="group",
-            **aria(f"{self.label}. {self.help}"),
-        )
+        options = [{"label": v, "value": k} for k, v in self.choices.items()]
+        name = f"{page}-{self.name}"
+        items = dcc.RadioItems(id=name, options=options, value=self.default, className="choices")
+        return _framed(self, page, items, "")
 
 
 Control = Slider | Choice
@@ -199,8 +167,18 @@ def write_link(values: Values, controls: Sequence[Control]) -> str:
     return f"?{urlencode(stated)}" if stated else ""
 
 
-def _id(page: str, name: str, part: str | None = None) -> str:
-    return f"{page}-{name}" if part is None else f"{page}-{name}-{part}"
+def _framed(control: Control, page: str, inner: Any, shown: str) -> html.Div:
+    """Return a control with its label, and beside it the value that is shown."""
+    name = f"{page}-{control.name}"
+    label = html.Label(control.label, id=f"{name}-label", title=control.help)
+    head = html.Div([label, html.Output(shown, id=f"{name}-shown")], className="control-head")
+    return html.Div(
+        [head, inner],
+        className="bar" if control.is_bar else "control",
+        title=control.help,
+        role="group",
+        **aria(f"{control.label}. {control.help}"),
+    )
 
 
 def _mark(position: float) -> float | int:

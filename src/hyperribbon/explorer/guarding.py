@@ -69,7 +69,9 @@ class Guard:
         def _ask() -> Any:
             if not self._knows(request.host):
                 abort(421, "This name is not one of the explorer's; see --name.")
-            if not self._is_own(request.headers.get("Origin")) or (
+            origin = request.headers.get("Origin")
+            foreign = origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()
+            if foreign or (
                 request.method != "GET" and request.headers.get("Sec-Fetch-Site") == "cross-site"
             ):
                 abort(403, "Another site asked for this.")
@@ -154,9 +156,6 @@ class Guard:
             return bool(ipaddress.ip_address(name)) and self._numbers
         except ValueError:
             return False
-
-    def _is_own(self, origin: str | None) -> bool:
-        return origin is None or urlsplit(origin).netloc.lower() == request.host.lower()
 
 
 def _policy(app: Dash) -> str:

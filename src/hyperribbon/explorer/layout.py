@@ -48,16 +48,12 @@ def shell(menu: Sequence[tuple[str, str]], visitor: str, own: int) -> html.Div:
 
 def page_layout(page: TheoryPage, values: Values) -> html.Div:
     """Return a theory page with its controls set to values."""
-    controls = [
-        _placed(control.component(page.key), control.position(values[control.name]))
-        for control in page.controls
-        if not control.is_bar
-    ]
-    bars = [
-        _placed(control.component(page.key), control.position(values[control.name]))
-        for control in page.controls
-        if control.is_bar
-    ]
+    controls: list[Any] = []
+    bars: list[Any] = []
+    for control in page.controls:
+        component: Any = control.component(page.key)
+        component.children[1].value = control.position(values[control.name])
+        (bars if control.is_bar else controls).append(component)
     if bars:
         controls.append(html.Fieldset([html.Legend(page.bars), html.Div(bars, className="bars")]))
     return html.Div(
@@ -92,11 +88,6 @@ def page_layout(page: TheoryPage, values: Values) -> html.Div:
 def reading_rows(readings: Readings) -> list[Any]:
     """Return the numbers as terms and definitions."""
     return [html.Div([html.Dt(name), html.Dd(value)]) for name, value in readings]
-
-
-def _placed(component: Any, position: Any) -> Any:
-    component.children[1].value = position
-    return component
 
 
 def _action(page: TheoryPage) -> list[Any]:

@@ -69,11 +69,8 @@ def serve(
     try:
         server = ExplorerServer(host, port, app.server, handler=_QuietHandler)  # type: ignore[arg-type]
     except (OSError, SystemExit, OverflowError, UnicodeError) as error:
-        raise ArgumentError(
-            "--port",
-            f"{host}:{port}",
-            f"it cannot be listened on ({error})",
-            "Choose another with --port, or 0 for a free one.",
-        ) from None
+        reason = f"it cannot be listened on ({error})"
+        remedy = "Choose another with --port, or 0 for a free one."
+        raise ArgumentError("--port", f"{host}:{port}", reason, remedy) from None
     server.token = token
     return server

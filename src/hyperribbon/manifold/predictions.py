@@ -55,7 +55,9 @@ def open_models(X: Any) -> Any:
             raise ArgumentError("X", str(X), reason, "Give a zarr array's path.") from None
     if hasattr(X, "shape") and not isinstance(X, np.ndarray | np.generic):
         return X
-    return check_array("X", X) if not isinstance(X, np.ndarray) else _numeric(X)
+    if isinstance(X, np.ndarray) and X.dtype.kind not in "biuf":
+        raise ArgumentError("X", X, "it holds no real numbers", "Give numbers.")
+    return X if isinstance(X, np.ndarray) else check_array("X", X)
 
 
 def take_models(models: Any, chosen: np.ndarray) -> np.ndarray:
@@ -76,13 +78,6 @@ def model_weights(given: np.ndarray | None, count: int) -> np.ndarray:
         reason = f"there are {count} models"
         raise ArgumentError("sample_weight", weights, reason, "Give one weight ≥ 0 for each.")
     return weights
-
-
-def _numeric(X: np.ndarray) -> np.ndarray:
-    """Return an array as it is, if it holds real numbers."""
-    if X.dtype.kind not in "biuf":
-        raise ArgumentError("X", X, "it holds no real numbers", "Give numbers.")
-    return X
 
 
 class _Recorded:

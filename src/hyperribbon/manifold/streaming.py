@@ -75,7 +75,7 @@ class Streaming:
     @property
     def bytes(self) -> float:
         """The memory to stay below."""
-        return MEMORY if self.memory is None else check_positive("memory", self.memory)
+        return MEMORY if self.memory is None else self.memory
 
     def is_needed(self, count: int) -> bool:
         """Whether the dense route with so many models would take more than the memory."""
@@ -282,18 +282,15 @@ class _Centred:
     def _pass(self, block: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
         if self._bar is None:
             return self._distances.product(block, weights=weights)
-        return self._distances.product(block, weights=weights, advance=self._bar.next(self))
+        return self._distances.product(
+            block, weights=weights, advance=self._bar.next(len(self._distances.pairs))
+        )
 
     def _measure(self, a: np.ndarray, w: np.ndarray) -> None:
         count, g = len(w), float(w @ a)
         self._centring = Centring(w, a, g)
         squares = self._distances.squares - 2 * count * float(self._r @ a**2) + (count * g) ** 2
         self.norm = float(np.sqrt(max(squares, 0.0))) / 2
-
-    @property
-    def tiles(self) -> int:
-        """Tiles of one pass."""
-        return len(self._distances.pairs)
 
 
 class _Bar:
@@ -306,10 +303,10 @@ class _Bar:
         self._progress = stack.enter_context(progress_bar(Console(stderr=True)))
         self._passes = 0
 
-    def next(self, centred: _Centred) -> Any:
-        """Begin a pass; return what is told of finished tiles."""
+    def next(self, tiles: int) -> Any:
+        """Begin a pass over so many tiles; return what is told of finished tiles."""
         self._passes += 1
-        task = self._progress.add_task(f"distances, pass {self._passes}", total=centred.tiles)
+        task = self._progress.add_task(f"distances, pass {self._passes}", total=tiles)
         return lambda count: self._progress.advance(task, count)
 
 

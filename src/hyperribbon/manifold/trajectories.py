@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hyperribbon.core.boundary import array, checked, count, row
-from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_array, check_choice
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.manifold.distances import bhattacharyya
 
@@ -19,14 +19,13 @@ __all__ = ["geodesic", "ignorance", "progress", "resample", "trajectory_distance
 @checked(classes=count)
 def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the model that knows every label: (samples, classes), one-hot."""
-    labels = host_array(targets)
-    return np.eye(check_positive_int("classes", classes))[labels]
+    return np.eye(classes)[host_array(targets)]
 
 
 @checked(samples=count, classes=count)
 def ignorance(samples: int, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the model that gives every class the same probability: (samples, classes)."""
-    return np.full((samples, classes), 1 / check_positive_int("classes", classes))
+    return np.full((samples, classes), 1 / classes)
 
 
 @checked(start=array, end=array, tau=array)
@@ -122,12 +121,8 @@ def resample(
     reached = np.maximum.accumulate(np.asarray(along, dtype=float))
     grid = np.asarray(grid, dtype=float)
     if grid.min() < reached[0] - 1e-12 or grid.max() > reached[-1] + 1e-12:
-        raise ArgumentError(
-            "grid",
-            grid,
-            f"the trajectory's progress runs from {reached[0]:.4g} to {reached[-1]:.4g}",
-            "Stay inside this range.",
-        )
+        reason = f"the trajectory's progress runs from {reached[0]:.4g} to {reached[-1]:.4g}"
+        raise ArgumentError("grid", grid, reason, "Stay inside this range.")
     after = np.clip(np.searchsorted(reached, grid, side="left"), 1, len(reached) - 1)
     gap = reached[after] - reached[after - 1]
     share = np.clip((grid - reached[after - 1]) / np.where(gap > 0, gap, 1.0), 0, 1)

@@ -7,7 +7,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from numbers import Real
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -228,16 +230,10 @@ class Sum(LinearOperator):
         self.has_exact_trace = all(term.has_exact_trace for term in terms)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        total = self.terms[0]._multiply(block)
-        for term in self.terms[1:]:
-            total = total + term._multiply(block)
-        return total
+        return reduce(add, (term._multiply(block) for term in self.terms))
 
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
-        total = self.terms[0]._multiply_transposed(block)
-        for term in self.terms[1:]:
-            total = total + term._multiply_transposed(block)
-        return total
+        return reduce(add, (term._multiply_transposed(block) for term in self.terms))
 
     def diagonal(self) -> torch.Tensor:
         """Return the sum of the diagonals."""
@@ -307,19 +303,11 @@ def _checked(other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:
             "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
         )
     if other.ndim not in (1, 2) or other.shape[0] != size:
-        raise ArgumentError(
-            "vector",
-            other,
-            f"the operator has {size} columns",
-            f"Give a tensor of shape ({size},) or ({size}, k).",
-        )
+        remedy = f"Give a tensor of shape ({size},) or ({size}, k)."
+        raise ArgumentError("vector", other, f"the operator has {size} columns", remedy)
     widened = torch.finfo(dtype).bits == 16 and other.dtype == torch.float32
     if not (other.dtype == dtype or widened) or other.device != device:
-        raise ArgumentError(
-            "vector",
-            other,
-            f"the operator works in {dtype} on {device}",
-            "Convert it with .to(operator.device, operator.dtype).",
-        )
+        remedy = "Convert it with .to(operator.device, operator.dtype)."
+        raise ArgumentError("vector", other, f"the operator works in {dtype} on {device}", remedy)
     block = other.detach().to(dtype)
     return block.unsqueeze(1) if block.ndim == 1 else block

@@ -12,11 +12,11 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.typed import listed, norm, split
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
-from hyperribbon.operators.gram import squared_columns, squared_norm, squared_parts
+from hyperribbon.operators.gram import squared_parts
+from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.probing.contract import tolerance
 from hyperribbon.operators.risk_operator import RiskOperator
-from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["FactoredOperator"]
 
@@ -132,7 +132,8 @@ class FactoredOperator(RiskOperator):
         """
         single = coefficients.ndim == 1
         block = coefficients.unsqueeze(1) if single else coefficients
-        start = self._first_row()
+        sizes = self._gram_sizes if self.gram_size is not None else None
+        start = sum(size or 0 for size in (sizes or ())[: self.processes.rank])
         with self.processes.together("the lifting of eigenvectors"):
             total = self._lift_own(block, start)
         total = self.processes.sum(total) * sqrt(self._scale())
@@ -155,20 +156,6 @@ class FactoredOperator(RiskOperator):
             start = stop
         return self.risk.flatten(sums, block.shape[1])
 
-    @plainly
-    def diagonal(self) -> torch.Tensor:
-        """Return the diagonal, exactly; see `has_exact_trace` for what it costs."""
-        if not self._has_rows:
-            return super().diagonal()
-        return squared_columns(self.risk, self._rows) * self._scale()
-
-    @plainly
-    def trace(self) -> float:
-        """Return the trace, exactly; see `has_exact_trace` for what it costs."""
-        if not self._has_rows:
-            return super().trace()
-        return squared_norm(self.risk, self._rows) * self._scale()
-
     def trace_parts(self) -> tuple[dict[str, float], torch.Tensor]:
         """Return the trace by parameter, and what each sample adds to it (N,), in one pass.
 
@@ -182,12 +169,6 @@ class FactoredOperator(RiskOperator):
         other = super()._with(risk)
         other._gram_sizes = None
         return other
-
-    def _first_row(self) -> int:
-        """Return how many rows the ranks before this one have."""
-        if self.gram_size is None or self._gram_sizes is None:
-            return 0
-        return sum(size or 0 for size in self._gram_sizes[: self.processes.rank])
 
     def _count_rows(self) -> int | None:
         if not self._has_rows:

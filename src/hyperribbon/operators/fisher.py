@@ -105,8 +105,9 @@ class Fisher(FactoredOperator):
         settings: dict[str, Any] = {"variance": variance, "scale": scale, "df": df}
         settings["outputs"] = None if outputs == "model" else outputs
         self.likelihood = _likelihood(likelihood, settings)
-        if estimator == "empirical" and is_list(data) and _ends_with_tensor(data):
-            data = tuple(data)  # one batch with its targets, not batches of inputs
+        if estimator == "empirical" and is_list(data) and data:
+            # One batch with its targets, not batches of inputs.
+            data = tuple(data) if isinstance(data[-1], torch.Tensor) else data
         loss = MISSING if isinstance(model, Risk) else None
         risk = risk_of(model, loss, data, options)
         super().__init__(risk)
@@ -159,22 +160,18 @@ def _likelihood(
     known = _TAKES.get(given, ()) if isinstance(given, str) else ()
     for name in (name for name in settings if name not in known):
         owners = " or ".join(repr(owner) for owner, takes in _TAKES.items() if name in takes)
-        raise ArgumentError(
-            name,
-            settings[name],
-            f"it is of likelihood={owners}, and here that is {given!r}",
-            f"Leave it out, or use likelihood={owners}.",
-        )
+        reason = f"it is of likelihood={owners}, and here that is {given!r}"
+        remedy = f"Leave it out, or use likelihood={owners}."
+        raise ArgumentError(name, settings[name], reason, remedy)
     if isinstance(given, Likelihood):
         return given
     if not isinstance(given, str):
         if not callable(given) or given in _KINDS.values():
-            raise ArgumentError(
-                "likelihood",
-                given,
-                "it is neither a name, nor a Likelihood, nor a function of the outputs",
-                "Give 'categorical', Laplace(0.5), or lambda f: Normal(f[:, 0], f[:, 1].exp()).",
+            reason = "it is neither a name, nor a Likelihood, nor a function of the outputs"
+            remedy = (
+                "Give 'categorical', Laplace(0.5), or lambda f: Normal(f[:, 0], f[:, 1].exp())."
             )
+            raise ArgumentError("likelihood", given, reason, remedy)
         return FromDistribution(given)
     name = check_choice("likelihood", given, tuple(_KINDS))
     if name == "student" and "df" not in settings:
@@ -184,7 +181,3 @@ def _likelihood(
     if "outputs" in settings:
         settings["space"] = settings.pop("outputs")
     return _KINDS[name](**settings)
-
-
-def _ends_with_tensor(data: list[Any]) -> bool:
-    return bool(data) and isinstance(data[-1], torch.Tensor)

@@ -65,12 +65,8 @@ class GradientCovariance(FactoredOperator):
         )
         self._mean: torch.Tensor | None = None
         if self.batch_size is not None and not replacement and self.batch_size > self.risk.samples:
-            raise ArgumentError(
-                "batch_size",
-                batch_size,
-                f"there are {self.risk.samples} samples to draw from without replacement",
-                "Give a smaller batch_size.",
-            )
+            reason = f"there are {self.risk.samples} samples to draw from without replacement"
+            raise ArgumentError("batch_size", batch_size, reason, "Give a smaller batch_size.")
 
     @property
     def factor(self) -> float:

@@ -22,7 +22,6 @@ __all__ = [
     "GramParts",
     "Rows",
     "Window",
-    "gram_matrix",
     "squared_columns",
     "squared_norm",
     "squared_parts",
@@ -32,11 +31,6 @@ __all__ = [
 Rows = Callable[[Chunk], torch.Tensor]
 
 _ROWS_AT_ONCE = 64  # rows that are squared together: with more, batching gains nothing further
-
-
-def gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
-    """Return R J Jᵀ Rᵀ, ordered by sample, then by row."""
-    return GramParts(risk, rows, structured_everywhere(risk)).matrix()
 
 
 def structured_everywhere(risk: Risk) -> set[str]:
@@ -91,7 +85,8 @@ class GramParts:
         return gram
 
     def _sort(self, factor: Factor, pieces: dict[str, list[Factor]]) -> None:
-        if isinstance(factor, Outer) and _is_plain(factor, self.selections):
+        is_whole = self.selections[factor.name] is None
+        if isinstance(factor, Outer) and is_whole and factor.left.shape[2] == 1:
             bias = factor.bias or ""
             whole = bias in pieces and self.selections[bias] is None
             self.layers.append((factor, whole))
@@ -103,11 +98,18 @@ class GramParts:
 
 def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
     """Return the column sums of (R J)², (P,): the diagonal of JᵀRᵀRJ."""
-    slices = risk.space.slices()
+    slices, selections = risk.space.slices(), _selections(risk.space)
     total = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
     with risk.processes.together("a diagonal"):
-        for factor, selection in _all_factors(risk, rows, total):
-            total[slices[factor.name]] += factor.squared_columns(selection)
+        for chunk in risk.chunks():
+            structured = risk.structured(chunk)
+            for some in _few_at_once(risk, rows(chunk)):
+                for factor in chunk.point.factors(some, structured):
+                    squares = factor.squared_columns(selections[factor.name])
+                    total[slices[factor.name]] += squares
+                for window in _windows(risk, chunk, some, structured, 0):
+                    risk.check_in()
+                    total[window.columns] += window.gradients().square().sum(0)
     return risk.processes.sum(total)
 
 
@@ -140,21 +142,6 @@ def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
             by_sample.append(own)
     gathered = risk.processes.gather(torch.cat(by_sample) if by_sample else by_name[:0])
     return risk.processes.sum(by_name), torch.cat(list(gathered))
-
-
-def _all_factors(
-    risk: Risk, rows: Rows, written: torch.Tensor
-) -> Iterator[tuple[Factor, torch.Tensor | None]]:
-    """Yield the factors chunk by chunk; squares of written-out columns go to `written`."""
-    selections = _selections(risk.space)
-    for chunk in risk.chunks():
-        structured = risk.structured(chunk)
-        for some in _few_at_once(risk, rows(chunk)):
-            for factor in chunk.point.factors(some, structured):
-                yield factor, selections[factor.name]
-            for window in _windows(risk, chunk, some, structured, 0):
-                risk.check_in()
-                written[window.columns] += window.gradients().square().sum(0)
 
 
 def _few_at_once(risk: Risk, seeds: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -239,11 +226,6 @@ def _add_written(gram: torch.Tensor, windows: list[Window], memory: float) -> No
             product = own @ other.T
             gram[first.place, second.place] += product
             gram[second.place, first.place] += product.T
-
-
-def _is_plain(factor: Outer, selections: dict[str, torch.Tensor | None]) -> bool:
-    """Whether a weight is whole and has one position a sample."""
-    return selections[factor.name] is None and factor.left.shape[2] == 1
 
 
 def _selections(space: ParameterSpace) -> dict[str, torch.Tensor | None]:

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.boundary import checked
-from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
-from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk_operator import MISSING, RiskOperator, risk_of
@@ -63,20 +61,6 @@ class Hessian(RiskOperator):
         """
         return self.risk.is_piecewise_linear and self.risk.criterion.is_convex
 
-    @plainly
-    def diagonal(self) -> torch.Tensor:
-        """Return the diagonal, exactly; see `has_exact_trace` for what it costs."""
-        if not self.has_exact_trace:
-            return super().diagonal()
-        return squared_columns(self.risk, self._loss_root) * self._scale()
-
-    @plainly
-    def trace(self) -> float:
-        """Return the trace, exactly; see `has_exact_trace` for what it costs."""
-        if not self.has_exact_trace:
-            return super().trace()
-        return squared_norm(self.risk, self._loss_root) * self._scale()
-
     def loss(self) -> float:
         """Return the value of the risk."""
         return self.risk.value()
@@ -91,5 +75,5 @@ class Hessian(RiskOperator):
     def _scale(self) -> float:
         return 1.0 / self.risk.amount
 
-    def _loss_root(self, chunk: Chunk) -> torch.Tensor:
+    def _rows(self, chunk: Chunk) -> torch.Tensor:
         return self.risk.criterion.root(chunk.point.outputs, chunk.targets)

@@ -16,10 +16,10 @@ from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_norm
+from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.losses import one_element_each
 from hyperribbon.operators.risk_operator import MISSING, risk_of
-from hyperribbon.operators.tiles import tiled_gram_matrix
 
 __all__ = ["Jacobian", "NTK"]
 

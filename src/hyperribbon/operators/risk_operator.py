@@ -11,11 +11,12 @@ import torch
 
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.ambient import plain_arithmetic
+from hyperribbon.core.devices.ambient import plain_arithmetic, plainly
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.derivatives.workspace import Workspaces
+from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
 
@@ -68,6 +69,20 @@ class RiskOperator(LinearOperator):
         """Return the diagonal blocks: one operator a layer, by the layer's name."""
         return {name: self._with(self.risk.on(s)) for name, s in self.space.layers().items()}
 
+    @plainly
+    def diagonal(self) -> torch.Tensor:
+        """Return the diagonal, exactly; `has_exact_trace` tells whether it is cheap."""
+        if not self._has_rows:
+            return super().diagonal()
+        return squared_columns(self.risk, self._rows) * self._scale()
+
+    @plainly
+    def trace(self) -> float:
+        """Return the trace, exactly; `has_exact_trace` tells whether it is cheap."""
+        if not self._has_rows:
+            return super().trace()
+        return squared_norm(self.risk, self._rows) * self._scale()
+
     def _with(self: Self, risk: Risk) -> Self:
         other = copy.copy(self)
         RiskOperator.__init__(other, risk)
@@ -118,6 +133,15 @@ class RiskOperator(LinearOperator):
     def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
         """Add the unscaled product of some samples."""
 
+    @property
+    def _has_rows(self) -> bool:
+        """Whether diagonal and trace follow from `_rows`."""
+        return self.has_exact_trace
+
+    def _rows(self, chunk: Chunk) -> torch.Tensor:
+        """Return R (m, n, …): where the trace is exact, it is that of Σ_n J_nᵀ R_nᵀ R_n J_n."""
+        raise NotImplementedError
+
     @abstractmethod
     def _scale(self) -> float:
         """Return the factor of the sum over samples."""
@@ -138,20 +162,13 @@ def risk_of(model: Any, loss: Any, data: Data, options: Mapping[str, Any]) -> Ri
     given = {name: value for name, value in options.items() if value is not None}
     if not isinstance(model, Risk):
         if data is MISSING or loss is MISSING:
-            raise ArgumentError(
-                "data" if data is MISSING else "loss",
-                None,
-                "a model needs it",
-                "Give model, loss and data, or one hr.Risk that has them.",
-            )
+            reason = "a model needs it"
+            remedy = "Give model, loss and data, or one hr.Risk that has them."
+            raise ArgumentError("data" if data is MISSING else "loss", None, reason, remedy)
         return Risk(model, loss, data, **given)
     if loss is not MISSING or data is not MISSING or given:
-        raise ArgumentError(
-            "model",
-            "a Risk",
-            "it has its loss, data and options already",
-            "Give them to hr.Risk(model, loss, data, …), and only that to the operator.",
-        )
+        remedy = "Give them to hr.Risk(model, loss, data, …), and only that to the operator."
+        raise ArgumentError("model", "a Risk", "it has its loss, data and options already", remedy)
     return model
 
 

@@ -15,6 +15,7 @@ from hyperribbon.plots.style import COLORS, SEQUENTIAL, label_logs, new_figure
 __all__ = ["draw"]
 
 _LEGEND_LIMIT = 9
+_LONGEST = 28  # characters of a name beside its bar
 
 
 @checked()
@@ -30,7 +31,8 @@ def draw(chart: Chart) -> Figure:
     labels = 0
     for mark in chart.marks:
         if isinstance(mark, Curve):
-            _curve(axis, mark, COLORS[_color(mark, colors)])
+            color = next(colors) if mark.color is None else mark.color
+            _curve(axis, mark, COLORS[color % len(COLORS)])
         elif isinstance(mark, Bars):
             _bars(axis, mark, next(colors))
         elif isinstance(mark, Surface):
@@ -57,10 +59,6 @@ def draw(chart: Chart) -> Figure:
     return figure
 
 
-def _color(mark: Curve, colors: count) -> int:
-    return (next(colors) if mark.color is None else mark.color) % len(COLORS)
-
-
 def _curve(axis, mark: Curve, color: str) -> None:
     marker = {"line": "", "points": "o", "both": "o"}[mark.style]
     line = "" if mark.style == "points" else "--" if mark.dashed else "-"
@@ -75,8 +73,9 @@ def _bars(axis, mark: Bars, color: int) -> None:
     positions = np.arange(len(mark.names))[::-1]
     look = {"color": colors, "height": 0.7, "error_kw": {"lw": 0.8}}
     label = _plain(mark.label) or None
+    names = [n if len(n) <= _LONGEST else "…" + n[1 - _LONGEST :] for n in mark.names]
     axis.barh(positions, mark.values, xerr=mark.errors, **look, label=label)
-    axis.set_yticks(positions, [_plain(_shorten(name)) for name in mark.names])
+    axis.set_yticks(positions, [_plain(name) for name in names])
 
 
 def _path(figure: Figure, axis, mark: Path, color: str) -> None:
@@ -92,10 +91,6 @@ def _path(figure: Figure, axis, mark: Path, color: str) -> None:
 def _level(axis, mark: Level) -> None:
     draw_line = axis.axhline if mark.axis == "y" else axis.axvline
     draw_line(mark.at, color="0.35", lw=1, ls=":", label=_plain(mark.label) or None)
-
-
-def _shorten(name: str, limit: int = 28) -> str:
-    return name if len(name) <= limit else "…" + name[-limit + 1 :]
 
 
 def _plain(text: str) -> str:

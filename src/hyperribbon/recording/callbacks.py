@@ -37,7 +37,7 @@ def lightning_callback(recorder: Recorder) -> Callback:
     except ImportError:
         raise MissingExtraError("lightning", "lightning", "recording a Lightning run") from None
 
-    class RecorderCallback(Callback):  # type: ignore[misc]
+    class LightningRecording(Callback):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             steps, epochs = trainer.max_steps, trainer.max_epochs
             total = {"it": steps, "ep": epochs}[recorder.cadence.unit]
@@ -64,7 +64,7 @@ def lightning_callback(recorder: Recorder) -> Callback:
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             recorder.release()
 
-    return RecorderCallback()
+    return LightningRecording()
 
 
 def transformers_callback(recorder: Recorder) -> TrainerCallback:
@@ -84,15 +84,16 @@ def transformers_callback(recorder: Recorder) -> TrainerCallback:
             "transformers", "transformers", "recording a transformers run"
         ) from None
 
-    class RecorderCallback(TrainerCallback):
+    class TransformersRecording(TrainerCallback):
         def __init__(self) -> None:
             self.logged: dict[str, float] = {}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             total = {"it": state.max_steps, "ep": state.num_train_epochs}[recorder.cadence.unit]
+            optimizer = kwargs.get("optimizer")
             recorder.attach(
                 kwargs["model"],
-                _plain(kwargs.get("optimizer")),
+                getattr(optimizer, "optimizer", optimizer),  # inside what accelerate wraps
                 step=state.global_step,
                 total=_total(total, recorder.cadence.unit),
             )
@@ -109,17 +110,12 @@ def transformers_callback(recorder: Recorder) -> TrainerCallback:
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             recorder.close()
 
-    return RecorderCallback()
+    return TransformersRecording()
 
 
 def _total(length: Any, unit: str) -> str | None:
     """Return the length of a run as a recorder takes it, if it is known."""
     return f"{length:g}{unit}" if isinstance(length, int | float) and length > 0 else None
-
-
-def _plain(optimizer: Any) -> Any:
-    """Return the torch optimiser inside what accelerate wraps around it."""
-    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _metrics(logged: Any) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from hyperribbon.recording.taking import Moment, trouble_with
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.recording.writing.files import Taken
 from hyperribbon.recording.writing.forecast import Forecast, count_records, forecast_run
-from hyperribbon.recording.writing.status import LOCK
+from hyperribbon.recording.writing.status import LOCK, write_status
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -387,4 +388,5 @@ class Recorder:
             "notes": self._contents.notes(),
         }
         cost = {} if state == "running" else {"overhead": str(self.overhead)}
-        self._entries.files.say(state, {**self._about, **cost})
+        with suppress(OSError):
+            write_status(self.folder, state, {**self._about, **cost})

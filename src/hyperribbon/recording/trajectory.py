@@ -24,7 +24,7 @@ from hyperribbon.core.store.blocks import BlockLog
 from hyperribbon.core.store.checkpoints import find_checkpoints
 from hyperribbon.core.store.format1 import FirstFormat
 from hyperribbon.core.store.frames import damaged
-from hyperribbon.core.store.records import (
+from hyperribbon.core.store.trajectory_files import (
     HEADER,
     Records,
     begin_records,
@@ -194,7 +194,9 @@ class Trajectory:
         """
         shapes = dict(self._shapes)
         try:
-            rows = [self._checked_rows(draft, before) for draft, before in self._in_order(drafts)]
+            last = self._records[-1].step if self._records else None
+            before = [last, *(int(draft.step) for draft in drafts)][: len(drafts)]
+            rows = [self._checked_rows(*pair) for pair in zip(drafts, before, strict=True)]
             with exclusively(self.folder):
                 log = self._writable_log()
                 pairs = zip(drafts, rows, strict=True)
@@ -210,12 +212,6 @@ class Trajectory:
         except BaseException:
             self._shapes = shapes
             raise
-
-    def _in_order(self, drafts: Sequence[Draft]) -> Iterator[tuple[Draft, int | None]]:
-        last = self._records[-1].step if self._records else None
-        for draft in drafts:
-            yield draft, last
-            last = int(draft.step)
 
     def _checked_rows(self, draft: Draft, last: int | None) -> dict[str, np.ndarray]:
         """Return the numbers of a record as arrays, if it can follow a step."""

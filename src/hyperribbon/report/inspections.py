@@ -43,7 +43,7 @@ _COLUMNS = ("number", "value", "how it was obtained", "how certain it is")
 
 
 @dataclasses.dataclass
-class _Stored:
+class _StoredInspection:
     folder: Path
     content: dict[str, Any]
     info: dict[str, Any]
@@ -63,7 +63,7 @@ def inspection_tabs(folders: list[Path]) -> list[Tab]:
     found, damaged = [], []
     for folder in folders:
         try:
-            stored = _Stored(
+            stored = _StoredInspection(
                 folder, read_json(folder / INSPECTION_FILE), read_json(folder / "run.json")
             )
             found.append((stored, _read_pictures(stored)))
@@ -85,7 +85,7 @@ def inspection_tabs(folders: list[Path]) -> list[Tab]:
     return tabs + [Tab(group, sections) for group, sections in groups.items()]
 
 
-def _read_pictures(stored: _Stored) -> dict[str, Picture]:
+def _read_pictures(stored: _StoredInspection) -> dict[str, Picture]:
     files = {picture.name: picture for picture in stored_pictures(stored.folder / "figures")}
     found = {}
     for part in stored.content["parts"]:
@@ -100,7 +100,7 @@ def _read_pictures(stored: _Stored) -> dict[str, Picture]:
     return found
 
 
-def _summary(run: _Stored) -> Section:
+def _summary(run: _StoredInspection) -> Section:
     quantities = run.quantities
     facts = [
         (quantities[key]["name"], _value(quantities[key], short=True), _error(quantities[key]))
@@ -137,7 +137,7 @@ def _explained(name: str) -> Explained | None:
     return None if term is None else Explained(term.title, (term.what, term.reading))
 
 
-def _statistics(run: _Stored) -> Table:
+def _statistics(run: _StoredInspection) -> Table:
     """Return the numbers at fixed samples and directions, and what did not fit."""
     rows = [
         [q["name"], f"{q['samples']:,}", _value(q), q["certainty"]]
@@ -155,14 +155,14 @@ def _statistics(run: _Stored) -> Table:
     return Table(name, "Numbers that compare", heads, rows, caption=caption, folded=True)
 
 
-def _comparison(runs: list[_Stored]) -> list[Section]:
+def _comparison(runs: list[_StoredInspection]) -> list[Section]:
     if len(runs) < 2:
         return []
     table = _side_by_side("comparison", runs, None)
     return [Section("Side by side", tables=[table])]
 
 
-def _side_by_side(name: str, runs: list[_Stored], part: str | None) -> Table:
+def _side_by_side(name: str, runs: list[_StoredInspection], part: str | None) -> Table:
     chosen = [
         {q["key"]: q for q in run.parts[part]["quantities"]} if part else run.quantities
         for run in runs
@@ -177,7 +177,7 @@ def _side_by_side(name: str, runs: list[_Stored], part: str | None) -> Table:
 
 
 def _part_section(
-    name: str, runs: list[_Stored], pictures: dict[int, dict[str, Picture]], *, many: bool
+    name: str, runs: list[_StoredInspection], pictures: dict[int, dict[str, Picture]], *, many: bool
 ) -> Section:
     first = runs[0].parts[name]
     section = Section(first["title"], term=_explained(_ABOUT.get(name, "")))
@@ -202,7 +202,7 @@ def _part_section(
     return section
 
 
-def _stored_tables(run: _Stored, part: dict[str, Any], prefix: str) -> list[Table]:
+def _stored_tables(run: _StoredInspection, part: dict[str, Any], prefix: str) -> list[Table]:
     tables = []
     for title, file in part["tables"].items():
         with (run.folder / "tables" / Path(file).name).open(newline="") as stream:

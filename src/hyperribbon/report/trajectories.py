@@ -82,8 +82,9 @@ def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
         positive = positive and bool((values > 0).all())
         style = "both" if len(tables) <= _MANY and len(values) <= 200 else "line"
         curves.append(Curve(moments, values, label, style))
-    name, toggles = f"metric-{_file_name(metric)}", ("x", "y") if positive else ()
-    return Chart(name, metric, axis, metric, tuple(curves), toggles=toggles)
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in metric)
+    toggles = ("x", "y") if positive else ()
+    return Chart(f"metric-{name}", metric, axis, metric, tuple(curves), toggles=toggles)
 
 
 def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
@@ -93,10 +94,6 @@ def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
         last.append(format_number(float(values[-1])) if len(values) else "–")
     step = str(int(table["step"].iloc[-1])) if len(table) else "–"
     return [label, str(len(table)), step, *last]
-
-
-def _file_name(metric: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in metric)
 
 
 def _drawn(chart: Chart) -> Picture:

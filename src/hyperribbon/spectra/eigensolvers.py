@@ -151,19 +151,25 @@ def eigsh(
     with products.processes.together("the planning of a spectrum"):
         asked = None if basis is None else _capacity(products, k, basis)
         route = lanczos_route(products, k, tol, memory=memory, storage=storage, basis=asked)
-    return _lanczos(
+    limit = products_limit(k)
+    if max_matvecs is not None and (limit := check_positive_int("max_matvecs", max_matvecs)) < k:
+        raise ArgumentError(
+            "max_matvecs", limit, f"k={k} pairs need at least {k} products", f"Give {3 * k}."
+        )
+    generator = torch_generator(seed, "eigsh")
+    pairs = lanczos(
         products,
         k,
         which,
         tol,
-        seed,
-        v0,
-        max_matvecs,
-        max_seconds,
-        -int(products.processes.largest(-route.basis)),
-        products.processes.choose(route.storage),
-        eigenvectors,
+        capacity=-int(products.processes.largest(-route.basis)),
+        start=None if v0 is None else _start_rows(v0, products),
+        draw=lambda: products.random_part(generator),
+        max_matvecs=limit,
+        max_seconds=inf if max_seconds is None else check_positive("max_seconds", max_seconds),
+        storage=products.processes.choose(route.storage),
     )
+    return as_spectrum(products, pairs, tol, eigenvectors)
 
 
 def _cheapest(
@@ -244,47 +250,6 @@ def _matrix_errors(
     return floor + audit.floor(0.0), 4 * float(products.norms(error))
 
 
-def _lanczos(
-    products: Products,
-    k: int,
-    which: str,
-    tol: float,
-    seed: int,
-    v0: Spectrum | torch.Tensor | np.ndarray | None,
-    max_matvecs: int | None,
-    max_seconds: float | None,
-    capacity: int,
-    storage: str,
-    eigenvectors: bool | str,
-) -> Spectrum:
-    generator = torch_generator(seed, "eigsh")
-
-    def draw() -> torch.Tensor:
-        row = torch.randn(1, products.size, generator=generator, dtype=products.dtype, device="cpu")
-        return products.part(row).to(products.device)
-
-    limit = check_positive_int(
-        "max_matvecs", products_limit(k) if max_matvecs is None else max_matvecs
-    )
-    if limit < k:
-        raise ArgumentError(
-            "max_matvecs", limit, f"k={k} pairs need at least {k} products", f"Give {3 * k}."
-        )
-    pairs = lanczos(
-        products,
-        k,
-        which,
-        tol,
-        capacity=capacity,
-        start=None if v0 is None else _start_rows(v0, products),
-        draw=draw,
-        max_matvecs=limit,
-        max_seconds=inf if max_seconds is None else check_positive("max_seconds", max_seconds),
-        storage=storage,
-    )
-    return as_spectrum(products, pairs, tol, eigenvectors)
-
-
 def products_limit(k: int) -> int:
     """Return the products after which Lanczos gives up when no limit is set."""
     return 1000 + 100 * k
@@ -333,10 +298,6 @@ def _start_rows(v0: Spectrum | torch.Tensor | np.ndarray, products: Products) ->
     block = tensor_of(given).to(products.device, products.dtype)
     block = block.unsqueeze(1) if block.ndim == 1 else block
     if block.ndim != 2 or block.shape[0] != products.size or block.shape[1] == 0:
-        raise ArgumentError(
-            "v0",
-            given,
-            f"the operator has {products.size} coordinates",
-            f"Give a vector ({products.size},) or a block ({products.size}, b).",
-        )
+        remedy = f"Give a vector ({products.size},) or a block ({products.size}, b)."
+        raise ArgumentError("v0", given, f"the operator has {products.size} coordinates", remedy)
     return check_finite("v0", block).T.contiguous()

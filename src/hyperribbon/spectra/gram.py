@@ -40,12 +40,8 @@ def gram_spectrum(
     """
     op = products.op
     if getattr(op, "gram_size", None) is None:
-        raise ArgumentError(
-            "method",
-            "gram",
-            f"{type(op).__name__} has no gram()",
-            "Use method='lanczos', or an operator of the form FᵀF such as GGN, Fisher or NTK.",
-        )
+        remedy = "Use method='lanczos', or an operator of the form FᵀF such as GGN, Fisher or NTK."
+        raise ArgumentError("method", "gram", f"{type(op).__name__} has no gram()", remedy)
     given = check_finite("op.gram()", tensor_of(op.gram())).double()
     G = (given + given.T) / 2
     precision = torch.finfo(products.dtype).eps

@@ -12,8 +12,8 @@ from hyperribbon.core.boundary import checked, flag, positive
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.memory import free_memory
-from hyperribbon.spectra.costs import gigabytes, product_bytes, product_flops, speed
 from hyperribbon.spectra.krylov.rows import piece_length
+from hyperribbon.spectra.product_costs import gigabytes, product_bytes, product_flops, speed
 from hyperribbon.spectra.products import Products
 
 __all__ = [
@@ -356,16 +356,9 @@ def _does_not_keep(memory: float, least: Route) -> ArgumentError:
     taken = f"{least.name} with a basis of {least.basis} vectors takes"
     fewer = "ask for fewer pairs, or restrict the operator with params= or mask=."
     if least.memory > memory:
-        return ArgumentError(
-            "memory",
-            memory,
-            f"{taken} {gigabytes(least.memory)}",
-            f"Give memory={least.memory} if there is as much, {fewer}",
-        )
+        remedy = f"Give memory={least.memory} if there is as much, {fewer}"
+        return ArgumentError("memory", memory, f"{taken} {gigabytes(least.memory)}", remedy)
     folder = tempfile.gettempdir()
-    return ArgumentError(
-        "memory",
-        memory,
-        f"{taken} {gigabytes(least.disk)} of disk, more than half of what is free in {folder}",
-        f"Set TMPDIR to a folder with more space, give more memory, {fewer}",
-    )
+    reason = f"{taken} {gigabytes(least.disk)} of disk, more than half of what is free in {folder}"
+    remedy = f"Set TMPDIR to a folder with more space, give more memory, {fewer}"
+    return ArgumentError("memory", memory, reason, remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf, isfinite
 from time import monotonic
 from typing import Annotated as Float
@@ -56,12 +57,8 @@ class Products:
                 "op", op, "it has no .shape or no @", "Give an operator, a matrix or a tensor."
             )
         if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
-            raise ArgumentError(
-                "op",
-                tuple(shape),
-                "its shape is not square",
-                "A rectangular J has JᵀJ (hr.GGN, hr.Fisher) and JJᵀ (hr.NTK) instead.",
-            )
+            remedy = "A rectangular J has JᵀJ (hr.GGN, hr.Fisher) and JJᵀ (hr.NTK) instead."
+            raise ArgumentError("op", tuple(shape), "its shape is not square", remedy)
         self.op: Any = op
         self.size = int(shape[0])
         self.matvecs = 0
@@ -107,6 +104,11 @@ class Products:
         block = parts.T.to(self._input_dtype)
         return self.op.multiply_rows(block).detach().to(self.dtype).T
 
+    def random_part(self, generator: torch.Generator) -> Float[torch.Tensor, "1 part"]:
+        """Return this rank's part (1, ·) of a random vector, the same one on all ranks."""
+        row = torch.randn(1, self.size, generator=generator, dtype=self.dtype, device="cpu")
+        return self.part(row).to(self.device)
+
     def part(self, rows: torch.Tensor) -> Float[torch.Tensor, "b part"]:
         """Return this rank's part (b, ·) of whole vectors (b, P)."""
         return rows[:, self.rows]
@@ -142,12 +144,9 @@ class Products:
 
     def not_finite(self) -> ArgumentError:
         """Return the error for a product that is not finite."""
-        return ArgumentError(
-            "op",
-            type(self.op).__name__,
-            "its product with a finite vector holds NaN or infinity",
-            "Check that the loss, the weights and the data are finite.",
-        )
+        reason = "its product with a finite vector holds NaN or infinity"
+        remedy = "Check that the loss, the weights and the data are finite."
+        return ArgumentError("op", type(self.op).__name__, reason, remedy)
 
     def dense(self) -> Float[torch.Tensor, "P P"]:
         """Return the matrix in float64, from products with the identity when not written out.
@@ -158,7 +157,9 @@ class Products:
         if self.is_explicit:
             matrix = tensor_of(self.op).to(self.device, torch.float64)
         else:
-            matrix = self._written_out()
+            matrix = torch.empty(self.size, self.size, dtype=torch.float64, device=self.device)
+            for some, columns in self.columns():
+                matrix[:, some] = columns
         if not bool(torch.isfinite(matrix).all()):
             raise ArgumentError(
                 "op", matrix, "it holds NaN or infinity", "Check where it comes from."
@@ -169,14 +170,13 @@ class Products:
             raise asymmetry_error(self.op, gap / scale)
         return (matrix + matrix.T) / 2
 
-    def _written_out(self, columns: int = 64) -> torch.Tensor:
-        matrix = torch.empty(self.size, self.size, dtype=torch.float64, device=self.device)
-        for start in range(0, self.size, columns):
-            width = min(columns, self.size - start)
-            unit = torch.zeros(self.size, width, dtype=self.dtype, device=self.device)
-            unit[start : start + width].fill_diagonal_(1)
-            matrix[:, start : start + width] = self(unit)
-        return matrix
+    def columns(self, count: int = 64) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the columns of the matrix, so many at once, each time with their places."""
+        for start in range(0, self.size, count):
+            some = slice(start, min(start + count, self.size))
+            unit = torch.zeros(self.size, some.stop - start, dtype=self.dtype, device=self.device)
+            unit[some].fill_diagonal_(1)
+            yield some, self(unit)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         if self.takes_arrays:
@@ -192,14 +192,13 @@ def asymmetry_limit(dtype: torch.dtype) -> float:
 
 def asymmetry_error(op: Any, gap: float) -> ArgumentError:
     """Return the error for an operator that is not symmetric."""
-    return ArgumentError(
-        "op",
-        type(op).__name__,
-        f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm",
+    reason = f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm"
+    remedy = (
         "Give a symmetric operator; symmetrise a matrix with (A + A.T) / 2. A model whose output "
         "is random (dropout, batch norm in training mode) also looks like this: call model.eval(). "
-        "So does one whose derivatives are lost in rounding: use double precision.",
+        "So does one whose derivatives are lost in rounding: use double precision."
     )
+    return ArgumentError("op", type(op).__name__, reason, remedy)
 
 
 def _float_dtype(given: Any) -> torch.dtype:

@@ -65,12 +65,8 @@ def alignment(U: Subspace, V: Subspace) -> Alignment:
     """
     first, second = _basis("U", U), _basis("V", V)
     if first.shape[0] != second.shape[0]:
-        raise ArgumentError(
-            "V",
-            second,
-            f"U has {first.shape[0]} coordinates",
-            "Compare subspaces of the same parameters.",
-        )
+        reason = f"U has {first.shape[0]} coordinates"
+        raise ArgumentError("V", second, reason, "Compare subspaces of the same parameters.")
     cosines = linalg.svdvals(first.T @ second.to(first)).clamp(max=1.0)
     return Alignment(cosines, max(first.shape[1], second.shape[1]) / first.shape[0])
 

@@ -9,13 +9,7 @@ import numpy as np
 import torch
 
 from hyperribbon.core.boundary import checked, number, row
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_finite,
-    check_fraction,
-    check_positive_int,
-)
-from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.checks import check_array, check_fraction, check_positive_int
 from hyperribbon.core.results import Estimate, Spectrum
 
 __all__ = ["Summary", "effective_rank", "summarize"]
@@ -31,7 +25,7 @@ def effective_rank(weights: torch.Tensor | np.ndarray) -> float:
     >>> round(effective_rank(np.array([2.0, 2.0, 2.0, 0.0])), 6)
     3.0
     """
-    magnitudes = np.abs(_as_array("weights", weights))
+    magnitudes = np.abs(weights)
     total = magnitudes.sum()
     if total == 0:
         return 0.0
@@ -111,13 +105,6 @@ def summarize(
     (0.8, 2)
     """
     given = eigenvalues.eigenvalues if isinstance(eigenvalues, Spectrum) else eigenvalues
-    values = _as_array("eigenvalues", given)
+    values = check_array("eigenvalues", given).reshape(-1)
     values = values[np.argsort(-np.abs(values), kind="stable")]
     return Summary(values, float(values.sum()) if trace is None else float(trace))
-
-
-def _as_array(name: str, given: torch.Tensor | np.ndarray) -> np.ndarray:
-    values = np.asarray(tensor_of(given).detach().cpu().double()).reshape(-1)
-    if len(values) == 0:
-        raise ArgumentError(name, given, "it is empty", "Give at least one number.")
-    return check_finite(name, values)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.boundary import checked, count, flag, function, positive, seed_number
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.generators import derive_seed, torch_generator
@@ -69,7 +69,7 @@ class Tracker:
         tol: float = 1e-4,
         seed: int = 0,
     ) -> None:
-        self.k, self.make = check_positive_int("k", k), make
+        self.k, self.make = k, make
         self.which, self.tol, self.seed = check_choice("which", which, ENDS), tol, seed
         self.reset()
 
@@ -118,12 +118,8 @@ class Tracker:
 
     def _check(self, products: Products, vectors: torch.Tensor) -> None:
         if len(vectors) != products.size:
-            raise ArgumentError(
-                "operators",
-                products.op,
-                f"it is of size {products.size}, and the one before it of size {len(vectors)}",
-                "Track one parameter space.",
-            )
+            reason = f"it is of size {products.size}, and the one before it of size {len(vectors)}"
+            raise ArgumentError("operators", products.op, reason, "Track one parameter space.")
 
     @plainly
     def _follow(self, products: Products, vectors: torch.Tensor) -> Spectrum:
@@ -227,12 +223,9 @@ def track(
         reason = "it is not a sequence of operators"
         raise ArgumentError("operators", operators, reason, "Give a list of them.")
     if callable(operators) != (weights is not None):
-        raise ArgumentError(
-            "weights",
-            weights,
-            "a function needs weights to be called with, and a sequence of operators none",
-            "Give track(make_operator, k, weights=[...]) or track([operator, ...], k).",
-        )
+        reason = "a function needs weights to be called with, and a sequence of operators none"
+        remedy = "Give track(make_operator, k, weights=[...]) or track([operator, ...], k)."
+        raise ArgumentError("weights", weights, reason, remedy)
     items, make = (weights, operators) if callable(operators) else (operators, None)
     tracker = Tracker(k, make, which=which, tol=tol, seed=seed)
     spectra = map(tracker, items or ())

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.checks import check_choice, check_positive_int
 from hyperribbon.core.devices.torch_inside import without_fallback_warnings
-from hyperribbon.subnetworks.kernels import vectorisable_attention
+from hyperribbon.subnetworks.attention import vectorisable_attention
 from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
 
 __all__ = ["Metric", "evaluate", "metric_of"]

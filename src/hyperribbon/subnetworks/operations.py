@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
+from hyperribbon.core.parameters import check_mask
 from hyperribbon.subnetworks.states import (
     State,
     aliases_of,
-    check_mask,
     check_same_architecture,
     layer_of,
     state_of,
@@ -61,7 +61,7 @@ def reinitialize(
         remedy = "Keep copy.deepcopy(model.state_dict()) before training, or use rerandomize."
         raise ArgumentError("initial", None, "re-initialising needs the recorded start", remedy)
     final, start = state_of("final", final), state_of("initial", initial)
-    check_mask(mask, final)
+    check_mask(mask, final, "state")
     check_same_architecture(final, start, list(mask))
     return _replace(final, mask, lambda name: start[name].to(final[name]))
 
@@ -84,7 +84,7 @@ def rerandomize(
         seed: Seed of the draw. The global random state is not touched.
     """
     state = state_of("final", final)
-    check_mask(mask, state)
+    check_mask(mask, state, "state")
     fresh = redraw(initializer, seed=seed, names=list(mask))
     check_same_architecture(state, fresh, list(mask))
     return _replace(state, mask, lambda name: fresh[name].to(state[name]))
@@ -139,7 +139,7 @@ def _reset(model: nn.Module, names: list[str] | None) -> None:
 def _replace(
     state: State, mask: Mask, value: Callable[[str], torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    check_mask(mask, state)
+    check_mask(mask, state, "state")
     aliases = aliases_of(state)
     new = {name: tensor.clone() for name, tensor in state.items() if name not in mask}
     for name, entry in mask.items():

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hyperribbon.core.boundary import function
-from hyperribbon.subnetworks.kernels import vectorisable_attention
+from hyperribbon.subnetworks.attention import vectorisable_attention
 from hyperribbon.subnetworks.states import check_data, check_module
 
 __all__ = ["fisher_saliency", "gradient_saliency"]

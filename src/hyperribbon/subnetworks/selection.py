@@ -169,12 +169,9 @@ def select(
             [False,  True]])
     """
     if (fraction is None) == (between is None):
-        raise ArgumentError(
-            "fraction",
-            fraction,
-            "exactly one of fraction and between decides how much is selected",
-            "Give fraction=0.8 or between=(0.0, 0.05).",
-        )
+        reason = "exactly one of fraction and between decides how much is selected"
+        remedy = "Give fraction=0.8 or between=(0.0, 0.05)."
+        raise ArgumentError("fraction", fraction, reason, remedy)
     if fraction is not None:
         check_fraction("fraction", fraction)
     else:

@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from hyperribbon.core import ArgumentError, Mask, ParameterFilter
+from hyperribbon.core import ArgumentError, ParameterFilter
 from hyperribbon.core.boundary import checked, text
 from hyperribbon.core.checks import check_choice
-from hyperribbon.core.parameters import is_named, listed_names
+from hyperribbon.core.parameters import is_named, listed_names, listing
 
 __all__ = ["State", "eligible_names", "layer_of", "state_of"]
 
@@ -86,23 +86,6 @@ def check_module(argument: str, model: Any) -> nn.Module:
     return model
 
 
-def check_mask(mask: Mask, state: State) -> None:
-    """Raise unless the mask's names and shapes fit the state."""
-    if not isinstance(mask, Mask):
-        raise ArgumentError(
-            "mask", mask, "it is not a Mask", "Build one with hr.Mask or hr.select."
-        )
-    for name, entry in mask.items():
-        if name not in state:
-            raise ArgumentError(
-                "mask", name, "the state has no parameter of that name", _names_of(state)
-            )
-        if entry.shape != state[name].shape:
-            reason = f"parameter {name!r} has shape {tuple(state[name].shape)}"
-            remedy = "Build the mask from a state of this architecture."
-            raise ArgumentError("mask", tuple(entry.shape), reason, remedy)
-
-
 @checked()
 def eligible_names(
     source: nn.Module | State,
@@ -155,7 +138,9 @@ def eligible_names(
         wanted = params if isinstance(params, Iterable) else [params]
         chosen = listed_names(wanted, state, eligible)
     if not chosen:
-        raise ArgumentError("params", params, "it chooses no parameter", _names_of(state))
+        raise ArgumentError(
+            "params", params, "it chooses no parameter", f"It has: {listing(state)}."
+        )
     return chosen
 
 
@@ -220,9 +205,3 @@ def aliases_of(state: State) -> dict[str, list[str]]:
         key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape)
         groups.setdefault(key if tensor.numel() else (name,), []).append(name)
     return {name: group for group in groups.values() for name in group}
-
-
-def _names_of(state: State, limit: int = 12) -> str:
-    names = list(state)
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"It has: {', '.join(names[:limit])}{rest}."

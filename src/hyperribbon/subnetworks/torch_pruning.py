@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 from hyperribbon.core import ArgumentError, Mask
-from hyperribbon.subnetworks.states import State, aliases_of, check_mask, layer_of, state_of
+from hyperribbon.core.parameters import check_mask
+from hyperribbon.subnetworks.states import State, aliases_of, layer_of, state_of
 
 __all__ = ["from_torch_prune", "to_torch_prune"]
 
@@ -55,7 +56,7 @@ def to_torch_prune(model: nn.Module, mask: Mask) -> nn.Module:
         The same model.
     """
     state = state_of("model", model)
-    check_mask(mask, state)
+    check_mask(mask, state, "state")
     modules, aliases = dict(model.named_modules()), aliases_of(state)
     for name, entry in mask.items():
         if not bool(entry.any()):

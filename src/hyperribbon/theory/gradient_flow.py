@@ -12,7 +12,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from hyperribbon.core.boundary import checked, count, function, number, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_positive
+from hyperribbon.core.checks import ArgumentError
 
 __all__ = [
     "effective_step",
@@ -30,7 +30,6 @@ _MOST = 100_000
 @checked(step=positive, momentum=zero_or_more)
 def effective_step(step: float, momentum: float = 0.0) -> float:
     """Return the time that one step of heavy-ball descent advances the flow, h / (1 − μ)."""
-    check_positive("step", step)
     return step / (1.0 - _checked_momentum(momentum))
 
 
@@ -91,29 +90,14 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
 
     def move(_: float, theta: Vector) -> Vector:
         if next(evaluations) >= _MOST:
-            raise ArgumentError(
-                "time",
-                time,
-                f"the flow is not there after {_MOST} gradients",
-                "Take a shorter time.",
-            )
+            reason = f"the flow is not there after {_MOST} gradients"
+            raise ArgumentError("time", time, reason, "Take a shorter time.")
         return -gradient(theta)
 
-    solution = solve_ivp(
-        move,
-        (0.0, time),
-        np.asarray(start, dtype=float),
-        method="DOP853",
-        rtol=1e-11,
-        atol=1e-13,
-    )
+    solution = solve_ivp(move, (0.0, time), start, method="DOP853", rtol=1e-11, atol=1e-13)
     if not solution.success:
-        raise ArgumentError(
-            "gradient",
-            "the flow",
-            f"it could not be followed ({solution.message})",
-            "Take a shorter time.",
-        )
+        reason = f"it could not be followed ({solution.message})"
+        raise ArgumentError("gradient", "the flow", reason, "Take a shorter time.")
     return solution.y[:, -1]
 
 
@@ -131,9 +115,7 @@ def inverse_temperature(step: float, batch: int, noise_variance: float) -> float
         batch: Batch size b.
         noise_variance: σ², the variance of one sample's gradient in each direction.
     """
-    check_positive("step", step)
-    check_positive("batch", batch)
-    return 2.0 * batch / (step * check_positive("noise_variance", noise_variance))
+    return 2.0 * batch / (step * noise_variance)
 
 
 @checked(
@@ -160,22 +142,15 @@ def stationary_variance(
     Raises:
         ArgumentError: The step is so large that descent diverges, ηk ≥ 2(1 + μ).
     """
-    k, eta = check_positive("curvature", curvature), check_positive("step", step)
     mu = _checked_momentum(momentum)
-    check_positive("batch", batch)
-    if eta * k >= 2.0 * (1.0 + mu):
-        raise ArgumentError(
-            "step",
-            step,
-            f"descent diverges at curvature {curvature}",
-            f"Give less than {2.0 * (1.0 + mu) / k:g}.",
-        )
-    noise = eta * check_positive("noise_variance", noise_variance) / batch
-    return noise * (1.0 + mu) / (k * (1.0 - mu) * (2.0 * (1.0 + mu) - eta * k))
+    if step * curvature >= 2.0 * (1.0 + mu):
+        remedy = f"Give less than {2.0 * (1.0 + mu) / curvature:g}."
+        raise ArgumentError("step", step, f"descent diverges at curvature {curvature}", remedy)
+    noise = step * noise_variance / batch
+    return noise * (1.0 + mu) / (curvature * (1.0 - mu) * (2.0 * (1.0 + mu) - step * curvature))
 
 
 def _checked_momentum(momentum: float) -> float:
-    mu = check_positive("momentum", momentum, zero=True)
-    if mu >= 1.0:
+    if momentum >= 1.0:
         raise ArgumentError("momentum", momentum, "it must be below 1", "Give for instance 0.9.")
-    return mu
+    return momentum

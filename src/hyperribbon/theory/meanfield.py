@@ -24,7 +24,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.boundary import checked, count, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 
 __all__ = [
     "Activation",
@@ -86,13 +86,12 @@ class FisherStatistics:
                 network without biases): then no eigenvalue separates and λ_max has no such formula.
         """
         if self.leading is None:
-            raise ArgumentError(
-                "bias_variance",
-                0.0,
+            reason = (
                 "two inputs do not overlap in any layer (κ₂ = 0), so the formula for the largest "
-                "eigenvalue does not apply",
-                "Use a bias variance above zero, or an activation that is not odd.",
+                "eigenvalue does not apply"
             )
+            remedy = "Use a bias variance above zero, or an activation that is not odd."
+            raise ArgumentError("bias_variance", 0.0, reason, remedy)
         return self.leading
 
 
@@ -120,8 +119,7 @@ def activation_moments(
     >>> activation_moments("relu", 2.0, 2.0)
     (1.0, 1.0, 0.5, 0.5)
     """
-    q1 = check_positive("variance", variance)
-    q2 = check_positive("covariance", covariance, zero=True)
+    q1, q2 = variance, covariance
     if q2 > q1 * (1 + 1e-12):
         raise ArgumentError(
             "covariance", covariance, f"it exceeds the variance {variance}", "Give at most that."
@@ -168,9 +166,7 @@ def order_parameters(
         bias_variance: σb².
         layers: Number L of weight layers, the linear output included.
     """
-    sw2 = check_positive("weight_variance", weight_variance)
-    sb2 = check_positive("bias_variance", bias_variance, zero=True)
-    check_positive_int("layers", layers)
+    sw2, sb2 = weight_variance, bias_variance
     forward: list[tuple[float, float]] = [(1.0, 0.0)]
     slopes: list[tuple[float, float]] = []
     for _ in range(layers - 1):
@@ -181,10 +177,7 @@ def order_parameters(
     backward = [(1.0, 1.0)]
     for slope1, slope2 in reversed(slopes):
         backward.append((sw2 * backward[-1][0] * slope1, sw2 * backward[-1][1] * slope2))
-    forward_array, backward_array = np.array(forward), np.array(backward[::-1])
-    return OrderParameters(
-        forward_array[:, 0], forward_array[:, 1], backward_array[:, 0], backward_array[:, 1]
-    )
+    return OrderParameters(*np.array(forward).T, *np.array(backward[::-1]).T)
 
 
 @checked(weight_variance=positive, bias_variance=zero_or_more, ratios=row)
@@ -215,13 +208,10 @@ def asymptotic_constants(
     (1.65, 0.15)
     """
     alphas = np.asarray(ratios, dtype=float)
-    if alphas.ndim != 1 or len(alphas) < 2 or (alphas <= 0).any():
-        raise ArgumentError(
-            "ratios",
-            ratios,
-            "an asymptotic network has inputs and at least one hidden layer",
-            "Give positive ratios, for instance [1, 1, 1].",
-        )
+    if len(alphas) < 2 or (alphas <= 0).any():
+        reason = "an asymptotic network has inputs and at least one hidden layer"
+        remedy = "Give positive ratios, for instance [1, 1, 1]."
+        raise ArgumentError("ratios", ratios, reason, remedy)
     order = order_parameters(activation, weight_variance, bias_variance, len(alphas))
     alpha = (alphas[1:] * alphas[:-1]).sum()
     first = (alphas / alpha * order.backward1 * order.forward1).sum()
@@ -263,7 +253,6 @@ def fisher_statistics(
         ArgumentError: There are fewer than two widths.
     """
     sizes = np.array([check_positive_int("widths", width) for width in widths], dtype=float)
-    count = check_positive_int("samples", samples)
     if len(sizes) < 2:
         raise ArgumentError(
             "widths", widths, "a network has inputs and outputs", "Give (M₀, …, C)."
@@ -277,9 +266,9 @@ def fisher_statistics(
     parameters = int((sizes[1:] * (sizes[:-1] + extra)).sum())
     return FisherStatistics(
         mean=outputs * a1 / parameters,
-        second_moment=outputs * ((count - 1) * a2**2 + a1**2) / (count * parameters),
+        second_moment=outputs * ((samples - 1) * a2**2 + a1**2) / (samples * parameters),
         parameters=parameters,
-        leading=((count - 1) * a2 + a1) / count if hidden2 > 1e-12 * a1 else None,
+        leading=((samples - 1) * a2 + a1) / samples if hidden2 > 1e-12 * a1 else None,
     )
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from hyperribbon.core.boundary import checked, count, flag, optional, own_function, seed_number
-from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import casting_anew
 from hyperribbon.core.devices.torch_inside import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.generators import torch_generator
@@ -169,7 +169,7 @@ def train_ensemble(
         seed_number("seeds", seed)
     makers = dict(make) if isinstance(make, Mapping) else {"model": make}
     settings: dict[str, Any] = {
-        "epochs": check_positive_int("epochs", epochs),
+        "epochs": epochs,
         "lr": lr,
         "batch_size": batch_size,
         "optimizer": optimizer,
@@ -182,13 +182,14 @@ def train_ensemble(
         "test": test,
     }
     inputs, targets = in_memory(data)
-    size = len(inputs) if batch_size is None else check_positive_int("batch_size", batch_size)
+    size = len(inputs) if batch_size is None else batch_size
     length = steps_per_epoch(len(inputs), size)
     moments = _moments(every, epochs, length)
     members = []
     for name, function in makers.items():
         models = [function(seed) for seed in seeds]
-        pages = [_Snapshots(_folder(folder, name, s), moments, length, probe) for s in seeds]
+        places = [None if folder is None else Path(folder) / name / f"seed-{s}" for s in seeds]
+        pages = [_Snapshots(place, moments, length, probe) for place in places]
         batched = _should_batch(models) if together is None else together
         if batched and not _can_batch(models[0]):
             reason = f"{name!r} has dropout or batch norm"
@@ -339,10 +340,6 @@ def _moments(every: str | Sequence[int], epochs: int, length: int) -> set[int]:
         if min(steps, default=0) < 0 or max(steps, default=0) > last:
             raise ArgumentError("every", every, f"steps run from 0 to {last}", "Leave out others.")
     return steps | {0, last}
-
-
-def _folder(folder: str | Path | None, name: str, seed: int) -> Path | None:
-    return None if folder is None else Path(folder) / name / f"seed-{seed}"
 
 
 def _can_batch(model: nn.Module) -> bool:

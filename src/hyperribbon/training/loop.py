@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from hyperribbon.core.boundary import checked, count, flag, optional, own_function
-from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.devices.ambient import casting_anew
 from hyperribbon.core.devices.gpus import seed_gpus
 from hyperribbon.core.generators import derive_seed, torch_generator
@@ -148,8 +147,7 @@ def train(
     True
     """
     inputs, targets = in_memory(data)
-    size = len(inputs) if batch_size is None else check_positive_int("batch_size", batch_size)
-    check_positive_int("epochs", epochs)
+    size = len(inputs) if batch_size is None else batch_size
     trained = [p for p in model.parameters() if p.requires_grad]
     how = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
     updater = make_optimizer(trained, optimizer, lr=lr, **how)

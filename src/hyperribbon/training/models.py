@@ -112,7 +112,7 @@ def all_convolutional(
             nn.Conv2d(2 * width, 2 * width, 3, padding=1),
             nn.ReLU(),
             nn.Conv2d(2 * width, classes, 1),
-            _SpatialMean(),
+            _Mean(-2, -1),
         )
 
     return build(make, _generator(seed), "kaiming")
@@ -157,7 +157,7 @@ def conv_mixer(
             nn.GELU(),
             nn.GroupNorm(1, width),
             *[block() for _ in range(depth)],
-            _SpatialMean(),
+            _Mean(-2, -1),
             nn.Linear(width, classes),
         )
 
@@ -208,7 +208,7 @@ def vision_transformer(
             _Positions(tokens, width),
             *[block() for _ in range(depth)],
             nn.LayerNorm(width),
-            _TokenMean(),
+            _Mean(-2),
             nn.Linear(width, classes),
         )
 
@@ -243,7 +243,7 @@ def wide_resnet(
             *stages,
             nn.GroupNorm(4, previous),
             nn.ReLU(),
-            _SpatialMean(),
+            _Mean(-2, -1),
             nn.Linear(previous, classes),
         )
 
@@ -293,14 +293,13 @@ class _Erf(nn.Module):
         return torch.erf(inputs)
 
 
-class _SpatialMean(nn.Module):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs.mean(dim=(-2, -1))
+class _Mean(nn.Module):
+    def __init__(self, *dims: int) -> None:
+        super().__init__()
+        self.dims = dims
 
-
-class _TokenMean(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs.mean(dim=-2)
+        return inputs.mean(dim=self.dims)
 
 
 class _Residual(nn.Module):

@@ -40,12 +40,9 @@ def make_optimizer(
     """
     parameters = list(parameters)
     if any(parameter.is_inference() for parameter in parameters):
-        raise ArgumentError(
-            "model",
-            "torch.inference_mode()",
-            "its parameters were made there, and torch does not let them be trained",
-            "Make or copy the model outside of torch.inference_mode().",
-        )
+        reason = "its parameters were made there, and torch does not let them be trained"
+        remedy = "Make or copy the model outside of torch.inference_mode()."
+        raise ArgumentError("model", "torch.inference_mode()", reason, remedy)
     if callable(optimizer):
         asked = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         for name, value in asked.items():

@@ -102,14 +102,9 @@ def load_data(
             raise ArgumentError(
                 "proportions", proportions, f"{name!r} has no classes", "Leave proportions out."
             )
-        inputs, targets = _synthetic(
-            name,
-            split,
-            0.2 if slope is None else slope,
-            50 if dimensions is None else dimensions,
-            0.1 if noise is None else noise,
-            seed,
-        )
+        slope, noise = 0.2 if slope is None else slope, 0.1 if noise is None else noise
+        dimensions = 50 if dimensions is None else dimensions
+        inputs, targets = _synthetic(name, split, slope, dimensions, noise, seed)
     else:
         images, labels = SOURCES[name](split, None if folder is None else Path(folder))
         inputs = from_numpy(np.ascontiguousarray(images, dtype=np.float32))
@@ -157,23 +152,17 @@ def _subsample(
     shares = np.asarray(proportions, dtype=float)
     classes = int(targets.max()) + 1
     if shares.shape != (classes,) or (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
-        raise ArgumentError(
-            "proportions",
-            list(proportions),
-            f"it must be {classes} shares, zero or more, that add up to 1",
-            "Give one share for each class.",
-        )
+        reason = f"it must be {classes} shares, zero or more, that add up to 1"
+        remedy = "Give one share for each class."
+        raise ArgumentError("proportions", list(proportions), reason, remedy)
     counts = np.floor(shares * limit + 1e-9).astype(int)
     counts[0] += limit - counts.sum()
     chosen: list[np.ndarray] = []
     for label, wanted in enumerate(counts):
         members = np.flatnonzero(targets.numpy() == label)
         if wanted > len(members):
-            raise ArgumentError(
-                "proportions",
-                list(proportions),
-                f"class {label} would need {wanted} samples and has {len(members)}",
-                "Lower limit= or that class's share.",
-            )
+            reason = f"class {label} would need {wanted} samples and has {len(members)}"
+            remedy = "Lower limit= or that class's share."
+            raise ArgumentError("proportions", list(proportions), reason, remedy)
         chosen.append(rng.permutation(members)[:wanted])
     return from_numpy(np.sort(np.concatenate(chosen)))

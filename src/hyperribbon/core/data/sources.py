@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
-from hyperribbon.core.data.files import find_file, read_cifar, read_idx
+from hyperribbon.core.data.formats import find_file, read_cifar, read_idx
 
 __all__ = ["BUNDLED", "DATA_VARIABLE", "SOURCES"]
 
@@ -58,11 +59,8 @@ def _stratified_split(images: np.ndarray, labels: np.ndarray, split: str) -> Arr
     return images[chosen], labels[chosen]
 
 
-def _idx_set(name: str, subfolder: str) -> Callable[[str, Path | None], Arrays]:
-    def load(split: str, folder: Path | None) -> Arrays:
-        return _join_splits(name, split, folder, _read_idx_split)
-
-    def _read_idx_split(split: str, folder: Path) -> Arrays | None:
+def _idx_reader(subfolder: str) -> Callable[[str, Path], Arrays | None]:
+    def read(split: str, folder: Path) -> Arrays | None:
         prefix = "train" if split == "train" else "t10k"
         for place in (folder / subfolder / "raw", folder / subfolder, folder):
             images = find_file(place, f"{prefix}-images-idx3-ubyte")
@@ -70,21 +68,16 @@ def _idx_set(name: str, subfolder: str) -> Callable[[str, Path | None], Arrays]:
             if images and labels:
                 pixels, classes = read_idx(images), read_idx(labels)
                 if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes):
-                    raise ArgumentError(
-                        "file",
-                        str(images),
+                    reason = (
                         f"it holds images of shape {pixels.shape} and {labels.name} labels of "
-                        f"shape {classes.shape}",
-                        "Images and labels must belong together: fetch both again.",
+                        f"shape {classes.shape}"
                     )
+                    remedy = "Images and labels must belong together: fetch both again."
+                    raise ArgumentError("file", str(images), reason, remedy)
                 return pixels[:, None].astype(np.float32) / 255, classes
         return None
 
-    return load
-
-
-def _cifar10(split: str, folder: Path | None) -> Arrays:
-    return _join_splits("cifar10", split, folder, _read_cifar_split)
+    return read
 
 
 def _read_cifar_split(split: str, folder: Path) -> Arrays | None:
@@ -99,10 +92,7 @@ def _read_cifar_split(split: str, folder: Path) -> Arrays | None:
 
 
 def _join_splits(
-    name: str,
-    split: str,
-    folder: Path | None,
-    read: Callable[[str, Path], Arrays | None],
+    name: str, read: Callable[[str, Path], Arrays | None], split: str, folder: Path | None
 ) -> Arrays:
     folder = folder or (Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else None)
     if folder is None:
@@ -115,13 +105,11 @@ def _join_splits(
     parts = [read(part, folder) for part in wanted]
     found = [part for part in parts if part is not None]
     if len(found) < len(wanted):
-        raise ArgumentError(
-            "data",
-            str(folder),
-            f"it does not hold the files of {name!r}",
+        remedy = (
             "Put them there in torchvision's layout (MNIST/raw, FashionMNIST/raw, "
-            "cifar-10-batches-bin; plain or .gz), or leave the folder out to fetch from OpenML.",
+            "cifar-10-batches-bin; plain or .gz), or leave the folder out to fetch from OpenML."
         )
+        raise ArgumentError("data", str(folder), f"it does not hold the files of {name!r}", remedy)
     return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
 
 
@@ -132,13 +120,12 @@ def _from_openml(name: str, split: str) -> Arrays:
     try:
         images, labels = fetch_openml(_OPENML[name], return_X_y=True, as_frame=False, parser="auto")
     except Exception as error:  # urllib, http and parser errors share no base class
-        raise ArgumentError(
-            "name",
-            name,
-            f"no folder was given, and it could not be fetched from OpenML ({error})",
+        reason = f"no folder was given, and it could not be fetched from OpenML ({error})"
+        remedy = (
             f"Set --data or {DATA_VARIABLE} to a folder in torchvision's layout (MNIST/raw, "
-            "FashionMNIST/raw, cifar-10-batches-bin), or connect to the network.",
-        ) from None
+            "FashionMNIST/raw, cifar-10-batches-bin), or connect to the network."
+        )
+        raise ArgumentError("name", name, reason, remedy) from None
     chosen = {"train": slice(training_size), "test": slice(training_size, None)}.get(
         split, slice(None)
     )
@@ -152,8 +139,8 @@ BUNDLED = ("mnist5k", "digits")
 SOURCES: dict[str, Callable[[str, Path | None], Arrays]] = {
     "mnist5k": _mnist5k,
     "digits": _digits,
-    "mnist": _idx_set("mnist", "MNIST"),
-    "fashion_mnist": _idx_set("fashion_mnist", "FashionMNIST"),
-    "cifar10": _cifar10,
+    "mnist": partial(_join_splits, "mnist", _idx_reader("MNIST")),
+    "fashion_mnist": partial(_join_splits, "fashion_mnist", _idx_reader("FashionMNIST")),
+    "cifar10": partial(_join_splits, "cifar10", _read_cifar_split),
 }
 """Reader of each real data set: (split, folder) -> images in [0, 1] and labels."""

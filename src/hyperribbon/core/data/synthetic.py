@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, count, square
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.boundary import checked, count, positive, square, zero_or_more
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.core.generators import numpy_generator
 
 __all__ = ["sloppy_inputs", "teacher_student", "wishart_inputs"]
 
 
-@checked(samples=count, dimensions=count)
+@checked(samples=count, dimensions=count, slope=zero_or_more)
 def sloppy_inputs(
     samples: int, dimensions: int, slope: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -33,9 +33,6 @@ def sloppy_inputs(
     Returns:
         X (n, d) and the eigenvalues (r,).
     """
-    check_positive_int("samples", samples)
-    check_positive_int("dimensions", dimensions)
-    check_positive("slope", slope, zero=True)
     rng = numpy_generator(seed, "sloppy inputs")
     rank = min(samples, dimensions)
     left, _ = np.linalg.qr(rng.standard_normal((samples, rank)))
@@ -63,30 +60,21 @@ def wishart_inputs(
         ArgumentError: The covariance is not symmetric, of another size, or has a negative
             eigenvalue.
     """
-    check_positive_int("samples", samples)
-    check_positive_int("dimensions", dimensions)
     white = numpy_generator(seed, "wishart inputs").standard_normal((samples, dimensions))
     if covariance is None:
         return white
     if covariance.shape != (dimensions, dimensions) or not np.allclose(covariance, covariance.T):
-        raise ArgumentError(
-            "covariance",
-            covariance,
-            f"it must be a symmetric matrix of shape ({dimensions}, {dimensions})",
-            "Check the shape and the symmetry.",
-        )
+        reason = f"it must be a symmetric matrix of shape ({dimensions}, {dimensions})"
+        raise ArgumentError("covariance", covariance, reason, "Check the shape and the symmetry.")
     values, vectors = np.linalg.eigh(covariance)
     if values[0] < -1e-12 * abs(values[-1]):
-        raise ArgumentError(
-            "covariance",
-            covariance,
-            f"it has the negative eigenvalue {values[0]:.3g}",
-            "Give a positive semi-definite matrix.",
-        )
+        reason = f"it has the negative eigenvalue {values[0]:.3g}"
+        remedy = "Give a positive semi-definite matrix."
+        raise ArgumentError("covariance", covariance, reason, remedy)
     return white @ (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
 
 
-@checked(samples=count, dimensions=count, outputs=count)
+@checked(samples=count, dimensions=count, outputs=count, noise=zero_or_more, sigma_x=positive)
 def teacher_student(
     samples: int,
     dimensions: int,
@@ -108,10 +96,6 @@ def teacher_student(
     Returns:
         Inputs (n, d), targets (n, outputs) and the teacher (outputs, d), float64.
     """
-    for name, value in (("samples", samples), ("dimensions", dimensions), ("outputs", outputs)):
-        check_positive_int(name, value)
-    check_positive("noise", noise, zero=True)
-    check_positive("sigma_x", sigma_x)
     rng = numpy_generator(seed, "teacher student")
     inputs = sigma_x * rng.standard_normal((samples, dimensions))
     teacher = rng.standard_normal((outputs, dimensions)) / np.sqrt(dimensions)

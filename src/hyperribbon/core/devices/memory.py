@@ -45,15 +45,9 @@ def free_memory(device: torch.device | str = "cpu", *, root: Path = Path("/")) -
     ask = getattr(getattr(torch, device.type, None), "mem_get_info", None)
     if device.type != "cpu" and ask is not None:
         return int(ask(device)[0])
-    available = _recorded(root / "proc" / "meminfo")
-    available = _counted_in_pages() if available is None else available
+    kilobytes = _table(root / "proc" / "meminfo").get("MemAvailable:")
+    available = _counted_in_pages() if kilobytes is None else 1024 * kilobytes
     return max(min([available, *_left_by_groups(root)]), 0)
-
-
-def _recorded(meminfo: Path) -> int | None:
-    """Return the bytes that Linux calls available; None where it does not say."""
-    kilobytes = _table(meminfo).get("MemAvailable:")
-    return None if kilobytes is None else 1024 * kilobytes
 
 
 def _counted_in_pages() -> int:

@@ -66,21 +66,15 @@ class Processes:
         if process_group is None or process_group is False:
             return ALONE
         if not dist.is_available() or not dist.is_initialized():
-            raise ArgumentError(
-                "process_group",
-                process_group,
-                "torch.distributed is not initialised",
-                "Start with torchrun and call torch.distributed.init_process_group() first.",
-            )
+            reason = "torch.distributed is not initialised"
+            remedy = "Start with torchrun and call torch.distributed.init_process_group() first."
+            raise ArgumentError("process_group", process_group, reason, remedy)
         if process_group is True or process_group == "world":
             return cls(dist.group.WORLD)
         if not isinstance(process_group, dist.ProcessGroup):
-            raise ArgumentError(
-                "process_group",
-                process_group,
-                "it is not a process group that this process belongs to",
-                "Give True for all processes, or a group of torch.distributed.new_group.",
-            )
+            reason = "it is not a process group that this process belongs to"
+            remedy = "Give True for all processes, or a group of torch.distributed.new_group."
+            raise ArgumentError("process_group", process_group, reason, remedy)
         return cls(process_group)
 
     @property
@@ -123,12 +117,9 @@ class Processes:
         if failed:
             self._raise_everywhere(failure)
         if high + low > _SAME * scale:
-            raise ArgumentError(
-                "vector",
-                same,
-                f"it is not the same on all {self.size} ranks",
-                "Draw it with the same seed on every rank, or broadcast it.",
-            )
+            reason = f"it is not the same on all {self.size} ranks"
+            remedy = "Draw it with the same seed on every rank, or broadcast it."
+            raise ArgumentError("vector", same, reason, remedy)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of the ranks' tensors, on every rank; the argument may be overwritten."""
@@ -243,7 +234,8 @@ class Processes:
             ) from error
 
     def _raise_everywhere(self, failure: Exception | None) -> NoReturn:
-        reports = self.gather(None if failure is None else _report(failure))
+        told = isinstance(failure, ArgumentError | None)
+        reports = self.gather(failure if told else f"{type(failure).__name__}: {failure}")
         if failure is not None:
             raise failure
         rank, report = next((r, text) for r, text in enumerate(reports) if text is not None)
@@ -285,12 +277,6 @@ def _checksum(tensor: Any) -> tuple[float, float]:
     total = float(tensor.sum(dtype=torch.float64))
     scale = float(tensor.abs().sum(dtype=torch.float64))
     return (total, scale) if abs(scale) < float("inf") else (0.0, 0.0)
-
-
-def _report(failure: Exception) -> ArgumentError | str:
-    if isinstance(failure, ArgumentError):
-        return failure
-    return f"{type(failure).__name__}: {failure}"
 
 
 def _first_line(error: Exception) -> str:

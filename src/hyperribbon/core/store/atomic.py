@@ -126,12 +126,9 @@ def ensure_folder(argument: str, folder: Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ArgumentError(
-            argument,
-            str(folder),
-            f"it cannot be written to ({error.strerror or error})",
-            "Choose a folder you may write to.",
-        ) from None
+        reason = f"it cannot be written to ({error.strerror or error})"
+        remedy = "Choose a folder you may write to."
+        raise ArgumentError(argument, str(folder), reason, remedy) from None
     return folder
 
 
@@ -144,12 +141,9 @@ def stored_path(folder: Path, name: object) -> Path:
     path = folder / str(name)
     named_inside = isinstance(name, str) and not {"", ".", ".."} & set(name.split("/"))
     if not named_inside or not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise ArgumentError(
-            "folder",
-            str(folder),
-            f"one of its files names {str(name)!r}, which lies outside it",
-            "Do not trust this folder; nothing was read or changed there.",
-        )
+        reason = f"one of its files names {str(name)!r}, which lies outside it"
+        remedy = "Do not trust this folder; nothing was read or changed there."
+        raise ArgumentError("folder", str(folder), reason, remedy)
     return path
 
 

@@ -57,7 +57,8 @@ class BlockLog:
         if first_index(block) != len(self.frames):
             raise self._damaged(f"record {len(self.frames)} is missing before {block.name}")
         found = list(scan_block(block))
-        if is_last and found and not _counts(found[-1]):
+        # The end of the last block may be what a killed write left: then it is no record.
+        if is_last and found and not (isinstance(found[-1], Frame) and found[-1].is_whole()):
             found.pop()
         for frame in found:
             if isinstance(frame, Damage):
@@ -159,12 +160,9 @@ class BlockLog:
         if size == start:
             return
         if size < start or not self.agrees_with_disk():
-            raise ArgumentError(
-                "folder",
-                str(self.folder.parent),
-                "another process has changed its records meanwhile",
-                "Open it again; one process at a time may write.",
-            )
+            reason = "another process has changed its records meanwhile"
+            remedy = "Open it again; one process at a time may write."
+            raise ArgumentError("folder", str(self.folder.parent), reason, remedy)
         os.ftruncate(handle, start)
 
 
@@ -205,11 +203,6 @@ def first_index(block: Path) -> int:
     """Return the number of the record that a block begins with."""
     digits = block.stem.removeprefix("block-")
     return int(digits) if digits.isdecimal() else -1
-
-
-def _counts(end: Frame | Damage) -> bool:
-    """Return whether the end of the last block is a record, not what a killed write left."""
-    return isinstance(end, Frame) and end.is_whole()
 
 
 def _write_at(handle: int, place: int, data: bytes) -> None:

@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import clear_leftovers, is_locked, read_json
 from hyperribbon.core.store.mending import Finding, examine, mend, set_aside
-from hyperribbon.core.store.opening import open_tensors
-from hyperribbon.core.store.records import HEADER
+from hyperribbon.core.store.tensor_files import open_tensors
+from hyperribbon.core.store.trajectory_files import HEADER
 from hyperribbon.core.store.trees import TREE_KEYS, load_tree
 
 __all__ = ["Checked", "check_folder"]
@@ -84,12 +84,8 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
             done = "removed" if repair else ""
             findings.append(Finding(path, "a killed process left it", "leftover", done))
     if not trajectories and not files and not findings:
-        raise ArgumentError(
-            "folder",
-            str(folder),
-            "it holds no trajectory, run or sweep",
-            "Give the folder of a Recorder, or the --out folder of reproduce or sweep.",
-        )
+        remedy = "Give the folder of a Recorder, or the --out folder of reproduce or sweep."
+        raise ArgumentError("folder", str(folder), "it holds no trajectory, run or sweep", remedy)
     return Checked(trajectories, records, files, tuple(findings))
 
 

@@ -35,10 +35,7 @@ def find_checkpoints(folder: Path) -> dict[int, Path]:
         if is_model and path.is_file() and numbers:
             found[int(numbers[-1])] = path
     if not found:
-        raise ArgumentError(
-            "folder",
-            str(folder),
-            "it holds no checkpoint whose name carries a step",
-            "Name the files like step-500.safetensors or step-500.pt.",
-        )
+        reason = "it holds no checkpoint whose name carries a step"
+        remedy = "Name the files like step-500.safetensors or step-500.pt."
+        raise ArgumentError("folder", str(folder), reason, remedy)
     return dict(sorted(found.items()))

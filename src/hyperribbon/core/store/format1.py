@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,9 @@ class FirstFormat:
         rows = [self.contents[index]["row"] for index in indices]
         try:
             if name not in self._arrays:
+                package: Any = import_module("zarr")
                 path = stored_path(self.folder, f"{name}.zarr")
-                opened = _opened(path)
+                opened = package.open_array(str(path), mode="r")
                 self._arrays[name] = opened if name == "predictions" else opened[:]
             array = self._arrays[name]
             if max(rows) >= array.shape[0]:
@@ -73,13 +75,6 @@ class FirstFormat:
             raise
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise damaged(self.folder, f"{name}.zarr cannot be read ({error})") from None
-
-
-def _opened(path: Path) -> Any:
-    import zarr
-
-    package: Any = zarr
-    return package.open_array(str(path), mode="r")
 
 
 def leftovers_of_format1(folder: Path) -> list[Path]:

@@ -97,12 +97,8 @@ class Damage:
 
 def damaged(folder: Path, what: str) -> ArgumentError:
     """Return the error that says what is damaged in a folder, and what to do."""
-    return ArgumentError(
-        "folder",
-        str(folder),
-        f"it is damaged: {what}",
-        f"See what is whole with: hyperribbon check {folder}; keep that with --repair.",
-    )
+    remedy = f"See what is whole with: hyperribbon check {folder}; keep that with --repair."
+    return ArgumentError("folder", str(folder), f"it is damaged: {what}", remedy)
 
 
 def scan_block(block: Path) -> Iterator[Frame | Damage]:

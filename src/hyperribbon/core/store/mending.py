@@ -16,7 +16,7 @@ from hyperribbon.core.store.atomic import clear_leftovers, file_digest, make_fol
 from hyperribbon.core.store.blocks import BlockLog, block_files, first_index
 from hyperribbon.core.store.format1 import FirstFormat
 from hyperribbon.core.store.frames import Damage, Frame, scan_block
-from hyperribbon.core.store.records import (
+from hyperribbon.core.store.trajectory_files import (
     HEADER,
     as_blocks,
     clean,
@@ -150,7 +150,10 @@ def _keep_whole(found: Examined) -> None:
     log = replace_records(folder, (_row(entry) for entry in found.whole))
     for path in {f.place for f in found.findings if f.kind == "damage"}:
         set_aside(path)
-    _keep_old(folder, [*old, folder / "metrics", folder / "predictions.zarr"])
+    place = make_folder(folder / f"damaged-{1 + len(list(folder.glob('damaged-*')))}")
+    for path in (*old, folder / "metrics", folder / "predictions.zarr"):
+        if path.exists():
+            path.rename(place / path.name)
     (folder / "complete").unlink(missing_ok=True)  # whoever filled it shall do so again
     clean(folder, log)
 
@@ -159,14 +162,6 @@ def set_aside(path: Path) -> None:
     """Give a file the ending .damaged, so that nothing reads it any more."""
     if path.is_file() and path.name != HEADER and path.suffix != ".bin":
         path.rename(path.with_name(path.name + ".damaged"))
-
-
-def _keep_old(folder: Path, paths: list[Path]) -> None:
-    number = 1 + len(list(folder.glob("damaged-*")))
-    place = make_folder(folder / f"damaged-{number}")
-    for path in paths:
-        if path.exists():
-            path.rename(place / path.name)
 
 
 def _records_folder(found: Examined) -> Path | None:

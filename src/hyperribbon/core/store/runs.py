@@ -131,12 +131,9 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise ArgumentError(
-                "out",
-                str(self.path),
-                "another process is computing this run",
-                "Wait for it, or choose another --out folder.",
-            ) from None
+            reason = "another process is computing this run"
+            remedy = "Wait for it, or choose another --out folder."
+            raise ArgumentError("out", str(self.path), reason, remedy) from None
         try:
             for folder in (self.path, self.parts, self.figures):
                 clear_leftovers(folder)

@@ -15,7 +15,7 @@ from safetensors.numpy import save as save_tensors
 from hyperribbon.core.checks import ArgumentError, is_array, is_dict, is_listed, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import write_bytes
-from hyperribbon.core.store.opening import open_tensors
+from hyperribbon.core.store.tensor_files import open_tensors
 
 __all__ = ["TREE_KEYS", "load_tree", "save_tree"]
 
@@ -58,12 +58,8 @@ def load_tree(path: Path) -> Any:
             raise ValueError("its checksum is wrong")
         return _put_together(json.loads(header["tree"]), arrays)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            "path",
-            str(path),
-            f"it is not a whole result file ({error})",
-            "Remove it and run again.",
-        ) from None
+        reason = f"it is not a whole result file ({error})"
+        raise ArgumentError("path", str(path), reason, "Remove it and run again.") from None
 
 
 def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
@@ -78,10 +74,9 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
                 raise ArgumentError(
                     "key", key, "keys of a stored tree are strings", "Use str keys."
                 )
-        return {
-            key: _take_apart(value, arrays, f"{path}/{_escaped(key)}")
-            for key, value in node.items()
-        }
+        # Parts of a path are escaped, so that "a/b" and b within a stay apart.
+        parts = {key: key.replace("~", "~0").replace("/", "~1") for key in node}
+        return {key: _take_apart(node[key], arrays, f"{path}/{parts[key]}") for key in node}
     if is_listed(node):
         return [_take_apart(value, arrays, f"{path}/{i}") for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
@@ -97,11 +92,6 @@ def _plainly(node: Any) -> Any:
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         return {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
     return host_array(node) if is_tensor(node) else node
-
-
-def _escaped(key: str) -> str:
-    """Return a key as one part of a path, so that "a/b" and b within a stay apart."""
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _put_together(node: Any, arrays: dict[str, np.ndarray]) -> Any:

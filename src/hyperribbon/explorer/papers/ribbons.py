@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -125,10 +124,6 @@ def _draw_diagram(values: Values, overlay: Any) -> Drawing:
     return drawing([heights, here], "steps T", "slope c", log="x", showlegend=False)
 
 
-def _click(point: Mapping[str, Any]) -> Values:
-    return {"T": round(float(point["x"])), "c": round(float(point["y"]), 2)}
-
-
 def _positive(values: np.ndarray) -> np.ndarray:
     return np.where(values > _FLOOR * max(values[0], _FLOOR), values, np.nan)
 
@@ -177,7 +172,7 @@ PAGE = TheoryPage(
             "phase", "Dimensions over training time and slope", _draw_diagram,
             "Number of dimensions that carry 95 percent of the variance, over training time and "
             "slope, for full-batch gradient descent without weight decay. Click to move the point.",
-            sets=_click,
+            sets=lambda point: {"T": round(float(point["x"])), "c": round(float(point["y"]), 2)},
         ),
     ),
     read=_read,

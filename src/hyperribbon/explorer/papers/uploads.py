@@ -61,12 +61,8 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
     except binascii.Error:
         raise ArgumentError("file", name, "it arrived damaged", "Upload it again.") from None
     if len(content) > MAX_BYTES:
-        raise ArgumentError(
-            "file",
-            name,
-            f"it has {len(content) / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are allowed",
-            "Upload fewer samples.",
-        )
+        reason = f"it has {len(content) / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are allowed"
+        raise ArgumentError("file", name, reason, "Upload fewer samples.")
     try:
         if name.endswith(".npy"):
             matrix = _read_npy(content)
@@ -81,19 +77,11 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
             "file", name, f"it is not a matrix of numbers ({str(error)[:100]})", "Check the file."
         ) from None
     if matrix.ndim != 2 or min(matrix.shape) < 3:
-        raise ArgumentError(
-            "file",
-            name,
-            f"its shape is {matrix.shape}",
-            "Give a matrix of at least 3 samples × 3 features.",
-        )
+        remedy = "Give a matrix of at least 3 samples × 3 features."
+        raise ArgumentError("file", name, f"its shape is {matrix.shape}", remedy)
     if matrix.size > MAX_ENTRIES:
-        raise ArgumentError(
-            "file",
-            name,
-            f"it has {matrix.size:,} entries, and {MAX_ENTRIES:,} are allowed",
-            "Upload fewer samples.",
-        )
+        reason = f"it has {matrix.size:,} entries, and {MAX_ENTRIES:,} are allowed"
+        raise ArgumentError("file", name, reason, "Upload fewer samples.")
     if not np.issubdtype(matrix.dtype, np.number) or np.iscomplexobj(matrix):
         raise ArgumentError("file", name, f"it holds {matrix.dtype}", "Give real numbers.")
     if not np.isfinite(matrix).all():

@@ -8,12 +8,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 
-from hyperribbon.explorer.callbacks import keep_link
+from hyperribbon.explorer.connecting import keep_link
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import picture_block
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, find_entries
 from hyperribbon.explorer.runs.recordings import draw_metrics
-from hyperribbon.explorer.runs.summaries import RunSummary, Summaries, sparkline
+from hyperribbon.explorer.runs.run_summaries import RunSummary, Summaries, sparkline
 from hyperribbon.plots.style import COLORS
 
 __all__ = ["HomePage"]
@@ -214,7 +214,7 @@ def _card(summary: RunSummary, is_picked: bool) -> html.Article:
     curves = [
         html.Div(
             [
-                html.Span(f"{label} {_short(float(series[1][-1]))}", className="quiet-text"),
+                html.Span(f"{label} {float(series[1][-1]):.3g}", className="quiet-text"),
                 html.Img(
                     src=sparkline(series, _CURVE_COLORS[label]),
                     alt=f"{label} of {summary.label} over training",
@@ -254,7 +254,3 @@ def _card(summary: RunSummary, is_picked: bool) -> html.Article:
         hidden=False,
         **aria(summary.label),
     )
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}"

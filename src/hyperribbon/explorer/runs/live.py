@@ -13,8 +13,8 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from hyperribbon.explorer.layout import picture_block
 from hyperribbon.explorer.pages import Drawing, curve, drawing, plain
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, Entry, find_entries
-from hyperribbon.explorer.runs.recordings import draw_embedding
-from hyperribbon.explorer.runs.summaries import sharpness_name
+from hyperribbon.explorer.runs.recordings import draw_embedding, has_path, measured
+from hyperribbon.explorer.runs.run_summaries import sharpness_name
 from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.recording.writing.status import read_status
@@ -209,7 +209,7 @@ def _draw(trajectory: Trajectory, with_path: bool) -> dict[str, Any]:
     rows = next((n for n in names if n.endswith("eigenvalues")), None)
     if rows is not None:
         drawn["spectrum"] = _heat_map(trajectory, rows)
-    if len(trajectory) >= 4 and all(record.has_predictions for record in trajectory):
+    if has_path(trajectory):
         drawn["path"] = (
             draw_embedding(trajectory, "step", _MOST_ON_PATH) if with_path else no_update
         )
@@ -225,11 +225,11 @@ def _chart(traces: list[dict[str, Any]], label: str) -> Drawing:
 
 def _series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return steps and values where a metric was measured, thinned where there are very many."""
-    values = trajectory.metric(name).reshape(len(trajectory), -1)[:, 0]
-    rows = np.flatnonzero(np.isfinite(values))
-    if len(rows) > _MOST_POINTS:
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int))]
-    return trajectory.steps[rows], values[rows]
+    steps, values = measured(trajectory, trajectory.metric(name))
+    if len(steps) > _MOST_POINTS:
+        rows = np.unique(np.linspace(0, len(steps) - 1, _MOST_POINTS).astype(int))
+        steps, values = steps[rows], values[rows]
+    return steps, values
 
 
 def _heat_map(trajectory: Trajectory, name: str) -> Drawing:

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from hyperribbon.explorer.callbacks import keep_link
+from hyperribbon.explorer.connecting import keep_link
 from hyperribbon.explorer.controls import aria
 from hyperribbon.explorer.layout import EXPORTS, code_block, picture_block
 from hyperribbon.explorer.pages import blend_in
@@ -21,8 +21,10 @@ from hyperribbon.explorer.runs.recordings import (
     draw_embedding,
     draw_metrics,
     draw_spectra,
+    has_path,
     point_colors,
 )
+from hyperribbon.recording.trajectory import Trajectory
 
 __all__ = ["RunsPage"]
 
@@ -186,33 +188,32 @@ def _show_or_explain(entry: Entry, side: str, stated: Mapping[str, str]) -> html
 
 
 def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
-    info = entry.info
+    about: list[Any] = [f"{entry.kind} {entry.name}"]
+    if entry.kind == "trajectory":
+        about += [" · ", dcc.Link("follow", href=f"/live?{urlencode({'run': entry.name})}")]
     blocks: list[Any] = [
-        html.H2(info["title"]),
-        html.P([f"{entry.kind} {entry.name}", *_follow_link(entry)], className="quiet-text"),
+        html.H2(entry.info["title"]),
+        html.P(about, className="quiet-text"),
         dcc.Store(id={"type": "name", "side": side}, data=entry.name),
     ]
     blocks += [html.P(sentence) for sentence in entry.reading]
     if entry.curves():
         blocks.append(_fraction_slider(side, stated))
-    figures = {**_trajectory_figures(entry), **entry.figures()}
+    figures, trajectory = entry.figures(), entry.trajectory()
+    if trajectory is not None and len(trajectory):
+        metrics = draw_metrics({entry.name: trajectory})
+        figures = {**draw_spectra(trajectory), **metrics, **figures}
     blocks += [
         _stored_picture(name, figure, f"{side}-{number}", entry)
         for number, (name, figure) in enumerate(figures.items())
     ]
-    blocks += _embedding_blocks(entry, side, stated)
+    blocks += _embedding_blocks(trajectory, side, stated)
     for name, source in entry.images().items():
         blocks.append(html.Img(src=source, alt=f"Figure {name} of {entry.name}", className="print"))
     if entry.claims:
         blocks.append(_claims_table(entry.claims))
     blocks.append(code_block({"type": "code", "side": side}, entry.code()))
     return html.Article(blocks, **aria(entry.name))
-
-
-def _follow_link(entry: Entry) -> list[Any]:
-    if entry.kind != "trajectory":
-        return []
-    return [" · ", dcc.Link("follow", href=f"/live?{urlencode({'run': entry.name})}")]
 
 
 def _fraction_slider(side: str, stated: Mapping[str, str]) -> html.Div:
@@ -238,13 +239,6 @@ def _fraction_slider(side: str, stated: Mapping[str, str]) -> html.Div:
     )
 
 
-def _trajectory_figures(entry: Entry) -> dict[str, go.Figure]:
-    trajectory = entry.trajectory()
-    if trajectory is None or len(trajectory) == 0:
-        return {}
-    return {**draw_spectra(trajectory), **draw_metrics({entry.name: trajectory})}
-
-
 def _stored_picture(name: str, figure: go.Figure, number: str, entry: Entry) -> html.Figure:
     blend_in(figure)
     return picture_block(
@@ -256,11 +250,10 @@ def _stored_picture(name: str, figure: go.Figure, number: str, entry: Entry) -> 
     )
 
 
-def _embedding_blocks(entry: Entry, side: str, stated: Mapping[str, str]) -> list[Any]:
-    trajectory = entry.trajectory()
-    if trajectory is None or len(trajectory) < 4:
-        return []
-    if not all(record.has_predictions for record in trajectory):
+def _embedding_blocks(
+    trajectory: Trajectory | None, side: str, stated: Mapping[str, str]
+) -> list[Any]:
+    if trajectory is None or not has_path(trajectory):
         return []
     choices = list(point_colors(trajectory))
     color = stated.get(_link_name("color", side))

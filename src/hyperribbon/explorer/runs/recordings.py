@@ -14,10 +14,18 @@ from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["draw_embedding", "draw_metrics", "draw_spectra", "point_colors"]
+__all__ = [
+    "draw_embedding",
+    "draw_metrics",
+    "draw_spectra",
+    "has_path",
+    "measured",
+    "point_colors",
+]
 
 _MOST_RECORDS = 400
 _MOST_MARKERS = 200
+_LIMIT = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
 
 
 def draw_spectra(trajectory: Trajectory) -> dict[str, go.Figure]:
@@ -63,9 +71,15 @@ def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, go.Figure]
             if name in found:
                 color = COLORS[position % len(COLORS)]
                 legend = name if len(columns) == 1 else label
-                _add_curve(figure, *found[name], legend, color)
+                x, y = found[name]
+                marks = {"size": 4 if len(x) < _MOST_MARKERS else 1}
+                look = {"mode": "lines+markers", "line": {"color": color}, "marker": marks}
+                figure.add_scatter(x=x, y=y, name=legend, **look)
                 if f"{name}.limit" in found:
-                    _add_limit(figure, *found[f"{name}.limit"], legend, color)
+                    x, y = found[f"{name}.limit"]
+                    line = {"color": color, "dash": "dash", "width": 1.5, "shape": "hv"}
+                    look = {"mode": "lines", "line": line, "hovertext": _LIMIT}
+                    figure.add_scatter(x=x, y=y, name=f"limit of {legend}", **look)
         traces: Any = figure.data
         heights = np.concatenate([np.asarray(trace.y, dtype=float) for trace in traces])
         wide = bool(heights.min() > 0 and heights.max() > 30 * heights.min())
@@ -78,29 +92,24 @@ def _columns(trajectory: Trajectory) -> dict[str, tuple[np.ndarray, np.ndarray]]
     """Return steps and values of every metric where it was measured."""
     found = {}
     for name in trajectory.metric_names():
-        values = np.asarray(trajectory.metric(name), dtype=float)
-        if not values.size:
-            continue
-        first = values.reshape(len(values), -1)[:, 0]
-        there = np.isfinite(first)
-        label = name if values.ndim == 1 else f"{name}, first"
-        if there.any() and (values.ndim == 1 or name.removesuffix(".eigenvalues") not in found):
-            found[label] = (trajectory.steps[there], first[there])
+        values = trajectory.metric(name)
+        steps, first = measured(trajectory, values)
+        is_row = values.ndim > 1
+        if len(steps) and not (is_row and name.removesuffix(".eigenvalues") in found):
+            found[f"{name}, first" if is_row else name] = (steps, first)
     return found
 
 
-def _add_curve(figure: go.Figure, x: np.ndarray, y: np.ndarray, name: str, color: str) -> None:
-    marks = {"size": 4 if len(x) < _MOST_MARKERS else 1}
-    figure.add_scatter(
-        x=x, y=y, name=name, mode="lines+markers", line={"color": color}, marker=marks
-    )
+def measured(trajectory: Trajectory, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values where a metric was measured; of rows of numbers the first ones."""
+    first = values.reshape(len(values), -1)[:, 0] if values.size else np.full(len(values), np.nan)
+    there = np.isfinite(first)
+    return trajectory.steps[there], first[there]
 
 
-def _add_limit(figure: go.Figure, x: np.ndarray, y: np.ndarray, name: str, color: str) -> None:
-    text = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
-    look = {"color": color, "dash": "dash", "width": 1.5, "shape": "hv"}
-    label = f"limit of {name}"
-    figure.add_scatter(x=x, y=y, name=label, mode="lines", line=look, hovertext=text)
+def has_path(trajectory: Trajectory) -> bool:
+    """Return whether there are predictions enough to draw the path of a training."""
+    return len(trajectory) >= 4 and all(record.has_predictions for record in trajectory)
 
 
 def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:

@@ -81,12 +81,9 @@ def plain(batch: Any) -> Any:
         _check_rows(batch)
         return batch
     if isinstance(batch, PackedSequence):
-        raise ArgumentError(
-            "data",
-            type(batch).__name__,
-            "a packed sequence cannot be cut into samples",
-            "Give padded sequences and their lengths, and pack them in forward=.",
-        )
+        reason = "a packed sequence cannot be cut into samples"
+        remedy = "Give padded sequences and their lengths, and pack them in forward=."
+        raise ArgumentError("data", type(batch).__name__, reason, remedy)
     if is_array(batch) and batch.dtype.kind in "biuf":
         return torch.tensor(batch, device="cpu")
     if is_mapping(batch):
@@ -104,12 +101,7 @@ def tensors(batch: Any) -> list[torch.Tensor]:
 
 def brought(batch: Any, precision: torch.dtype) -> Any:
     """Return a batch with its floating-point tensors in another precision."""
-
-    def convert(leaf: Any) -> Any:
-        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(precision) if floating else leaf
-
-    return tree_map(convert, batch)
+    return _map(lambda leaf: leaf.to(precision) if leaf.is_floating_point() else leaf, batch)
 
 
 def bytes_of(batch: Any) -> int:
@@ -125,29 +117,23 @@ def batch_size(batch: Any) -> int:
     """
     found = tensors(batch)
     if not found:
-        raise ArgumentError(
-            "data",
-            batch,
-            "it holds no tensors",
-            "Give (inputs, targets), a Dataset, a DataLoader or a list of batches.",
-        )
+        remedy = "Give (inputs, targets), a Dataset, a DataLoader or a list of batches."
+        raise ArgumentError("data", batch, "it holds no tensors", remedy)
     if any(leaf.ndim == 0 for leaf in found):
-        raise ArgumentError(
-            "data",
-            [tuple(leaf.shape) for leaf in found],
-            "a tensor of a batch has no axes, so no entry a sample",
+        reason = "a tensor of a batch has no axes, so no entry a sample"
+        remedy = (
             "Give every sample one entry along the first axis; single samples become batches in "
-            "DataLoader(data, batch_size=...).",
+            "DataLoader(data, batch_size=...)."
         )
+        raise ArgumentError("data", [tuple(leaf.shape) for leaf in found], reason, remedy)
     lengths = {len(leaf) for leaf in found}
     if len(lengths) != 1:
-        raise ArgumentError(
-            "data",
-            [tuple(leaf.shape) for leaf in found],
-            "the tensors of a batch have different lengths (first axis)",
+        reason = "the tensors of a batch have different lengths (first axis)"
+        remedy = (
             "Give every sample one entry along the first axis. A list of batches has a tuple or a "
-            "dict for each; single samples become batches in DataLoader(data, batch_size=...).",
+            "dict for each; single samples become batches in DataLoader(data, batch_size=...)."
         )
+        raise ArgumentError("data", [tuple(leaf.shape) for leaf in found], reason, remedy)
     return lengths.pop()
 
 

@@ -48,12 +48,9 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
         _check_inputs(model, batch, (), inputs)
         outputs = model(**inputs)
     else:
-        raise ArgumentError(
-            "data",
-            inputs,
-            "a batch's inputs are neither a tensor nor a tuple or a dict of tensors",
-            "Say how the model is called: forward=lambda model, batch: (outputs, targets).",
-        )
+        reason = "a batch's inputs are neither a tensor nor a tuple or a dict of tensors"
+        remedy = "Say how the model is called: forward=lambda model, batch: (outputs, targets)."
+        raise ArgumentError("data", inputs, reason, remedy)
     return _tensor_of(outputs, batch, forward), targets
 
 
@@ -70,13 +67,12 @@ def _check_inputs(
     except TypeError as error:
         given = ", ".join(map(str, named)) if named else f"{len(inputs)} inputs"
         first = f"batch[{next(iter(named), '')!r}]" if named else "batch[0]"
-        raise ArgumentError(
-            "data",
-            given,
+        reason = (
             f"{type(model).__name__} is called with the batch's inputs and does not take them "
-            f"({error}): its forward{signature}",
-            f"Say how it is called: forward=lambda model, batch: model({first}).",
-        ) from None
+            f"({error}): its forward{signature}"
+        )
+        remedy = f"Say how it is called: forward=lambda model, batch: model({first})."
+        raise ArgumentError("data", given, reason, remedy) from None
 
 
 def _tensor_of(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tensor:
@@ -86,22 +82,19 @@ def _tensor_of(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tenso
     if not isinstance(outputs, torch.Tensor):
         kind, pick = _described(outputs)
         called = "model(...)" if forward is not None else _written_call(batch)
-        raise ArgumentError(
-            "model",
-            kind,
-            "its output is not a tensor",
+        remedy = (
             f"Pick the one to differentiate: forward=lambda model, batch: {called}{pick}. A loss "
             f"of several takes them side by side, and cuts them apart again: "
-            f"torch.cat([part.flatten(1) for part in {called}], 1).",
+            f"torch.cat([part.flatten(1) for part in {called}], 1)."
         )
+        raise ArgumentError("model", kind, "its output is not a tensor", remedy)
     if not outputs.is_floating_point():
-        raise ArgumentError(
-            "model",
-            outputs,
-            "its outputs are not real floating-point numbers, so they have no derivatives",
+        reason = "its outputs are not real floating-point numbers, so they have no derivatives"
+        remedy = (
             "Return logits or values before any argmax or rounding; for complex outputs "
-            "torch.view_as_real.",
+            "torch.view_as_real."
         )
+        raise ArgumentError("model", outputs, reason, remedy)
     return outputs
 
 

@@ -26,7 +26,7 @@ from hyperribbon.operators.risk.batches import (
     tensors,
     with_targets,
 )
-from hyperribbon.operators.risk.loading import (
+from hyperribbon.operators.risk.loaders import (
     augmented,
     check_repeats,
     fingerprint,
@@ -182,12 +182,9 @@ class Source:
         count = batch_size(batch)
         for leaf in tensors(batch):
             if leaf.device != self._device:
-                raise ArgumentError(
-                    "data",
-                    leaf,
-                    f"the model is on {self._device} and the data on {leaf.device}",
-                    f"Move the data with .to({str(self._device)!r}).",
-                )
+                reason = f"the model is on {self._device} and the data on {leaf.device}"
+                remedy = f"Move the data with .to({str(self._device)!r})."
+                raise ArgumentError("data", leaf, reason, remedy)
         if count == 0 and not self._may_be_empty:
             raise ArgumentError("data", batch, "it holds no samples", "Give some samples.")
         self._kept, self.is_one_batch = [self._convert(batch)], True
@@ -229,9 +226,10 @@ class Source:
     def _take_reader(self, data: Any, memory: float) -> None:
         """Read data that can be read again; keep them when they are small."""
         given_batches = True
+        indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if isinstance(data, DataLoader):
             self._reader = in_order(cast(DataLoader[Any], data))
-        elif isinstance(data, Dataset) or _has_samples(data):
+        elif isinstance(data, Dataset) or (indexed and not isinstance(data, str)):
             iterable = isinstance(data, IterableDataset)
             self._reader, given_batches = loader_of(data), iterable
         elif isinstance(data, Iterable) and not isinstance(data, str):
@@ -300,10 +298,6 @@ def is_batch(data: Any, has_targets: bool) -> bool:
     return isinstance(data, torch.Tensor | np.ndarray | tuple | Mapping)
 
 
-def _has_samples(data: Any) -> bool:
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, str)
-
-
 def _check_alike(batches: list[Any]) -> None:
     """Raise when tensors in a list are not batches of one thing, as in [inputs, targets]."""
     kinds: set[object] = {
@@ -325,12 +319,9 @@ def _in_one_shape(reader: Iterable[Any]) -> Iterator[Any]:
     except RuntimeError as error:
         if "equal size" not in str(error):
             raise
-        raise ArgumentError(
-            "data",
-            reader,
-            "its samples have different shapes and make no common batch",
-            "Give a DataLoader with a collate_fn that pads them, or with batch_size=1.",
-        ) from error
+        reason = "its samples have different shapes and make no common batch"
+        remedy = "Give a DataLoader with a collate_fn that pads them, or with batch_size=1."
+        raise ArgumentError("data", reader, reason, remedy) from error
 
 
 def _no_batch(data: Any) -> ArgumentError:

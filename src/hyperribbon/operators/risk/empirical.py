@@ -21,9 +21,9 @@ from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.chunks import Chunk, KeptChunks
 from hyperribbon.operators.risk.data import Data, Source, batch_size
 from hyperribbon.operators.risk.engine import Engine
-from hyperribbon.operators.risk.evaluation import Chunk, KeptChunks
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.functional import as_model
 from hyperribbon.operators.risk.losses import Loss
@@ -215,12 +215,9 @@ class Risk:
         is_sum = self.loss is None or self.loss.reduction == "sum"
         amount = 1.0 if is_sum else self._totals()[1]
         if amount == 0:
-            raise ArgumentError(
-                "data",
-                "no sample counts",
-                "every label is ignored or has weight zero, so the mean of the loss is 0/0",
-                "Give labels that count, or a loss with reduction='sum'.",
-            )
+            reason = "every label is ignored or has weight zero, so the mean of the loss is 0/0"
+            remedy = "Give labels that count, or a loss with reduction='sum'."
+            raise ArgumentError("data", "no sample counts", reason, remedy)
         return amount
 
     @property

@@ -27,8 +27,8 @@ from hyperribbon.operators.derivatives.linearisation import (
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.verification import some_direction
 from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
+from hyperribbon.operators.risk.chunks import BatchEvaluation
 from hyperribbon.operators.risk.data import Source, batch_size, cut
-from hyperribbon.operators.risk.evaluation import BatchEvaluation
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import CallableLoss, Loss
 from hyperribbon.operators.risk.memory import Footprint, MadeBytes, Meter, measured, surely_fits
@@ -61,6 +61,7 @@ class Engine:
         source: The data.
 
     Attributes:
+        probe: The samples on which derivatives are tried out; None without any.
         mixes: Whether samples depend on each other.
         must_be_whole: Whether the data must not be cut: because of that, or because of the loss.
         is_piecewise_linear: Whether the model is a chain of piecewise linear layers.
@@ -83,20 +84,20 @@ class Engine:
         self._kinds: set[str] = set()
         self._probed: tuple[AutogradLinearisation, BatchEvaluation] | None = None
         several = source.some(_LOOKED_AT)
-        self._probe = None if several is None else cut(several, 0, _PROBE)
-        if self._probe is None:
+        self.probe = None if several is None else cut(several, 0, _PROBE)
+        if self.probe is None:
             return
-        evaluation = first = BatchEvaluation(function, self._probe)
+        evaluation = first = BatchEvaluation(function, self.probe)
         with MadeBytes() as count:
             chain = self._traced_on_some(evaluation, source)
         if evaluation.plain is None:
-            self._probe = several = next(source.batches())
-            evaluation = BatchEvaluation(function, self._probe)
-        elif chain is None and count.made > _LARGE * batch_size(self._probe):
+            self.probe = several = next(source.batches())
+            evaluation = BatchEvaluation(function, self.probe)
+        elif chain is None and count.made > _LARGE * batch_size(self.probe):
             evaluation = self._on_fewer(several) or evaluation
         plain = evaluation.plain
-        self._made = probe_model(model, function, self._probe, self._evaluated(evaluation), plain)
-        self._made /= batch_size(self._probe)
+        self._made = probe_model(model, function, self.probe, self._evaluated(evaluation), plain)
+        self._made /= batch_size(self.probe)
         assert self._probed is not None
         self._is_smooth = not (plain is None or count.jumps or has_own_rules(self._probed[0].graph))
         is_large = plain is not None and (evaluation is not first or self._made > _LARGE)
@@ -119,7 +120,9 @@ class Engine:
             except Exception:
                 if loss.reduction != "whole":
                     raise
-                self._take_all(source)  # the loss takes all samples or none
+                # The loss takes all samples or none: check on the one batch there is.
+                self.probe = self._weighed = next(source.batches())
+                self._probed, self.mixes = None, True
                 probe_loss(loss, *self._real_outputs(source), model)
         self.must_be_whole = self.mixes or (loss is not None and loss.reduction == "whole")
         self._is_chain = chain is not None and not self.mixes and self._chain_is_right(chain)
@@ -136,7 +139,7 @@ class Engine:
         evaluation = BatchEvaluation(function, batch)
         point: Linearisation | None = None
         if self._is_chain:
-            point = self._trace_chain(function, evaluation)
+            point = trace_chain(evaluation.plain_outputs, function.leaves)
         if point is None:
             point = AutogradLinearisation(evaluation, choices or self._choices)
         return point, split(batch)[0], evaluation.targets
@@ -150,7 +153,7 @@ class Engine:
         if kind in self._kinds:
             return
         probed, self._probed = self._probed, None
-        if self._probe is not None and kind != "pull":
+        if self.probe is not None and kind != "pull":
             try:
                 self._verify(kind, probed)
             except (RuntimeError, NotImplementedError) as error:
@@ -162,18 +165,18 @@ class Engine:
     ) -> None:
         """Compare derivatives along a direction, on the probe, with finite differences."""
         check = Verification(
-            self._function, self._loss, self._probe, self._more_samples, self._is_smooth
+            self._function, self._loss, self.probe, self._more_samples, self._is_smooth
         ).check
         if probed is not None:
             check(kind, probed[0], probed[1].targets)
         else:
-            point, _, targets = self.linearise(self._function, self._probe)
+            point, _, targets = self.linearise(self._function, self.probe)
             check(kind, point, targets)
 
     def _more_samples(self) -> Any:
         """Return as many samples as are quickly differentiated in double precision."""
         if self.must_be_whole:
-            return self._probe
+            return self.probe
         return self._source.some(max(_WEIGHED, min(_ROWS, int(_JUDGED / (8 * self._made + 1)))))
 
     def surely_fits(self, memory: float, samples: int) -> bool:
@@ -196,7 +199,7 @@ class Engine:
 
     def _measured(self, kind: str) -> Footprint:
         """Return what a kind of derivatives takes, measured on a few samples."""
-        if self._probe is None:
+        if self.probe is None:
             return Footprint()
         block = one_row(some_direction(self._function.leaves))
         counted = Choices()
@@ -230,14 +233,9 @@ class Engine:
         """Return the parameters whose factors give the gradients of single samples."""
         return set() if self.mixes else right_factors(point, point.structured())
 
-    @property
-    def probe(self) -> Any:
-        """The samples on which derivatives are tried out; None without any."""
-        return self._probe
-
     def findings(self) -> tuple[Any, ...]:
         """Return what the ranks must agree on."""
-        if self._probe is None:
+        if self.probe is None:
             return ()
         return self._is_chain, self.is_piecewise_linear, self.mixes, self.must_be_whole
 
@@ -246,11 +244,6 @@ class Engine:
         chains, linear, mixing, whole = zip(*(found for found in findings if found), strict=True)
         self._is_chain, self.is_piecewise_linear = all(chains), all(linear)
         self.mixes, self.must_be_whole = any(mixing), any(whole)
-
-    def _trace_chain(
-        self, function: ModelFunction, evaluation: BatchEvaluation
-    ) -> ChainLinearisation | None:
-        return trace_chain(evaluation.plain_outputs, function.leaves)
 
     def _evaluated(self, evaluation: BatchEvaluation) -> Callable[[], torch.Tensor]:
         """Return a function that evaluates the probe, for the first check of derivatives too."""
@@ -283,7 +276,7 @@ class Engine:
             The linearisation, or None where it is no chain.
         """  # noqa: DOC501 - an ArgumentError of the model passes through
         try:
-            return self._trace_chain(self._function, evaluation)
+            return trace_chain(evaluation.plain_outputs, self._function.leaves)
         except ArgumentError:
             raise
         except Exception:
@@ -301,7 +294,7 @@ class Engine:
                 return None
         except (RuntimeError, ValueError, IndexError):
             return None
-        self._probe = batch
+        self.probe = batch
         return evaluation
 
     def _judge(self, loss: Loss, source: Source) -> None:
@@ -326,11 +319,6 @@ class Engine:
                 "all the data as one batch.",
             )
 
-    def _take_all(self, source: Source) -> None:
-        """Check on the one batch there is, not on a few of its samples."""
-        self._probe = self._weighed = next(source.batches())
-        self._probed, self.mixes = None, True
-
     def _real_outputs(self, source: Source) -> tuple[torch.Tensor, Any]:
         """Return outputs and targets of all the data, or of many samples where that is too much."""
         pieces: list[tuple[torch.Tensor, Any]] = []
@@ -348,10 +336,9 @@ class Engine:
 
 
 def _underivable(error: Exception) -> ArgumentError:
-    return ArgumentError(
-        "model or loss",
-        str(error).splitlines()[0][:200],
-        "an operation in one of them has no derivative that this needs",
+    reason = "an operation in one of them has no derivative that this needs"
+    remedy = (
         "Replace that operation by others, leave the parameters before it out with params=, or use "
-        "hr.GGN where it is the model's second derivative that is missing.",
+        "hr.GGN where it is the model's second derivative that is missing."
     )
+    return ArgumentError("model or loss", str(error).splitlines()[0][:200], reason, remedy)

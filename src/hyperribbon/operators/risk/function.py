@@ -146,14 +146,7 @@ class ModelFunction:
         )
         self._writes = self._writes or written
 
-    def _checked(self, outputs: Any) -> torch.Tensor:
-        if not isinstance(outputs, torch.Tensor):
-            raise ArgumentError(
-                "model",
-                type(outputs).__name__,
-                "its output is not a tensor",
-                "Pick the tensor with forward=lambda model, batch: model(batch[0]).logits.",
-            )
+    def _checked(self, outputs: torch.Tensor) -> torch.Tensor:
         if outputs.ndim == 0 or len(outputs) == 0:
             raise ArgumentError(
                 "model", outputs, "its output has no sample axis", "Return shape (n, …)."

@@ -40,12 +40,9 @@ class FunctionModel(nn.Module):
         self._tree = self._register((), params)
         del self._seen
         if next(self.parameters(), None) is None:
-            raise ArgumentError(
-                "params",
-                params,
-                "it holds no floating-point tensor to differentiate in",
-                "Give a tensor, or a dict, list or tuple of tensors: f(params, x).",
-            )
+            reason = "it holds no floating-point tensor to differentiate in"
+            remedy = "Give a tensor, or a dict, list or tuple of tensors: f(params, x)."
+            raise ArgumentError("params", params, reason, remedy)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return f(params, *inputs, **named)."""
@@ -81,12 +78,11 @@ class FunctionModel(nn.Module):
             else:
                 module.register_buffer(name, self._seen.setdefault(id(tensor), tensor.detach()))
         except (KeyError, AttributeError) as error:
-            raise ArgumentError(
-                "params",
-                ".".join(path),
-                f"it cannot be the name of a parameter ({error})",
-                "Rename that key; names of nn.Module's own methods and repeated paths are taken.",
-            ) from None
+            reason = f"it cannot be the name of a parameter ({error})"
+            remedy = (
+                "Rename that key; names of nn.Module's own methods and repeated paths are taken."
+            )
+            raise ArgumentError("params", ".".join(path), reason, remedy) from None
         return _Place(path)
 
     def _filled(self, tree: Any) -> Any:
@@ -125,12 +121,9 @@ def as_model(model: Any, params: Any) -> tuple[nn.Module, Any]:
             "model", model, "it is not a torch.nn.Module or a function", "Give a module."
         )
     if params is None or isinstance(params, str) or callable(params):
-        raise ArgumentError(
-            "params",
-            params,
-            "the model is a function f(params, x), and these are not its tensors",
-            "Give them: params={'w': w, 'b': b}; a list, a tuple or one tensor will do too.",
-        )
+        reason = "the model is a function f(params, x), and these are not its tensors"
+        remedy = "Give them: params={'w': w, 'b': b}; a list, a tuple or one tensor will do too."
+        raise ArgumentError("params", params, reason, remedy)
     return FunctionModel(model, params), None
 
 

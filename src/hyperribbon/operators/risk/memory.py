@@ -9,6 +9,7 @@ tensor that comes into being is counted.
 from __future__ import annotations
 
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,7 +40,31 @@ _JUMPING = {
 _WITH_NUMBERS = ("max_pool", "rnn", "embedding_bag")  # numbers of their own, for the way back
 
 
-class Meter(TorchDispatchMode):
+class _Looking(TorchDispatchMode):
+    """Lets operations run, and looks at what they return."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch's compiler is loaded, which takes seconds
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._see(func, args, kwargs or {}, result)
+        return result
+
+    @abstractmethod
+    def _see(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None: ...
+
+
+class Meter(_Looking):
     """Counts the bytes of tensors that come into being and live on.
 
     Args:
@@ -65,22 +90,10 @@ class Meter(TorchDispatchMode):
         self.stages.append(self.peak)
         self.peak = self.live
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch's compiler is loaded, which takes seconds
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._count(leaf)
-        return result
 
     def _count(self, tensor: torch.Tensor) -> None:
         try:
@@ -101,7 +114,7 @@ class Meter(TorchDispatchMode):
         self.peak = max(self.peak, self.live)
 
 
-class MadeBytes(TorchDispatchMode):
+class MadeBytes(_Looking):
     """Adds up the bytes of tensors that come into being, views left out.
 
     Attributes:
@@ -115,18 +128,7 @@ class MadeBytes(TorchDispatchMode):
         self.made = 0
         self.jumps = False
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch's compiler is loaded, which takes seconds
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         returned: Any = (result,) if isinstance(result, torch.Tensor) else result
         if is_listed(returned):
             name, are_new = _said(func)
@@ -134,9 +136,8 @@ class MadeBytes(TorchDispatchMode):
                 if is_new and isinstance(tensor, torch.Tensor):
                     self.made += tensor.nbytes
             if not self.jumps:
-                rounds = bool(kwargs and kwargs.get("rounding_mode"))
+                rounds = bool(kwargs.get("rounding_mode"))
                 self.jumps = rounds or _may_jump(name, args, returned)
-        return result
 
 
 @cache

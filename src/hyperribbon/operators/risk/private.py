@@ -41,12 +41,9 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
     while isinstance(model, DistributedDataParallel):
         model = cast(nn.Module, model.module)
     if processes is ALONE and _is_sharded(model):
-        raise ArgumentError(
-            "model",
-            type(model).__name__,
-            "its parameters are sharded over processes and no process group is given",
-            "Give process_group=True, on every rank.",
-        )
+        reason = "its parameters are sharded over processes and no process group is given"
+        remedy = "Give process_group=True, on every rank."
+        raise ArgumentError("model", type(model).__name__, reason, remedy)
     return model
 
 
@@ -103,7 +100,8 @@ class _Copying:
         copy = cast(nn.Module, object.__new__(_plain_class(type(module))))
         self._remember(module, copy)
         state, own = module.__dict__, copy.__dict__
-        own.update({key: value for key, value in state.items() if not _is_sharding_state(key)})
+        sharding = "__composable_api"  # what `fully_shard` and its kin remember a module by
+        own.update({key: v for key, v in state.items() if not str(key).startswith(sharding)})
         for kind in ("_parameters", "_buffers"):
             own[kind] = {name: self._tensor(tensor) for name, tensor in state[kind].items()}
         own["_modules"] = {
@@ -210,11 +208,6 @@ def _plain_class(kind: type) -> type:
         for base in kind.__mro__
         if not base.__module__.startswith("torch.distributed") and "__deepcopy__" not in vars(base)
     )
-
-
-def _is_sharding_state(key: str) -> bool:
-    """Whether an attribute is what `fully_shard` and its kin remember a module by."""
-    return str(key).startswith("__composable_api")
 
 
 def _is_distributed(hook: Any) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -13,7 +11,6 @@ from hyperribbon.core.store import make_folder, stored_path, write_bytes
 from hyperribbon.recording.records import Draft
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.recording.writing.background import Promise, Writer
-from hyperribbon.recording.writing.status import write_status
 
 __all__ = ["RunFiles", "Taken"]
 
@@ -66,14 +63,11 @@ class RunFiles:
 
     def outcomes(self, *, wait: bool) -> list[Promise[Taken]]:
         """Return what became of moments since the last call, after waiting for all where asked."""
+        if self._writer is None:
+            return []
         if wait:
-            self.wait()
-        return [] if self._writer is None else self._writer.outcomes()
-
-    def wait(self) -> None:
-        """Wait until nothing is left to write."""
-        if self._writer is not None:
             self._writer.flush()
+        return self._writer.outcomes()
 
     def close(self) -> None:
         """Write what is left, and end."""
@@ -115,11 +109,6 @@ class RunFiles:
         """
         steps = self.trajectory.steps.tolist()
         return next((s for s in reversed(steps) if self.state_path(s).is_file()), steps[-1])
-
-    def say(self, state: str, about: dict[str, Any]) -> None:
-        """Write the status of the run; a full disk is no reason to stop it."""
-        with suppress(OSError):
-            write_status(self.folder, state, about)
 
     def _write(self, batch: list[Taken]) -> None:
         """Put records on disk, in the thread of the writer: all of them, or the first that fit.

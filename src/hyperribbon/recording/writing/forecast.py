@@ -37,12 +37,6 @@ class Forecast:
     records: int | None
     free_bytes: int
 
-    @classmethod
-    def of(cls, folder: Path, arrays_bytes: int, state_bytes: int, records: int | None) -> Forecast:
-        """Return the forecast of a run in a folder from the size of its arrays and its state."""
-        free = shutil.disk_usage(folder).free
-        return cls(arrays_bytes + _LINE, state_bytes, records, free)
-
     @property
     def total_bytes(self) -> int:
         """Of the whole run; of one record where its length is not known."""

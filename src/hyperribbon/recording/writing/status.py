@@ -9,7 +9,7 @@ from typing import Any
 from hyperribbon.core.store import read_json, write_json
 from hyperribbon.core.store.atomic import is_locked
 
-__all__ = ["LOCK", "STATUS", "is_held", "read_status", "write_status"]
+__all__ = ["LOCK", "STATUS", "read_status", "write_status"]
 
 STATUS = "recording.json"
 LOCK = ".lock"
@@ -36,11 +36,6 @@ def read_status(folder: Path) -> dict[str, Any]:
         pass
     if not isinstance(found, dict) or found.get("state") not in _STATES:
         return {"state": "recorded"}
-    if found["state"] == "running" and not is_held(folder):
+    if found["state"] == "running" and not is_locked(folder / LOCK):
         found["state"] = "stopped"
     return found
-
-
-def is_held(folder: Path) -> bool:
-    """Return whether a recorder holds the folder now."""
-    return is_locked(folder / LOCK)

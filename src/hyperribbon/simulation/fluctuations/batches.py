@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hyperribbon.core.boundary import checked, count, instance
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.training.sampling import SAMPLING_SCHEMES
 
 __all__ = ["chain_batches", "check_dynamics"]
@@ -50,16 +50,16 @@ def chain_batches(
         ArgumentError: Unknown scheme, or a batch of distinct samples larger than the set.
     """
     check_choice("sampling", sampling, SAMPLING_SCHEMES)
-    size = check_positive_int("batch_size", batch_size)
-    if sampling != "replacement" and size > samples:
+    if sampling != "replacement" and batch_size > samples:
         reason = f"only {samples} distinct samples can be drawn with sampling={sampling!r}"
         remedy = f"Use at most {samples}, or sampling='replacement'."
         raise ArgumentError("batch_size", batch_size, reason, remedy)
     if sampling == "replacement":
-        return _with_replacement(samples, size, chains, rng)
+        return _with_replacement(samples, batch_size, chains, rng)
     if sampling == "shuffle":
-        return _shuffled(samples, size, chains, rng)
-    return (_small_subsets if size <= _SMALL else _large_subsets)(samples, size, chains, rng)
+        return _shuffled(samples, batch_size, chains, rng)
+    draw = _small_subsets if batch_size <= _SMALL else _large_subsets
+    return draw(samples, batch_size, chains, rng)
 
 
 def _with_replacement(

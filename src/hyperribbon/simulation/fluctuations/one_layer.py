@@ -23,16 +23,11 @@ from hyperribbon.core.boundary import (
     whole,
     wholes,
 )
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_absent,
-    check_finite,
-    check_positive,
-    check_positive_int,
-)
+from hyperribbon.core.checks import ArgumentError, check_absent
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.recording.cadence import steps_between
 from hyperribbon.simulation.fluctuations.batches import chain_batches, check_dynamics
+from hyperribbon.theory.fluctuations.stationary import check_stable
 
 __all__ = ["ChainStatistics", "RunningMoments", "simulate_one_layer", "trace_one_layer"]
 
@@ -178,16 +173,15 @@ def simulate_one_layer(
         ArgumentError: The learning rate is beyond stability, the chains diverge, or a batch of
             distinct samples is larger than the set.
     """
-    steps, chains = check_positive_int("steps", steps), check_positive_int("chains", chains)
     check_dynamics(dynamics, sampling)
     if dynamics == "sgd":
         check_absent("substeps", substeps, "steps of SGD are whole", "Use dynamics='flow'.")
     substeps = 1 if substeps is None else substeps
-    task = _Regression(X, Y, lr * check_positive("anneal", anneal), start)
+    task = _Regression(X, Y, lr * anneal, start)
     rates, N = task.rates, len(task.solution)
     slowest = 1 / (lr * rates[0])
     needed = math.ceil((FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
-    waited = needed if burn_in is None else int(check_positive("burn_in", burn_in, zero=True))
+    waited = needed if burn_in is None else burn_in
     hot = 0
     if anneal != 1:
         if waited > _MOST_STEPS * anneal:
@@ -259,7 +253,7 @@ def trace_one_layer(
     Raises an ArgumentError as that does.
     """
     task = _Regression(X, Y, lr, start)
-    deviation = task.begin(check_positive_int("chains", chains))
+    deviation = task.begin(chains)
     gradient = task.gradient(batch_size, chains, "sgd", sampling, 1, seed)
     kept = np.unique(np.asarray(record, dtype=int))
     path = np.empty((len(kept), chains, len(task.solution)))
@@ -277,10 +271,7 @@ class _Regression:
     """A regression task around its solution, in single precision where the chains run."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, lr: float, start: np.ndarray | None) -> None:
-        lr = check_positive("lr", lr)
-        X = check_finite("X", np.asarray(X, dtype=np.float64))
-        Y = check_finite("Y", np.asarray(Y, dtype=np.float64).reshape(-1))
-        if X.ndim != 2 or X.shape[1] != len(Y) or not X.any():
+        if X.shape[1] != len(Y) or not X.any():
             reason = f"there are {len(Y)} targets"
             raise ArgumentError("X", X, reason, "Give a nonzero N×P matrix, P targets.")
         inverse = np.linalg.pinv(X.T, rcond=max(X.shape) * np.finfo(float).eps)
@@ -288,7 +279,7 @@ class _Regression:
         self.start = self.solution
         if start is not None:
             # What no sample sees, gradient descent leaves as it was.
-            self.start = check_finite("start", np.asarray(start, dtype=np.float64))
+            self.start = start
             self.solution = self.start - inverse @ (X.T @ self.start - Y)
         residuals = self.solution @ X - Y
         self.interpolating = bool(
@@ -297,7 +288,7 @@ class _Regression:
         hessian = X @ X.T / X.shape[1]
         rates = np.linalg.eigvalsh(hessian)
         self.rates = rates[rates > 1e-12 * rates[-1]]
-        _check_stable(lr, float(rates[-1]))
+        check_stable(lr, float(rates[-1]))
         self.H = hessian.astype(np.float32)
         self.data = np.ascontiguousarray(X.T, dtype=np.float32)
         self.residual = np.where(self.interpolating, 0.0, residuals).astype(np.float32)
@@ -315,8 +306,7 @@ class _Regression:
             samples = len(self.data)
             batches = chain_batches(samples, batch_size, chains, sampling=sampling, rng=rng)
             return _minibatch_gradient(self.data, self.residual, batches)
-        size = check_positive_int("batch_size", batch_size)
-        return _langevin_gradient(self.data, self.residual, self.H, size, substeps, rng)
+        return _langevin_gradient(self.data, self.residual, self.H, batch_size, substeps, rng)
 
 
 def _minibatch_gradient(data, residual, batches) -> Callable[[np.ndarray], np.ndarray]:
@@ -367,9 +357,3 @@ def _check_finite(block: np.ndarray, lr: float) -> None:
     if not np.isfinite(block).all():
         reason = "the chains diverged"
         raise ArgumentError("lr", lr, reason, "Use a smaller learning rate or a larger batch.")
-
-
-def _check_stable(lr: float, largest_rate: float) -> None:
-    if lr * largest_rate >= 2:
-        reason = f"gradient descent diverges: the largest curvature is {largest_rate:.4g}"
-        raise ArgumentError("lr", lr, reason, f"Use less than 2/ω_max = {2 / largest_rate:.4g}.")

@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hyperribbon.core.boundary import checked, count, matrix, positive, whole, wholes
-from hyperribbon.core.checks import ArgumentError, check_finite, check_positive, check_positive_int
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.recording.cadence import steps_between
 from hyperribbon.simulation.fluctuations.batches import chain_batches, check_dynamics
@@ -75,8 +75,8 @@ def descend_two_layer(
         ArgumentError: It diverged or did not get there.
     """
     P = X.shape[1]
-    Sxx, Syx = X @ X.T / P, np.atleast_2d(Y) @ X.T / P
-    W1, W2 = np.array(W1, dtype=np.float64), np.array(W2, dtype=np.float64)
+    Sxx, Syx = X @ X.T / P, Y @ X.T / P
+    W1, W2 = W1.copy(), W2.copy()
     target = tol * np.abs(Syx).max()
     with threadpool_limits(1, "blas"):
         for step in range(max_steps):
@@ -128,7 +128,7 @@ def simulate_two_layer(
 
     Args:
         X: Inputs (N_i×P), samples as columns.
-        Y: Targets (N_o×P) or (P,).
+        Y: Targets (N_o×P).
         W1: First layer (N_h×N_i).
         W2: Second layer (N_o×N_h).
         lr: Learning rate λ.
@@ -147,11 +147,6 @@ def simulate_two_layer(
             shapes do not fit, or the run ends before the covariance is measured.
     """
     check_dynamics(dynamics, sampling)
-    chains = check_positive_int("chains", chains)
-    X = check_finite("X", np.asarray(X, dtype=np.float64))
-    Y = np.atleast_2d(check_finite("Y", np.asarray(Y, dtype=np.float64)))
-    W1 = check_finite("W1", np.asarray(W1, dtype=np.float64))
-    W2 = check_finite("W2", np.asarray(W2, dtype=np.float64))
     if (*W2.shape, *W1.shape, X.shape[1]) != (len(Y), *([len(W1)] * 2), len(X), Y.shape[1]):
         reason = f"X, Y, W1 have shapes {X.shape}, {Y.shape}, {W1.shape}"
         remedy = "Give X (N_i×P), Y (N_o×P), W1 (N_h×N_i) and W2 (N_o×N_h)."
@@ -159,7 +154,7 @@ def simulate_two_layer(
     inputs, targets = np.ascontiguousarray(X.T, dtype=np.float32), Y.T.astype(np.float32)
     kept = np.unique(np.asarray(record, dtype=int))
     wanted = set(kept.tolist())
-    slowest = _relaxation_steps(X, W1, W2, check_positive("lr", lr))
+    slowest = _relaxation_steps(X, W1, W2, lr)
     waited = math.ceil(FROM_SOLUTION * slowest) if burn_in is None else burn_in
     every = None if every is None else steps_between(every, X.shape[1] / batch_size)
     if every is not None and waited + every > kept[-1]:
@@ -198,18 +193,13 @@ def simulate_two_layer(
         raise ArgumentError(
             "lr", lr, "the chains diverged", "Use a smaller learning rate or a larger batch."
         )
-    return TwoLayerEnsemble(
-        kept,
-        np.stack(history[0]),
-        np.stack(history[1]),
-        float(slowest),
-        waited,
-        0 if moments is None else moments.count,
-        None
-        if moments is None
-        else np.mean(means, axis=0) + _stacked(W1[None], 0.0, W2[None], 0.0)[0],
-        None if moments is None else moments.covariance(about_zero=True) * (chains / (chains - 1)),
-    )
+    samples, mean, covariance = 0, None, None
+    if moments is not None:
+        samples, start = moments.count, _stacked(W1[None], 0.0, W2[None], 0.0)[0]
+        mean = np.mean(means, axis=0) + start
+        covariance = moments.covariance(about_zero=True) * (chains / (chains - 1))
+    layers = (np.stack(history[0]), np.stack(history[1]))
+    return TwoLayerEnsemble(kept, *layers, float(slowest), waited, samples, mean, covariance)
 
 
 def _relaxation_steps(X: np.ndarray, W1: np.ndarray, W2: np.ndarray, lr: float) -> float:
@@ -247,7 +237,7 @@ def _langevin_gradient(
 ) -> _Gradient:
     """Return w ↦ Σyx − wΣxx plus Gaussian noise with the covariance of a minibatch."""
     samples = len(inputs)
-    scale = np.float32(1 / math.sqrt(check_positive_int("batch_size", batch_size) * samples))
+    scale = np.float32(1 / math.sqrt(batch_size * samples))
     Sxx, Syx = inputs.T @ inputs / samples, targets.T @ inputs / samples
 
     def gradient(product: np.ndarray) -> np.ndarray:

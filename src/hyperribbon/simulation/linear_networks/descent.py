@@ -11,8 +11,8 @@ import numpy as np
 
 from hyperribbon.core.boundary import checked, count, matrices, positive
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
-from hyperribbon.theory.linear_networks.factors import check_widths, sample_balanced_weights
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
+from hyperribbon.theory.linear_networks.weight_chains import check_widths, sample_balanced_weights
 from hyperribbon.training.loop import DivergenceError
 
 __all__ = ["LINEAR_STARTS", "HalvingSchedule", "LinearRun", "draw_linear_weights", "train_linear"]
@@ -163,8 +163,6 @@ def train_linear(
     >>> run.weights[0].round(6)
     array([[1.  , 0.25]])
     """
-    lr = check_positive("lr", lr)
-    epochs = check_positive_int("epochs", epochs)
     times = _check_times(at, epochs)
     reduced = reduce_chain(weights, moments)
     layers, small = reduced.weights, reduced.moments

@@ -57,16 +57,12 @@ def moments_of_training(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
             seconds.append(second.copy())
             firsts.append(first.copy())
         if item.get("batch_size"):
-            residuals = _resampled(residuals, item["batch_size"], rng)
+            # Every residual counts as often as a batch drawn with replacement holds its sample.
+            batch, even = item["batch_size"], np.full(samples, 1 / samples)
+            counts = rng.multinomial(batch, even, size=len(residuals))
+            residuals = residuals * counts * (samples / batch)
         weights -= alpha * (residuals @ inputs / samples + decay * weights)
     return {"second": np.array(seconds), "first": np.array(firsts)}
-
-
-def _resampled(residuals: np.ndarray, batch: int, rng: np.random.Generator) -> np.ndarray:
-    """Weight every residual by how often a batch drawn with replacement holds its sample."""
-    models, samples = residuals.shape
-    counts = rng.multinomial(batch, np.full(samples, 1 / samples), size=models)
-    return residuals * counts * (samples / batch)
 
 
 def pca_spectra(

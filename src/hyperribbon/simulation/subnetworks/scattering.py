@@ -56,8 +56,7 @@ class Scattering(nn.Module):
         padding: str = "reflect",
     ) -> None:
         super().__init__()
-        self.scales = check_positive_int("scales", scales)
-        self.angles = check_positive_int("angles", angles)
+        self.scales, self.angles = scales, angles
         self.layers = check_positive_int("layers", layers, maximum=2)
         self.shape = (int(shape[0]), int(shape[1]))
         stride = 2**scales
@@ -71,7 +70,8 @@ class Scattering(nn.Module):
                 raise ArgumentError("shape", shape, f"not multiples of {stride}", remedy)
             self.margins = ((0, 0), (0, 0))
         else:
-            self.margins = tuple(_margins(size, stride) for size in self.shape)
+            # Whole strides before, a multiple of strides in all.
+            self.margins = tuple((stride, -size % stride + stride) for size in self.shape)
         padded = tuple(n + sum(m) for n, m in zip(self.shape, self.margins, strict=True))
         wavelets, averages = filter_bank((padded[0], padded[1]), scales, angles)
         self.register_buffer("wavelets", wavelets.float())
@@ -192,10 +192,3 @@ def _gaussian(size: int, sigma: float) -> torch.Tensor:
     span = np.arange(-reach * size, (reach + 1) * size)
     values = np.exp(-(span**2) / (2 * sigma**2)).reshape(-1, size).sum(axis=0)
     return torch.from_numpy(values / values.sum())
-
-
-def _margins(size: int, stride: int) -> tuple[int, int]:
-    """Return the padding before and after: whole strides before, a multiple of strides in all."""
-    before = stride
-    after = -(size + before) % stride + stride
-    return before, after

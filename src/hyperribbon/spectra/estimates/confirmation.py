@@ -25,12 +25,9 @@ def exactly(products: Products, value: float) -> Estimate:
         ArgumentError: It is not finite.
     """
     if not isfinite(value):
-        raise ArgumentError(
-            "op",
-            type(products.op).__name__,
-            f"the number it gives is {value}",
-            "Check that the loss, the weights and the data are finite.",
-        )
+        reason = f"the number it gives is {value}"
+        remedy = "Check that the loss, the weights and the data are finite."
+        raise ArgumentError("op", type(products.op).__name__, reason, remedy)
     return Estimate(value, 0.0, True, products.matvecs, "exact")
 
 

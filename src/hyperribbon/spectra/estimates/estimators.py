@@ -194,11 +194,6 @@ def frobenius(
     return replace(square, value=value, stderr=square.stderr / (2 * value) if value else 0.0)
 
 
-def _diagonal_by_columns(products: Products, columns: int = _COLUMNS) -> torch.Tensor:
-    pieces: list[torch.Tensor] = []
-    for start in range(0, products.size, columns):
-        width = min(columns, products.size - start)
-        unit = torch.zeros(products.size, width, dtype=products.dtype, device=products.device)
-        unit[start : start + width].fill_diagonal_(1)
-        pieces.append(products(unit)[start : start + width].diagonal().double())
+def _diagonal_by_columns(products: Products, count: int = _COLUMNS) -> torch.Tensor:
+    pieces = [columns[some].diagonal().double() for some, columns in products.columns(count)]
     return torch.cat(pieces)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from scipy.special import stdtrit
 
-from hyperribbon.core.boundary import checked, count, own_function
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.boundary import checked, count, own_function, positive
+from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Density
@@ -29,7 +29,7 @@ _MISPLACED = 0.01  # mass that the two may put in different places
 _INVISIBLE = 1e-6  # part of the largest value below which densities are not told from zero
 
 
-@checked(probes=count, steps=count, points=count, should_stop=own_function)
+@checked(probes=count, steps=count, points=count, memory=positive, should_stop=own_function)
 @plainly
 def density(
     op: Any,
@@ -84,21 +84,14 @@ def density(
     1.0
     """
     products = products_until(op, should_stop)
-    check_positive_int("steps", steps)
-    check_positive_int("points", points)
-    if check_positive_int("probes", probes) < 2:
+    if probes < 2:
         raise ArgumentError("probes", probes, "a band needs two or more", "Give probes=10.")
     steps = min(steps, products.size)
-    memory = None if memory is None else check_positive("memory", memory)
     storage = _storage(products, steps, memory)
     generator = torch_generator(seed, "density")
     rules: list[tuple[_Rule, _Rule]] = []
     for _ in range(probes):
-        probe = torch.randn(
-            1, products.size, generator=generator, dtype=products.dtype, device="cpu"
-        )
-        probe = products.part(probe).to(products.device)
-        rules.append(_rules(products, probe, steps, storage))
+        rules.append(_rules(products, products.random_part(generator), steps, storage))
     low = min(float(rule.nodes[0]) for rule, _ in rules)
     high = max(float(rule.nodes[-1]) for rule, _ in rules)
     span = max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-30)
@@ -110,12 +103,9 @@ def density(
     )
     if float(grid[1] - grid[0]) > sigma:
         needed = int((high - low) / sigma) + 13
-        raise ArgumentError(
-            "points",
-            points,
-            f"the grid is coarser than the kernel's width {sigma:.2g}",
-            f"Give points={2 * needed}, or a larger width.",
-        )
+        reason = f"the grid is coarser than the kernel's width {sigma:.2g}"
+        remedy = f"Give points={2 * needed}, or a larger width."
+        raise ArgumentError("points", points, reason, remedy)
     mean, shorter = (_mean_curve(grid, [pair[which] for pair in rules], sigma) for which in (0, 1))
     variance = _probe_variance(grid, [rule for rule, _ in rules], sigma, mean, products.size)
     reach = float(stdtrit(probes, 0.975)) * variance.sqrt()
@@ -176,12 +166,11 @@ def _storage(products: Products, steps: int, memory: float | None) -> str:
         return products.processes.choose("memory")
     folder = tempfile.gettempdir()
     if kept > shutil.disk_usage(folder).free:
-        raise ArgumentError(
-            "steps",
-            steps,
-            f"{kept / 1e9:.2f} GB of Lanczos vectors fit neither in memory nor in {folder}",
-            "Give fewer steps, set TMPDIR to a folder with more space, or restrict the operator.",
+        reason = f"{kept / 1e9:.2f} GB of Lanczos vectors fit neither in memory nor in {folder}"
+        remedy = (
+            "Give fewer steps, set TMPDIR to a folder with more space, or restrict the operator."
         )
+        raise ArgumentError("steps", steps, reason, remedy)
     return products.processes.choose("disk")
 
 

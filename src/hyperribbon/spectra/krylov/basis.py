@@ -98,7 +98,9 @@ class Basis:
         """
         start = self.size
         for row in rows[: min(self.capacity, self.products.size) - start]:
-            direction, length = (row, 1.0) if orthonormal else self.orthogonalize(row)
+            direction, length = row, 1.0
+            if not orthonormal:
+                direction, length = self._clean(row, floor=10 * self._eps * self._norm(row))
             if length > 0:
                 self.vectors.write(self.size, direction.unsqueeze(0))
                 self.size += 1
@@ -114,13 +116,6 @@ class Basis:
             self._scale = max(self._scale, scale)
             self._project(start, fresh, images)
         return added
-
-    def orthogonalize(self, row: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Return the unit vector along the part of `row` orthogonal to Q, and that part's norm.
-
-        The norm is 0 when nothing but rounding is left.
-        """
-        return self._clean(row, floor=10 * self._eps * self._norm(row))
 
     def remainder(self, *, noise: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the direction (1, P) of what the last image has outside the basis, and its size.

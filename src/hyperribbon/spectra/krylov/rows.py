@@ -48,6 +48,11 @@ class Rows(ABC):
         self.capacity, self.length = capacity, length
         self.dtype, self.device = dtype, device
         self.eps = torch.finfo(dtype).eps
+        self._begin()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Make the place where the rows are kept."""
 
     @abstractmethod
     def write(self, start: int, rows: torch.Tensor) -> None:
@@ -101,11 +106,9 @@ class Rows(ABC):
 class MemoryRows(Rows):
     """Rows as one tensor."""
 
-    def __init__(
-        self, capacity: int, length: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, length, dtype, device)
-        self._buffer = torch.empty(capacity, length, dtype=dtype, device=device)
+    def _begin(self) -> None:
+        shape = (self.capacity, self.length)
+        self._buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def write(self, start: int, rows: torch.Tensor) -> None:
         """Store rows (b, length) from a position on."""
@@ -133,12 +136,10 @@ class HalfRows(Rows):
     the typical one of 10⁸ still have all their digits.
     """
 
-    def __init__(
-        self, capacity: int, length: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, length, dtype, device)
-        self._buffer = torch.empty(capacity, length, dtype=torch.float16, device=device)
-        self._scales = torch.ones(capacity, 1, dtype=dtype, device=device)
+    def _begin(self) -> None:
+        shape = (self.capacity, self.length)
+        self._buffer = torch.empty(shape, dtype=torch.float16, device=self.device)
+        self._scales = torch.ones(self.capacity, 1, dtype=self.dtype, device=self.device)
         self.eps = torch.finfo(torch.float16).eps / 2
 
     def write(self, start: int, rows: torch.Tensor) -> None:
@@ -166,14 +167,11 @@ class HalfRows(Rows):
 class DiskRows(Rows):
     """Rows in a temporary file (in TMPDIR), read into small buffers: memory stays flat."""
 
-    def __init__(
-        self, capacity: int, length: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, length, dtype, device)
+    def _begin(self) -> None:
         self._file, path = tempfile.mkstemp(prefix="hyperribbon-basis-")
         os.unlink(path)  # the space is free again as soon as the file is closed
         weakref.finalize(self, os.close, self._file)
-        self._item = dtype.itemsize
+        self._item = self.dtype.itemsize
 
     def write(self, start: int, rows: torch.Tensor) -> None:
         """Store rows (b, length) from a position on."""

@@ -99,9 +99,8 @@ class Search:
         self.tol = max(tol, self.reachable)
         self.chain: int | None = None  # first vector of the current chain; None: no chain
         self.evidence: Evidence | None = None  # of the current chain, when its start was random
-        self.tail = torch.empty(
-            0, device="cpu"
-        )  # the direction (1, P) of its next vector, (0, P) for none,
+        # The direction (1, P) of its next vector, (0, P) for none,
+        self.tail = torch.empty(0, device="cpu")
         self.coupling = torch.empty(0, device="cpu")  # and the last one's image along it
         self._residuals: torch.Tensor | None = None
 
@@ -159,7 +158,7 @@ class Search:
             return False
         if self.chain is None:
             return True
-        estimates = self._along_tail(self.coefficients[:, self.wanted])
+        estimates = self.coupling * self.coefficients[-1, self.wanted].abs()  # along the tail
         return bool((estimates <= self.slack).all())
 
     def is_solved(self) -> bool:
@@ -298,10 +297,6 @@ class Search:
         self.basis.release()  # a product in float64 needs the room
         floor = audit.floor(self.norm)
         return Pairs(values, rows, residuals, bounds, self.norm, self.reachable, floor)
-
-    def _along_tail(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return the size of the residuals' parts along the chain's tail."""
-        return self.coupling * coefficients[-1].abs()
 
     def _leave_chain(self) -> None:
         self.chain, self.evidence = None, None

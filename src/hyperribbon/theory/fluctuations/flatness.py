@@ -19,7 +19,7 @@ from hyperribbon.core.boundary import (
     row,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.checks import ArgumentError
 
 __all__ = [
     "drift_rates",
@@ -40,7 +40,7 @@ def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: f
     Exact for white inputs. Implements the first form of Eq. (3.37) of [fluctuations]; its second
     form, in terms of M₂₂, is smaller by 1 + D₁/D₂.
     """
-    return 0.5 * check_positive("input_variance", input_variance) * theta**2 * np.asarray(D1, float)
+    return 0.5 * input_variance * theta**2 * np.asarray(D1, float)
 
 
 @checked(D2=zero_or_more, input_variance=positive, theta=number, inputs=count, modes=count)
@@ -51,8 +51,7 @@ def loss_along_first_layer_modes(
 
     The modes that fluctuate are all of the form V⊗e, so every one meets the same curvature σx²D₂.
     """
-    height = 0.5 * check_positive("input_variance", input_variance) * theta**2 * float(D2)
-    return np.where(np.arange(modes) < inputs, height, 0.0)
+    return np.where(np.arange(modes) < inputs, 0.5 * input_variance * theta**2 * D2, 0.0)
 
 
 @checked(D1=array, D2=positive)
@@ -64,7 +63,6 @@ def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
     >>> local_exponent([0.0, 1.0], 1.0)
     array([2., 1.])
     """
-    D2 = check_positive("D2", float(D2))
     return 2 * D2 / (np.asarray(D1, dtype=np.float64) + D2)
 
 
@@ -84,12 +82,9 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     curvatures = np.asarray(curvatures, dtype=np.float64)
     use = (variances > 0) & (curvatures > 0)
     if use.sum() < 3 or np.ptp(np.log(curvatures[use])) == 0:
-        raise ArgumentError(
-            "curvatures",
-            curvatures,
-            f"{int(use.sum())} modes have positive variance and curvature, too few for a slope",
-            "Give at least three modes of different curvature.",
-        )
+        reason = f"{int(use.sum())} modes have positive variance and curvature, too few for a slope"
+        remedy = "Give at least three modes of different curvature."
+        raise ArgumentError("curvatures", curvatures, reason, remedy)
     return float(2 * np.polyfit(np.log(curvatures[use]), np.log(variances[use]), 1)[0])
 
 
@@ -101,7 +96,7 @@ def mode_correlation(
 
     Implements Eq. (3.40) of [fluctuations], where χ̇ = −σx²ωχ + ζ (Eq. 3.39 lacks the sign).
     """
-    return np.exp(-check_positive("input_variance", input_variance) * np.multiply.outer(t, rates))
+    return np.exp(-input_variance * np.multiply.outer(t, rates))
 
 
 @checked(t=array, rates=array, input_variance=positive, strength=zero_or_more, initial=array)
@@ -118,9 +113,8 @@ def mode_variance(
 
     Implements Eqs. (3.41) and (3.42) of [fluctuations]; modes with ω_k = 0 keep their variance.
     """
-    variance = check_positive("input_variance", input_variance)
-    decay = np.exp(-2 * variance * np.multiply.outer(t, rates))
-    return decay * np.asarray(initial) + strength / (2 * variance) * (1 - decay)
+    decay = np.exp(-2 * input_variance * np.multiply.outer(t, rates))
+    return decay * np.asarray(initial) + strength / (2 * input_variance) * (1 - decay)
 
 
 @checked(
@@ -138,9 +132,8 @@ def drift_rates(
     The noise does not conserve W₂ᵀW₂ − W₁W₁ᵀ (Eq. 3.6 of [fluctuations]): its mean changes by
     λσ_R²(W₁W₁ᵀ − N_i W₂ᵀW₂) a step for one output, so that the weights shrink towards balance.
     """
-    variances = check_positive("input_variance", input_variance) * target_variance
-    rate = check_positive("lr", lr) ** 2 * variances / check_positive("batch_size", batch_size)
-    return rate, rate * check_positive_int("inputs", inputs)
+    rate = lr**2 * (input_variance * target_variance) / batch_size
+    return rate, rate * inputs
 
 
 @checked(lr=positive, batch_size=count, target_variance=zero_or_more, inputs=count, D2=positive)
@@ -151,5 +144,4 @@ def stationarity_ratio(
 
     Quasi-stationary theory needs it far below one. For σx² = 1/N_i it is λσy²/(Sσx²D₂).
     """
-    noise = check_positive("lr", lr) * target_variance * check_positive_int("inputs", inputs)
-    return noise / (check_positive("batch_size", batch_size) * check_positive("D2", D2))
+    return lr * target_variance * inputs / (batch_size * D2)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hyperribbon.core.boundary import array, checked, count, matrix, positive, square, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, check_positive
+from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.theory.fluctuations.one_layer import (
     batch_factor,
     check_design,
@@ -59,7 +59,6 @@ def stationary_covariance(
     array([[0.1]])
     """
     check_choice("time", time, ("continuous", "discrete"))
-    lr = check_positive("lr", lr)
     rates, V, noise, null = _in_eigenbasis(H, C)
     lowest, largest = np.linalg.eigvalsh((noise + noise.T) / 2)[[0, -1]]
     if lowest < -_NEGATIVE * max(abs(lowest), largest):
@@ -110,14 +109,13 @@ def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> Float[
     rates, V, noise, _ = _in_eigenbasis(H, C)
     keep = rates > _NULL * rates[-1]
     root = np.where(keep, 1 / np.sqrt(np.where(keep, rates, 1.0)), 0.0)
-    return check_positive("lr", lr) / 2 * (V * root) @ noise @ (V * root).T
+    return lr / 2 * (V * root) @ noise @ (V * root).T
 
 
 @checked(lr=positive, label_variance=zero_or_more, batch_size=count)
 def isotropic_variance(lr: float, label_variance: float, batch_size: int) -> float:
     """Return λσε²/(2S), the variance of every weight for P/N → ∞. Implements Eq. (2.34)."""
-    variance = check_positive("label_variance", label_variance, zero=True)
-    return check_positive("lr", lr) * variance / (2 * check_positive("batch_size", batch_size))
+    return lr * label_variance / (2 * batch_size)
 
 
 @checked(H=square, lr=positive)
@@ -127,7 +125,7 @@ def relaxation_steps(H: ArrayLike, lr: float) -> float:
     positive = rates[rates > _NULL * max(rates[-1], 0.0)]
     if positive.size == 0:
         raise ArgumentError("H", H, "it has no positive eigenvalue", "Nothing relaxes.")
-    return float(1 / (check_positive("lr", lr) * positive[0]))
+    return float(1 / (lr * positive[0]))
 
 
 @checked(X=matrix, Y=array, lr=positive, batch_size=count, rtol=positive)
@@ -176,53 +174,39 @@ def discrete_covariance(
         growing = growing + 1 if change >= previous else 0
         if growing == 20 or not np.isfinite(change):
             break
-    raise ArgumentError(
-        "lr",
-        lr,
-        "the covariance grows without bound: the noise of each step feeds on the fluctuations",
-        "Use a smaller learning rate or a larger batch.",
-    )
+    reason = "the covariance grows without bound: the noise of each step feeds on the fluctuations"
+    raise ArgumentError("lr", lr, reason, "Use a smaller learning rate or a larger batch.")
 
 
 def check_stable(lr: float, largest_rate: float) -> None:
     """Raise if gradient descent with step `lr` diverges along the sharpest direction."""
     if lr * largest_rate >= 2:
-        raise ArgumentError(
-            "lr",
-            lr,
-            f"gradient descent diverges: the largest curvature is {largest_rate:.4g}",
-            f"Use less than 2/ω_max = {2 / largest_rate:.4g}.",
-        )
+        reason = f"gradient descent diverges: the largest curvature is {largest_rate:.4g}"
+        raise ArgumentError("lr", lr, reason, f"Use less than 2/ω_max = {2 / largest_rate:.4g}.")
 
 
 def _in_eigenbasis(
     H: ArrayLike, C: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return ω ascending, V, C̃ = VᵀCV and where ω_i + ω_j vanishes; checks both matrices."""
-    H = check_finite("H", np.asarray(H, dtype=np.float64))
-    C = check_finite("C", np.asarray(C, dtype=np.float64))
-    if H.ndim != 2 or H.shape[0] != H.shape[1] or C.shape != H.shape:
+    """Return ω ascending, V, C̃ = VᵀCV and where ω_i + ω_j vanishes, of two square matrices."""
+    H, C = np.asarray(H, dtype=np.float64), np.asarray(C, dtype=np.float64)
+    if C.shape != H.shape:
         raise ArgumentError(
             "C", C, f"H has shape {H.shape}", "Give two square matrices of one size."
         )
     rates, V = np.linalg.eigh((H + H.T) / 2)
     scale = max(abs(rates[0]), abs(rates[-1]))
     if rates[0] < -1e-9 * scale:
-        raise ArgumentError(
-            "H",
-            H,
-            f"it has the negative eigenvalue {rates[0]:.4g}, along which weights run away",
-            "Measure at a minimum, or use the GGN instead of the Hessian.",
-        )
+        reason = f"it has the negative eigenvalue {rates[0]:.4g}, along which weights run away"
+        remedy = "Measure at a minimum, or use the GGN instead of the Hessian."
+        raise ArgumentError("H", H, reason, remedy)
     rates = np.maximum(rates, 0.0)
     noise = V.T @ ((C + C.T) / 2) @ V
     flat = rates <= _NULL * scale
     if flat.any() and noise[np.ix_(flat, flat)].max() > 1e-9 * max(abs(noise).max(), 1e-300):
-        raise ArgumentError(
-            "C",
-            C,
+        reason = (
             f"it puts noise into {int(flat.sum())} directions without curvature, where weights "
-            "diffuse without end",
-            "Restrict both matrices to the range of H.",
+            "diffuse without end"
         )
+        raise ArgumentError("C", C, reason, "Restrict both matrices to the range of H.")
     return rates, V, noise, np.logical_and.outer(flat, flat)

@@ -27,7 +27,7 @@ from hyperribbon.core.boundary import (
     square,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
+from hyperribbon.core.checks import ArgumentError
 
 __all__ = [
     "TwoLayerModes",
@@ -97,19 +97,17 @@ def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
     Raises:
         ArgumentError: The shapes do not chain, or N_i ≥ N_h ≥ N_o does not hold.
     """
-    W1 = check_finite("W1", np.asarray(W1, dtype=np.float64))
-    W2 = check_finite("W2", np.asarray(W2, dtype=np.float64))
-    if W1.ndim != 2 or W2.ndim != 2 or W2.shape[1] != W1.shape[0]:
+    W1, W2 = np.asarray(W1, dtype=np.float64), np.asarray(W2, dtype=np.float64)
+    if W2.shape[1] != W1.shape[0]:
         raise ArgumentError(
             "W2", W2, f"W1 has shape {W1.shape}", f"Give W2 of shape (N_o, {len(W1)})."
         )
     if not W1.shape[1] >= W1.shape[0] >= W2.shape[0]:
-        raise ArgumentError(
-            "W1",
-            W1,
-            f"the theory needs N_i ≥ N_h ≥ N_o, not {W1.shape[1]}, {W1.shape[0]}, {W2.shape[0]}",
-            "Use a hidden layer no wider than the input and no narrower than the output.",
+        reason = (
+            f"the theory needs N_i ≥ N_h ≥ N_o, not {W1.shape[1]}, {W1.shape[0]}, {W2.shape[0]}"
         )
+        remedy = "Use a hidden layer no wider than the input and no narrower than the output."
+        raise ArgumentError("W1", W1, reason, remedy)
     A, s1, Bt = np.linalg.svd(W1)
     U, s2, Vt = np.linalg.svd(W2, full_matrices=False)
     return TwoLayerModes(A, Bt.T, U, Vt.T, s1, s2)
@@ -120,10 +118,7 @@ def noise_strength(
     lr: float, batch_size: int, input_variance: float, target_variance: float
 ) -> float:
     """Return σ_R² = λσx²⟨y²⟩/S. Implements Eq. (3.21) of [fluctuations]."""
-    variances = check_positive("input_variance", input_variance) * check_positive(
-        "target_variance", target_variance, zero=True
-    )
-    return check_positive("lr", lr) * variances / check_positive("batch_size", batch_size)
+    return lr * (input_variance * target_variance) / batch_size
 
 
 @checked(Sxx=square, Syx=matrix, target_variance=numbers, batch_size=count)
@@ -138,12 +133,11 @@ def moment_covariances(
     [fluctuations] (whose Eq. 3.14 misses σx⁴ on the second term).
     """
     Sxx, Syx = np.asarray(Sxx, dtype=np.float64), np.asarray(Syx, dtype=np.float64)
-    size = check_positive("batch_size", batch_size)
     variances = np.broadcast_to(np.asarray(target_variance, dtype=np.float64), (len(Syx),))
     xx = np.einsum("ik,jl->ijkl", Sxx, Sxx) + np.einsum("il,jk->ijkl", Sxx, Sxx)
     yx = np.einsum("ik,jl->ijkl", np.diag(variances), Sxx) + np.einsum("il,kj->ijkl", Syx, Syx)
     cross = np.einsum("ki,jl->ijkl", Syx, Sxx) + np.einsum("il,kj->ijkl", Sxx, Syx)
-    return xx / size, yx / size, cross / size
+    return xx / batch_size, yx / batch_size, cross / batch_size
 
 
 @checked(W1=matrix, W2=matrix, strength=zero_or_more, samples=count)
@@ -173,9 +167,7 @@ def layer_noise_covariances(
 
 def finite_sample_factor(inputs: int, samples: int | None) -> float:
     """Return 1 − N_i/P, the share of the targets that the regression leaves unexplained."""
-    if samples is None:
-        return 1.0
-    return max(0.0, 1 - inputs / check_positive("samples", samples))
+    return 1.0 if samples is None else max(0.0, 1 - inputs / samples)
 
 
 @checked(modes=_modes)
@@ -212,9 +204,7 @@ def layer_covariance(
     𝒥ᵀ(𝒥𝒥ᵀ)⁺𝒥 on the range of Γ needs no numerical pseudo-inverse.
     """
     N_i, N_h, _ = modes.sizes
-    scale = (
-        check_positive("lr", lr) * target_variance / (2 * check_positive("batch_size", batch_size))
-    )
+    scale = lr * target_variance / (2 * batch_size)
     padded = np.concatenate([modes.D1, np.zeros(N_i - N_h)])
     sums = np.add.outer(padded, modes.D2).ravel()
     positive = sums > 1e-12 * sums.max()
@@ -252,8 +242,6 @@ def second_layer_variances(
     Implements Eq. (3.34) of [fluctuations], here for any number of outputs.
     """
     D1, D2 = np.asarray(D1, dtype=np.float64)[:, None], np.asarray(D2, dtype=np.float64)
-    scale = (
-        check_positive("lr", lr) * target_variance / (2 * check_positive("batch_size", batch_size))
-    )
+    scale = lr * target_variance / (2 * batch_size)
     total = D1 + np.atleast_1d(D2)
     return scale * D1 / np.where(total > 0, total, 1.0)

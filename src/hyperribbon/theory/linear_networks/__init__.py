@@ -12,7 +12,6 @@ from hyperribbon.theory.linear_networks.balanced import (
     printed_count,
 )
 from hyperribbon.theory.linear_networks.curvature import ggn, hessian
-from hyperribbon.theory.linear_networks.factors import chain_products, sample_balanced_weights
 from hyperribbon.theory.linear_networks.kernel import jacobian, ntk, sharpness_bound, trace
 from hyperribbon.theory.linear_networks.moments import Moments
 from hyperribbon.theory.linear_networks.shallow import (
@@ -28,6 +27,7 @@ from hyperribbon.theory.linear_networks.solution import (
     label_sharpness,
     solution_singular_values,
 )
+from hyperribbon.theory.linear_networks.weight_chains import chain_products, sample_balanced_weights
 
 __all__ = [
     "Moments",

@@ -9,8 +9,8 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.boundary import checked, count, matrices, positive, row, whole
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
-from hyperribbon.theory.linear_networks.factors import check_chain, check_widths
+from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.theory.linear_networks.weight_chains import check_chain, check_widths
 
 __all__ = ["balance_defect", "balanced_count", "balanced_eigenvalues", "printed_count"]
 
@@ -66,9 +66,6 @@ def balanced_eigenvalues(
     >>> balanced_eigenvalues([2.0], depth=3, d_in=2, d_out=1)
     array([48., 16.])
     """
-    depth = check_positive_int("depth", depth)
-    d_in, d_out = check_positive_int("d_in", d_in), check_positive_int("d_out", d_out)
-    sigma_x = check_positive("sigma_x", sigma_x)
     values = _check_singular_values(singular_values, min(d_in, d_out))
     row, column = np.zeros(d_in), np.zeros(d_out)
     row[: len(values)] = column[: len(values)] = values**2
@@ -95,7 +92,6 @@ def balanced_count(rank: int, depth: int, d_in: int, d_out: int) -> int:
     >>> balanced_count(rank=5, depth=2, d_in=20, d_out=5)
     100
     """
-    depth = check_positive_int("depth", depth)
     if rank == 0:
         return d_in * d_out if depth == 1 else 0
     rank = check_positive_int("rank", rank, maximum=min(d_in, d_out))
@@ -118,10 +114,7 @@ def printed_count(widths: Sequence[int]) -> int:
 def _check_singular_values(values: Sequence[float] | np.ndarray, most: int) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) > most or not np.all(np.isfinite(array) & (array >= 0)):
-        raise ArgumentError(
-            "singular_values",
-            values,
-            f"it must be at most {most} finite numbers, zero or more",
-            "Give the singular values that the layers share, each once.",
-        )
+        reason = f"it must be at most {most} finite numbers, zero or more"
+        remedy = "Give the singular values that the layers share, each once."
+        raise ArgumentError("singular_values", values, reason, remedy)
     return array

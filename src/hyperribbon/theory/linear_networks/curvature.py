@@ -8,8 +8,8 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from hyperribbon.core.boundary import checked, instance, matrices
-from hyperribbon.theory.linear_networks.factors import check_chain
 from hyperribbon.theory.linear_networks.moments import Moments, check_moments
+from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
 __all__ = ["ggn", "hessian"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, matrices, matrix, positive
-from hyperribbon.core.checks import ArgumentError, check_finite, check_positive
-from hyperribbon.theory.linear_networks.factors import chain_products
+from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.theory.linear_networks.moments import Moments
+from hyperribbon.theory.linear_networks.weight_chains import chain_products
 
 __all__ = ["jacobian", "ntk", "sharpness_bound", "trace"]
 
@@ -130,7 +130,7 @@ def trace(
 def _times_inputs(P: np.ndarray, X: np.ndarray | Moments | None, sigma_x: float) -> np.ndarray:
     """Return P Σ; the eigenvalues of XᵀPᵀPX/n are those of P Σ Pᵀ."""
     if X is None:
-        return check_positive("sigma_x", sigma_x) ** 2 * P
+        return sigma_x**2 * P
     if isinstance(X, Moments):
         return X.times_inputs(P)
     X = _check_inputs(X, P.shape[1])

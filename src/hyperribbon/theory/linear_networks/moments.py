@@ -12,7 +12,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, check_array
-from hyperribbon.theory.linear_networks.factors import check_chain
+from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
 __all__ = ["Moments", "ReducedChain", "check_labels", "check_moments", "reduce_chain"]
 
@@ -141,10 +141,9 @@ def reduce_chain(
         bases.append(None if span is None else _orthonormal(span))
     bases.append(None)
     sides = list(pairwise(bases))
-    reduced = [
-        _transposed_times(out, _times(weight, into)).copy()
-        for weight, (into, out) in zip(chain, sides, strict=True)
-    ]
+    inner = [_times(weight, into) for weight, (into, _) in zip(chain, sides, strict=True)]
+    outs = [out for _, out in sides]
+    reduced = [(w if o is None else o.T @ w).copy() for w, o in zip(inner, outs, strict=True)]
 
     def lift(layers: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [
@@ -164,12 +163,9 @@ def check_moments(chain: Sequence[np.ndarray], moments: Moments) -> None:
     """Raise ArgumentError unless the moments belong to the chain's inputs and outputs."""
     expected = (chain[-1].shape[0], chain[0].shape[1])
     if moments.cross.shape != expected:
-        raise ArgumentError(
-            "moments",
-            moments.cross,
-            f"the network maps {expected[1]} inputs to {expected[0]} outputs",
-            "Compute them from the inputs and targets of this network.",
-        )
+        reason = f"the network maps {expected[1]} inputs to {expected[0]} outputs"
+        remedy = "Compute them from the inputs and targets of this network."
+        raise ArgumentError("moments", moments.cross, reason, remedy)
 
 
 def _input_basis(first: np.ndarray, moments: Moments) -> tuple[np.ndarray | None, Moments]:
@@ -194,7 +190,3 @@ def _orthonormal(columns: np.ndarray) -> np.ndarray | None:
 def _times(matrix: np.ndarray, basis: np.ndarray | None) -> np.ndarray:
     """Return the product; None stands for the identity."""
     return matrix if basis is None else matrix @ basis
-
-
-def _transposed_times(basis: np.ndarray | None, matrix: np.ndarray) -> np.ndarray:
-    return matrix if basis is None else basis.T @ matrix

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, matrix, positive
-from hyperribbon.core.checks import check_positive
-from hyperribbon.theory.linear_networks.factors import check_chain
 from hyperribbon.theory.linear_networks.solution import check_white
+from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
 __all__ = [
     "shallow_count",
@@ -93,8 +92,7 @@ def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> f
         sigma_x: Root mean square of the white inputs.
     """
     W1, W2 = check_chain([W1, W2])
-    variance = check_positive("sigma_x", sigma_x) ** 2
-    return float(variance * (np.linalg.norm(W1, 2) ** 2 + np.linalg.norm(W2, 2) ** 2))
+    return float(sigma_x**2 * (np.linalg.norm(W1, 2) ** 2 + np.linalg.norm(W2, 2) ** 2))
 
 
 @checked(W1=matrix, W2=matrix, sigma_x=positive)
@@ -109,8 +107,7 @@ def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float
         sigma_x: Root mean square of the white inputs.
     """
     W1, W2 = check_chain([W1, W2])
-    variance = check_positive("sigma_x", sigma_x) ** 2
-    return float(variance * (len(W2) * np.sum(W1 * W1) + W1.shape[1] * np.sum(W2 * W2)))
+    return float(sigma_x**2 * (len(W2) * np.sum(W1 * W1) + W1.shape[1] * np.sum(W2 * W2)))
 
 
 @checked(W1=matrix, W2=matrix)
@@ -135,9 +132,8 @@ def shallow_count(W1: np.ndarray, W2: np.ndarray) -> int:
 def _pair_sums(W1: np.ndarray, W2: np.ndarray, sigma_x: float) -> np.ndarray:
     """Return λ_ij as a matrix (d0, d2)."""
     W1, W2 = check_chain([W1, W2])
-    variance = check_positive("sigma_x", sigma_x) ** 2
     first, second = np.zeros(W1.shape[1]), np.zeros(W2.shape[0])
     for padded, weight in ((first, W1), (second, W2)):
         squares = np.linalg.svd(weight, compute_uv=False) ** 2
         padded[: len(squares)] = squares
-    return variance * (first[:, None] + second)
+    return sigma_x**2 * (first[:, None] + second)

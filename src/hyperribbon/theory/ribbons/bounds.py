@@ -10,8 +10,8 @@ import numpy as np
 
 from hyperribbon.core.boundary import checked, count, instance, positive, row
 from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.theory.ribbons.geometric_sums import mean_powers, square_sums
 from hyperribbon.theory.ribbons.model import Ribbon
-from hyperribbon.theory.ribbons.sums import mean_powers, square_sums
 
 __all__ = [
     "Bound",
@@ -216,12 +216,8 @@ def split_index(eigenvalues: np.ndarray, alpha: float, steps: int) -> int:
 def _require(ribbon: Ribbon, *, variants: bool = False) -> None:
     largest = ribbon.eigenvalues[0] + ribbon.weight_decay
     if ribbon.alpha * largest > 1 + 1e-12:
-        raise ArgumentError(
-            "alpha",
-            ribbon.alpha,
-            "the bound assumes alpha at most 1/λ₁ (assumption iii of the paper)",
-            f"Choose alpha up to {1 / largest:.4g}.",
-        )
+        reason = "the bound assumes alpha at most 1/λ₁ (assumption iii of the paper)"
+        raise ArgumentError("alpha", ribbon.alpha, reason, f"Choose alpha up to {1 / largest:.4g}.")
     varied = bool(ribbon.weight_decay) or ribbon.batch_size is not None
     if ribbon.targets.ndim > 1 or (varied and not variants):
         raise ArgumentError(

@@ -20,7 +20,7 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
 )
-from hyperribbon.theory.ribbons.sums import (
+from hyperribbon.theory.ribbons.geometric_sums import (
     covariances,
     mean_powers,
     noise_average,
@@ -91,30 +91,20 @@ class Ribbon:
                 "eigenvalues", eigenvalues, "they are not one descending row", "Sort them first."
             )
         if eigenvalues[-1] < 0:
-            raise ArgumentError(
-                "eigenvalues",
-                eigenvalues,
-                f"the smallest is {eigenvalues[-1]:.3g}, and K is positive semi-definite",
-                "Clip rounding errors to zero.",
-            )
+            reason = f"the smallest is {eigenvalues[-1]:.3g}, and K is positive semi-definite"
+            raise ArgumentError("eigenvalues", eigenvalues, reason, "Clip rounding errors to zero.")
         if len(targets) != len(eigenvalues):
-            raise ArgumentError(
-                "targets",
-                targets,
-                f"there are {len(eigenvalues)} eigenvalues",
-                "Give an array of shape (n,) or (n, outputs) in the same eigenbasis.",
-            )
+            reason = f"there are {len(eigenvalues)} eigenvalues"
+            remedy = "Give an array of shape (n,) or (n, outputs) in the same eigenbasis."
+            raise ArgumentError("targets", targets, reason, remedy)
         check_positive("sigma_w", self.sigma_w, zero=True)
         check_positive("weight_decay", self.weight_decay, zero=True)
         check_positive("alpha", self.alpha)
         fastest = self.alpha * (eigenvalues[0] + self.weight_decay)
         if fastest >= 2:
-            raise ArgumentError(
-                "alpha",
-                self.alpha,
-                f"alpha times the largest eigenvalue is {fastest:.3g}, so training diverges",
-                f"Choose alpha below {2 / (eigenvalues[0] + self.weight_decay):.4g}.",
-            )
+            reason = f"alpha times the largest eigenvalue is {fastest:.3g}, so training diverges"
+            remedy = f"Choose alpha below {2 / (eigenvalues[0] + self.weight_decay):.4g}."
+            raise ArgumentError("alpha", self.alpha, reason, remedy)
         if self.batch_size is not None:
             check_positive_int("batch_size", self.batch_size)
         object.__setattr__(self, "eigenvalues", eigenvalues)
@@ -218,12 +208,8 @@ class Ribbon:
         eigenvalues, U = scipy.linalg.eigh(gram / samples)
         floor = len(gram) * np.finfo(float).eps * eigenvalues[-1]
         if eigenvalues[0] < -100 * floor:
-            raise ArgumentError(
-                "gram",
-                gram,
-                f"its smallest eigenvalue, {eigenvalues[0]:.3g}, is negative",
-                "Use a positive semi-definite kernel.",
-            )
+            reason = f"its smallest eigenvalue, {eigenvalues[0]:.3g}, is negative"
+            raise ArgumentError("gram", gram, reason, "Use a positive semi-definite kernel.")
         order = np.flatnonzero(eigenvalues > floor)[::-1]
         if not order.size:
             raise ArgumentError("gram", gram, "it has no positive eigenvalue", "Check the kernel.")

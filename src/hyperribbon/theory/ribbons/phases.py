@@ -14,14 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from hyperribbon.core.boundary import checked, count, positive
 from hyperribbon.core.boundary import fraction as share
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_finite,
-    check_fraction,
-    check_positive,
-    check_positive_int,
-)
-from hyperribbon.theory.ribbons.sums import complements, mean_powers, pairs, square_sums
+from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.theory.ribbons.geometric_sums import complements, mean_powers, pairs, square_sums
 from hyperribbon.theory.ribbons.truncation import Count, count_dimensions
 
 __all__ = ["PhaseDiagram", "phase_diagram", "smallest_model"]
@@ -108,9 +102,7 @@ def phase_diagram(
     array([[42, 22],
            [ 6, 13]])
     """
-    check_positive_int("n", n)
-    check_fraction("fraction", fraction)
-    if check_positive("alpha", alpha) >= 2:
+    if alpha >= 2:
         raise ArgumentError("alpha", alpha, "training diverges from 2 on", "Choose alpha below 2.")
     T = _axis("steps", steps)
     if (T < 1).any() or (T % 1 != 0).any():
@@ -118,9 +110,6 @@ def phase_diagram(
     c, ratios = _axis("slopes", slopes), _axis("ratio", ratio)
     if (c < 0).any() or (ratios <= 0).any():
         raise ArgumentError("slopes", slopes, "slopes and ratios are positive", "Give others.")
-    shape = (len(ratios), len(c), len(T))
-    dimensions, kept = np.zeros(shape, dtype=int), np.zeros(shape, dtype=int)
-    interpolated = np.zeros(shape)
 
     def column(slope: float) -> Count:
         return _count(np.exp(-slope * np.arange(n)), T, ratios, alpha, fraction)
@@ -129,13 +118,14 @@ def phase_diagram(
         threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(torch.get_num_threads()) as pool,
     ):
-        for index, found in enumerate(pool.map(column, c)):
-            plane = (len(ratios), len(T))
-            dimensions[:, index] = found.dimensions.reshape(plane)
-            interpolated[:, index] = found.interpolated.reshape(plane)
-            kept[:, index] = found.kept.reshape(plane)
-    if np.ndim(ratio) == 0:
-        dimensions, interpolated, kept = dimensions[0], interpolated[0], kept[0]
+        found = list(pool.map(column, c))
+
+    def grid(columns: list[np.ndarray]) -> np.ndarray:
+        planes = [one.reshape(len(ratios), len(T)) for one in columns]
+        return np.stack(planes, axis=1) if np.ndim(ratio) else np.concatenate(planes)
+
+    dimensions, kept = grid([one.dimensions for one in found]), grid([one.kept for one in found])
+    interpolated = grid([one.interpolated for one in found])
     return PhaseDiagram(dimensions, interpolated, T, c, ratios, fraction, kept)
 
 
@@ -200,7 +190,7 @@ def smallest_model(
     """
     if n is None:
         tail = 1e-12 * min(1.0, ratio**-2)
-        n = int(np.ceil((np.log(max(alpha * T, 1.0)) - np.log(tail)) / check_positive("c", c)))
+        n = int(np.ceil((np.log(max(alpha * T, 1.0)) - np.log(tail)) / c))
     return int(phase_diagram(n, [T], [c], ratio, fraction=fraction, alpha=alpha).dimensions[0, 0])
 
 

@@ -8,7 +8,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.boundary import checked, whole, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_array, check_positive
+from hyperribbon.core.checks import ArgumentError, check_array
 
 __all__ = ["Slope", "slope"]
 
@@ -68,16 +68,11 @@ def slope(
     """
     given = check_array("eigenvalues", eigenvalues, ndim=1, way_out=_ROW)
     values = np.sort(given)[::-1]
-    check_positive("floor", floor, zero=True)
     usable = int((values > max(floor * values[0], 0)).sum()) if values.size else 0
     stop = usable if last is None else min(last, usable)
     if first < 0 or stop - first < 6:
-        raise ArgumentError(
-            "eigenvalues",
-            values,
-            f"only {max(stop - first, 0)} of them lie in the range fitted and above the floor",
-            "Give at least 6, or lower floor.",
-        )
+        reason = f"only {max(stop - first, 0)} of them lie in the range fitted and above the floor"
+        raise ArgumentError("eigenvalues", values, reason, "Give at least 6, or lower floor.")
     logs = np.log(values[first:stop])
     c, stderr, intercept, r_squared = _fit(logs)
     local = np.array([_fit(part)[0] for part in np.array_split(logs, 3)])

@@ -14,16 +14,9 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, count, matrices, matrix, positive, row, zero_or_more
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    check_finite,
-    check_fraction,
-    check_positive,
-    check_positive_int,
-)
+from hyperribbon.core.checks import ArgumentError, check_choice, check_fraction
 from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
-from hyperribbon.theory.ribbons.sums import mean_powers, pair_sums, square_sums
+from hyperribbon.theory.ribbons.geometric_sums import mean_powers, pair_sums, square_sums
 from hyperribbon.theory.ribbons.truncation import dimensions_of
 
 __all__ = ["TrajectoryCovariance", "kernels_bound", "several_kernels", "sgd"]
@@ -90,15 +83,14 @@ def sgd(
         ArgumentError: The second moment diverges (it can, for α well below 2/λ₁).
     """
     check_choice("noise", noise, ("exact", "constant"))
-    X = check_finite("X", np.asarray(X, dtype=float))
     n = len(X)
     K = X @ X.T / n
-    residual = -check_finite("y", np.asarray(y, dtype=float)) / np.sqrt(n)
+    residual = -y / np.sqrt(n)
     M = sigma_w**2 * K + np.outer(residual, residual)
-    kick = check_positive("alpha", alpha) ** 2 / check_positive_int("batch_size", batch_size)
+    kick = alpha**2 / batch_size
     decay = np.eye(n) - alpha * K
     total, mean = np.zeros_like(K), np.zeros(n)
-    losses = np.zeros(check_positive_int("steps", steps))
+    losses = np.zeros(steps)
     for t in range(steps):
         losses[t] = np.trace(M) / 2
         total += M
@@ -107,12 +99,8 @@ def sgd(
         M = decay @ M @ decay + kick * spread
         residual = decay @ residual
         if not losses[t] < 1e12 * (losses[0] + sigma_w**2 + 1):
-            raise ArgumentError(
-                "alpha",
-                alpha,
-                f"with batches of {batch_size} the second moment diverges (step {t})",
-                "Lower alpha or raise batch_size.",
-            )
+            reason = f"with batches of {batch_size} the second moment diverges (step {t})"
+            raise ArgumentError("alpha", alpha, reason, "Lower alpha or raise batch_size.")
     mean /= steps
     return TrajectoryCovariance(total / steps, np.outer(mean, mean), losses)
 
@@ -134,7 +122,7 @@ def several_kernels(
         alpha: Learning rate.
         steps: T, points of each trajectory.
     """
-    y = check_finite("y", np.asarray(y, dtype=float)) / np.sqrt(len(y))
+    y = y / np.sqrt(len(y))
     second, mean = np.zeros((len(y), len(y))), np.zeros(len(y))
     for eigenvalues, U in _spectra(grams, alpha):
         rates, targets = alpha * eigenvalues, U.T @ y
@@ -165,7 +153,7 @@ def kernels_bound(
     truth = several_kernels(grams, y, sigma_w, alpha, steps).spectrum("P1")
     spectra = [eigenvalues[eigenvalues > 0] for eigenvalues, _ in _spectra(grams, alpha)]
     n, count = len(truth), len(grams)
-    weight = sigma_w**2 / (alpha * (np.asarray(y, dtype=float) @ y / n))
+    weight = sigma_w**2 / (alpha * (y @ y / n))
     rhos = np.array([decay_base(spectrum) for spectrum in spectra])[:, None]
     k = min(split_index(spectrum, alpha, steps) for spectrum in spectra)
     j = np.arange(n) // count + 1
@@ -183,17 +171,13 @@ def _spectra(grams: Sequence[np.ndarray], alpha: float) -> list[tuple[np.ndarray
     """Return eigenvalues (descending, rounding errors at zero) and eigenvectors of every K."""
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for gram in grams:
-        gram = check_finite("grams", np.asarray(gram, dtype=float))
         eigenvalues, U = scipy.linalg.eigh(gram / len(gram))
         eigenvalues = eigenvalues[::-1]
         floor = len(gram) * np.finfo(float).eps * eigenvalues[0]
         eigenvalues = np.where(eigenvalues > floor, eigenvalues, 0.0)
         if alpha * eigenvalues[0] > 1 + 1e-12:
-            raise ArgumentError(
-                "alpha",
-                alpha,
-                f"a kernel has largest eigenvalue {eigenvalues[0]:.4g}",
-                f"Choose alpha up to {1 / eigenvalues[0]:.4g}, or rescale the kernels.",
-            )
+            reason = f"a kernel has largest eigenvalue {eigenvalues[0]:.4g}"
+            remedy = f"Choose alpha up to {1 / eigenvalues[0]:.4g}, or rescale the kernels."
+            raise ArgumentError("alpha", alpha, reason, remedy)
         found.append((eigenvalues, U[:, ::-1]))
     return found

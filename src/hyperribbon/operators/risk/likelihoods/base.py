@@ -55,12 +55,8 @@ def check_shape(targets: Any, outputs: torch.Tensor) -> None:
     """Raise when targets do not have the shape of the outputs."""
     if isinstance(targets, torch.Tensor) and targets.shape == outputs.shape:
         return
-    raise ArgumentError(
-        "targets",
-        targets,
-        f"the outputs have shape {tuple(outputs.shape)}",
-        "Give targets of the same shape.",
-    )
+    reason = f"the outputs have shape {tuple(outputs.shape)}"
+    raise ArgumentError("targets", targets, reason, "Give targets of the same shape.")
 
 
 def draw(

@@ -84,19 +84,13 @@ class FromDistribution(Likelihood):
                 with _validated():
                     chance = self._at(leaf).log_prob(targets)
             except (ValueError, RuntimeError) as error:
-                raise ArgumentError(
-                    "targets",
-                    targets,
-                    f"the likelihood's distribution does not take them: {error}",
-                    "Give values that it can have, one a sample.",
-                ) from None
+                reason = f"the likelihood's distribution does not take them: {error}"
+                remedy = "Give values that it can have, one a sample."
+                raise ArgumentError("targets", targets, reason, remedy) from None
             if chance.shape[:1] != outputs.shape[:1]:
-                raise ArgumentError(
-                    "targets",
-                    targets,
-                    f"log p has shape {tuple(chance.shape)} for {len(outputs)} samples",
-                    "Give targets of the shape that the distribution draws.",
-                )
+                reason = f"log p has shape {tuple(chance.shape)} for {len(outputs)} samples"
+                remedy = "Give targets of the shape that the distribution draws."
+                raise ArgumentError("targets", targets, reason, remedy)
             return -_grad(chance.sum(), leaf, None).to(outputs.dtype)
 
     def draw_scores(
@@ -146,20 +140,18 @@ class FromDistribution(Likelihood):
             with _validated():
                 distribution = self._function(outputs)
         except ValueError as error:
-            raise ArgumentError(
-                "likelihood",
-                self._function,
-                f"its distribution does not take the outputs: {error}",
-                "Bring them to its parameters' range, as in Normal(f[:, 0], softplus(f[:, 1])).",
-            ) from None
+            reason = f"its distribution does not take the outputs: {error}"
+            remedy = (
+                "Bring them to its parameters' range, as in Normal(f[:, 0], softplus(f[:, 1]))."
+            )
+            raise ArgumentError("likelihood", self._function, reason, remedy) from None
         shape = getattr(distribution, "batch_shape", None)
         if not isinstance(distribution, td.Distribution) or not shape or shape[0] != len(outputs):
-            raise ArgumentError(
-                "likelihood",
-                distribution,
-                f"it is no distribution with one entry for each of {len(outputs)} samples",
-                "Return a torch.distributions.Distribution whose first batch axis counts samples.",
+            reason = f"it is no distribution with one entry for each of {len(outputs)} samples"
+            remedy = (
+                "Return a torch.distributions.Distribution whose first batch axis counts samples."
             )
+            raise ArgumentError("likelihood", distribution, reason, remedy)
         return distribution
 
     def _coordinates(self, outputs: torch.Tensor) -> tuple[torch.Tensor, _Coordinates]:
@@ -172,12 +164,9 @@ class FromDistribution(Likelihood):
         inner = _inside(self._at(leaf))
         known = [pair for pair in _information(inner) if pair[0].requires_grad]
         if not known:
-            raise ArgumentError(
-                "estimator",
-                "exact",
-                f"the information of {type(inner).__name__} has no closed form here",
-                "Use estimator='mc', or 'empirical' with targets.",
-            )
+            reason = f"the information of {type(inner).__name__} has no closed form here"
+            remedy = "Use estimator='mc', or 'empirical' with targets."
+            raise ArgumentError("estimator", "exact", reason, remedy)
         return leaf, [(theta, weight.detach()) for theta, weight in known]
 
 

@@ -129,12 +129,8 @@ class _Location(_ByElement):
     def _scale_of(self, outputs: torch.Tensor) -> torch.Tensor:
         scale = torch.as_tensor(self._scale, dtype=outputs.dtype, device=outputs.device)
         if scale.ndim and scale.shape != outputs.shape[1:]:
-            raise ArgumentError(
-                "scale",
-                scale,
-                f"a sample's outputs have shape {tuple(outputs.shape[1:])}",
-                "Give one scale for all, or one an output.",
-            )
+            reason = f"a sample's outputs have shape {tuple(outputs.shape[1:])}"
+            raise ArgumentError("scale", scale, reason, "Give one scale for all, or one an output.")
         if not bool(scale.square().reciprocal().isfinite().all()):
             reason = f"1/scale² has no room in {outputs.dtype}"
             raise ArgumentError("scale", self._scale, reason, "Give a larger one.")

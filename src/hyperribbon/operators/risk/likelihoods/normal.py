@@ -42,7 +42,7 @@ class Gaussian(Likelihood):
         """Return Σ⁻¹u, or SΣ⁻¹S u with the softmax Jacobian S."""
         factor = self._factor(outputs, inputs)
         inner = _rows(self._through_softmax(outputs, wide(block)))
-        solved = _transposed_solve(factor, _solve(factor, inner)).reshape(block.shape)
+        solved = _solve_both(factor, inner).reshape(block.shape)
         return self._through_softmax(outputs, solved).to(block.dtype)
 
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
@@ -59,7 +59,7 @@ class Gaussian(Likelihood):
             check_shape(targets, outputs)
             difference = means - targets
         factor = self._factor(outputs, inputs)
-        solved = _transposed_solve(factor, _solve(factor, _rows(difference.unsqueeze(0))))
+        solved = _solve_both(factor, _rows(difference.unsqueeze(0)))
         scores = self._through_softmax(outputs, solved.reshape(1, *outputs.shape))
         return scores[0].to(outputs.dtype)
 
@@ -73,7 +73,7 @@ class Gaussian(Likelihood):
     def _whitened(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
         """Return L⁻ᵀu (times S) for a block u (k, n, …)."""
         factor = self._factor(outputs, inputs)
-        solved = _transposed_solve(factor, _rows(wide(block))).reshape(block.shape)
+        solved = _solve(factor, _rows(wide(block)), transposed=True).reshape(block.shape)
         return self._through_softmax(outputs, solved).to(outputs.dtype)
 
     def _through_softmax(self, outputs: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
@@ -96,12 +96,10 @@ class Gaussian(Likelihood):
         sigma = sigma.unsqueeze(1) if sigma.ndim == 1 else sigma
         fits = sigma.shape[1:] in ((1,), (size,), (size, size))
         if not fits or len(sigma) not in (1, len(outputs)):
-            raise ArgumentError(
-                "variance",
-                sigma,
-                f"a sample has {size} outputs",
-                f"Give σ², Σ of shape ({size}, {size}), or a function returning (n, …) of them.",
+            remedy = (
+                f"Give σ², Σ of shape ({size}, {size}), or a function returning (n, …) of them."
             )
+            raise ArgumentError("variance", sigma, f"a sample has {size} outputs", remedy)
         if sigma.ndim == 2:
             factor, right = sigma.sqrt(), bool((sigma > 0).all())
         else:
@@ -119,17 +117,14 @@ def _rows(block: torch.Tensor) -> torch.Tensor:
     return block.reshape(*block.shape[:2], -1)
 
 
-def _solve(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """Return L⁻¹u for a block u (k, n, D)."""
+def _solve(factor: torch.Tensor, block: torch.Tensor, *, transposed: bool) -> torch.Tensor:
+    """Return L⁻¹u, or L⁻ᵀu, for a block u (k, n, D)."""
     if factor.ndim == 2:
         return block / factor
-    flat = block.permute(1, 2, 0)
-    return linalg.solve_triangular(factor, flat, upper=False).permute(2, 0, 1)
+    matrix, flat = factor.mT if transposed else factor, block.permute(1, 2, 0)
+    return linalg.solve_triangular(matrix, flat, upper=transposed).permute(2, 0, 1)
 
 
-def _transposed_solve(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """Return L⁻ᵀu for a block u (k, n, D)."""
-    if factor.ndim == 2:
-        return block / factor
-    flat = block.permute(1, 2, 0)
-    return linalg.solve_triangular(factor.mT, flat, upper=True).permute(2, 0, 1)
+def _solve_both(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """Return Σ⁻¹u = L⁻ᵀL⁻¹u for a block u (k, n, D)."""
+    return _solve(factor, _solve(factor, block, transposed=False), transposed=True)

@@ -26,10 +26,12 @@ class Loss(ABC):
     Attributes:
         reduction: "mean", or "sum" for which the amount is one.
         is_convex: Whether the loss is known to be convex in the outputs.
+        is_curved: Whether its second derivative is not zero throughout.
     """
 
     reduction: str = "mean"
     is_convex: bool = True
+    is_curved: bool = True
 
     def __repr__(self) -> str:
         return type(self).__name__
@@ -59,6 +61,8 @@ class Loss(ABC):
         Raises:
             ArgumentError: An operation in the loss has no second derivative in torch.
         """  # noqa: DOC501 - torch's own RuntimeError passes through
+        if not self.is_curved:
+            return torch.zeros_like(block)
         with torch.enable_grad():
             leaf = wide(outputs.detach()).requires_grad_()
             (slope,) = torch.autograd.grad(
@@ -67,21 +71,15 @@ class Loss(ABC):
             if not slope.requires_grad:
                 return torch.zeros_like(block)
             try:
-                rows = [
-                    torch.autograd.grad(slope, leaf, u, retain_graph=True, materialize_grads=True)[
-                        0
-                    ]
-                    for u in block.to(leaf.dtype)
-                ]
+                how = {"retain_graph": True, "materialize_grads": True}
+                vectors = block.to(leaf.dtype)
+                rows = [torch.autograd.grad(slope, leaf, u, **how)[0] for u in vectors]
             except RuntimeError as error:
                 if "is not implemented" not in str(error):
                     raise
-                raise ArgumentError(
-                    "loss",
-                    self,
-                    f"an operation in it cannot be differentiated twice: {error}",
-                    "Write that operation with others, or give the torch.nn loss itself.",
-                ) from None
+                reason = f"an operation in it cannot be differentiated twice: {error}"
+                remedy = "Write that operation with others, or give the torch.nn loss itself."
+                raise ArgumentError("loss", self, reason, remedy) from None
         return torch.stack(rows).to(block.dtype)
 
     def curving(self, outputs: torch.Tensor, targets: Any) -> Callable[..., torch.Tensor]:
@@ -96,6 +94,8 @@ class Loss(ABC):
         Raises:
             ArgumentError: The loss is not convex in the outputs.
         """  # noqa: DOC501 - no_root() returns one
+        if not self.is_curved:
+            return zero_rows(outputs)
         count, size, dtype = len(outputs), outputs[0].numel(), outputs.dtype
         outputs = wide(outputs)
         units = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
@@ -149,12 +149,9 @@ def zero_rows(outputs: torch.Tensor) -> torch.Tensor:
 
 def no_root(loss: Loss) -> ArgumentError:
     """Return the error of a loss whose curvature has negative eigenvalues."""
-    return ArgumentError(
-        "loss",
-        loss,
-        "it is not convex in the outputs, so its Gauss-Newton matrix has no real root",
-        "Use products (method='lanczos') instead of the Gram matrix.",
-    )
+    reason = "it is not convex in the outputs, so its Gauss-Newton matrix has no real root"
+    remedy = "Use products (method='lanczos') instead of the Gram matrix."
+    return ArgumentError("loss", loss, reason, remedy)
 
 
 class _Watching(TorchFunctionMode):

@@ -82,12 +82,8 @@ class ProbabilityCrossEntropy(Elementwise):
                 "model", outputs, "BCELoss takes probabilities, and some are not", remedy
             )
         if bool((((outputs == 0) & (targets > 0)) | ((outputs == 1) & (targets < 1))).any()):
-            raise ArgumentError(
-                "model",
-                outputs,
-                "a probability is exactly 0 or 1 against its target, where BCELoss is infinite",
-                remedy,
-            )
+            reason = "a probability is exactly 0 or 1 against its target, where BCELoss is infinite"
+            raise ArgumentError("model", outputs, reason, remedy)
 
     def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the summed binary cross-entropy."""
@@ -127,10 +123,6 @@ class HingeEmbedding(Elementwise):
     def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the summed loss."""
         return F.hinge_embedding_loss(outputs, targets, margin=self._margin, reduction="sum")
-
-    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(outputs)
 
 
 class MultiLabelSoftMargin(Elementwise):

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.torch_inside import tree_map
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.operators.risk.batches import pick
+from hyperribbon.operators.risk.batches import brought, pick
 from hyperribbon.operators.risk.losses.base import Loss, wide
 
 __all__ = ["CallableLoss"]
@@ -85,12 +84,9 @@ class CallableLoss(Loss):
             return
         if self.judge(outputs.detach(), targets, torch_generator(0, "judge")) == "whole":
             self.reduction = "undetermined"
-            raise ArgumentError(
-                "loss",
-                self,
-                "it is neither the mean nor the sum of its samples' losses",
-                "Return the sum over samples (then batches add up), or use a torch.nn loss.",
-            )
+            reason = "it is neither the mean nor the sum of its samples' losses"
+            remedy = "Return the sum over samples (then batches add up), or use a torch.nn loss."
+            raise ArgumentError("loss", self, reason, remedy)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the function's value, times the samples when it is not a sum."""
@@ -108,12 +104,9 @@ class CallableLoss(Loss):
             ArgumentError: The loss is not convex in the outputs, or no sum over samples.
         """
         if self.reduction == "whole":
-            raise ArgumentError(
-                "loss",
-                self,
-                "it is no sum over samples, so its curvature has no root sample by sample",
-                "Use products (method='lanczos') instead of the Gram matrix.",
-            )
+            reason = "it is no sum over samples, so its curvature has no root sample by sample"
+            remedy = "Use products (method='lanczos') instead of the Gram matrix."
+            raise ArgumentError("loss", self, reason, remedy)
         return super().root(outputs, targets)
 
     def _kinds(
@@ -152,10 +145,7 @@ class CallableLoss(Loss):
         for dtype in (torch.float64, torch.float32):
             if dtype.itemsize < outputs.dtype.itemsize:
                 break
-            raised = (
-                outputs.to(dtype),
-                tree_map(lambda leaf, dtype=dtype: _to(leaf, dtype), targets),
-            )
+            raised = outputs.to(dtype), brought(targets, dtype)
             try:
                 self._function(*raised)
             except (RuntimeError, TypeError):
@@ -200,8 +190,3 @@ def _number(value: Any) -> float:
             "loss", value, "it does not return one number", "Use reduction='mean' or 'sum'."
         )
     return float(value.detach())
-
-
-def _to(leaf: Any, dtype: torch.dtype) -> Any:
-    floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    return leaf.to(dtype) if floating else leaf

@@ -37,19 +37,13 @@ class CrossEntropy(Loss):
         if not isinstance(targets, torch.Tensor) or not targets.is_floating_point():
             check_labels("cross-entropy", outputs, targets, self._ignored)
         elif targets.shape != outputs.shape or outputs.ndim < 2:
-            raise ArgumentError(
-                "targets",
-                targets,
-                f"probabilities must have the outputs' shape {tuple(outputs.shape)}",
-                "Give integer labels or one probability a class, along the second axis.",
-            )
+            reason = f"probabilities must have the outputs' shape {tuple(outputs.shape)}"
+            remedy = "Give integer labels or one probability a class, along the second axis."
+            raise ArgumentError("targets", targets, reason, remedy)
         elif self._ignored >= 0:
-            raise ArgumentError(
-                "loss",
-                f"ignore_index={self._ignored}",
-                "targets that are probabilities have no index to ignore",
-                "Give integer labels, or leave out ignore_index.",
-            )
+            reason = "targets that are probabilities have no index to ignore"
+            remedy = "Give integer labels, or leave out ignore_index."
+            raise ArgumentError("loss", f"ignore_index={self._ignored}", reason, remedy)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed cross-entropy."""

@@ -28,12 +28,7 @@ class Elementwise(Loss):
 
     Args:
         module: The torch.nn loss whose options it has.
-
-    Attributes:
-        is_curved: Whether the second derivative is not zero throughout.
     """
-
-    is_curved = True
 
     def __init__(self, module: nn.Module) -> None:
         self.reduction = str(module.reduction)
@@ -46,9 +41,10 @@ class Elementwise(Loss):
         if targets is None:
             remedy = "Give data with targets, or return them from forward=."
         elif isinstance(targets, torch.Tensor) and targets.numel() == outputs.numel():
+            shape = -1, *targets.shape[1:]
             remedy = (
                 f"Reshape one of them, for example the outputs: forward=lambda model, batch: "
-                f"(model(batch[0]).reshape({_shape(targets)}), batch[1])."
+                f"(model(batch[0]).reshape({', '.join(map(str, shape))}), batch[1])."
             )
         raise ArgumentError(
             "targets", targets, f"the outputs have shape {tuple(outputs.shape)}", remedy
@@ -67,9 +63,9 @@ class Elementwise(Loss):
     def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return Σ ℓ(f, y)."""
 
-    @abstractmethod
     def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return ∂²ℓ/∂f² of every element."""
+        """Return ∂²ℓ/∂f² of every element, of a loss that is curved."""
+        raise NotImplementedError
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
         """Return the second derivatives times u."""
@@ -115,10 +111,6 @@ class AbsoluteError(Elementwise):
     def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return Σ |f − y|."""
         return F.l1_loss(outputs, targets, reduction="sum")
-
-    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(outputs)
 
 
 class SmoothAbsoluteError(Elementwise):
@@ -195,23 +187,19 @@ class GaussianLikelihood(Elementwise):
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when there is no pair of values and variances, or their shapes do not fit."""
         if not is_tuple(targets) or len(targets) != 2:
-            raise ArgumentError(
-                "targets",
-                targets,
-                "GaussianNLLLoss takes outputs, values and variances",
+            reason = "GaussianNLLLoss takes outputs, values and variances"
+            remedy = (
                 "Give targets as a pair (values, variances); for a variance that the model "
-                "predicts, loss=lambda f, y: F.gaussian_nll_loss(f[:, 0], y, f[:, 1].exp()).",
+                "predicts, loss=lambda f, y: F.gaussian_nll_loss(f[:, 0], y, f[:, 1].exp())."
             )
+            raise ArgumentError("targets", targets, reason, remedy)
         super().check(outputs, targets[0])
         try:
             self._variance(outputs, targets).expand(outputs.shape)
         except RuntimeError:
-            raise ArgumentError(
-                "targets",
-                targets[1],
-                f"such variances do not fit outputs of shape {tuple(outputs.shape)}",
-                "Give one variance an output, or one a sample.",
-            ) from None
+            reason = f"such variances do not fit outputs of shape {tuple(outputs.shape)}"
+            remedy = "Give one variance an output, or one a sample."
+            raise ArgumentError("targets", targets[1], reason, remedy) from None
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed loss."""
@@ -232,7 +220,3 @@ class GaussianLikelihood(Elementwise):
     def _variance(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         variance = targets[1].to(outputs.dtype).clamp(min=self._eps)
         return variance.unsqueeze(-1) if variance.ndim < outputs.ndim else variance
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return ", ".join(["-1", *map(str, tensor.shape[1:])])

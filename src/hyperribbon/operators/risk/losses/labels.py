@@ -25,6 +25,8 @@ __all__ = [
 class LogLikelihood(Loss):
     """−Σ w_y f_y of log-probabilities f (n, C, …), linear in them."""
 
+    is_curved = False
+
     def __init__(self, module: nn.NLLLoss) -> None:
         self.reduction = module.reduction
         self._weight, self._ignored = module.weight, module.ignore_index
@@ -45,14 +47,6 @@ class LogLikelihood(Loss):
         """Return the total weight of the labels."""
         return label_amount(targets, self._weight, self._ignored)
 
-    def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(block)
-
-    def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return rows of zeros."""
-        return zero_rows(outputs)
-
 
 class Divergence(Elementwise):
     """Σ y (log y − f) of log-probabilities f, linear in them; y may be given as its logarithm."""
@@ -72,10 +66,6 @@ class Divergence(Elementwise):
     def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return Σ y (log y − f)."""
         return F.kl_div(outputs, targets, reduction="sum", log_target=self._is_log)
-
-    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(outputs)
 
 
 class MultiMargin(Loss):
@@ -139,6 +129,8 @@ class MultiLabelMargin(Loss):
     The labels of a sample are the integers of its row of targets (n, C) before the first −1.
     """
 
+    is_curved = False
+
     def __init__(self, module: nn.MultiLabelMarginLoss) -> None:
         self.reduction = module.reduction
 
@@ -151,13 +143,11 @@ class MultiLabelMargin(Loss):
             and outputs.ndim == 2
         )
         if not fits or bool(((targets < -1) | (targets >= outputs.shape[-1])).any()):
-            raise ArgumentError(
-                "targets",
-                targets,
+            reason = (
                 f"MultiLabelMarginLoss takes outputs (n, C), here {tuple(outputs.shape)}, and rows "
-                "of C labels, filled up with −1",
-                "Check both.",
+                "of C labels, filled up with −1"
             )
+            raise ArgumentError("targets", targets, reason, "Check both.")
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed loss."""
@@ -177,14 +167,6 @@ class MultiLabelMargin(Loss):
         """Return the number of samples."""
         return float(len(outputs))
 
-    def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return 0."""
-        return torch.zeros_like(block)
-
-    def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return rows of zeros."""
-        return zero_rows(outputs)
-
 
 def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | None) -> None:
     """Raise when integer labels (n, …) do not fit outputs (n, C, …).
@@ -199,31 +181,23 @@ def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | 
         ArgumentError: The shapes do not fit, or a label names no class.
     """
     if outputs.ndim < 2 or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
-        raise ArgumentError(
-            "targets",
-            targets,
-            f"{name} needs outputs (n, C, …), here {tuple(outputs.shape)}, and integer labels",
+        reason = f"{name} needs outputs (n, C, …), here {tuple(outputs.shape)}, and integer labels"
+        remedy = (
             "Check both; targets are the last item of a batch or under 'labels', or returned by "
-            "forward=.",
+            "forward=."
         )
+        raise ArgumentError("targets", targets, reason, remedy)
     expected = (outputs.shape[0], *outputs.shape[2:])
     if targets.shape != expected:
-        raise ArgumentError(
-            "targets",
-            targets,
-            f"outputs of shape {tuple(outputs.shape)} need labels of shape {expected}",
-            "The class axis is the second one; transpose in forward= if it is the last.",
-        )
+        reason = f"outputs of shape {tuple(outputs.shape)} need labels of shape {expected}"
+        remedy = "The class axis is the second one; transpose in forward= if it is the last."
+        raise ArgumentError("targets", targets, reason, remedy)
     kept = targets if ignored is None else targets[targets != ignored]
     classes = outputs.shape[1]
     if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
         wrong = kept[(kept < 0) | (kept >= classes)][0]
-        raise ArgumentError(
-            "targets",
-            int(wrong),
-            f"a label is out of range: the model has {classes} outputs",
-            f"Labels run from 0 to {classes - 1}.",
-        )
+        reason = f"a label is out of range: the model has {classes} outputs"
+        raise ArgumentError("targets", int(wrong), reason, f"Labels run from 0 to {classes - 1}.")
 
 
 def label_amount(targets: torch.Tensor, weight: torch.Tensor | None, ignored: int) -> float:

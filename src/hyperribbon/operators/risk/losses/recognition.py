@@ -85,25 +85,20 @@ def recognise(loss: Any) -> Loss:
             "loss", loss, "it is not a function of outputs and targets", "Give nn.MSELoss()."
         )
     if isinstance(loss, _OF_MORE):
-        raise ArgumentError(
-            "loss",
-            loss,
-            "it takes more than outputs and targets",
+        remedy = (
             "Give a function: loss=lambda outputs, targets: ..., and what it needs with forward= "
-            "and in the targets.",
+            "and in the targets."
         )
+        raise ArgumentError("loss", loss, "it takes more than outputs and targets", remedy)
     module = _as_module(loss)
     reduction = getattr(module, "reduction", "mean")
-    if reduction == "none" or (type(module) in _CLOSED and reduction not in _reductions(module)):
+    known = ("mean", "sum", "batchmean") if isinstance(module, nn.KLDivLoss) else ("mean", "sum")
+    if reduction == "none" or (type(module) in _CLOSED and reduction not in known):
         raise ArgumentError(
             "loss", loss, f"it has reduction={reduction!r}", "Use reduction='mean' or 'sum'."
         )
     closed = _CLOSED.get(type(cast(object, module)))
     return CallableLoss(loss) if closed is None else closed(module)
-
-
-def _reductions(module: Any) -> tuple[str, ...]:
-    return ("mean", "sum", "batchmean") if isinstance(module, nn.KLDivLoss) else ("mean", "sum")
 
 
 def _is_partial(loss: object) -> TypeGuard[partial[Any]]:

@@ -60,7 +60,8 @@ def covariance_root(p: torch.Tensor) -> torch.Tensor:
     classes = p.shape[1]
     root = p.sqrt().transpose(0, 1).unsqueeze(2)
     rows = -root * p.unsqueeze(0)
-    own = p.sqrt() * _complement(p)
+    top = _top(p)
+    own = p.sqrt() * torch.where(top, (p * ~top).sum(1, keepdim=True), 1 - p)
     index = torch.arange(classes, device=p.device)
     rows[index, :, index] = own.transpose(0, 1)
     return rows
@@ -79,9 +80,3 @@ def one_position_each(rows: torch.Tensor) -> torch.Tensor:
 
 def _top(p: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(p, dtype=torch.bool).scatter_(1, p.argmax(1, keepdim=True), True)
-
-
-def _complement(p: torch.Tensor) -> torch.Tensor:
-    """Return 1 − p, summed from the other classes where p is the largest."""
-    top = _top(p)
-    return torch.where(top, (p * ~top).sum(1, keepdim=True), 1 - p)

@@ -69,21 +69,17 @@ def probe_model(
     if not _equal(outputs, first, tolerance(outputs.dtype) ** 0.5):
         raise _random_error(model)
     if len(outputs) != batch_size(batch):
-        raise ArgumentError(
-            "model",
-            tuple(outputs.shape),
-            f"its output has {len(outputs)} rows for {batch_size(batch)} samples",
+        reason = f"its output has {len(outputs)} rows for {batch_size(batch)} samples"
+        remedy = (
             "Return one row a sample, first axis first (batch_first=True in recurrent layers), or "
-            "rearrange with forward=.",
+            "rearrange with forward=."
         )
+        raise ArgumentError("model", tuple(outputs.shape), reason, remedy)
     written = function.has_changed()
     if written:
-        raise ArgumentError(
-            "model",
-            ", ".join(written[:5]),
-            "its forward pass changes these weights in place, so it is not a fixed function",
-            "Remove the change (for nn.Embedding: max_norm=None) or do it before.",
-        )
+        reason = "its forward pass changes these weights in place, so it is not a fixed function"
+        remedy = "Remove the change (for nn.Embedding: max_norm=None) or do it before."
+        raise ArgumentError("model", ", ".join(written[:5]), reason, remedy)
     outside = function.reaches_outside(outputs)
     if outside:
         raise ArgumentError(
@@ -169,13 +165,12 @@ def check_one_batch(model: nn.Module, is_one_batch: bool) -> None:
             "Call model.eval() first (and train with track_running_stats=True), or give all the "
             "data as one batch.",
         )
-    raise ArgumentError(
-        "model",
-        type(model).__name__,
+    reason = (
         "a sample's output depends on the other samples of its batch, so the loss would change "
-        "with the way the data are cut",
-        "Give all the data as one batch (a pair of tensors), or remove what mixes samples.",
+        "with the way the data are cut"
     )
+    remedy = "Give all the data as one batch (a pair of tensors), or remove what mixes samples."
+    raise ArgumentError("model", type(model).__name__, reason, remedy)
 
 
 def probe_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module) -> None:
@@ -196,32 +191,27 @@ def probe_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module
     check_finite_loss(loss.total(outputs, targets), outputs)
     reached = loss.reaches(outputs, targets, dict(model.named_parameters()))
     if reached:
-        raise ArgumentError(
-            "loss",
-            ", ".join(reached[:5]),
-            "it depends on these weights directly (a penalty), not only through the outputs",
+        reason = "it depends on these weights directly (a penalty), not only through the outputs"
+        remedy = (
             "Give the loss without the penalty: the Hessian of λ‖θ‖² is 2λ times the identity, "
-            "which adds 2λ to every eigenvalue.",
+            "which adds 2λ to every eigenvalue."
         )
+        raise ArgumentError("loss", ", ".join(reached[:5]), reason, remedy)
 
 
 def check_weights(model: nn.Module) -> None:
     """Raise when a model has no weights yet, or complex ones."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ArgumentError(
-                "model",
-                name,
-                "this parameter has no values yet (a lazy module)",
-                "Call the model once on a batch, so that it gets them.",
-            )
+            reason = "this parameter has no values yet (a lazy module)"
+            remedy = "Call the model once on a batch, so that it gets them."
+            raise ArgumentError("model", name, reason, remedy)
         if parameter.is_complex():
-            raise ArgumentError(
-                "model",
-                name,
-                f"this parameter is complex ({parameter.dtype})",
-                "Only real weights are supported: write it as torch.view_as_complex of a real one.",
+            reason = f"this parameter is complex ({parameter.dtype})"
+            remedy = (
+                "Only real weights are supported: write it as torch.view_as_complex of a real one."
             )
+            raise ArgumentError("model", name, reason, remedy)
 
 
 def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:
@@ -245,12 +235,9 @@ def check_same_weights(weights: torch.Tensor, processes: Processes) -> None:
     own = len(vector), float(vector.sum()), float(vector.abs().sum())
     sizes, sums, scales = zip(*processes.gather(own), strict=True)
     if len(set(sizes)) > 1 or max(sums) - min(sums) > 1e-9 * max(scales):
-        raise ArgumentError(
-            "model",
-            f"parameters {sizes} with sums {sums}",
-            "the ranks have different models",
-            "Load the same weights on every rank, or wrap it in DistributedDataParallel.",
-        )
+        reason = "the ranks have different models"
+        remedy = "Load the same weights on every rank, or wrap it in DistributedDataParallel."
+        raise ArgumentError("model", f"parameters {sizes} with sums {sums}", reason, remedy)
 
 
 def _random_error(model: nn.Module) -> ArgumentError:
@@ -260,12 +247,9 @@ def _random_error(model: nn.Module) -> ArgumentError:
         if module.training and (isinstance(module, Dropout) or _has_dropout(module))
     ]
     cause = f"dropout in training mode: {', '.join(noisy)}" if noisy else "its forward is random"
-    return ArgumentError(
-        "model",
-        type(model).__name__,
-        f"two evaluations on the same batch differ ({cause})",
-        "Call model.eval() first, or remove the randomness from its forward.",
-    )
+    reason = f"two evaluations on the same batch differ ({cause})"
+    remedy = "Call model.eval() first, or remove the randomness from its forward."
+    return ArgumentError("model", type(model).__name__, reason, remedy)
 
 
 def _batch_norms(model: nn.Module) -> list[str]:

@@ -34,7 +34,7 @@ from hyperribbon.operators.derivatives.verification import (
     some_slopes,
 )
 from hyperribbon.operators.risk.batches import brought
-from hyperribbon.operators.risk.evaluation import BatchEvaluation
+from hyperribbon.operators.risk.chunks import BatchEvaluation
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import CallableLoss, Loss
 from hyperribbon.operators.risk.probing.shifting import (
@@ -170,10 +170,9 @@ def _curved(point: Linearisation, loss: Loss, targets: Any, direction: Block) ->
 
 
 def _lost_in_rounding(own: torch.dtype, better: torch.dtype) -> ArgumentError:
-    return ArgumentError(
-        "model",
-        str(own).removeprefix("torch."),
+    reason = (
         "its second derivatives are lost in rounding: they are others than in higher precision, "
-        "where they are right. The loss is too close to its minimum, as after a perfect fit",
-        f"Use double precision: model.to({better}), and the data likewise.",
+        "where they are right. The loss is too close to its minimum, as after a perfect fit"
     )
+    remedy = f"Use double precision: model.to({better}), and the data likewise."
+    return ArgumentError("model", str(own).removeprefix("torch."), reason, remedy)

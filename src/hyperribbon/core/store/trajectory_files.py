@@ -78,13 +78,12 @@ def read_header(folder: Path) -> dict[str, Any]:
     if kind != _NAME or type(version) is not int or version < 1:
         raise damaged(folder, f"{HEADER} says format {kind!r}, version {version!r}")
     if version > _VERSION:
-        raise ArgumentError(
-            "folder",
-            str(folder),
+        reason = (
             f"a newer hyperribbon wrote it: trajectory format {version}, and this one knows "
-            f"formats 1 to {_VERSION}",
-            "Install a newer hyperribbon: pip install --upgrade hyperribbon.",
+            f"formats 1 to {_VERSION}"
         )
+        remedy = "Install a newer hyperribbon: pip install --upgrade hyperribbon."
+        raise ArgumentError("folder", str(folder), reason, remedy)
     if version == _VERSION and not is_record_folder(header.get("records")):
         raise damaged(folder, f"{HEADER} names {header.get('records')!r} as folder of the records")
     return header

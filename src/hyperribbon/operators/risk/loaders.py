@@ -133,12 +133,9 @@ def check_repeats(loader: Iterable[Any]) -> None:
 
 def augmented(loader: Any) -> ArgumentError:
     """Return the error of data that are not the same when they are read again."""
-    return ArgumentError(
-        "data",
-        loader,
-        "the same sample read twice differs, so its transform is random (augmentation)",
-        "Give the data without random transforms; the risk is then one fixed function.",
-    )
+    reason = "the same sample read twice differs, so its transform is random (augmentation)"
+    remedy = "Give the data without random transforms; the risk is then one fixed function."
+    return ArgumentError("data", loader, reason, remedy)
 
 
 def fingerprint(batch: Any) -> int:

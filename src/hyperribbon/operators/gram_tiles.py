@@ -11,7 +11,7 @@ import torch
 
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer, written
-from hyperribbon.operators.gram import GramParts, Rows, Window, gram_matrix, structured_everywhere
+from hyperribbon.operators.gram import GramParts, Rows, Window, structured_everywhere
 from hyperribbon.operators.risk import Risk
 
 __all__ = ["tiled_gram_matrix"]
@@ -28,7 +28,7 @@ def tiled_gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
     """
     processes = risk.processes
     if not processes.is_parallel:
-        return gram_matrix(risk, rows)
+        return GramParts(risk, rows, structured_everywhere(risk)).matrix()
     structured = _structured_everywhere(risk)
     with processes.together("a tile of a Gram matrix"):
         parts = GramParts(risk, rows, structured)

@@ -13,6 +13,7 @@ from threading import Lock
 import numpy as np
 
 from hyperribbon.explorer.runs.catalogue import UNREADABLE, Entry
+from hyperribbon.explorer.runs.recordings import measured
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.recording.writing.forecast import in_words
 from hyperribbon.recording.writing.status import read_status
@@ -121,16 +122,10 @@ def sharpness_name(trajectory: Trajectory) -> str | None:
 
 
 def _curves(trajectory: Trajectory) -> dict[str, Series]:
-    found = {"loss": "loss", "sharpness": sharpness_name(trajectory)}
-    curves = {}
-    for label, name in found.items():
-        if name is None or name not in trajectory.metric_names():
-            continue
-        values = trajectory.metric(name).reshape(len(trajectory), -1)[:, 0]
-        there = np.isfinite(values)
-        if there.any():
-            curves[label] = (trajectory.steps[there], values[there])
-    return curves
+    names = {"loss": "loss", "sharpness": sharpness_name(trajectory)}
+    known = {label: n for label, n in names.items() if n in trajectory.metric_names()}
+    curves = {label: measured(trajectory, trajectory.metric(n)) for label, n in known.items()}
+    return {label: series for label, series in curves.items() if len(series[0])}
 
 
 def _files(folder: Path) -> tuple[float, int]:

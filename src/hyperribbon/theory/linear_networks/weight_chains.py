@@ -27,21 +27,17 @@ def check_chain(weights: Sequence[np.ndarray]) -> list[Float[np.ndarray, "_ _"]]
         raise ArgumentError("weights", weights, "it has no layer", "Give W1, …, WL in a list.")
     for index, weight in enumerate(chain, start=1):
         if weight.ndim != 2 or 0 in weight.shape:
-            raise ArgumentError(
-                f"weights[{index - 1}]",
-                weight,
-                "a layer is a matrix (d_out, d_in)",
-                "Give layers in their order, first layer first.",
-            )
+            reason = "a layer is a matrix (d_out, d_in)"
+            remedy = "Give layers in their order, first layer first."
+            raise ArgumentError(f"weights[{index - 1}]", weight, reason, remedy)
         check_finite(f"weights[{index - 1}]", weight)
         if index > 1 and weight.shape[1] != chain[index - 2].shape[0]:
-            raise ArgumentError(
-                f"weights[{index - 1}]",
-                weight,
+            reason = (
                 f"it takes {weight.shape[1]} inputs, but layer {index - 1} has "
-                f"{chain[index - 2].shape[0]} outputs",
-                "Give layers in their order, each of shape (d_out, d_in).",
+                f"{chain[index - 2].shape[0]} outputs"
             )
+            remedy = "Give layers in their order, each of shape (d_out, d_in)."
+            raise ArgumentError(f"weights[{index - 1}]", weight, reason, remedy)
     return chain
 
 
@@ -49,12 +45,8 @@ def check_widths(widths: Sequence[int]) -> list[int]:
     """Return the widths d0, …, dL as ints, if they are at least two positive whole numbers."""
     values = list(widths)
     if len(values) < 2 or any(int(w) != w or w < 1 for w in values):
-        raise ArgumentError(
-            "widths",
-            widths,
-            "it must be two or more whole numbers, each at least 1",
-            "Give d0, d1, …, dL, such as (784, 64, 10).",
-        )
+        reason = "it must be two or more whole numbers, each at least 1"
+        raise ArgumentError("widths", widths, reason, "Give d0, d1, …, dL, such as (784, 64, 10).")
     return [int(width) for width in values]
 
 
@@ -112,12 +104,11 @@ def sample_balanced_weights(
     values = np.asarray(singular_values, dtype=np.float64)
     values = np.full(rank, values) if values.ndim == 0 else values
     if values.shape != (rank,) or not np.all(np.isfinite(values) & (values >= 0)):
-        raise ArgumentError(
-            "singular_values",
-            singular_values,
+        reason = (
             f"the narrowest layer has width {rank}, so {rank} finite numbers, zero or more, are "
-            "needed",
-            "Give one number, or one for each unit of the narrowest layer.",
+            "needed"
         )
+        remedy = "Give one number, or one for each unit of the narrowest layer."
+        raise ArgumentError("singular_values", singular_values, reason, remedy)
     bases = [np.linalg.qr(generator.standard_normal((width, rank)))[0] for width in widths]
     return [(bases[i + 1] * values) @ bases[i].T for i in range(len(widths) - 1)]
