@@ -15,7 +15,7 @@ from hyperribbon.core.devices.torch_inside import tree_leaves
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.operators.risk.batches import batch_size, joined, pick, plain
 from hyperribbon.operators.risk.data import is_batch
-from hyperribbon.operators.risk.loading import undisturbed
+from hyperribbon.operators.risk.loaders import undisturbed
 
 __all__ = [
     "check_same_samples",
