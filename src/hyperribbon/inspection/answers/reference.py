@@ -38,7 +38,8 @@ class Reference:
 
     Attributes:
         made: How they were made.
-        networks: One record for each network: name, kind, parameters and statistics.
+        networks: One record for each network: name, kind, parameters, statistics, and under
+            "at_least" the names of those that are lower bounds.
     """
 
     made: str
@@ -53,15 +54,28 @@ class Reference:
         return cls(content["made"], tuple(content["networks"]))
 
     def usual(self, statistic: str, kind: str, format: str = ".2g") -> str:
-        """Say between which values a statistic of trained networks lies; "" when unknown."""
+        """Say between which values a statistic of trained networks lies; "" when unknown.
+
+        Where some of the values are lower bounds, the largest of all is one too. The smallest is
+        known where it is none of them: every true value is at least what is stored.
+        """
         known = [n for n in self.networks if n["statistics"].get(statistic) is not None]
         same = [network for network in known if network["kind"] == kind]
         chosen, name = (same, f"{kind} ") if len(same) >= _FEWEST else (known, "")
         if len(chosen) < _FEWEST:
             return ""
-        values = sorted(network["statistics"][statistic] for network in chosen)
+        values = sorted(
+            (network["statistics"][statistic], statistic in network.get("at_least", ()))
+            for network in chosen
+        )
         sizes = sorted(network["parameters"] for network in chosen)
+        (low, is_bound), (high, _) = values[0], values[-1]
+        bounds = sum(bounded for _, bounded in values)
+        told = f"{low:{format}} to {high:{format}}"
+        if bounds:
+            told = f"{low:{format}} or more" if is_bound else f"{told} or more"
+            told += f" (lower bounds: {bounds} of {len(chosen)} values)"
         return (
             f"{len(chosen)} small trained {name}networks of {sizes[0]:,} to {sizes[-1]:,} weights "
-            f"have {values[0]:{format}} to {values[-1]:{format}}."
+            f"have {told}."
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from hyperribbon.inspection.answers.reference import Reference
 from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, Quantity
+from hyperribbon.inspection.engine.sampling import is_lower_bound
 
 __all__ = ["Answer", "answers"]
 
@@ -18,9 +19,6 @@ _EDGE, _SAFE = 1.05, 0.8
 """Parts of the stability limit beyond which a step leaves a minimum, and below which it is safe."""
 _MUCH, _LITTLE = 2.0, 0.5
 """Batch sizes over the noise scale beyond which the mean gradient or the noise leads."""
-_FEW = 0.2
-"""Noise scale over samples beyond which it is a lower bound. The mean gradient of N samples has a
-squared length that is too large by tr C / N, so a scale B comes out as B/(1 + B/N)."""
 
 Numbers = Mapping[str, Quantity]
 Config = Mapping[str, Any]
@@ -154,7 +152,7 @@ def _noise(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     error = f" ± {scale.error:,.2g}" if scale.error > 0 else ""
     finding = f"At a batch of {number}{error} samples noise and signal are alike{_of(scale)}."
     batch = config.get("batch_size")
-    if scale.samples and scale.value > _FEW * scale.samples:
+    if is_lower_bound(scale.value, scale.samples):
         # The mean gradient of so few samples is partly noise itself, and too long for that.
         finding = f"At a batch of {number} samples or more noise and signal are alike{_of(scale)}."
         few = "these samples are too few to say from where on larger ones buy little."

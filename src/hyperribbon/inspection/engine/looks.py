@@ -27,8 +27,8 @@ from hyperribbon.inspection.engine.quantities import (
     exact,
 )
 from hyperribbon.inspection.engine.sampling import (
-    SCALE_CERTAINTY,
     noise_scale_error,
+    scale_certainty,
     sharpness_error,
     spread_of_sum,
     standard_error,
@@ -202,8 +202,9 @@ def _noise(look: Look, notebook: Notebook) -> None:
     signal = float(subject.gradient.double().square().sum())
     scale = (float(squares.sum()) - signal) / signal if signal > 0 else float("inf")
     error = noise_scale_error(scale, subject, notebook.seed)
-    told = "squared gradients of single samples over that of the mean", SCALE_CERTAINTY
-    look.number("noise_scale", "Noise scale tr C / ‖∇L‖²", scale, error, *told)
+    how = "squared gradients of single samples over that of the mean"
+    told = scale, error, how, scale_certainty(scale, look.samples)
+    look.number("noise_scale", "Noise scale tr C / ‖∇L‖²", *told)
 
 
 def _shares(look: Look, notebook: Notebook) -> None:

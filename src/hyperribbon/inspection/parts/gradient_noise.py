@@ -8,7 +8,7 @@ from hyperribbon.core.results import Spectrum
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet, as_array, from_estimate
-from hyperribbon.inspection.engine.sampling import SCALE_CERTAINTY, noise_scale_error
+from hyperribbon.inspection.engine.sampling import noise_scale_error, scale_certainty
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.parts.matrices import (
     how_found,
@@ -43,7 +43,8 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     )
     sheet.quantities.append(trace)
     sheet.exact("noise.gradient", "Norm of the mean gradient", square**0.5, "one pass")
-    how = ("trace over squared gradient", SCALE_CERTAINTY, subject.samples)
+    certainty = scale_certainty(scale, subject.samples)
+    how = ("trace over squared gradient", certainty, subject.samples)
     sheet.number("noise.scale", "Noise scale tr C / ‖∇L‖²", scale, error, *how)
     sheet.exact("noise.share", f"Share of the noise in {k} directions", share, how_found(spectrum))
     marks = [Curve(np.arange(1, k + 1), np.maximum(values, 1e-300), "gradient noise", "both")]
