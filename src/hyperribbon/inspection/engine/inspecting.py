@@ -26,7 +26,8 @@ from hyperribbon.core.store import describe_environment
 from hyperribbon.inspection.answers import kind_of
 from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
 from hyperribbon.inspection.engine.findings import Inspection, Outcome
-from hyperribbon.inspection.engine.notebook import Notebook, give_back, lacking_room
+from hyperribbon.inspection.engine.memory import Heap, give_back, lacking_room
+from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Budget, InspectionPlan, PlannedStep, make_plan
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.steps import STEPS
@@ -119,6 +120,7 @@ def inspect(
     budget = Budget.of(budget)
     # Ranks may find different memory free.
     budget = Budget(budget.seconds, processes.choose(budget.memory))
+    heap = Heap(budget.bytes)
     options = {"params": params, "forward": forward, "processes": processes}
     subject = Subject(model, loss, data, memory=budget.bytes, **options)
     notebook = Notebook(
@@ -130,7 +132,7 @@ def inspect(
         batch_size=batch_size or _loader_batch(data),
         memory=budget.bytes,
     )
-    subject.clock = notebook.clock = Clock(began + budget.seconds, processes)
+    subject.clock = notebook.clock = Clock(began + budget.seconds, processes, heap)
     title = type(model).__name__
     rounds, interrupted = Rounds(subject, notebook), False
     begin = f"Inspecting {escape(title)} for at most {budget.seconds:.0f} s: few samples first."

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.inspection.engine.clock import OutOfTimeError
@@ -285,15 +286,18 @@ def _pairs(
         method = "gram"
     elif size <= (_DENSE if k > FEW else _DENSE // 4):
         method = "dense"
-    if method != "lanczos" and 40 * min(size, rows or size) ** 2 > notebook.solver_memory:
-        method = "lanczos"
     if method != "lanczos":
-        has_room = _COPIES * k * size * op.dtype.itemsize <= notebook.solver_memory
-        wanted = method == "dense" or has_room
-        return notebook.eigsh(
-            op, k, which, tol=tol, method=method, memory=None, eigenvectors=wanted
-        )
-    memory = notebook.one_pair_memory if k == 1 else notebook.solver_memory
+        room = notebook.solver_memory
+        wanted = method == "dense" or _COPIES * k * size * op.dtype.itemsize <= room
+        options = {"method": method, "eigenvectors": wanted}
+        options["memory"] = room if wanted else notebook.counted_memory
+        try:
+            return notebook.eigsh(op, k, which, tol=tol, **options)
+        except ArgumentError as error:
+            if error.argument != "memory":
+                raise
+            method = "lanczos"
+    memory = notebook.counted_memory if k == 1 else notebook.solver_memory
     limits = {"max_seconds": seconds, "max_matvecs": max(_PRODUCTS, 6 * k), "memory": memory}
     return notebook.eigsh(op, k, which, tol=tol, method=method, **limits)
 

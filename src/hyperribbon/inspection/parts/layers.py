@@ -9,7 +9,8 @@ import pandas as pd
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection.engine.clock import OutOfTimeError
-from hyperribbon.inspection.engine.notebook import Notebook, lacking_room
+from hyperribbon.inspection.engine.memory import lacking_room
+from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet, exact
 from hyperribbon.inspection.engine.rounds import Rounds
