@@ -108,7 +108,8 @@ def test_the_layers_of_a_chain_are_found_without_its_moments(convolutions):
 
 def test_theory_without_room_is_left_out_and_says_what_it_takes(convolutions):
     subject = Subject(*convolutions, memory=1e8)
-    needed = theory_bytes([(5, 1152)])
+    weights = sum(parameter.nbytes for parameter in convolutions[0].parameters())
+    needed = theory_bytes([(5, 1152)], weights)
     reason = no_chain(subject, Notebook(k=5, seed=0, memory=1.9 * needed))
     assert f"take {needed / 1e6:.0f} MB" in reason
     assert no_chain(subject, Notebook(k=5, seed=0, memory=2.1 * needed)) == ""

@@ -20,6 +20,8 @@ __all__ = ["STEP", "no_chain", "theory_bytes", "theory_part"]
 _SAMPLES = 256
 _SQUARES = 6
 """Matrices of the size of the inputs' second moment that there are at once in its eigenproblem."""
+_CHECKED = 16
+"""Copies of all weights that the check of derivatives has at once, those in float64 twice."""
 _COPIES = 6
 """Copies of the layers' weights: whitened ones, products with vectors, gradients."""
 
@@ -36,26 +38,28 @@ def no_chain(subject: Subject, notebook: Notebook) -> str:
     owned = dict(subject.model.named_parameters())
     if any(f"{layer}.weight" not in owned for layer in layers):
         return "the weights of its last linear layers are computed from other parameters"
-    needed, room = theory_bytes(layers.values()), notebook.solver_memory
+    weights = sum(tensor.nbytes for tensor in owned.values())
+    needed, room = theory_bytes(layers.values(), weights), notebook.solver_memory
     if needed > room:
         widest = max(max(shape) for shape in layers.values())
         return (
-            f"of the budget's memory it may take {room / 1e6:.0f} MB, and its matrices of up to "
-            f"{widest:,} × {widest:,} entries take {needed / 1e6:.0f} MB"
+            f"of the budget's memory it may take {room / 1e6:.0f} MB, and copies of the model and "
+            f"matrices of up to {widest:,} × {widest:,} entries take {needed / 1e6:.0f} MB"
         )
     return ""
 
 
-def theory_bytes(shapes: Iterable[tuple[int, int]]) -> float:
+def theory_bytes(shapes: Iterable[tuple[int, int]], weights: float = 0.0) -> float:
     """Return the bytes of the moments, their eigenvectors and copies of the weights, in float64.
 
     Args:
         shapes: Of the weights (outputs, inputs) of the layers, the first one first.
+        weights: Bytes of all weights of the model, which is checked anew with another loss.
     """
     shapes = list(shapes)
     widths = sum(outputs**2 for outputs, _ in shapes)
     numbers = sum(outputs * inputs for outputs, inputs in shapes)
-    return 8.0 * (_SQUARES * shapes[0][1] ** 2 + 2 * widths + _COPIES * numbers)
+    return _CHECKED * weights + 8.0 * (_SQUARES * shapes[0][1] ** 2 + 2 * widths + _COPIES * numbers)
 
 
 def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
