@@ -52,6 +52,8 @@ _COPIES = 5
 """Copies of the eigenvectors that there are at once while a Gram matrix's are lifted."""
 _SHARE = 0.7
 """Share of the time left after which an eigenvalue that has not settled is a lower bound."""
+_CERTIFYING = 6
+"""Products whose time the one in float64 takes that certifies what was found, with its graph."""
 _LONG, _ROUGH = 2**22, 1e-2
 """Coordinates from which on the sharpness is found to a hundredth, which samples leave open anyway:
 the products to a thousandth are twice as many, and each takes a second."""
@@ -152,7 +154,8 @@ def _loss(look: Look, notebook: Notebook) -> None:
 
 def _sharpness(look: Look, notebook: Notebook) -> None:
     time_product(look)
-    left = max(_SHARE * notebook.clock.left, 1e-3)
+    left = notebook.clock.left
+    left = max(min(_SHARE * left, left - _CERTIFYING * look.product), 1e-3)
     tol = _ROUGH if look.subject.dimension >= _LONG else 1e-3
     top = _ends_of(look, 1, "LA", tol, notebook, seconds=left if isfinite(left) else None)
     look.spectra["top"] = top
@@ -219,7 +222,8 @@ def _shares(look: Look, notebook: Notebook) -> None:
         whole = Estimate(given.value, 0.0 if exactly else given.error, exactly, 0, how)
     else:
         whole = notebook.trace(ggn, max_matvecs=_PRODUCTS)
-    look.gauss_newton = Measured(notebook.trimmed(found), whole, subject.dimension)
+    told = whole, subject.dimension, look.samples
+    look.gauss_newton = Measured(notebook.trimmed(found), *told)
     _align(look)
     values, total = as_array(found.eigenvalues), whole.value
     told = how_found(found), "residuals of the eigenpairs; exact on these samples"

@@ -25,6 +25,8 @@ __all__ = ["STEP", "noise_part"]
 
 _COMPARED = 10
 """Directions that statistics speak of, whatever the budget."""
+_FEWEST = 64
+"""Samples: the gradients of n span n − 1 directions, which hold all of their noise."""
 
 
 def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
@@ -126,4 +128,5 @@ STEP = Step(
     run=noise_part,
     wish=lambda s, n: 4 * min(n.k, _COMPARED) + 25,
     is_fixed=True,
+    fewest=_FEWEST,
 )

@@ -89,7 +89,7 @@ def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part
     chart = spectral_chart("inputs", "Eigenvalues of the inputs", marks, caption)
     sheet.charts.append(replace(chart, y_label="eigenvalue of XᵀX/n"))
     sheet.arrays["eigenvalues"] = values
-    return sheet.part()
+    return sheet.part().on(samples, subject.samples)
 
 
 def _read_slope(c: float, r_squared: float, local: np.ndarray) -> str:

@@ -59,7 +59,9 @@ def theory_bytes(shapes: Iterable[tuple[int, int]], weights: float = 0.0) -> flo
     shapes = list(shapes)
     widths = sum(outputs**2 for outputs, _ in shapes)
     numbers = sum(outputs * inputs for outputs, inputs in shapes)
-    return _CHECKED * weights + 8.0 * (_SQUARES * shapes[0][1] ** 2 + 2 * widths + _COPIES * numbers)
+    return _CHECKED * weights + 8.0 * (
+        _SQUARES * shapes[0][1] ** 2 + 2 * widths + _COPIES * numbers
+    )
 
 
 def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
@@ -90,7 +92,7 @@ def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         "The comparison is made for the squared loss on one-hot labels, whatever the model was "
         "trained with."
     )
-    return sheet.part()
+    return sheet.part().on(fewer.samples, subject.samples)
 
 
 def _read(comparison: TheoryComparison) -> str:
