@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection.engine import memory as memories
 from hyperribbon.inspection.engine.clock import Clock
 from hyperribbon.inspection.engine.looks import _pairs
-from hyperribbon.inspection.engine.memory import Heap
+from hyperribbon.inspection.engine.memory import Heap, lacking_room
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.linear.chains import find_chain, find_layers
@@ -113,3 +114,16 @@ def test_theory_without_room_is_left_out_and_says_what_it_takes(convolutions):
     reason = no_chain(subject, Notebook(k=5, seed=0, memory=1.9 * needed))
     assert f"take {needed / 1e6:.0f} MB" in reason
     assert no_chain(subject, Notebook(k=5, seed=0, memory=2.1 * needed)) == ""
+
+
+def test_room_is_what_was_not_taken(convolutions, monkeypatch):
+    ggn = GGN(*convolutions)
+    needed = ggn.cost().bytes + 8 * 4 * ggn.shape[0]
+    monkeypatch.setattr(memories, "resident", lambda: 1e6)
+    heap = Heap(needed + 5e6)
+    heap.check_room(ggn, 8)
+    monkeypatch.setattr(memories, "resident", lambda: 7e6)  # six more than at the beginning
+    with pytest.raises(ArgumentError, match="8 vectors take") as caught:
+        heap.check_room(ggn, 8)
+    assert f"may take {(needed - 1e6) / 1e6:.0f} MB" in lacking_room(caught.value)
+    Heap().check_room(ggn, 10**9)

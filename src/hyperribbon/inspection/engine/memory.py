@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from hyperribbon.core.checks import ArgumentError
 
@@ -39,6 +40,20 @@ class Heap:
         """Bytes by which the process has grown; 0 where the system does not say."""
         return max(resident() - self._begin, 0.0)
 
+    def check_room(self, operator: Any, vectors: int) -> None:
+        """Raise where a product and some vectors beside it would not fit into what is left.
+
+        Raises:
+            ArgumentError: They would not.
+        """
+        if self.limit == inf:
+            return
+        needed = operator.cost().bytes + vectors * operator.shape[0] * operator.dtype.itemsize
+        left = self.limit - self.taken
+        if operator.processes.largest(float(needed > left)):
+            reason = f"a product and {vectors} vectors take {needed / 1e6:.0f} MB"
+            raise ArgumentError("memory", max(left, 0.0), reason, "Give more.")
+
     def tidy(self) -> None:
         """Give back what was freed, where much was taken since the last time."""
         if self.limit == inf:
@@ -68,8 +83,8 @@ def give_back() -> None:
 
 
 def lacking_room(error: Exception) -> str:
-    """Return why a solver that was given a part of the memory refused to begin, or ""."""
+    """Return why something that was given a part of the memory refused to begin, or ""."""
     if not isinstance(error, ArgumentError) or error.argument != "memory":
         return ""
     value = error.value if isinstance(error.value, int | float) else 0.0
-    return f"of the budget's memory a solver may take {value / 1e6:.0f} MB, and {error.reason}"
+    return f"of the budget's memory it may take {value / 1e6:.0f} MB, and {error.reason}"

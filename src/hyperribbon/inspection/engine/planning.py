@@ -169,8 +169,8 @@ def make_plan(
 
     As many samples are used as looks had, where every step fits at its full length; else up to 512
     on which all fit in a shortened form; else the fewest. A step that says little on so few is done
-    on more, or left out with the time it needs. Then every step spends less, then the last ones are
-    left out, unless the others turn out to leave time for them. A step that cannot be planned is
+    on more, or left out with the time it needs. Then every step spends less, then those are left out
+    that do not fit beside the ones before them, unless these turn out to leave time. A step that cannot be planned is
     left out and says why.
 
     Returns:
@@ -258,12 +258,12 @@ def _requests(steps: Sequence[Step], subject: Subject, notebook: Notebook) -> li
 
 
 def _leave_out(planned: list[PlannedStep], seconds: float) -> list[PlannedStep]:
-    """Leave out the last steps until the rest fits."""
-    for index in reversed(range(len(planned))):
-        running = sum(entry.seconds for entry in planned if not entry.reason)
-        if running <= seconds:
-            break
-        if not planned[index].reason:
-            reason = f"it needs about {planned[index].seconds:.0f} s"
-            planned[index] = replace(planned[index], reason=reason, is_postponed=True)
-    return planned
+    """Leave out every step that does not fit beside those before it."""
+    kept, left = [], seconds
+    for entry in planned:
+        if not entry.reason and entry.seconds > left:
+            reason = f"it needs about {max(entry.seconds, 1):.0f} s"
+            entry = replace(entry, reason=reason, is_postponed=True)
+        left -= 0.0 if entry.reason else entry.seconds
+        kept.append(entry)
+    return kept

@@ -84,7 +84,7 @@ def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         name = f"Sharpest layer: {labels[top]}"
         sheet.number("layers.sharpest", name, values[top], errors[top], *told)
         sharpest = f"{labels[top]}, with curvature {values[top]:.3g} by itself"
-        sheet.readings.append(f"The sharpest layer is {sharpest}.")
+        sheet.readings.append(f"The sharpest layer is {sharpest} on {subject.samples:,} samples.")
     else:
         by = "the largest traces" if notebook.layer_traces else "the most weights"
         some = f"Sharpness of {len(pairs)} of {len(blocks)} layers, those with {by}."
