@@ -32,6 +32,7 @@ from hyperribbon.inspection.engine.sampling import (
     scale_certainty,
     sharpness_error,
     spread_of_sum,
+    squared_length,
     standard_error,
 )
 from hyperribbon.inspection.engine.subject import Subject
@@ -203,7 +204,7 @@ def _noise(look: Look, notebook: Notebook) -> None:
     if not subject.gradient_rows.has_exact_trace:
         return
     _, squares = subject.gradient_rows.trace_parts()
-    signal = float(subject.gradient.double().square().sum())
+    signal = squared_length(subject.gradient)
     scale = (float(squares.sum()) - signal) / signal if signal > 0 else float("inf")
     error = noise_scale_error(scale, subject, notebook.seed)
     how = "squared gradients of single samples over that of the mean"

@@ -8,7 +8,11 @@ from hyperribbon.core.results import Spectrum
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet, as_array, from_estimate
-from hyperribbon.inspection.engine.sampling import noise_scale_error, scale_certainty
+from hyperribbon.inspection.engine.sampling import (
+    noise_scale_error,
+    scale_certainty,
+    squared_length,
+)
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.parts.matrices import (
     how_found,
@@ -35,7 +39,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     whole, k = found.trace, len(found.spectrum)
     spectrum = notebook.keep("noise", found.spectrum)
     values = as_array(spectrum.eigenvalues)
-    square = float(subject.gradient.double() @ subject.gradient.double())
+    square = squared_length(subject.gradient)
     scale = whole.value / square if square > 0 else float("inf")
     error = noise_scale_error(scale, subject, notebook.seed)
     share = float(spectrum.eigenvalues.double().sum()) / whole.value if whole.value else 0.0
