@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from hyperribbon.inspection.answers import TERMS, Reference, answers, kind_of
-from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, Quantity
+from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, PROBES, SPAN, Quantity
 from hyperribbon.inspection.engine.sampling import is_lower_bound, scale_certainty
 
 EVERYTHING = {
@@ -186,3 +186,27 @@ def test_few_samples_bound_the_noise_scale_from_below():
     assert "6 samples or more" in answer.finding
     assert "too few" in answer.meaning
     assert "noise leads" in answer.advice
+
+
+def test_directions_that_samples_cannot_have_are_no_finding():
+    """A hundred samples of one output have a hundred directions at most, whatever the network."""
+    certainty = f"residuals, {SPAN} 64 directions"
+    share = Quantity("gauss_newton.share10", "", 0.96, 0.0, "", certainty, 64)
+    (answer,) = answers({"gauss_newton.share10": share}, "", {"parameters": 2113})
+    assert "span at most 64 directions" in answer.meaning
+    assert answer.advice == ""
+
+
+def test_an_error_over_probes_is_not_one_over_samples():
+    trace = Quantity("gauss_newton.trace", "", 42.16, 0.29, "", PROBES, 8)
+    (answer,) = answers({"gauss_newton.trace": trace}, "", {})
+    assert "random probes" in answer.meaning
+    assert NOT_OVER_SAMPLES in answer.meaning
+
+
+def test_what_is_usual_has_no_exponents():
+    records = tuple(
+        {"kind": "a", "parameters": 10, "statistics": {"trace": value}}
+        for value in (0.62, 62.3, 103.7)
+    )
+    assert Reference("", records).usual("trace", "a").endswith("have 0.62 to 100.")

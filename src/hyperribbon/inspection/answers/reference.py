@@ -53,7 +53,7 @@ class Reference:
         content = json.loads(path.read_text(encoding="utf-8"))
         return cls(content["made"], tuple(content["networks"]))
 
-    def usual(self, statistic: str, kind: str, format: str = ".2g") -> str:
+    def usual(self, statistic: str, kind: str, format: str = "") -> str:
         """Say between which values a statistic of trained networks lies; "" when unknown.
 
         Where some of the values are lower bounds, the largest of all is one too. The smallest is
@@ -71,11 +71,22 @@ class Reference:
         sizes = sorted(network["parameters"] for network in chosen)
         (low, is_bound), (high, _) = values[0], values[-1]
         bounds = sum(bounded for _, bounded in values)
-        told = f"{low:{format}} to {high:{format}}"
+        told = f"{_shown(low, format)} to {_shown(high, format)}"
         if bounds:
-            told = f"{low:{format}} or more" if is_bound else f"{told} or more"
+            told = f"{_shown(low, format)} or more" if is_bound else f"{told} or more"
             told += f" (lower bounds: {bounds} of {len(chosen)} values)"
         return (
             f"{len(chosen)} small trained {name}networks of {sizes[0]:,} to {sizes[-1]:,} weights "
             f"have {told}."
         )
+
+
+def _shown(value: float, format: str) -> str:
+    """Return a number in a format; two digits of it, without exponents, where there is none.
+
+    >>> _shown(103.7, ""), _shown(0.0123, ""), _shown(0.5, ".0%")
+    ('100', '0.012', '50%')
+    """
+    if format or abs(value) < 10:
+        return f"{value:{format or '.2g'}}"
+    return f"{float(f'{value:.2g}'):,.0f}"

@@ -29,6 +29,7 @@ from hyperribbon.inspection.engine.findings import Inspection, Outcome
 from hyperribbon.inspection.engine.memory import Heap, lacking_room
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Budget, InspectionPlan, PlannedStep, make_plan
+from hyperribbon.inspection.engine.quantities import Part
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.steps import STEPS
 from hyperribbon.inspection.engine.subject import Subject
@@ -178,7 +179,7 @@ def inspect(
         plan,
         {part.name: part for part in parts},
         (*rounds.outcomes.values(), *outcomes),
-        subject.where(plan.samples),
+        _where(subject, parts, plan.samples),
         describe_environment(seed),
         config,
         statistics=rounds.statistics(),
@@ -198,6 +199,13 @@ def _take_over(rounds: Rounds, notebook: Notebook) -> None:
         if look.gauss_newton is not None:
             notebook.matrices["gauss_newton"] = look.gauss_newton
             notebook.keep("gauss_newton", look.gauss_newton.spectrum)
+
+
+def _where(subject: Subject, parts: list[Part], samples: int) -> str:
+    """Return which samples the numbers are of; each says its own, where they differ."""
+    counts = {quantity.samples for part in parts for quantity in part.quantities} - {0}
+    few, most = min(counts, default=samples), max(counts, default=samples)
+    return subject.where(most) if few == most else f"{few:,} to {subject.where(most)}"
 
 
 def _missing(rounds: Rounds) -> dict[str, float]:

@@ -22,6 +22,8 @@ from hyperribbon.inspection.engine.clock import OutOfTimeError
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.quantities import (
     NOT_OVER_SAMPLES,
+    PROBES,
+    SPAN,
     Measured,
     Quantity,
     as_array,
@@ -53,7 +55,7 @@ _COPIES = 5
 """Copies of the eigenvectors that there are at once while a Gram matrix's are lifted."""
 _SHARE = 0.7
 """Share of the time left after which an eigenvalue that has not settled is a lower bound."""
-_CERTIFYING = 6
+_CERTIFYING = 8
 """Products whose time the one in float64 takes that certifies what was found, with its graph."""
 _LONG, _ROUGH = 2**22, 1e-2
 """Coordinates from which on the sharpness is found to a hundredth, which samples leave open anyway:
@@ -182,7 +184,7 @@ def _trace(look: Look, notebook: Notebook) -> None:
     subject = look.subject
     if not subject.gauss_newton_rows.has_exact_trace:
         found = notebook.trace(subject.ggn, max_matvecs=_PRODUCTS)
-        told = found.stderr, how_found(found), "standard error over random probes"
+        told = found.stderr, how_found(found), PROBES
         look.number("trace", "Trace of the Gauss-Newton matrix", found.value, *told)
         return
     by_name, by_sample = subject.gauss_newton_rows.trace_parts()
@@ -227,7 +229,11 @@ def _shares(look: Look, notebook: Notebook) -> None:
     look.gauss_newton = Measured(notebook.trimmed(found), *told)
     _align(look)
     values, total = as_array(found.eigenvalues), whole.value
-    told = how_found(found), "residuals of the eigenpairs; exact on these samples"
+    certainty = "residuals of the eigenpairs; exact on these samples"
+    rows = getattr(ggn, "gram_size", None)
+    if rows is not None and rows < 2 * MANY:
+        certainty += f", {SPAN} {rows} directions"
+    told = how_found(found), certainty
     for count in (FEW, MANY) if total else ():
         if count <= len(values):
             error = float(found.residuals.double().sum()) / total + whole.stderr / total

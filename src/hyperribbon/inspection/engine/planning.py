@@ -169,9 +169,9 @@ def make_plan(
 
     As many samples are used as looks had, where every step fits at its full length; else up to 512
     on which all fit in a shortened form; else the fewest. A step that says little on so few is done
-    on more, or left out with the time it needs. Then every step spends less, then those are left out
-    that do not fit beside the ones before them, unless these turn out to leave time. A step that cannot be planned is
-    left out and says why.
+    on more, or left out with the time it needs. Then every step spends less, then those are left
+    out that do not fit beside the ones before them, unless these turn out to leave time. A step
+    that cannot be planned is left out and says why.
 
     Returns:
         The plan, and the look whose samples it decided on.

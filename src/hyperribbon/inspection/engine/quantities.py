@@ -16,8 +16,10 @@ from hyperribbon.plots import Chart
 __all__ = [
     "Measured",
     "NOT_OVER_SAMPLES",
+    "PROBES",
     "Part",
     "Quantity",
+    "SPAN",
     "Sheet",
     "as_array",
     "exact",
@@ -26,6 +28,10 @@ __all__ = [
 
 NOT_OVER_SAMPLES = "how much other samples would change it was not measured"
 """Certainty of a number whose error is that of its arithmetic alone."""
+SPAN = "which span at most"
+"""Words before the number of directions that samples span, where it is small."""
+PROBES = "standard error over random probes"
+"""Certainty of an estimate by products with random vectors."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +187,7 @@ def from_estimate(key: str, name: str, estimate: Estimate, method: str) -> Quant
     """Return a number with the standard error of its estimate."""
     if estimate.exact:
         return exact(key, name, estimate.value, method)
-    return Quantity(
-        key, name, estimate.value, estimate.stderr, method, "standard error over random probes"
-    )
+    return Quantity(key, name, estimate.value, estimate.stderr, method, PROBES)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

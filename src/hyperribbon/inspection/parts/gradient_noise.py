@@ -55,7 +55,16 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     sheet.exact("noise.share", f"Share of the noise in {k} directions", share, how_found(spectrum))
     marks = [Curve(np.arange(1, k + 1), np.maximum(values, 1e-300), "gradient noise", "both")]
     hessian = notebook.spectra.get("hessian")
-    if hessian is not None and hessian.eigenvectors is not None:
+    wanted = min(_COMPARED, notebook.k, subject.dimension)
+    known = 0 if hessian is None or hessian.eigenvectors is None else hessian.eigenvectors.shape[1]
+    if known < wanted:
+        late = (
+            f"Noise against curvature needs {wanted} directions of the Hessian; {known} are known."
+        )
+        sheet.shortened.append(late)
+    else:
+        assert hessian is not None
+        assert hessian.eigenvectors is not None
         positive = int((hessian.eigenvalues > 0).sum())
         common = min(_COMPARED, positive, hessian.eigenvectors.shape[1])
         curvature = as_array(hessian.eigenvalues[:common])

@@ -20,6 +20,8 @@ from hyperribbon.theory.ribbons import slope
 
 __all__ = ["STEP", "input_matrix", "sloppiness_part"]
 
+_SAMPLES = 4096
+"""Samples whose inputs are looked at: fewer than the inputs' directions would hide some."""
 _LARGEST = 2048
 """Largest matrix whose eigenvalues are computed; the rest of more samples is left out."""
 
@@ -54,6 +56,7 @@ def _real_inputs(batch: Any) -> torch.Tensor | None:
 
 def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Measure the eigenvalues of the inputs' correlation matrix and their slope."""
+    subject = subject.of_given(_SAMPLES, notebook.seed)  # no products: the speed does not matter
     inputs = input_matrix(subject, notebook.memory / 8)
     if inputs is None:
         reason = "they are not tensors of real numbers"
