@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.engine import memory as memories
+from hyperribbon.inspection import memory as memories
 from hyperribbon.inspection.engine.clock import Clock
 from hyperribbon.inspection.engine.looks import _pairs
-from hyperribbon.inspection.engine.memory import Heap, lacking_room
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.linear.chains import find_chain, find_layers
+from hyperribbon.inspection.memory import Heap, lacking_room
 from hyperribbon.inspection.parts.theories import no_chain, theory_bytes
 from hyperribbon.operators import GGN, Rescaled
 from hyperribbon.operators.gram import GramParts, structured_everywhere

@@ -12,12 +12,12 @@ from hyperribbon.inspection import Budget, inspect
 from hyperribbon.inspection.engine import notebook as notebooks
 from hyperribbon.inspection.engine.clock import Clock
 from hyperribbon.inspection.engine.looks import Look
-from hyperribbon.inspection.engine.memory import lacking_room
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.sampling import _CLIMB, _climbed, sharpness_error, standard_error
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.evaluating import outputs_at
+from hyperribbon.inspection.memory import lacking_room
 from hyperribbon.inspection.parts.layers import layers_part
 from hyperribbon.inspection.reaching import Reached
 from hyperribbon.training import mlp

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.devices.processes import ALONE, Processes
-from hyperribbon.inspection.engine.memory import Heap
+from hyperribbon.inspection.memory import Heap
 from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian
 from hyperribbon.operators.base import Cost
 from hyperribbon.operators.derivatives.workspace import Workspaces

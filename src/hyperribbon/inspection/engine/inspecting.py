@@ -26,13 +26,13 @@ from hyperribbon.core.store import describe_environment
 from hyperribbon.inspection.answers import kind_of
 from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
 from hyperribbon.inspection.engine.findings import Inspection, Outcome
-from hyperribbon.inspection.engine.memory import Heap, lacking_room
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Budget, InspectionPlan, PlannedStep, make_plan
 from hyperribbon.inspection.engine.quantities import Part
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.steps import STEPS
 from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.memory import Heap, lacking_room
 from hyperribbon.inspection.parts.curvature import found_parts, noise_found
 from hyperribbon.inspection.parts.layers import traces_part
 from hyperribbon.inspection.update_rules import update_rule

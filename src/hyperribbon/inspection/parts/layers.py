@@ -9,12 +9,12 @@ import pandas as pd
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection.engine.clock import OutOfTimeError
-from hyperribbon.inspection.engine.memory import lacking_room
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet, exact
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.memory import lacking_room
 from hyperribbon.plots import Bars, Chart
 
 __all__ = ["STEP", "layers_part", "traces_part"]
