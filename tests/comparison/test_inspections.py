@@ -80,6 +80,26 @@ def test_the_largest_common_number_of_samples_counts(pair):
     )  # four groups
 
 
+def test_numbers_of_more_samples_than_both_have_are_named(pair):
+    a, b = pair
+    few = {name: q for name, q in b.statistics.items() if name != "sharpness@64"}
+    found = hr.compare(a, replace(b, statistics=few), names=("one", "two"))
+    assert found["sharpness"].a == a.statistics["sharpness@8"].value
+    assert found["trace"].a == a.statistics["trace@64"].value
+    told = "one alone has numbers of more samples, which are not compared: sharpness of 64."
+    assert found.notes[1:] == (told,)
+    assert hr.compare(a, b).notes[1:] == ()
+
+
+def test_data_of_other_sizes_are_not_the_same_samples(pair):
+    a, b = pair
+    assert a.config["total"] == 64
+    found = hr.compare(a, replace(b, config={**b.config, "total": 1000}))
+    assert "64 and 1,000 samples, so the two are not of the same" in found.notes[1]
+    older = {key: value for key, value in b.config.items() if key != "total"}
+    assert hr.compare(a, replace(b, config=older)).notes[1:] == ()
+
+
 def test_stored_inspections_are_the_same(pair, tmp_path):
     folders = [found.save(tmp_path / name) for name, found in zip("ab", pair, strict=True)]
     ours, stored = hr.compare(*pair), hr.compare(*folders)

@@ -10,7 +10,8 @@ from rich.console import Console
 from torch import nn
 
 from hyperribbon.inspection.answers import TERMS, Reference, answers, kind_of
-from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, Quantity
+from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, PROBES, SPAN, Quantity
+from hyperribbon.inspection.engine.sampling import is_lower_bound, scale_certainty
 
 EVERYTHING = {
     "hessian.largest": (10.0, 0.5),
@@ -119,6 +120,42 @@ def test_what_is_usual_is_told_from_stored_networks():
     assert reference.usual("nothing", "a") == ""
 
 
+@pytest.mark.parametrize(
+    ("bounded", "told"),
+    [
+        ((), "have 10 to 400."),
+        ((3,), "have 10 to 400 or more (lower bounds: 1 of 4 values)."),
+        ((1,), "have 10 to 400 or more (lower bounds: 1 of 4 values)."),
+        ((0, 3), "have 10 or more (lower bounds: 2 of 4 values)."),
+    ],
+)
+def test_lower_bounds_are_told_as_such(bounded, told):
+    """A bound of 100 may be a value of 10,000: it leaves the largest open, whichever it is."""
+    records = [
+        {"kind": "a", "parameters": 10, "statistics": {"noise_scale": value}, "at_least": []}
+        for value in (10.0, 100.0, 200.0, 400.0)
+    ]
+    for place in bounded:
+        records[place]["at_least"] = ["noise_scale"]
+    assert Reference("", tuple(records)).usual("noise_scale", "a", ",.0f").endswith(told)
+
+
+def test_stored_noise_scales_near_their_samples_are_lower_bounds():
+    for network in Reference.stored().networks:
+        scale = network["statistics"]["noise_scale"]
+        assert network["at_least"] == (["noise_scale"] if scale > 0.2 * 512 else [])
+    assert "or more (lower bounds: 2 of 4 values)" in Reference.stored().usual(
+        "noise_scale", "fully connected", ",.0f"
+    )
+
+
+@pytest.mark.parametrize(("scale", "is_bound"), [(100.0, False), (103.0, True)])
+def test_a_noise_scale_near_its_samples_is_a_bound_in_the_table_too(scale, is_bound):
+    assert is_lower_bound(scale, 512) is is_bound
+    assert ("lower bound" in scale_certainty(scale, 512)) is is_bound
+    assert ("standard error" in scale_certainty(scale, 512)) is not is_bound
+
+
 def test_kinds():
     attention = nn.MultiheadAttention(4, 1)
     assert kind_of(nn.Sequential(nn.Linear(2, 2))) == "fully connected"
@@ -149,3 +186,27 @@ def test_few_samples_bound_the_noise_scale_from_below():
     assert "6 samples or more" in answer.finding
     assert "too few" in answer.meaning
     assert "noise leads" in answer.advice
+
+
+def test_directions_that_samples_cannot_have_are_no_finding():
+    """A hundred samples of one output have a hundred directions at most, whatever the network."""
+    certainty = f"residuals, {SPAN} 64 directions"
+    share = Quantity("gauss_newton.share10", "", 0.96, 0.0, "", certainty, 64)
+    (answer,) = answers({"gauss_newton.share10": share}, "", {"parameters": 2113})
+    assert "span at most 64 directions" in answer.meaning
+    assert answer.advice == ""
+
+
+def test_an_error_over_probes_is_not_one_over_samples():
+    trace = Quantity("gauss_newton.trace", "", 42.16, 0.29, "", PROBES, 8)
+    (answer,) = answers({"gauss_newton.trace": trace}, "", {})
+    assert "random probes" in answer.meaning
+    assert NOT_OVER_SAMPLES in answer.meaning
+
+
+def test_what_is_usual_has_no_exponents():
+    records = tuple(
+        {"kind": "a", "parameters": 10, "statistics": {"trace": value}}
+        for value in (0.62, 62.3, 103.7)
+    )
+    assert Reference("", records).usual("trace", "a").endswith("have 0.62 to 100.")

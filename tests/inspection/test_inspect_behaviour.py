@@ -96,7 +96,7 @@ def _timed(subject, seconds):
     ]
 
 
-def test_the_plan_fits_the_time_and_leaves_out_the_last_steps_first(wide):
+def test_the_plan_fits_the_time_and_leaves_out_what_does_not_fit_beside_earlier_steps(wide):
     looks, notebook = _timed(Subject(*wide), 0.01), Notebook(k=50, seed=0)
     seconds, shortened, samples = 400.0, 0, []
     for _ in range(30):
@@ -107,12 +107,69 @@ def test_the_plan_fits_the_time_and_leaves_out_the_last_steps_first(wide):
         late = [p for p in plan.steps if p.is_postponed]
         if late and running:
             shortened += 1
-            assert plan.steps.index(running[-1]) < plan.steps.index(late[-1])
+        for planned in late:
+            earlier = [p for p in running if plan.steps.index(p) < plan.steps.index(planned)]
+            assert sum(p.seconds for p in earlier) + planned.seconds > seconds
         seconds /= 2
     assert shortened
     assert samples[0] == 4000
     assert samples == sorted(samples, reverse=True)
     assert samples[-1] == 8
+
+
+NEEDY = ("noise", "subnetworks", "fisher")
+"""Steps that say little on eight samples."""
+
+
+@pytest.mark.parametrize("known", [(8, 64, 512, 4000), (8, 64), (8,)])
+def test_steps_that_say_little_on_few_samples_have_more_or_are_left_out(wide, known):
+    """On a machine so slow that the plan is for eight samples."""
+    subject, notebook = Subject(*wide), Notebook(k=5, seed=0, initial={})
+    looks = [Look(subject.with_samples(n, 0), n, product=n * 5e-3) for n in known]
+    plan, look = make_plan(STEPS, looks, notebook, Budget(20), 20)
+    assert (look.samples, plan.samples) == (8, 8)
+    for planned in plan.steps:
+        needy = planned.step.name in NEEDY
+        assert planned.samples == (64 if needy else 8)
+        if needy:
+            assert planned.each == pytest.approx(64 * 5e-3)
+        if needy and len(known) == 1:
+            wish = planned.step.wish(subject, notebook)
+            told = f"fewer than 64 samples, on which it needs about {wish * 0.32:.0f} s"
+            assert told in planned.reason
+    assert plan.seconds <= 20
+
+
+def test_all_samples_are_enough_where_there_are_fewer(trained):
+    model, loss, data, _ = trained
+    subject = Subject(model, loss, tuple(part[:20] for part in data))
+    looks = [Look(subject.with_samples(n, 0), n, product=n * 1e-3) for n in (8, 20)]
+    plan, _ = make_plan(STEPS, looks, Notebook(k=5, seed=0, initial={}), Budget(3), 3)
+    assert {p.samples for p in plan.steps if p.step.name in NEEDY} == {20}
+
+
+@pytest.mark.parametrize("tick", [0.0, 0.02, 0.1])
+def test_every_number_says_on_how_many_samples_it_is(trained, quiet, monkeypatch, tick):
+    """On clocks that stand still, and that run on whenever they are looked at."""
+    model, loss, data, start = trained
+    now = [0.0]
+
+    def look():
+        now[0] += tick
+        return now[0]
+
+    monkeypatch.setattr(time, "monotonic", look)
+    found = inspect(model, loss, data, start, k=3, budget=20, optimizer=0.1, console=quiet)
+    bare = {"model.parameters", "model.samples", "stability.limit", "stability.curvature"}
+    assert {quantity.key for quantity in found if not quantity.samples} <= bare
+    for part in found.parts.values():
+        if part.name in NEEDY and part.charts:
+            assert {quantity.samples for quantity in part.quantities} <= {64, 240}
+    if tick == 0.1:
+        assert "subnetworks" not in found.parts
+        left = next(o for o in found.outcomes if o.step == "Sub-networks")
+        assert left.status != "done"
+        assert left.reason
 
 
 def test_an_obstacle_that_fails_is_a_reason(wide):

@@ -12,11 +12,12 @@ from hyperribbon.inspection import Budget, inspect
 from hyperribbon.inspection.engine import notebook as notebooks
 from hyperribbon.inspection.engine.clock import Clock
 from hyperribbon.inspection.engine.looks import Look
-from hyperribbon.inspection.engine.notebook import Notebook, lacking_room
+from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.sampling import _CLIMB, _climbed, sharpness_error, standard_error
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.evaluating import outputs_at
+from hyperribbon.inspection.memory import lacking_room
 from hyperribbon.inspection.parts.layers import layers_part
 from hyperribbon.inspection.reaching import Reached
 from hyperribbon.training import mlp
@@ -162,7 +163,7 @@ def test_what_lacks_room_says_how_much_it_needs(quiet):
     assert found["model.loss"].value > 0
     short = [o for o in found.outcomes if o.status == "left out" and "MB" in o.reason]
     assert any("Sharpness" in outcome.step for outcome in short)
-    assert all("a solver may take" in outcome.reason for outcome in short)
+    assert all("of the budget's memory" in outcome.reason for outcome in short)
     assert not [o for o in found.outcomes if o.status == "failed"]
 
 

@@ -290,3 +290,25 @@ def test_the_noise_scale_is_of_the_most_samples():
     assert [q.value for q in noise_found(rounds, part, 64).quantities] == [330.0, 0.5]
     assert noise_found(rounds, part, 4000).quantities == (few, other)
     assert [q.key for q in noise_found(rounds, None, 64).quantities] == ["noise.scale"]
+
+
+@pytest.mark.parametrize(("product", "given"), [(1.0, 2.0), (0.01, 7.0)])
+def test_time_is_kept_for_the_product_that_certifies(trained, monkeypatch, product, given):
+    """Of ten seconds seven are for the search, or eight products less than all."""
+    from hyperribbon.inspection.engine import looks
+    from hyperribbon.inspection.engine.clock import Clock
+    from hyperribbon.inspection.engine.notebook import Notebook
+    from hyperribbon.inspection.engine.subject import Subject
+
+    class Enough(Exception):
+        pass
+
+    def ends(*arguments, seconds):
+        assert seconds == pytest.approx(given)
+        raise Enough
+
+    model, loss, data, _ = trained
+    monkeypatch.setattr(looks, "_ends_of", ends)
+    monkeypatch.setattr(Clock, "left", 10.0)
+    with pytest.raises(Enough):
+        looks._sharpness(looks.Look(Subject(model, loss, data), 240, product), Notebook(3, 0))

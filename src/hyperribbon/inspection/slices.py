@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +73,7 @@ def line_slice(
     unit = _normalised(direction)
     points = check_positive_int("points", points) // 2 * 2 + 1
     t = np.linspace(-extent, extent, points)
-    losses = np.array([loss_at(subject, subject.vector + float(x) * unit) for x in t])
+    losses = np.array([loss_at(subject, _moved(subject, (unit, x))) for x in t])
     slope = float(subject.gradient.to(unit) @ unit)
     curvature = float(unit @ (subject.hessian @ unit))
     here = losses[points // 2]
@@ -94,15 +95,11 @@ def plane_slice(
     points = check_positive_int("points", points) // 2 * 2 + 1
     s, t = (np.linspace(-extent, extent, points) for extent in extents)
     losses = np.array(
-        [
-            [loss_at(subject, subject.vector + float(a) * first + float(b) * second) for a in s]
-            for b in t
-        ]
+        [[loss_at(subject, _moved(subject, (first, a), (second, b))) for a in s] for b in t]
     )
-    basis = torch.stack([first, second], dim=1)
-    g = (basis.T @ subject.gradient.to(basis)).double().cpu().numpy()
-    bent_along = [basis.T @ (subject.hessian @ unit) for unit in (first, second)]  # less memory
-    h = torch.stack(bent_along, dim=1).double().cpu().numpy()
+    units = first, second
+    g = [float(unit @ subject.gradient.to(unit)) for unit in units]
+    h = np.array([[float(unit @ image) for unit in units] for image in _images(subject, units)])
     grid_s, grid_t = np.meshgrid(s, t)
     quadratic = losses[points // 2, points // 2] + g[0] * grid_s + g[1] * grid_t
     bent = h[0, 0] * grid_s**2 + 2 * h[0, 1] * grid_s * grid_t + h[1, 1] * grid_t**2
@@ -133,6 +130,20 @@ def reach(curvature: float, rise: float, weights_norm: float) -> float:
     """
     cap = 0.5 * weights_norm if weights_norm > 0 else 1.0
     return min((2 * rise / curvature) ** 0.5, cap) if curvature > 0 else cap
+
+
+def _moved(subject: Subject, *steps: tuple[torch.Tensor, float]) -> torch.Tensor:
+    """Return the weights after steps along directions, without a further vector."""
+    weights = subject.vector.clone()
+    for unit, distance in steps:
+        weights.add_(unit, alpha=float(distance))
+    return weights
+
+
+def _images(subject: Subject, units: tuple[torch.Tensor, ...]) -> Iterator[torch.Tensor]:
+    """Yield Hessian products one by one, which takes less memory than together."""
+    for unit in units:
+        yield subject.hessian @ unit
 
 
 def _normalised(direction: torch.Tensor) -> torch.Tensor:

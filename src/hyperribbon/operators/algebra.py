@@ -7,9 +7,11 @@ import torch
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.operators.base import LinearOperator
+from hyperribbon.operators.base import Cost, LinearOperator
 
 __all__ = ["Projected", "Rescaled", "Restricted"]
+
+_RESCALED = 3  # vectors that a rescaling takes beside a product
 
 
 class Projected(LinearOperator):
@@ -111,6 +113,15 @@ class Rescaled(LinearOperator):
         if operator is None:
             return None
         return Rescaled(operator, self.scale.flatten(), self.shift.flatten())
+
+    def cost(self) -> Cost | None:
+        """Return the cost of the operator, with the vectors that are scaled and added."""
+        own = self.operator.cost()
+        if own is None:
+            return None
+        vectors = _RESCALED * self.shape[0]
+        precise = 0 if own.beside == 0 else vectors * torch.float64.itemsize
+        return Cost(own.bytes + vectors * self.dtype.itemsize, own.flops, own.beside + precise)
 
     def _diagonal(self, name: str, value: torch.Tensor | float) -> torch.Tensor:
         found = torch.as_tensor(value, dtype=self.dtype, device=self.device)

@@ -15,6 +15,7 @@ from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_parts
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.memory import Meter
 from hyperribbon.operators.risk.probing.contract import tolerance
 from hyperribbon.operators.risk_operator import RiskOperator
 
@@ -22,6 +23,7 @@ __all__ = ["FactoredOperator"]
 
 Self = TypeVar("Self", bound="FactoredOperator")
 
+_JOINED = 1.5  # memory of factors while those of pieces of the data are joined, over their own
 _ROWS = 1024  # rows a sample up to which single rows pay off against random ones
 _SLOWER = 16  # times that a row takes where samples go one by one: parameters without factors
 
@@ -118,6 +120,20 @@ class FactoredOperator(RiskOperator):
             self._gram_sizes = self.processes.gather(own)
         known = [size for size in self._gram_sizes if size is not None]
         return sum(known) if len(known) == len(self._gram_sizes) else None
+
+    def gram_bytes(self) -> int:
+        """Return what the factors of all rows take while the Gram matrix is formed, about.
+
+        It is measured on a few samples; the matrix itself is not counted.
+        """
+        chunk = self.risk.probe()
+        if chunk is None:
+            return 0
+        names = self.risk.structured(chunk)
+        with Meter(self.risk.function.state.values()) as meter:
+            held = chunk.point.factors(self._rows(chunk), names)
+        taken = meter.live if held else 0
+        return int(_JOINED * taken / chunk.count * self.risk.samples)
 
     @plainly
     def gram(self) -> torch.Tensor:

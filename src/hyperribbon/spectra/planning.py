@@ -123,7 +123,7 @@ def plan(
     With P coordinates, m basis vectors, r = gram_size and c operations a product:
 
         dense    P products, 5·8·P² bytes, P·c + 40 P³ operations
-        gram     5·8·r² bytes, r·c + 40 r³ operations
+        gram     5·8·r² bytes and the factors of F, r·c + 40 r³ operations
         lanczos  about m = 3k + 25 products, 2·m·P numbers, m·(c + 8·m·P) operations and
                  2 readings of the basis a product
 
@@ -324,7 +324,9 @@ def _gram(
     if r is None:
         return []
     vectors = 3 * k * products.size * products.dtype.itemsize if eigenvectors else 0
-    memory = 5 * 8 * r**2 + vectors + product_bytes(products)
+    factors = getattr(products.op, "gram_bytes", lambda: 0)()
+    forming = factors + product_bytes(products, is_audited=False)
+    memory = 5 * 8 * r**2 + max(forming, vectors + product_bytes(products))
     seconds = (r * product_flops(products) + _EIGH * r**3) / rate
     return [Route("gram", memory, seconds, k if eigenvectors else 0, memory <= available)]
 

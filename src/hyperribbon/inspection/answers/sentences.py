@@ -8,7 +8,8 @@ from math import isfinite
 from typing import Any
 
 from hyperribbon.inspection.answers.reference import Reference
-from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, Quantity
+from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, PROBES, SPAN, Quantity
+from hyperribbon.inspection.engine.sampling import is_lower_bound
 
 __all__ = ["Answer", "answers"]
 
@@ -18,9 +19,6 @@ _EDGE, _SAFE = 1.05, 0.8
 """Parts of the stability limit beyond which a step leaves a minimum, and below which it is safe."""
 _MUCH, _LITTLE = 2.0, 0.5
 """Batch sizes over the noise scale beyond which the mean gradient or the noise leads."""
-_FEW = 0.2
-"""Noise scale over samples beyond which it is a lower bound. The mean gradient of N samples has a
-squared length that is too large by tr C / N, so a scale B comes out as B/(1 + B/N)."""
 
 Numbers = Mapping[str, Quantity]
 Config = Mapping[str, Any]
@@ -59,7 +57,7 @@ def answers(numbers: Numbers, kind: str, config: Mapping[str, Any]) -> list[Answ
     """Return at most six answers, from the numbers that were measured."""
     reference = Reference.stored()
 
-    def usual(statistic: str, format: str = ".2g") -> str:
+    def usual(statistic: str, format: str = "") -> str:
         return reference.usual(statistic, kind, format)
 
     found = [make(numbers, usual, config) for make in _MAKERS]
@@ -102,7 +100,7 @@ def _stability(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     if ratio is None:
         return None
     rule = config.get("optimizer", "")
-    finding = f"Your step is at {_percent(ratio)} of the stability limit of {rule}."
+    finding = f"Your step is at {_percent(ratio)} of the stability limit of {rule}{_of(ratio)}."
     if ratio.value > _EDGE:
         meaning = "It is too long: full-batch steps would leave this minimum."
         advice = f"Lower the learning rate by a factor {ratio.value / _SAFE:.2g} or more."
@@ -129,6 +127,10 @@ def _concentration(numbers: Numbers, usual: Usual, config: Config) -> Answer | N
         meaning = "The loss feels these and is nearly flat along the rest."
         use = "as in Laplace approximations or preconditioners."
         advice = f"Few directions suffice for a low-rank picture of the curvature, {use}"
+    _, said, directions = few.certainty.partition(f"{SPAN} ")
+    if said:
+        meaning = f"These samples span at most {directions}: more samples would spread it further."
+        advice = ""
     return Answer("concentration", finding, meaning, usual("share10", ".0%"), advice)
 
 
@@ -154,7 +156,7 @@ def _noise(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     error = f" ± {scale.error:,.2g}" if scale.error > 0 else ""
     finding = f"At a batch of {number}{error} samples noise and signal are alike{_of(scale)}."
     batch = config.get("batch_size")
-    if scale.samples and scale.value > _FEW * scale.samples:
+    if is_lower_bound(scale.value, scale.samples):
         # The mean gradient of so few samples is partly noise itself, and too long for that.
         finding = f"At a batch of {number} samples or more noise and signal are alike{_of(scale)}."
         few = "these samples are too few to say from where on larger ones buy little."
@@ -211,6 +213,8 @@ def _trace(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     meaning = "It is the sum of the curvature along all weights."
     if top is not None and 0 < top.value <= trace.value and top.samples == trace.samples:
         meaning += f" It equals {trace.value / top.value:.3g} directions of the sharpest kind."
+    if trace.certainty == PROBES:
+        meaning = f"The ± is that of random probes; {NOT_OVER_SAMPLES}. {meaning}"
     finding = f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace)}."
     return Answer("trace", finding, meaning, usual("trace"))
 

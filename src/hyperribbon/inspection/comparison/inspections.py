@@ -74,12 +74,31 @@ def compare_inspections(a: Any, b: Any, names: tuple[str, str]) -> Comparison:
         for key, n in sorted(common.items(), key=lambda entry: order.index(entry[0]))
     )
     most = max(common.values())
+    notes = [_finer(side, name, common) for side, name in zip((first, second), names, strict=True)]
+    totals = [side.config.get("total") for side in (first, second)]
+    if None not in totals and totals[0] != totals[1]:
+        each = " and ".join(f"{total:,}" for total in totals)
+        notes.append(f"The data hold {each} samples, so the two are not of the same ones.")
     note = (
         "These are inspections: both are taken to be of the same data, errors are added as if "
         "samples were not the same, and no scale-invariant sharpness is known. "
         "hr.compare(model_a, model_b, loss, data) measures all that."
     )
-    return Comparison(names, found, (), f"up to {most:,} samples", False, (note,))
+    told = (note, *filter(None, notes))
+    return Comparison(names, found, (), f"up to {most:,} samples", False, told)
+
+
+def _finer(side: _Stored, name: str, common: Mapping[str, int]) -> str:
+    """Say which statistics one of the two has on more samples than both have, or ""."""
+    finer: dict[str, int] = {}
+    for place in side.statistics:
+        key, _, samples = place.partition("@")
+        if int(samples) > common.get(key, int(samples)):
+            finer[key] = max(finer.get(key, 0), int(samples))
+    if not finer:
+        return ""
+    told = ", ".join(f"{key} of {samples:,}" for key, samples in finer.items())
+    return f"{name} alone has numbers of more samples, which are not compared: {told}."
 
 
 def _stored(argument: str, given: Any) -> _Stored:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hyperribbon.core.devices.processes import ALONE, Processes
+from hyperribbon.inspection.memory import Heap
 from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian
 from hyperribbon.operators.base import Cost
 from hyperribbon.operators.derivatives.workspace import Workspaces
@@ -47,10 +48,14 @@ class Clock:
     Args:
         end: The moment, by `time.monotonic`, after which nothing may begin.
         processes: The ranks that look at it together; it is late when it is late for one of them.
+        heap: The memory, which is tidied when the clock is looked at.
     """
 
-    def __init__(self, end: float = inf, processes: Processes = ALONE) -> None:
+    def __init__(
+        self, end: float = inf, processes: Processes = ALONE, heap: Heap | None = None
+    ) -> None:
         self.end = self.share_end = end
+        self.heap = Heap() if heap is None else heap
         self._processes = processes
 
     @property
@@ -83,6 +88,7 @@ class Clock:
         Raises:
             OutOfTimeError: It is.
         """
+        self.heap.tidy()
         if self._processes.largest(float(self.left <= 0)):
             raise OutOfTimeError("the time of the budget was used up in the middle of it")
 

@@ -26,11 +26,13 @@ from hyperribbon.core.store import describe_environment
 from hyperribbon.inspection.answers import kind_of
 from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
 from hyperribbon.inspection.engine.findings import Inspection, Outcome
-from hyperribbon.inspection.engine.notebook import Notebook, give_back, lacking_room
+from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Budget, InspectionPlan, PlannedStep, make_plan
+from hyperribbon.inspection.engine.quantities import Part
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.steps import STEPS
 from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.memory import Heap, lacking_room
 from hyperribbon.inspection.parts.curvature import found_parts, noise_found
 from hyperribbon.inspection.parts.layers import traces_part
 from hyperribbon.inspection.update_rules import update_rule
@@ -119,6 +121,7 @@ def inspect(
     budget = Budget.of(budget)
     # Ranks may find different memory free.
     budget = Budget(budget.seconds, processes.choose(budget.memory))
+    heap = Heap(budget.bytes)
     options = {"params": params, "forward": forward, "processes": processes}
     subject = Subject(model, loss, data, memory=budget.bytes, **options)
     notebook = Notebook(
@@ -130,7 +133,7 @@ def inspect(
         batch_size=batch_size or _loader_batch(data),
         memory=budget.bytes,
     )
-    subject.clock = notebook.clock = Clock(began + budget.seconds, processes)
+    subject.clock = notebook.clock = Clock(began + budget.seconds, processes, heap)
     title = type(model).__name__
     rounds, interrupted = Rounds(subject, notebook), False
     begin = f"Inspecting {escape(title)} for at most {budget.seconds:.0f} s: few samples first."
@@ -156,7 +159,7 @@ def inspect(
 
         rounds.make_room(look)
         ways = console, look_closer, interrupted
-        outcomes = _run(plan, look.subject, notebook, deadline, *ways)
+        outcomes = _run(plan, rounds, notebook, deadline, *ways)
         interrupted = interrupted or any(o.status == "interrupted" for o in outcomes)
     if not interrupted:
         with suppress(KeyboardInterrupt):
@@ -168,7 +171,7 @@ def inspect(
     parts += notebook.parts.values()
     config = {"model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": plan.samples}
     config["parameters"] = sum(p.numel() for p in subject.model.parameters())
-    config |= {"seconds": budget.seconds, "memory": budget.memory}
+    config |= {"seconds": budget.seconds, "memory": budget.memory, "total": subject.total}
     config["optimizer"] = "" if notebook.rule is None else notebook.rule.text
     config |= {"batch_size": notebook.batch_size, "kind": kind_of(subject.model)}
     return Inspection(
@@ -176,7 +179,7 @@ def inspect(
         plan,
         {part.name: part for part in parts},
         (*rounds.outcomes.values(), *outcomes),
-        subject.where(plan.samples),
+        _where(subject, parts, plan.samples),
         describe_environment(seed),
         config,
         statistics=rounds.statistics(),
@@ -198,6 +201,13 @@ def _take_over(rounds: Rounds, notebook: Notebook) -> None:
             notebook.keep("gauss_newton", look.gauss_newton.spectrum)
 
 
+def _where(subject: Subject, parts: list[Part], samples: int) -> str:
+    """Return which samples the numbers are of; each says its own, where they differ."""
+    counts = {quantity.samples for part in parts for quantity in part.quantities} - {0}
+    few, most = min(counts, default=samples), max(counts, default=samples)
+    return subject.where(most) if few == most else f"{few:,} to {subject.where(most)}"
+
+
 def _missing(rounds: Rounds) -> dict[str, float]:
     """Return the seconds that tasks need which did not fit, by name and samples."""
     return {
@@ -209,7 +219,7 @@ def _missing(rounds: Rounds) -> dict[str, float]:
 
 def _run(
     plan: InspectionPlan,
-    subject: Subject,
+    rounds: Rounds,
     notebook: Notebook,
     deadline: float,
     console: Console,
@@ -226,6 +236,7 @@ def _run(
     outcomes = [Outcome(p.step.title, "left out", 0.0, p.reason) for p in never]
     if interrupted:
         return outcomes + [_interrupted(planned) for planned in (*waiting, *postponed)]
+    processes = rounds.subject.processes
     with progress_bar(console) as progress:
         task = progress.add_task("", total=len(waiting) + len(postponed))
         is_second_round = looked = False
@@ -236,21 +247,19 @@ def _run(
             planned = waiting[0]
             title = planned.step.title
             progress.update(task, description=title)
-            products = _allowance(waiting, plan.seconds_per_product, deadline)
-            products = subject.processes.choose(products)
+            products = processes.choose(_allowance(waiting, deadline))
             if products < planned.step.least:
                 postponed.append(planned)
                 waiting.pop(0)
                 continue
             began = time.monotonic()
-            expected = products * plan.seconds_per_product
+            expected = products * planned.each
             room = max(_HARD * expected, _GENEROUS * (deadline - began))
-            subject.release(is_idle=False)
-            give_back()
             try:
                 if planned.step.is_late and not looked:
                     looked = True
                     look_closer()
+                subject = _subject_for(planned, rounds)
                 with notebook.clock.at_most(room):
                     notebook.clock.give(_PATIENCE * expected)
                     part = planned.step.run(subject, notebook, products)
@@ -268,7 +277,7 @@ def _run(
                 status = "left out" if reason else "failed"
                 outcomes.append(Outcome(title, status, took, reason or str(error) or repr(error)))
             else:
-                notebook.parts[part.name] = part
+                notebook.parts[part.name] = part.on(planned.samples, plan.samples)
                 took = time.monotonic() - began
                 outcomes.append(Outcome(title, "done", took, " ".join(part.shortened)))
             waiting.pop(0)
@@ -283,16 +292,24 @@ def _interrupted(planned: PlannedStep) -> Outcome:
     return Outcome(planned.step.title, "interrupted", 0.0)
 
 
-def _allowance(waiting: list[PlannedStep], seconds_per_product: float, deadline: float) -> int:
+def _subject_for(planned: PlannedStep, rounds: Rounds) -> Subject:
+    """Return the model on the samples of a step, with the memory of all others given back."""
+    look = next(entry for entry in rounds.looks if entry.samples == planned.samples)
+    rounds.make_room(look)
+    return look.subject
+
+
+def _allowance(waiting: list[PlannedStep], deadline: float) -> int:
     """Return the products the first waiting step may spend, in fair proportion to the others."""
-    left = max(deadline - time.monotonic(), 0.0) / seconds_per_product
+    left = max(deadline - time.monotonic(), 0.0)
     first = waiting[0]
     if first.step.is_fixed:
-        return first.products if left > first.products / 2 else 0
-    others = sum(entry.products for entry in waiting if entry.step.is_fixed)
-    flexible = sum(entry.products for entry in waiting if not entry.step.is_fixed)
+        return first.products if left > first.seconds / 2 else 0
+    others = sum(entry.seconds for entry in waiting if entry.step.is_fixed)
+    flexible = sum(entry.seconds for entry in waiting if not entry.step.is_fixed)
     share = round(first.products * max(left - others, 0.0) / flexible)
-    return min(first.wish, max(share, first.step.least)) if left > first.step.least else 0
+    is_worth = left > first.step.least * first.each
+    return min(first.wish, max(share, first.step.least)) if is_worth else 0
 
 
 def _show_plan(console: Console, plan: InspectionPlan, title: str) -> None:

@@ -17,22 +17,26 @@ from typing import Any
 import numpy as np
 import torch
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.inspection.engine.clock import OutOfTimeError
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.quantities import (
     NOT_OVER_SAMPLES,
+    PROBES,
+    SPAN,
     Measured,
     Quantity,
     as_array,
     exact,
 )
 from hyperribbon.inspection.engine.sampling import (
-    SCALE_CERTAINTY,
     noise_scale_error,
+    scale_certainty,
     sharpness_error,
     spread_of_sum,
+    squared_length,
     standard_error,
 )
 from hyperribbon.inspection.engine.subject import Subject
@@ -53,6 +57,8 @@ _COPIES = 5
 """Copies of the eigenvectors that there are at once while a Gram matrix's are lifted."""
 _SHARE = 0.7
 """Share of the time left after which an eigenvalue that has not settled is a lower bound."""
+_CERTIFYING = 8
+"""Products whose time the one in float64 takes that certifies what was found, with its graph."""
 _LONG, _ROUGH = 2**22, 1e-2
 """Coordinates from which on the sharpness is found to a hundredth, which samples leave open anyway:
 the products to a thousandth are twice as many, and each takes a second."""
@@ -157,7 +163,8 @@ def _loss(look: Look, notebook: Notebook) -> None:
 
 def _sharpness(look: Look, notebook: Notebook) -> None:
     time_product(look)
-    left = max(_SHARE * notebook.clock.left, 1e-3)
+    left = notebook.clock.left
+    left = max(min(_SHARE * left, left - _CERTIFYING * look.product), 1e-3)
     tol = _ROUGH if look.subject.dimension >= _LONG else 1e-3
     top = _ends_of(look, 1, "LA", tol, notebook, seconds=left if isfinite(left) else None)
     look.spectra["top"] = top
@@ -183,7 +190,7 @@ def _trace(look: Look, notebook: Notebook) -> None:
     subject = look.subject
     if not subject.gauss_newton_rows.has_exact_trace:
         found = notebook.trace(subject.ggn, max_matvecs=_PRODUCTS)
-        told = found.stderr, how_found(found), "standard error over random probes"
+        told = found.stderr, how_found(found), PROBES
         look.number("trace", "Trace of the Gauss-Newton matrix", found.value, *told)
         with suppress(OutOfTimeError):
             _estimate_layers(look, notebook)
@@ -223,11 +230,12 @@ def _noise(look: Look, notebook: Notebook) -> None:
     if not subject.gradient_rows.has_exact_trace:
         return
     _, squares = subject.gradient_rows.trace_parts()
-    signal = float(subject.gradient.double().square().sum())
+    signal = squared_length(subject.gradient)
     scale = (float(squares.sum()) - signal) / signal if signal > 0 else float("inf")
     error = noise_scale_error(scale, subject, notebook.seed)
-    told = "squared gradients of single samples over that of the mean", SCALE_CERTAINTY
-    look.number("noise_scale", "Noise scale tr C / ‖∇L‖²", scale, error, *told)
+    how = "squared gradients of single samples over that of the mean"
+    told = scale, error, how, scale_certainty(scale, look.samples)
+    look.number("noise_scale", "Noise scale tr C / ‖∇L‖²", *told)
 
 
 def _shares(look: Look, notebook: Notebook) -> None:
@@ -241,10 +249,15 @@ def _shares(look: Look, notebook: Notebook) -> None:
         whole = Estimate(given.value, 0.0 if exactly else given.error, exactly, 0, how)
     else:
         whole = notebook.trace(ggn, max_matvecs=_PRODUCTS)
-    look.gauss_newton = Measured(notebook.trimmed(found), whole, subject.dimension)
+    told = whole, subject.dimension, look.samples
+    look.gauss_newton = Measured(notebook.trimmed(found), *told)
     _align(look)
     values, total = as_array(found.eigenvalues), whole.value
-    told = how_found(found), "residuals of the eigenpairs; exact on these samples"
+    certainty = "residuals of the eigenpairs; exact on these samples"
+    rows = getattr(ggn, "gram_size", None)
+    if rows is not None and rows < 2 * MANY:
+        certainty += f", {SPAN} {rows} directions"
+    told = how_found(found), certainty
     for count in (FEW, MANY) if total else ():
         if count <= len(values):
             error = float(found.residuals.double().sum()) / total + whole.stderr / total
@@ -308,15 +321,18 @@ def _pairs(
         method = "gram"
     elif size <= (_DENSE if k > FEW else _DENSE // 4):
         method = "dense"
-    if method != "lanczos" and 40 * min(size, rows or size) ** 2 > notebook.solver_memory:
-        method = "lanczos"
     if method != "lanczos":
-        has_room = _COPIES * k * size * op.dtype.itemsize <= notebook.solver_memory
-        wanted = method == "dense" or has_room
-        return notebook.eigsh(
-            op, k, which, tol=tol, method=method, memory=None, eigenvectors=wanted
-        )
-    memory = notebook.one_pair_memory if k == 1 else notebook.solver_memory
+        room = notebook.solver_memory
+        wanted = method == "dense" or _COPIES * k * size * op.dtype.itemsize <= room
+        options = {"method": method, "eigenvectors": wanted}
+        options["memory"] = room if wanted else notebook.counted_memory
+        try:
+            return notebook.eigsh(op, k, which, tol=tol, **options)
+        except ArgumentError as error:
+            if error.argument != "memory":
+                raise
+            method = "lanczos"
+    memory = notebook.counted_memory if k == 1 else notebook.solver_memory
     limits = {"max_seconds": seconds, "max_matvecs": max(_PRODUCTS, 6 * k), "memory": memory}
     return notebook.eigsh(op, k, which, tol=tol, method=method, **limits)
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.results import Density, Estimate, Spectrum
 from hyperribbon.inspection.engine.clock import Clock
 from hyperribbon.inspection.engine.quantities import Measured, Part, Quantity
@@ -19,12 +15,12 @@ from hyperribbon.inspection.update_rules import UpdateRule
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.spectra import density, eigsh, trace
 
-__all__ = ["Notebook", "give_back", "lacking_room"]
+__all__ = ["Notebook"]
 
 _USED = 20  # eigenvectors that some step looks at
 _BESIDE = 16  # vectors that a solver has besides three a pair
 _SOLVERS = 0.5  # part of the memory for one solver at a time, with the graphs of its products
-_ONE_PAIR = 0.7
+_COUNTED = 0.8  # the same where every vector is counted
 _KEPT = 1 / 16  # part of it for the eigenvectors of one matrix that later steps use
 
 
@@ -68,9 +64,9 @@ class Notebook:
         return _SOLVERS * self.memory
 
     @property
-    def one_pair_memory(self) -> float:
-        """Bytes that Lanczos may take for one pair, whose vectors are few and counted."""
-        return _ONE_PAIR * self.memory
+    def counted_memory(self) -> float:
+        """Bytes that Lanczos may take for one pair, or a Gram matrix without eigenvectors."""
+        return _COUNTED * self.memory
 
     def eigsh(self, op: Any, k: int, which: str = "LA", **options: Any) -> Spectrum:
         """Return eigenpairs, with the seed, the memory and the clock of the inspection."""
@@ -111,18 +107,3 @@ class Notebook:
         vectors = (self.solver_memory - operator.cost().bytes) / one
         most = max(1, min(int(self.memory / 8 // one), int((vectors - _BESIDE) // 3)))
         return operator.processes.choose(most)
-
-
-def give_back() -> None:
-    """Return memory that is free to the system, of which the C library of Linux keeps a lot."""
-    if sys.platform.startswith("linux"):
-        with suppress(OSError, AttributeError):  # other C libraries have no such function
-            ctypes.CDLL(None).malloc_trim(0)
-
-
-def lacking_room(error: Exception) -> str:
-    """Return why a solver that was given a part of the memory refused to begin, or ""."""
-    if not isinstance(error, ArgumentError) or error.argument != "memory":
-        return ""
-    value = error.value if isinstance(error.value, int | float) else 0.0
-    return f"of the budget's memory a solver may take {value / 1e6:.0f} MB, and {error.reason}"

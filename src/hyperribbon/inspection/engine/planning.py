@@ -23,6 +23,8 @@ _USABLE = 0.9
 _MOST = 4e9
 """Bytes that are used when none are named: more would not be noticed, and other machines may have
 less, where other pieces of the data would round differently."""
+_MOMENT = 1e-6
+"""Seconds that a product takes at least."""
 _ENOUGH = 512
 """Samples beyond which every step must fit at its full length."""
 
@@ -77,6 +79,8 @@ class Step:
         least: Products below which it is not worth starting.
         is_fixed: Whether it cannot spend less than its wish.
         is_late: Whether looks at more samples come first: it tells least for what it costs.
+        fewest: Samples below which it says little; where there are as many, it has them or is left
+            out.
         obstacle: Returns why it cannot be done, or "".
     """
 
@@ -88,6 +92,7 @@ class Step:
     least: int = 1
     is_fixed: bool = False
     is_late: bool = False
+    fewest: int = 1
     obstacle: Callable[[Subject, Notebook], str] = lambda subject, notebook: ""
 
 
@@ -100,6 +105,7 @@ class PlannedStep:
         wish: Products it would like.
         products: Products planned.
         seconds: Their time.
+        samples: Samples that they are of.
         reason: Why it is left out, or "".
         is_postponed: Whether it is left out for lack of time alone, and done if some is left over.
     """
@@ -108,8 +114,14 @@ class PlannedStep:
     wish: int
     products: int
     seconds: float
+    samples: int
     reason: str = ""
     is_postponed: bool = False
+
+    @property
+    def each(self) -> float:
+        """Seconds of a product."""
+        return self.seconds / self.products
 
 
 @dataclass(frozen=True)
@@ -118,7 +130,7 @@ class InspectionPlan:
 
     Attributes:
         steps: In order, those left out included.
-        samples: Samples that will be used.
+        samples: Samples that will be used, except by steps that need more.
         seconds_per_product: Time of one Hessian product on them.
         budget: What it may take.
     """
@@ -156,22 +168,20 @@ def make_plan(
     """Decide on samples and products for each step.
 
     As many samples are used as looks had, where every step fits at its full length; else up to 512
-    on which all fit in a shortened form; else the fewest. Then every step spends less, then the
-    last ones are left out, unless the others turn out to leave time for them. A step that cannot
-    be planned is left out and says why.
+    on which all fit in a shortened form; else the fewest. A step that says little on so few is done
+    on more, or left out with the time it needs. Then every step spends less, then those are left
+    out that do not fit beside the ones before them, unless these turn out to leave time. A step
+    that cannot be planned is left out and says why.
 
     Returns:
         The plan, and the look whose samples it decided on.
     """
     usable = _USABLE * left
     timed = [look for look in looks if look.product] or [looks[0]]
-    reasons, wishes = _requests(steps, timed[0].subject, notebook)
-    wanted = sum(wish for wish, reason in zip(wishes, reasons, strict=True) if not reason)
-    least = sum(
-        wish if step.is_fixed else min(wish, step.least)
-        for step, wish, reason in zip(steps, wishes, reasons, strict=True)
-        if not reason
-    )
+    requests = _requests(steps, timed[0].subject, notebook)
+    asked = [entry for entry in requests if not entry.reason]
+    wanted = sum(entry.wish for entry in asked)
+    least = sum(entry.least for entry in asked)
     bearable = [
         look
         for look in timed
@@ -179,29 +189,61 @@ def make_plan(
         or (look.samples <= _ENOUGH and least * look.product <= usable)
     ]
     look = bearable[-1] if bearable else timed[0]
-    fixed = sum(
-        wish
-        for step, wish, reason in zip(steps, wishes, reasons, strict=True)
-        if step.is_fixed and not reason
-    )
-    product = max(look.product, 1e-6)
-    free = max(usable / product - fixed, 0.0)
-    scale = min(1.0, free / (wanted - fixed)) if wanted > fixed else 1.0
-    planned = []
-    for step, wish, reason in zip(steps, wishes, reasons, strict=True):
-        products = max(1, int(wish if step.is_fixed else max(wish * scale, step.least)))
-        planned.append(
-            PlannedStep(step, max(products, int(wish)), products, products * product, reason)
-        )
-    planned = _leave_out(planned, left)
-    return InspectionPlan(tuple(planned), look.samples, product, budget), look
+    requests = [entry.placed(look, timed) for entry in requests]
+    asked = [entry for entry in requests if not entry.reason]
+    fixed = sum(entry.wish * entry.each for entry in asked if entry.step.is_fixed)
+    flexible = sum(entry.wish * entry.each for entry in asked if not entry.step.is_fixed)
+    scale = min(1.0, max(usable - fixed, 0.0) / flexible) if flexible else 1.0
+    planned = _leave_out([entry.planned(scale) for entry in requests], left)
+    return InspectionPlan(tuple(planned), look.samples, max(look.product, _MOMENT), budget), look
 
 
-def _requests(
-    steps: Sequence[Step], subject: Subject, notebook: Notebook
-) -> tuple[list[str], list[float]]:
-    """Return why steps cannot be done, and the products they wish; a failure is a reason."""
-    reasons, wishes = [], []
+@dataclass(frozen=True)
+class _Request:
+    """What a step wishes, or why it cannot be done.
+
+    Attributes:
+        step: The step.
+        wish: Products it would like.
+        reason: Why it is left out, or "".
+        samples: Samples that it is of.
+        each: Seconds of a product on them.
+    """
+
+    step: Step
+    wish: float
+    reason: str
+    samples: int = 0
+    each: float = _MOMENT
+
+    @property
+    def least(self) -> float:
+        """Products without which it is not done."""
+        return self.wish if self.step.is_fixed else min(self.wish, self.step.least)
+
+    def placed(self, look: Look, timed: Sequence[Look]) -> _Request:
+        """Return the request with the samples it is of: those decided on, or more if it must."""
+        total = look.subject.total
+        fewest = self.step.fewest if total is None else min(self.step.fewest, total)
+        found = next((entry for entry in (look, *timed) if entry.samples >= fewest), None)
+        if found is not None:
+            return replace(self, samples=found.samples, each=max(found.product, _MOMENT))
+        each = max(timed[-1].product, _MOMENT) * fewest / timed[-1].samples
+        reason = f"it says little on fewer than {fewest} samples, on which it needs about "
+        reason = self.reason or f"{reason}{max(self.wish * each, 1):.0f} s"
+        return replace(self, samples=fewest, each=each, reason=reason)
+
+    def planned(self, scale: float) -> PlannedStep:
+        """Return the step with what it may spend, where steps that can spend a part of it."""
+        share = self.wish if self.step.is_fixed else max(self.wish * scale, self.step.least)
+        products = max(1, int(share))
+        taken = products, products * self.each, self.samples
+        return PlannedStep(self.step, max(products, int(self.wish)), *taken, self.reason)
+
+
+def _requests(steps: Sequence[Step], subject: Subject, notebook: Notebook) -> list[_Request]:
+    """Return what steps wish, and why some cannot be done; a failure is a reason."""
+    requests = []
     for step in steps:
         reason, wish = "", 1.0
         try:
@@ -211,18 +253,17 @@ def _requests(
             raise
         except Exception as error:  # whatever a person's model raises
             reason = f"it could not be planned: {str(error) or repr(error)}"
-        reasons.append(reason)
-        wishes.append(wish)
-    return reasons, wishes
+        requests.append(_Request(step, wish, reason))
+    return requests
 
 
 def _leave_out(planned: list[PlannedStep], seconds: float) -> list[PlannedStep]:
-    """Leave out the last steps until the rest fits."""
-    for index in reversed(range(len(planned))):
-        running = sum(entry.seconds for entry in planned if not entry.reason)
-        if running <= seconds:
-            break
-        if not planned[index].reason:
-            reason = f"it needs about {planned[index].seconds:.0f} s"
-            planned[index] = replace(planned[index], reason=reason, is_postponed=True)
-    return planned
+    """Leave out every step that does not fit beside those before it."""
+    kept, left = [], seconds
+    for entry in planned:
+        if not entry.reason and entry.seconds > left:
+            reason = f"it needs about {max(entry.seconds, 1):.0f} s"
+            entry = replace(entry, reason=reason, is_postponed=True)
+        left -= 0.0 if entry.reason else entry.seconds
+        kept.append(entry)
+    return kept

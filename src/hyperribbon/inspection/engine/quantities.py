@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from hyperribbon.plots import Chart
 __all__ = [
     "Measured",
     "NOT_OVER_SAMPLES",
+    "PROBES",
     "Part",
     "Quantity",
+    "SPAN",
     "Sheet",
     "as_array",
     "exact",
@@ -26,6 +28,10 @@ __all__ = [
 
 NOT_OVER_SAMPLES = "how much other samples would change it was not measured"
 """Certainty of a number whose error is that of its arithmetic alone."""
+SPAN = "which span at most"
+"""Words before the number of directions that samples span, where it is small."""
+PROBES = "standard error over random probes"
+"""Certainty of an estimate by products with random vectors."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Quantity:
         error: Bound or standard error of it; 0 when exact, NaN when unknown.
         method: How it was obtained.
         certainty: What the error is, in words.
-        samples: How many it is of, where not of those the inspection speaks of; else 0.
+        samples: How many it is of; 0 where it is not of samples.
     """
 
     key: str
@@ -68,11 +74,13 @@ class Measured:
         spectrum: Its leading eigenpairs.
         trace: Its trace.
         dimension: Its size P.
+        samples: How many samples it is of; 0 for those of the step that measured it.
     """
 
     spectrum: Spectrum
     trace: Estimate
     dimension: int
+    samples: int = 0
 
     @property
     def shares(self) -> np.ndarray:
@@ -83,7 +91,8 @@ class Measured:
 
     def scaled(self, factor: float) -> Measured:
         """Return the same for `factor` times the matrix."""
-        return Measured(self.spectrum.scaled(factor), self.trace.scaled(factor), self.dimension)
+        scaled = self.spectrum.scaled(factor), self.trace.scaled(factor)
+        return replace(self, spectrum=scaled[0], trace=scaled[1])
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,7 @@ class Part:
         arrays: Raw results by name.
         notes: Assumptions and limits.
         shortened: What the budget cut short.
+        is_of_samples: Whether its numbers are of the samples, not of weights or records alone.
     """
 
     name: str
@@ -113,6 +123,7 @@ class Part:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     shortened: tuple[str, ...] = ()
+    is_of_samples: bool = True
 
     def __getitem__(self, key: str) -> Quantity:
         """Return a quantity by its key."""
@@ -120,6 +131,19 @@ class Part:
             if quantity.key == key:
                 return quantity
         raise KeyError(key)
+
+    def on(self, samples: int, usual: int) -> Part:
+        """Return the part with the samples its numbers are of, where they do not say so themselves.
+
+        Args:
+            samples: Samples of the step.
+            usual: Those of most steps, which the inspection speaks of.
+        """
+        if not self.is_of_samples:
+            return self
+        told = (replace(q, samples=q.samples or samples) for q in self.quantities)
+        notes = () if samples == usual else (f"Measured on {samples:,} samples.",)
+        return replace(self, quantities=tuple(told), notes=(*self.notes, *notes))
 
 
 @dataclass
@@ -136,6 +160,7 @@ class Sheet:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     shortened: list[str] = field(default_factory=list)
+    is_of_samples: bool = True
 
     def number(self, *values: Any) -> None:
         """Add a `Quantity` of these values."""
@@ -162,9 +187,7 @@ def from_estimate(key: str, name: str, estimate: Estimate, method: str) -> Quant
     """Return a number with the standard error of its estimate."""
     if estimate.exact:
         return exact(key, name, estimate.value, method)
-    return Quantity(
-        key, name, estimate.value, estimate.stderr, method, "standard error over random probes"
-    )
+    return Quantity(key, name, estimate.value, estimate.stderr, method, PROBES)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

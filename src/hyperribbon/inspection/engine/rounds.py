@@ -10,9 +10,10 @@ from hyperribbon.core.devices.processes import ProcessGroupError
 from hyperribbon.inspection.engine.clock import OutOfTimeError
 from hyperribbon.inspection.engine.findings import Outcome
 from hyperribbon.inspection.engine.looks import TASKS, Look, Task, rungs, time_product
-from hyperribbon.inspection.engine.notebook import Notebook, give_back, lacking_room
+from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.quantities import Quantity
 from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.memory import give_back, lacking_room
 
 __all__ = ["Rounds"]
 

@@ -15,18 +15,24 @@ from hyperribbon.inspection.engine.samples import count_samples
 from hyperribbon.inspection.engine.subject import Subject
 
 __all__ = [
-    "SCALE_CERTAINTY",
     "groups_for",
+    "is_lower_bound",
     "noise_scale_error",
+    "scale_certainty",
     "sharpness_error",
     "spread_of_sum",
+    "squared_length",
     "standard_error",
 ]
 
 _GROUPS = 8
-SCALE_CERTAINTY = "standard error over samples; grows without bound towards a minimum"
-"""What the error of a noise scale is."""
+_SCALE_CERTAINTY = "standard error over samples; grows without bound towards a minimum"
+_SCALE_BOUND = "a lower bound: the mean gradient of so few samples is partly noise itself"
+_FEW = 0.2
+"""Noise scale over samples beyond which it is a lower bound. The mean gradient of N samples has a
+squared length that is too large by tr C / N, so a scale B comes out as B/(1 + B/N)."""
 _CANCELLED = 0.1  # part of a vector below which it is made orthogonal once more
+_PIECE = 2**16  # entries that are brought to float64 together
 _CLIMB = 6  # products with a half of the samples that look for its own sharpest direction
 
 
@@ -139,9 +145,28 @@ def _climbed(hessian: Any, v: torch.Tensor) -> tuple[float, torch.Tensor]:
     return float(values[-1]), a / torch.linalg.vector_norm(a)
 
 
+def squared_length(vector: torch.Tensor) -> float:
+    """Return the squared length of a long vector, added up in float64 without a copy of it."""
+    return sum(float(piece.double().square().sum()) for piece in vector.split(_PIECE))
+
+
 def spread_of_sum(parts: torch.Tensor) -> float | None:
     """Return the standard error of a sum of one part (N,) per sample: √N times their spread."""
     return float(parts.std() * len(parts) ** 0.5) if len(parts) > 1 else None
+
+
+def is_lower_bound(scale: float, samples: int) -> bool:
+    """Whether a noise scale is so near the number of its samples that it only bounds the true one.
+
+    >>> is_lower_bound(80, 512), is_lower_bound(300, 512)
+    (False, True)
+    """
+    return bool(samples) and scale > _FEW * samples
+
+
+def scale_certainty(scale: float, samples: int) -> str:
+    """Return what is known of a noise scale beside its value."""
+    return _SCALE_BOUND if is_lower_bound(scale, samples) else _SCALE_CERTAINTY
 
 
 def noise_scale_error(scale: float, subject: Subject, seed: int) -> float:
@@ -150,7 +175,7 @@ def noise_scale_error(scale: float, subject: Subject, seed: int) -> float:
     With g groups the mean of ⟨∇L_i, ∇L⟩ is ‖∇L‖², and its relative error is that of the scale.
     """
     gradient = subject.gradient
-    square = float(gradient.double() @ gradient.double())
+    square = squared_length(gradient)
     if not square > 0:
         return float("nan")
     spread = standard_error(subject, lambda group: float(gradient @ group.gradient), seed)

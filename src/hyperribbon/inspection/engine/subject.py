@@ -90,13 +90,17 @@ class Subject:
         data = gathered(data)
         self.total = count_samples(data)
         check_same_samples(data, processes)
-        self.data = data
+        self.data = self.given = data
         self.clock = Clock()
         self._known: TimedRisk | None = None  # the same model on other samples
 
     def with_samples(self, number: int, seed: int, share: float = 1.0) -> Subject:
         """Return the same subject on fewer samples, with a share of the memory."""
         return self._on(few_samples(self.data, number, seed), share)
+
+    def of_given(self, number: int, seed: int) -> Subject:
+        """Return the same subject on so many of all samples that were given, with any of these."""
+        return self._on(few_samples(self.given, number, seed), 1.0)
 
     def groups(self, number: int, seed: int) -> Iterator[Subject]:
         """Yield the same subject on disjoint groups of its samples, with a share of the memory."""

@@ -18,7 +18,7 @@ from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.operators.risk.data import Source
 from hyperribbon.theory.linear_networks.moments import Moments
 
-__all__ = ["FoundChain", "find_chain", "numeric_targets"]
+__all__ = ["FoundChain", "find_chain", "find_layers", "numeric_targets"]
 
 _MEMORY = 2**28
 _Calls = list[tuple[str, nn.Module, Any, Any]]
@@ -54,13 +54,9 @@ def find_chain(model: nn.Module, data: Any) -> FoundChain:
         ArgumentError: The last layer is not linear, a layer is used twice, a layer works on
             sequences, or the last layer's output is joined with something else.
     """
-    first = next(model.parameters(), None)
-    if first is None:
-        raise ArgumentError("model", model, "it has no parameters", "Give a model with weights.")
-    batches = Source(data, dtype=first.dtype, device=first.device, memory=_MEMORY).batches()
+    batches = _batches(model, data)
     opening = next(batches)
-    calls, outputs = _run(model, opening[0])
-    chain = _connected(model, opening[0], _last_chain(calls), outputs)
+    chain = _chain(model, opening[0])
     weights = [_double(layer.weight) for _, layer, *_ in chain]  # type: ignore[arg-type]
     sums = _Sums(chain[0][0], weights)
     for batch in itertools.chain([opening], batches):
@@ -73,6 +69,15 @@ def find_chain(model: nn.Module, data: Any) -> FoundChain:
         samples=sums.count,
         deviation=float(np.sqrt(sums.apart / sums.size)) if sums.size else 0.0,
     )
+
+
+def find_layers(model: nn.Module, data: Any) -> dict[str, tuple[int, int]]:
+    """Return the linear layers that end a model, with their shapes (outputs, inputs).
+
+    The model is run on the first batch of the data alone; errors are those of `find_chain`.
+    """
+    chain = _chain(model, next(_batches(model, data))[0])
+    return {name: (layer.out_features, layer.in_features) for name, layer, *_ in chain}  # type: ignore[misc]
 
 
 def numeric_targets(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -129,6 +134,18 @@ class _Sums:
                 raise ArgumentError(name, 0.0, reason, remedy)
         power = float(np.trace(self.targets))
         return Moments(self.inputs / self.count, self.cross / self.count, power / self.count)
+
+
+def _batches(model: nn.Module, data: Any) -> Iterator[Any]:
+    first = next(model.parameters(), None)
+    if first is None:
+        raise ArgumentError("model", model, "it has no parameters", "Give a model with weights.")
+    return Source(data, dtype=first.dtype, device=first.device, memory=_MEMORY).batches()
+
+
+def _chain(model: nn.Module, inputs: torch.Tensor) -> _Calls:
+    calls, outputs = _run(model, inputs)
+    return _connected(model, inputs, _last_chain(calls), outputs)
 
 
 def _run(model: nn.Module, inputs: torch.Tensor) -> tuple[_Calls, torch.Tensor]:

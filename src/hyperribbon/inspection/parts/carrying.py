@@ -27,6 +27,9 @@ __all__ = ["STEP", "subnetworks_part"]
 
 _FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _KEPT = 0.1
+_FEWEST = 64
+"""Samples on which a loss of a tenth of the accuracy, which is tolerated, is over two standard
+errors: √(0.1/64) = 0.04 where one sample in ten changes."""
 _COLORS = {"critical": 1, "robust": 2, "undecided": 4}
 
 
@@ -140,5 +143,6 @@ STEP = Step(
     run=subnetworks_part,
     wish=lambda s, n: len(s.hessian.space.layers()) + 12,
     is_fixed=True,
+    fewest=_FEWEST,
     obstacle=_no_start,
 )

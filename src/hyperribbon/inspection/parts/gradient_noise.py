@@ -8,7 +8,11 @@ from hyperribbon.core.results import Spectrum
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet, as_array, from_estimate
-from hyperribbon.inspection.engine.sampling import SCALE_CERTAINTY, noise_scale_error
+from hyperribbon.inspection.engine.sampling import (
+    noise_scale_error,
+    scale_certainty,
+    squared_length,
+)
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.parts.matrices import (
     how_found,
@@ -25,6 +29,8 @@ __all__ = ["STEP", "noise_part"]
 
 _COMPARED = 10
 """Directions that statistics speak of, whatever the budget."""
+_FEWEST = 64
+"""Samples: the gradients of n span n − 1 directions, which hold all of their noise."""
 
 
 def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
@@ -33,7 +39,7 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     whole, k = found.trace, len(found.spectrum)
     spectrum = notebook.keep("noise", found.spectrum)
     values = as_array(spectrum.eigenvalues)
-    square = float(subject.gradient.double() @ subject.gradient.double())
+    square = squared_length(subject.gradient)
     scale = whole.value / square if square > 0 else float("inf")
     error = noise_scale_error(scale, subject, notebook.seed)
     share = float(spectrum.eigenvalues.double().sum()) / whole.value if whole.value else 0.0
@@ -43,13 +49,23 @@ def noise_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     )
     sheet.quantities.append(trace)
     sheet.exact("noise.gradient", "Norm of the mean gradient", square**0.5, "one pass")
-    how = ("trace over squared gradient", SCALE_CERTAINTY, subject.samples)
+    certainty = scale_certainty(scale, subject.samples)
+    how = ("trace over squared gradient", certainty, subject.samples)
     sheet.number("noise.scale", "Noise scale tr C / ‖∇L‖²", scale, error, *how)
     sheet.exact("noise.share", f"Share of the noise in {k} directions", share, how_found(spectrum))
     marks = [Curve(np.arange(1, k + 1), np.maximum(values, 1e-300), "gradient noise", "both")]
     hessian = notebook.spectra.get("hessian")
+    wanted = min(_COMPARED, notebook.k, subject.dimension)
+    known = 0 if hessian is None or hessian.eigenvectors is None else hessian.eigenvectors.shape[1]
     positive = 0 if hessian is None else int((hessian.eigenvalues > 0).sum())
-    if hessian is not None and hessian.eigenvectors is not None and positive:
+    if known < wanted:
+        late = (
+            f"Noise against curvature needs {wanted} directions of the Hessian; {known} are known."
+        )
+        sheet.shortened.append(late)
+    elif positive:
+        assert hessian is not None
+        assert hessian.eigenvectors is not None
         common = min(_COMPARED, positive, hessian.eigenvectors.shape[1])
         curvature = as_array(hessian.eigenvalues[:common])
         marks.append(Curve(np.arange(1, common + 1), curvature, "Hessian", "both"))
@@ -125,4 +141,5 @@ STEP = Step(
     run=noise_part,
     wish=lambda s, n: 4 * min(n.k, _COMPARED) + 25,
     is_fixed=True,
+    fewest=_FEWEST,
 )

@@ -30,6 +30,8 @@ _MODELS = {
     "gaussian": "unit Gaussian noise around the outputs",
     "bernoulli": "independent coins of probability sigmoid(output)",
 }
+_FEWEST = 64
+"""Samples: those of n samples with C outputs span n·C directions, which hold all of its trace."""
 _EQUAL = 1e-3
 """Relative difference at which two curvatures in single precision count as proportional."""
 
@@ -114,4 +116,12 @@ def _wish(subject: Subject, notebook: Notebook) -> float:
     return 1 if known else 3 * min(notebook.k, MANY) + 30
 
 
-STEP = Step("fisher", "Fisher information", order=30, run=fisher_part, wish=_wish, is_fixed=True)
+STEP = Step(
+    "fisher",
+    "Fisher information",
+    order=30,
+    run=fisher_part,
+    wish=_wish,
+    is_fixed=True,
+    fewest=_FEWEST,
+)

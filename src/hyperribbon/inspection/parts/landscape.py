@@ -24,12 +24,15 @@ __all__ = ["STEP", "slices_part"]
 
 _MODES = 32
 """Part of the memory for the recorded weights whose principal components are taken."""
+_VECTORS = 8
+"""Vectors beside a product: the weights, where they are moved to, the gradient, directions."""
 _FORWARDS_PER_PRODUCT = 3
 """A forward pass is about a third of a Hessian product."""
 
 
 def slices_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Slice the loss along leading eigenvectors, fluctuation modes and a random direction."""
+    notebook.clock.heap.check_room(subject.hessian, _VECTORS)
     directions = _directions(subject, notebook)
     forwards = max(products * _FORWARDS_PER_PRODUCT, 30)
     points = int(np.clip(forwards // (2 * len(directions)), 7, 41))

@@ -10,11 +10,12 @@ import pandas as pd
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection.engine.clock import OutOfTimeError
 from hyperribbon.inspection.engine.looks import Look
-from hyperribbon.inspection.engine.notebook import Notebook, lacking_room
+from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet, exact
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.memory import lacking_room
 from hyperribbon.plots import Bars, Chart
 
 __all__ = ["STEP", "layers_part", "traces_part"]
@@ -41,7 +42,7 @@ def traces_part(rounds: Rounds) -> Part | None:
         first = exact("layers.first_share", name, table["trace share"][0], how)
         if look.layer_errors:
             told = {"method": "random signs", "certainty": "standard error over random probes"}
-            first = replace(first, error=float(table["standard error"][0]), **told)
+            first = replace(first, error=table["standard error"].to_numpy()[0], **told)
         sheet.quantities.append(replace(first, samples=look.samples))
     errors = few["standard error"].to_numpy() if look.layer_errors else None
     bars = Bars(tuple(few["layer"]), few["trace share"].to_numpy(), errors)
@@ -93,7 +94,7 @@ def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         name = f"Sharpest layer: {labels[top]}"
         sheet.number("layers.sharpest", name, values[top], errors[top], *told)
         sharpest = f"{labels[top]}, with curvature {values[top]:.3g} by itself"
-        sheet.readings.append(f"The sharpest layer is {sharpest}.")
+        sheet.readings.append(f"The sharpest layer is {sharpest} on {subject.samples:,} samples.")
     else:
         by = "the largest traces" if notebook.layer_traces else "the most weights"
         some = f"Sharpness of {len(pairs)} of {len(blocks)} layers, those with {by}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def matrix_quantities(key: str, name: str, found: Measured, how: str = "") -> li
             quantities.append(Quantity(f"{key}.share{count}", title, share, error, *told))
     if len(values) >= COUNTS[-1]:
         quantities.append(rank_quantity(f"{key}.rank{COUNTS[-1]}", "its", values))
-    return quantities
+    return [replace(quantity, samples=found.samples) for quantity in quantities]
 
 
 def rank_quantity(key: str, whose: str, values: np.ndarray) -> Quantity:

@@ -26,7 +26,7 @@ def path_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Embed the recorded predictions by InPCA and the recorded weights by PCA."""
     trajectory = notebook.trajectory
     assert trajectory is not None
-    sheet = Sheet("path", "Path of the training", "Trajectory")
+    sheet = Sheet("path", "Path of the training", "Trajectory", is_of_samples=False)
     times, label = _times(trajectory)
     still = _predictions(sheet, trajectory, notebook.memory, times, label)
     weights, kept = _weights(trajectory, subject, notebook.memory)

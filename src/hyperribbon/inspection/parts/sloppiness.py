@@ -20,6 +20,8 @@ from hyperribbon.theory.ribbons import slope
 
 __all__ = ["STEP", "input_matrix", "sloppiness_part"]
 
+_SAMPLES = 4096
+"""Samples whose inputs are looked at: fewer than the inputs' directions would hide some."""
 _LARGEST = 2048
 """Largest matrix whose eigenvalues are computed; the rest of more samples is left out."""
 
@@ -54,6 +56,7 @@ def _real_inputs(batch: Any) -> torch.Tensor | None:
 
 def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Measure the eigenvalues of the inputs' correlation matrix and their slope."""
+    subject = subject.of_given(_SAMPLES, notebook.seed)  # no products: the speed does not matter
     inputs = input_matrix(subject, notebook.memory / 8)
     if inputs is None:
         reason = "they are not tensors of real numbers"
@@ -89,7 +92,7 @@ def sloppiness_part(subject: Subject, notebook: Notebook, products: int) -> Part
     chart = spectral_chart("inputs", "Eigenvalues of the inputs", marks, caption)
     sheet.charts.append(replace(chart, y_label="eigenvalue of XᵀX/n"))
     sheet.arrays["eigenvalues"] = values
-    return sheet.part()
+    return sheet.part().on(samples, subject.samples)
 
 
 def _read_slope(c: float, r_squared: float, local: np.ndarray) -> str:

@@ -42,7 +42,7 @@ def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         spread = _spread(subject, rule, spectrum, notebook.seed)
         if spread is not None:
             error, certainty = spread, "standard error over samples"
-    sheet = Sheet("stability", STEP.title)
+    sheet = Sheet("stability", STEP.title, is_of_samples=False)  # its numbers say so themselves
     sheet.exact("stability.limit", "Stability limit of the step", rule.limit, rule.text)
     if rate is not None:
         largest = rule.limit / rate - _decay_of_all(rule)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from hyperribbon.core.checks import ArgumentError
@@ -9,13 +11,19 @@ from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet
 from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.linear.chains import find_chain
+from hyperribbon.inspection.linear.chains import find_layers
 from hyperribbon.inspection.linear.comparison import TheoryComparison
 from hyperribbon.inspection.linear.theory import compare_with_theory
 
-__all__ = ["STEP", "no_chain", "theory_part"]
+__all__ = ["STEP", "no_chain", "theory_bytes", "theory_part"]
 
 _SAMPLES = 256
+_SQUARES = 6
+"""Matrices of the size of the inputs' second moment that there are at once in its eigenproblem."""
+_CHECKED = 16
+"""Copies of all weights that the check of derivatives has at once, those in float64 twice."""
+_COPIES = 6
+"""Copies of the layers' weights: whitened ones, products with vectors, gradients."""
 
 
 def no_chain(subject: Subject, notebook: Notebook) -> str:
@@ -24,13 +32,36 @@ def no_chain(subject: Subject, notebook: Notebook) -> str:
     if not (isinstance(batch, tuple | list) and len(batch) == 2):
         return "the data are not pairs (inputs, targets)"
     try:
-        chain = find_chain(subject.model, subject.with_samples(16, notebook.seed).data)
+        layers = find_layers(subject.model, subject.with_samples(16, notebook.seed).data)
     except ArgumentError as error:
         return f"linear-network theory needs a model that ends in linear layers: {error.reason}"
     owned = dict(subject.model.named_parameters())
-    if any(f"{layer}.weight" not in owned for layer in chain.layers):
+    if any(f"{layer}.weight" not in owned for layer in layers):
         return "the weights of its last linear layers are computed from other parameters"
+    weights = sum(tensor.nbytes for tensor in owned.values())
+    needed, room = theory_bytes(layers.values(), weights), notebook.solver_memory
+    if needed > room:
+        widest = max(max(shape) for shape in layers.values())
+        return (
+            f"of the budget's memory it may take {room / 1e6:.0f} MB, and copies of the model and "
+            f"matrices of up to {widest:,} × {widest:,} entries take {needed / 1e6:.0f} MB"
+        )
     return ""
+
+
+def theory_bytes(shapes: Iterable[tuple[int, int]], weights: float = 0.0) -> float:
+    """Return the bytes of the moments, their eigenvectors and copies of the weights, in float64.
+
+    Args:
+        shapes: Of the weights (outputs, inputs) of the layers, the first one first.
+        weights: Bytes of all weights of the model, which is checked anew with another loss.
+    """
+    shapes = list(shapes)
+    widths = sum(outputs**2 for outputs, _ in shapes)
+    numbers = sum(outputs * inputs for outputs, inputs in shapes)
+    return _CHECKED * weights + 8.0 * (
+        _SQUARES * shapes[0][1] ** 2 + 2 * widths + _COPIES * numbers
+    )
 
 
 def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
@@ -61,7 +92,7 @@ def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         "The comparison is made for the squared loss on one-hot labels, whatever the model was "
         "trained with."
     )
-    return sheet.part()
+    return sheet.part().on(fewer.samples, subject.samples)
 
 
 def _read(comparison: TheoryComparison) -> str:

@@ -34,7 +34,7 @@ __all__ = [
 
 _STRIPES = 6  # stripes a symmetric matrix is formed in, at least
 _STRIPE_BYTES = 64 * 2**20  # a stripe takes no more than this
-_BLOCK_BYTES = 32 * 2**20  # gradients of this size are written out at once
+_BLOCK_BYTES = 8 * 2**20  # gradients of this size are written out at once
 _CLOSE = 0.3  # how far gradients may be apart in half precisions; 1000 ε in others
 
 

@@ -107,6 +107,7 @@ class Risk:
         self.dtype, self.device = first.dtype, first.device
         self.memory = allowance(self.device) if given is None else given
         self._length: int | None = None
+        self._flops: float | None = None  # of a sample
         self._is_beside = False
         self._forget()
         with self.processes.together("the reading of the data"):
@@ -282,10 +283,11 @@ class Risk:
         batch = self._engine.probe
         if self._given() == 0 or batch is None:
             return 0.0
-        counter = FlopCounterMode(display=False)
-        with counter:
-            self.evaluate(batch)
-        return counter.get_total_flops() * self._given() / batch_size(batch)
+        if self._flops is None:
+            with FlopCounterMode(display=False) as counter:
+                self.evaluate(batch)
+            self._flops = counter.get_total_flops() / batch_size(batch)
+        return self._flops * self._given()
 
     @plainly
     def value(self) -> float:
