@@ -140,7 +140,7 @@ def test_staircases_that_a_step_would_average_over_are_looked_at_in_full(looks, 
             operator(model, nn.CrossEntropyLoss(), data)
         except ArgumentError as error:
             assert "derivatives" in str(error)
-    assert looks["confirmed"] == [] and looks["full"] == 2
+    assert looks["confirmed"] == [] and looks["full"] >= 2
 
 
 class Scaled(torch.autograd.Function):
