@@ -1,4 +1,17 @@
-"""The Hessian spectrum of linear networks."""
+"""The Hessian spectrum of linear networks.
+
+- counts: Non-zero eigenvalues of rectangular networks, counted
+- depth: Sharpness by depth and label imbalance, trained and predicted
+- fig1_left: Every Hessian eigenvalue of a balanced solution, from the labels
+- fig1_middle: Sharpness by depth and by the spectral norm of the labels
+- fig1_right: Sharpness of trained balanced networks against label imbalance
+- fig2_left: Sharpness on raw inputs: the theory needs white ones
+- fig2_middle: Sharpness from Kaiming uniform starts: layers out of balance
+- fig2_right: Sharpness of trained Tanh networks against label imbalance
+- fig3: Sum of eigenvalues along training, sampled and in closed form
+- fig4: Error of Eq. (15) for the top ten eigenvalues of two layers
+- size: Sharpness of balanced solutions against the number of samples
+"""
 
 from typing import Any
 
