@@ -117,16 +117,20 @@ class Meter(_Looking):
 class MadeBytes(_Looking):
     """Adds up the bytes of tensors that come into being, views left out.
 
+    Args:
+        watches_jumps: Whether `jumps` is wanted, which takes as long as the bytes do.
+
     Attributes:
         made: Bytes of all of them.
         jumps: Whether an operation was seen whose value may jump when real numbers move a little:
             rounding, comparisons and choices, lower precisions, and what is not torch's own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watches_jumps: bool = True) -> None:
         super().__init__()
         self.made = 0
         self.jumps = False
+        self._watches_jumps = watches_jumps
 
     def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         returned: Any = (result,) if isinstance(result, torch.Tensor) else result
@@ -135,7 +139,7 @@ class MadeBytes(_Looking):
             for tensor, is_new in zip(returned, are_new, strict=False):
                 if is_new and isinstance(tensor, torch.Tensor):
                     self.made += tensor.nbytes
-            if not self.jumps:
+            if self._watches_jumps and not self.jumps:
                 rounds = bool(kwargs.get("rounding_mode"))
                 self.jumps = rounds or _may_jump(name, args, returned)
 
