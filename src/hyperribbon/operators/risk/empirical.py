@@ -284,8 +284,9 @@ class Risk:
         if self._given() == 0 or batch is None:
             return 0.0
         if self._flops is None:
-            with FlopCounterMode(display=False) as counter:
-                self.evaluate(batch)
+            aside = self.function.in_precision(None)  # the counter leaves hooks on its weights
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                aside.plainly(batch)
             self._flops = counter.get_total_flops() / batch_size(batch)
         return self._flops * self._given()
 
