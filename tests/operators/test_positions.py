@@ -273,3 +273,19 @@ def test_a_rule_that_fails_leaves_the_slow_way(monkeypatch):
     risk = hr.Risk(model, LOSS, (inputs, targets))
     assert risk.structured(next(iter(risk.chunks()))) == set(risk.space.names) - {"norm.weight"}
     _check(hr.GGN(risk))
+
+
+def test_a_table_that_a_recurrent_layer_reads_keeps_its_factors():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.inner = nn.Embedding(7, 4), nn.LSTM(4, 3, batch_first=True)
+
+        def forward(self, tokens):
+            return self.inner(self.table(tokens))[0][:, -1]
+
+    torch.manual_seed(0)
+    data = torch.randint(7, (6, 4)), torch.randint(3, (6,))
+    risk = hr.Risk(Words().double(), LOSS, data)
+    assert "table.weight" in risk.structured(next(iter(risk.chunks())))
+    _check(hr.GGN(risk))

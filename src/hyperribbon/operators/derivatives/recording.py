@@ -131,7 +131,11 @@ class CallRecorder(TorchFunctionMode):
         elif _carries_gradient(result):
             leaves = tree_leaves((args, kwargs))
             self.others |= self._present(leaves).keys()
-            self.others |= {self._made[id(leaf)].name for leaf in leaves if id(leaf) in self._made}
+            for shared in (self._made[id(leaf)] for leaf in leaves if id(leaf) in self._made):
+                if shared.is_moved:
+                    self.others.add(shared.name)
+                elif not shared.is_settled:
+                    self._settle(shared, is_moved=False)
         return result
 
     def _see(
