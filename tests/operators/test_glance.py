@@ -114,7 +114,7 @@ def test_first_derivatives_that_are_wrong_by_a_tenth_are_refused(monkeypatch, lo
     monkeypatch.setattr(AutogradLinearisation, "push", lambda self, b: 1.1 * push(self, b))
     with pytest.raises(ArgumentError, match="first derivatives"):
         hr.GGN(model, nn.CrossEntropyLoss(), data)
-    assert looks["confirmed"] == [False] and looks["full"] > 0
+    assert set(looks["confirmed"]) == {False} and looks["full"] > 0
 
 
 class Quantized(nn.Module):

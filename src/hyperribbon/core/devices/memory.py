@@ -45,7 +45,7 @@ def free_memory(device: torch.device | str = "cpu", *, root: Path = Path("/")) -
     ask = getattr(getattr(torch, device.type, None), "mem_get_info", None)
     if device.type != "cpu" and ask is not None:
         return int(ask(device)[0])
-    kilobytes = _table(root / "proc" / "meminfo").get("MemAvailable:")
+    kilobytes = _numbers(root / "proc" / "meminfo", "MemAvailable:").get("MemAvailable:")
     available = _counted_in_pages() if kilobytes is None else 1024 * kilobytes
     return max(min([available, *_left_by_groups(root)]), 0)
 
@@ -81,8 +81,7 @@ def _left(mount: Path, group: str, limit: str, used: str, cached: tuple[str, str
             break
         most, taken = _number(folder / limit), _number(folder / used)
         if most is not None and taken is not None:
-            files = _table(folder / "memory.stat")
-            yield most - taken + sum(files.get(name, 0) for name in cached)
+            yield most - taken + sum(_numbers(folder / "memory.stat", *cached).values())
 
 
 def _lines(path: Path) -> list[str]:
@@ -98,7 +97,7 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _table(path: Path) -> dict[str, int]:
-    """Return the lines "name number ..." of a file."""
-    words = (line.split() for line in _lines(path))
-    return {row[0]: int(row[1]) for row in words if len(row) > 1 and row[1].isdigit()}
+def _numbers(path: Path, *names: str) -> dict[str, int]:
+    """Return the numbers in the lines "name number ..." of a file that begin with these names."""
+    words = (line.split() for line in _lines(path) if line.startswith(names))
+    return {row[0]: int(row[1]) for row in words if row[0] in names and row[1].isdigit()}

@@ -28,6 +28,10 @@ class Choices:
         """Return the way that was found fastest, or None before it was tried."""
         return self._best.get(question)
 
+    def settle(self, question: Any, way: str) -> None:
+        """Take a way from now on: it was seen to work, and is preferred to others that may."""
+        self._best[question] = way
+
     def exclude(self, question: Any, way: str) -> None:
         """Never take a way: it is not right here."""
         self._excluded.add((question, way))

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-__all__ = ["graph_leaves", "has_own_rules", "operation_names"]
+__all__ = ["Nodes", "graph_leaves", "graph_nodes", "has_own_rules", "operation_names"]
+
+Nodes = Iterable[Any]
 
 
-def operation_names(result: torch.Tensor) -> set[str]:
-    """Return the names of the operations in the graph of a result."""
-    return {node.name() for node in _nodes(result)}
+def operation_names(nodes: Nodes) -> set[str]:
+    """Return the names of the operations in a graph."""
+    return {node.name() for node in nodes}
 
 
-def graph_leaves(result: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors whose gradients the graph of a result accumulates."""
-    found = (getattr(node, "variable", None) for node in _nodes(result))
+def graph_leaves(nodes: Nodes) -> list[torch.Tensor]:
+    """Return the tensors whose gradients a graph accumulates."""
+    found = (getattr(node, "variable", None) for node in nodes)
     return [leaf for leaf in found if leaf is not None]
 
 
-def has_own_rules(result: torch.Tensor) -> bool:
-    """Whether the graph has derivatives that neither torch nor this package has written."""
-    for node in _nodes(result):
+def has_own_rules(nodes: Nodes) -> bool:
+    """Whether a graph has derivatives that neither torch nor this package has written."""
+    for node in nodes:
         if "CppNode" in node.name():
             return True
         if isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -32,7 +35,8 @@ def has_own_rules(result: torch.Tensor) -> bool:
     return False
 
 
-def _nodes(result: torch.Tensor) -> set[Any]:
+def graph_nodes(result: torch.Tensor) -> set[Any]:
+    """Return all nodes of the graph of a result."""
     seen: set[Any] = set()
     waiting = [result.grad_fn]
     while waiting:

@@ -28,7 +28,6 @@ __all__ = [
     "differing",
     "pieces",
     "reached_part",
-    "some_direction",
     "some_slopes",
 ]
 
@@ -38,7 +37,6 @@ _AGREE = {torch.float64: 1e-3, torch.float32: 2e-2}
 _COARSE = 0.3  # in half precisions
 _KINKED = 5  # times that a derivative in a kink may be off by the difference of its two sides
 _PIECE = 2**17  # entries that are compared at once, in the processor's cache
-_PERIOD = 262_147  # numbers of a random direction until they recur, a prime
 
 FIRST_STEP = _STEPS[0]
 """The step along a direction that is tried first."""
@@ -52,30 +50,6 @@ Shifted = Callable[[float], Mapping[str, torch.Tensor]]
 
 class Disagreement(ArgumentError):
     """Derivatives that are not those of the function."""
-
-
-def some_direction(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a random direction in proportion to the weights, always the same.
-
-    Large parameters have the same numbers again and again, with a period that is no row's.
-    """
-    generator = torch.Generator("cpu").manual_seed(0)
-    sizes = {name: _mean_square(leaf) for name, leaf in leaves.items()}
-    overall = max(sizes.values())
-    direction: dict[str, torch.Tensor] = {}
-    for name, leaf in leaves.items():
-        size = max(sizes[name], 0.01 * overall, 1e-6) ** 0.5
-        count = min(leaf.numel(), _PERIOD)
-        drawn = torch.randn(count, generator=generator, dtype=torch.float32, device="cpu")
-        drawn = drawn.mul_(size).to(leaf.device, leaf.dtype)
-        whole = drawn.repeat(math.ceil(leaf.numel() / max(count, 1)))[: leaf.numel()]
-        direction[name] = whole.reshape(leaf.shape)
-    return direction
-
-
-def _mean_square(tensor: torch.Tensor) -> float:
-    size = linalg.vector_norm(tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)))
-    return float(size) ** 2 / max(tensor.numel(), 1)
 
 
 def some_slopes(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tensor, Block]:
@@ -278,7 +252,10 @@ def differing(
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Yield tensors of one size in pieces, flat, side by side."""
-    return zip(*(split(tensor.reshape(-1), _PIECE) for tensor in tensors), strict=True)
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    if len(flat[0]) <= _PIECE:
+        return iter((tuple(flat),))
+    return zip(*(split(tensor, _PIECE) for tensor in flat), strict=True)
 
 
 def _parts(block: Block) -> Parts:

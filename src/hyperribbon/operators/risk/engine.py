@@ -19,13 +19,12 @@ from hyperribbon.operators.derivatives.chains.linearisation import ChainLinearis
 from hyperribbon.operators.derivatives.chains.tracing import same_derivatives, trace_chain
 from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.factors import right_factors
-from hyperribbon.operators.derivatives.graphs import has_own_rules
 from hyperribbon.operators.derivatives.linearisation import (
     AutogradLinearisation,
     Linearisation,
 )
+from hyperribbon.operators.derivatives.random_direction import some_direction
 from hyperribbon.operators.derivatives.sums import GradientSums
-from hyperribbon.operators.derivatives.verification import some_direction
 from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
 from hyperribbon.operators.risk.chunks import BatchEvaluation
 from hyperribbon.operators.risk.data import Source, batch_size, cut
@@ -96,10 +95,11 @@ class Engine:
         elif chain is None and count.made > _LARGE * batch_size(self.probe):
             evaluation = self._on_fewer(several) or evaluation
         plain = evaluation.plain
-        self._made = probe_model(model, function, self.probe, self._evaluated(evaluation), plain)
-        self._made /= batch_size(self.probe)
-        assert self._probed is not None
-        self._is_smooth = not (plain is None or count.jumps or has_own_rules(self._probed[0].graph))
+        made, has_own_rules = probe_model(
+            model, function, self.probe, self._evaluated(evaluation), plain
+        )
+        self._made = made / batch_size(self.probe)
+        self._is_smooth = not (plain is None or count.jumps or has_own_rules)
         is_large = plain is not None and (evaluation is not first or self._made > _LARGE)
         self._weighed = several if plain is None else cut(several, 0, _WEIGHED)
         if is_large and first.plain is not None:
@@ -202,12 +202,11 @@ class Engine:
         if self.probe is None:
             return Footprint()
         block = one_row(some_direction(self._function.leaves))
-        counted = Choices()
-        counted.exclude("push", "forward")  # forward mode does not bear being watched
+        is_reversed = self._choices.chosen("push") != "forward"  # which does not bear being watched
 
         def product(samples: int, meter: Meter) -> Linearisation:
             batch = cut(self._weighed, 0, samples)
-            point, _, targets = self.linearise(self._function, batch, counted)
+            point, _, targets = self.linearise(self._function, batch, Choices())
             meter.end_stage()
             sums = GradientSums()
             if kind == "curve":
@@ -215,7 +214,7 @@ class Engine:
                 point.curve(self._loss, targets, block, sums)
             else:
                 pushed = point.outputs.unsqueeze(0)
-                if kind == "push" and self._choices.allows("push", "reverse"):
+                if kind == "push" and is_reversed:
                     pushed = point.push(block)
                 meter.end_stage()
                 point.pull(pushed, sums, list(block))

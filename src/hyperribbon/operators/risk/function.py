@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.typed import dual, tangent
-from hyperribbon.operators.derivatives.graphs import graph_leaves
+from hyperribbon.operators.derivatives.graphs import Nodes, graph_leaves
 from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
 from hyperribbon.operators.risk.batches import copied, tensors
 from hyperribbon.operators.risk.calling import Forward, call
@@ -118,9 +118,9 @@ class ModelFunction:
             along = tangent(outputs)
             return torch.zeros_like(outputs) if along is None else along.detach()
 
-    def reaches_outside(self, outputs: torch.Tensor) -> list[str]:
-        """Return the person's own parameters that outputs depend on, around the private copy."""
-        reached = (id(leaf) for leaf in graph_leaves(outputs))
+    def reaches_outside(self, nodes: Nodes) -> list[str]:
+        """Return the person's own parameters that a graph depends on, around the private copy."""
+        reached = (id(leaf) for leaf in graph_leaves(nodes))
         return [self._theirs[leaf] for leaf in reached if leaf in self._theirs]
 
     def has_changed(self) -> list[str]:

@@ -120,7 +120,7 @@ def _lstm(step: torch.Tensor, state: State, constants: Any) -> State:
     gates = torch.addmm(step, h, constants[0])
     opened, new = split(gates, [3 * h.shape[1], h.shape[1]], dim=1)
     o, i, f = opened.sigmoid().chunk(3, dim=1)
-    c = torch.addcmul(f * c, i, new.tanh())
+    c = f * c + i * new.tanh()
     return o * c.tanh(), c
 
 

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError, is_listed
 from hyperribbon.core.devices.typed import linalg
-from hyperribbon.operators.derivatives.graphs import graph_leaves
+from hyperribbon.operators.derivatives.graphs import graph_leaves, graph_nodes
 
 __all__ = ["Loss", "no_root", "one_element_each", "wide", "zero_rows"]
 
@@ -127,7 +127,7 @@ class Loss(ABC):
         frozen = {id(tensor) for tensor in parameters.values() if not tensor.requires_grad}
         with torch.enable_grad(), _Watching(frozen) as watching:
             total = self.total(outputs.detach().requires_grad_(), targets)
-        found = {id(leaf) for leaf in graph_leaves(total)} | watching.used
+        found = {id(leaf) for leaf in graph_leaves(graph_nodes(total))} | watching.used
         return [name for name, tensor in parameters.items() if id(tensor) in found]
 
 

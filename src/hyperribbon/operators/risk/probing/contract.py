@@ -14,7 +14,12 @@ from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.torch_inside import BatchNorm, Dropout, InstanceNorm
 from hyperribbon.core.devices.typed import linalg, named_modules
-from hyperribbon.operators.derivatives.graphs import operation_names
+from hyperribbon.operators.derivatives.graphs import (
+    Nodes,
+    graph_nodes,
+    has_own_rules,
+    operation_names,
+)
 from hyperribbon.operators.risk.data import batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import Loss
@@ -43,8 +48,8 @@ def probe_model(
     batch: Any,
     evaluate: Callable[[], torch.Tensor],
     first: torch.Tensor | None = None,
-) -> int:
-    """Return the bytes of all tensors that an evaluation makes, after checks of the model.
+) -> tuple[int, bool]:
+    """Return what an evaluation makes, and whether by rules of the person's, after checks.
 
     Args:
         model: The person's model, for names in messages.
@@ -52,6 +57,10 @@ def probe_model(
         batch: A few samples.
         evaluate: Returns their outputs with a graph.
         first: Their outputs, evaluated before.
+
+    Returns:
+        The bytes of all tensors that are made; True when an operation's derivative is neither
+        torch's nor ours.
 
     Raises:
         ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
@@ -65,7 +74,8 @@ def probe_model(
         if first is None:
             with torch.no_grad():
                 first = function.plainly(batch)[0]
-    check_checkpoints(outputs, [str(warning.message) for warning in said])
+    nodes = graph_nodes(outputs)
+    check_checkpoints(nodes, [str(warning.message) for warning in said])
     if not _equal(outputs, first, tolerance(outputs.dtype) ** 0.5):
         raise _random_error(model)
     if len(outputs) != batch_size(batch):
@@ -80,7 +90,7 @@ def probe_model(
         reason = "its forward pass changes these weights in place, so it is not a fixed function"
         remedy = "Remove the change (for nn.Embedding: max_norm=None) or do it before."
         raise ArgumentError("model", ", ".join(written[:5]), reason, remedy)
-    outside = function.reaches_outside(outputs)
+    outside = function.reaches_outside(nodes)
     if outside:
         raise ArgumentError(
             "model",
@@ -90,13 +100,13 @@ def probe_model(
             "Reach weights through self, and in forward=lambda model, batch: … through the model "
             "that it is given.",
         )
-    return count.made
+    return count.made, has_own_rules(nodes)
 
 
-def check_checkpoints(outputs: torch.Tensor, said: Sequence[str]) -> None:
+def check_checkpoints(nodes: Nodes, said: Sequence[str]) -> None:
     """Raise when activations are checkpointed in the way that hides weights from autograd."""
     hidden = any("None of the inputs have requires_grad=True" in message for message in said)
-    if hidden or "CheckpointFunctionBackward" in operation_names(outputs):
+    if hidden or "CheckpointFunctionBackward" in operation_names(nodes):
         raise ArgumentError(
             "model",
             "torch.utils.checkpoint(…, use_reentrant=True)",

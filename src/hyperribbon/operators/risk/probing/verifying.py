@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from hyperribbon.operators.derivatives.linearisation import (
     Block,
     Linearisation,
 )
+from hyperribbon.operators.derivatives.random_direction import some_direction
 from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.verification import (
     TOTAL,
@@ -30,7 +32,6 @@ from hyperribbon.operators.derivatives.verification import (
     check_slopes,
     differing,
     reached_part,
-    some_direction,
     some_slopes,
 )
 from hyperribbon.operators.risk.batches import brought
@@ -88,13 +89,31 @@ class Verification:
         if not direction:
             return
         if kind == "push":
-            outputs = point.outputs
-            check_slopes(point, whole, slopes, lambda v: self._check_pushed(v, outputs, direction))
+            check_push = partial(self._check_pushed, direction, point.outputs)
+            self._either_way(partial(check_slopes, point, whole, slopes, check_push), point)
             return
         del slopes, whole
         self._check_curvature(point, targets, direction)
 
-    def _check_pushed(self, pushed: torch.Tensor, here: torch.Tensor, direction: Block) -> None:
+    def _either_way(self, check: Callable[[], None], point: Linearisation) -> None:
+        """Check J v, and by forward mode where the graph of Jᵀu has it wrong.
+
+        A person's rule for Jᵀu may not be differentiable, which torch does not always notice.
+
+        Raises:
+            Disagreement: It is wrong both ways.
+        """
+        try:
+            check()
+        except Disagreement as error:
+            if not (isinstance(point, AutogradLinearisation) and point.turn_forward()):
+                raise
+            try:
+                check()
+            except (Disagreement, RuntimeError, NotImplementedError):
+                raise error from None
+
+    def _check_pushed(self, direction: Block, here: torch.Tensor, pushed: torch.Tensor) -> None:
         step = glance_step(pushed.dtype)
         if step is not None and self.is_smooth:
             ahead = outputs_ahead(self.function, self.batch, direction, step)
