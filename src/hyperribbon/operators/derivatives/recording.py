@@ -6,7 +6,7 @@ and a parameter that meets an unknown operation is known to have done so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,9 @@ from torch.overrides import TorchFunctionMode
 from hyperribbon.core.devices.torch_inside import keeps_other_tensors, tree_leaves
 from hyperribbon.core.devices.typed import unflattened
 from hyperribbon.operators.derivatives.factors import Explicit, Factor
+from hyperribbon.operators.derivatives.recurrent_rules import RECURRENT, makers_of
 from hyperribbon.operators.derivatives.rewritten.attention import opened_attention
+from hyperribbon.operators.derivatives.rewritten.recurrent import Pass, rewritten_recurrence
 from hyperribbon.operators.derivatives.rules import (
     ADDITIONS,
     BY_POSITION,
@@ -56,6 +58,7 @@ class Use:
         positions: Rows of the output that belong to one sample: more than one where the layer was
             given the positions of all samples below each other.
         factor: Function from (name, what flows back (n, m, …)) to the per-sample gradients.
+        axis: The output's axis of samples.
     """
 
     name: str
@@ -63,9 +66,12 @@ class Use:
     shape: torch.Size
     positions: int
     factor: Maker
+    axis: int = 0
 
     def by_sample(self, flowed: torch.Tensor) -> torch.Tensor:
         """Return what flows back into the output, (m, *shape), as (m, n, …)."""
+        if self.axis:
+            return flowed.movedim(self.axis + 1, 1)
         return flowed if self.positions == 1 else _unfolded(flowed, 1, self.positions)
 
 
@@ -125,18 +131,40 @@ class CallRecorder(TorchFunctionMode):
                 result = opened_attention(args, kwargs)
             if result is not NotImplemented:
                 return result
+        if getattr(func, "__name__", "") in RECURRENT and not keeps_other_tensors():
+            passes: list[Pass] = []
+            result = rewritten_recurrence(func, args, kwargs, passes)
+            if _carries_gradient(result):
+                known = [id(weight) for layer in passes for weight in self._see_layer(layer)]
+                leaves = tree_leaves((args, kwargs))
+                self._see_others(leaf for leaf in leaves if id(leaf) not in known)
+            return result
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.requires_grad:
             self._see(getattr(func, "__name__", ""), args, kwargs, result)
         elif _carries_gradient(result):
-            leaves = tree_leaves((args, kwargs))
-            self.others |= self._present(leaves).keys()
-            for shared in (self._made[id(leaf)] for leaf in leaves if id(leaf) in self._made):
-                if shared.is_moved:
-                    self.others.add(shared.name)
-                elif not shared.is_settled:
-                    self._settle(shared, is_moved=False)
+            self._see_others(tree_leaves((args, kwargs)))
         return result
+
+    def _see_others(self, leaves: Iterable[Any]) -> None:
+        """Note what a call uses in a way that is not understood."""
+        leaves = list(leaves)
+        self.others |= self._present(leaves).keys()
+        for shared in (self._made[id(leaf)] for leaf in leaves if id(leaf) in self._made):
+            if shared.is_moved:
+                self.others.add(shared.name)
+            elif not shared.is_settled:
+                self._settle(shared, is_moved=False)
+
+    def _see_layer(self, layer: Pass) -> Sequence[torch.Tensor]:
+        """Note the weights of a recurrent layer: what flows back into W x + b makes all of them."""
+        if not layer.products.requires_grad:
+            return ()
+        edge, shape = get_gradient_edge(layer.products), layer.products.shape
+        for weight, make in zip(layer.weights, makers_of(layer), strict=True):
+            if id(weight) in self._names:
+                self.uses.append(Use(self._names[id(weight)], edge, shape, 1, make, axis=1))
+        return layer.weights
 
     def _see(
         self, called: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor

@@ -12,6 +12,7 @@ since a weight gradient a step takes more memory than all else:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from hyperribbon.core.devices.torch_inside import is_transformed, without_onednn
 from hyperribbon.core.devices.typed import split
 from hyperribbon.operators.derivatives.rewritten.lstm import lstm_layer
 
-__all__ = ["rewritten_recurrence"]
+__all__ = ["Pass", "rewritten_recurrence"]
 
 _WIDE = 256  # units from which the gradient of an LSTM's weights is taken from all steps at once
 
@@ -29,12 +30,50 @@ State = tuple[torch.Tensor, ...]
 Cell = Callable[[torch.Tensor, State, Any], State]
 
 
+@dataclass(frozen=True)
+class Pass:
+    """One layer in one direction.
+
+    Attributes:
+        kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        weights: w, u and, where it has them, the biases b and d, as torch keeps them.
+        inputs: x, (T, n, in).
+        products: W x + b of all steps, (T, n, gates), in the order in which the cell takes them.
+        start: h before the first step, (n, H).
+        outputs: h after each step, in the order of the sequence, (n, H) each.
+        is_back: Whether the last step comes first.
+    """
+
+    kind: str
+    weights: Sequence[torch.Tensor]
+    inputs: torch.Tensor
+    products: torch.Tensor
+    start: torch.Tensor
+    outputs: torch.Tensor | list[torch.Tensor]
+    is_back: bool
+
+    def states(self) -> torch.Tensor:
+        """Return h before each step, (T, n, H)."""
+        start, own = [self.start], list(self.outputs)
+        ordered = own[1:] + start if self.is_back else start + own[:-1]
+        return torch.stack([state.detach() for state in ordered])
+
+
 def rewritten_recurrence(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    passes: list[Pass] | None = None,
 ) -> Any:
     """Return what torch.lstm, gru, rnn_tanh and rnn_relu return for padded sequences.
 
     Packed sequences, projections and dropout go through torch's own operations, without oneDNN.
+
+    Args:
+        func: The function of torch.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+        passes: A list to which the layers are added, where they are computed here.
     """
     kind = func.__name__
     is_padded = (
@@ -58,11 +97,13 @@ def rewritten_recurrence(
         for direction in range(directions):
             place = layer * directions + direction
             own = weights[place * each : (place + 1) * each]
-            outputs, end = _run(
-                kind, hidden, tuple(s[place] for s in states), own, is_back=direction == 1
-            )
-            ways.append(outputs)
+            begin = tuple(s[place] for s in states)
+            done, end = _run(kind, hidden, begin, own, is_back=direction == 1)
+            outputs = done.outputs
+            ways.append(outputs if isinstance(outputs, torch.Tensor) else torch.stack(outputs))
             ends.append(end)
+            if passes is not None:
+                passes.append(done)
         hidden = ways[0] if len(ways) == 1 else torch.cat(ways, dim=-1)
     hidden = hidden.clone()  # the model may write into it
     hidden = hidden.transpose(0, 1) if batch_first else hidden
@@ -70,13 +111,9 @@ def rewritten_recurrence(
 
 
 def _run(
-    kind: str,
-    inputs: torch.Tensor,
-    state: State,
-    weights: Sequence[torch.Tensor],
-    is_back: bool,
-) -> tuple[torch.Tensor, State]:
-    """Return the outputs (T, n, H) of one layer in one direction, and its last state."""
+    kind: str, inputs: torch.Tensor, state: State, weights: Sequence[torch.Tensor], is_back: bool
+) -> tuple[Pass, State]:
+    """Return one layer in one direction, and its last state."""
     w, u = weights[:2]
     b, d = weights[2:] if len(weights) == 4 else (None, None)
     if kind == "lstm":
@@ -84,17 +121,19 @@ def _run(
         w, u, b, d = (_gates_first(tensor, size) for tensor in (w, u, b, d))
     if kind != "gru" and b is not None and d is not None:
         b, d = b + d, None
-    cell, constants = _CELLS[kind], (u.t(), d)
-    outputs: list[torch.Tensor] = []
-    products = F.linear(inputs, w, b)
+    products, start = F.linear(inputs, w, b), state[0]
     if kind == "lstm" and u.shape[1] >= _WIDE and _is_plain(products, *state, u):
         found, state = lstm_layer(products.flip(0) if is_back else products, state, u)
-        return found.flip(0) if is_back else found, state
+        found = found.flip(0) if is_back else found
+        return Pass(kind, weights, inputs, products, start, found, is_back), state
+    cell, constants = _CELLS[kind], (u.t(), d)
+    outputs: list[torch.Tensor] = []
     steps = products.unbind(0)
     for step in reversed(steps) if is_back else steps:
         state = cell(step, state, constants)
         outputs.append(state[0])
-    return torch.stack(outputs[::-1] if is_back else outputs), state
+    outputs = outputs[::-1] if is_back else outputs
+    return Pass(kind, weights, inputs, products, start, outputs, is_back), state
 
 
 def _gates_first(rows: torch.Tensor | None, size: int) -> Any:
