@@ -42,7 +42,7 @@ class Config(_training.TrainingConfig):
 
 
 PRESETS, PRESETS_WITH_DATA = _training.presets(
-    Config, smoke={"points": 120, "seeds": 1}, paper={"points": 10_000}
+    Config, smoke={"points": 120, "seeds": 1}, laptop={"seeds": 6}, paper={"points": 10_000}
 )
 
 
