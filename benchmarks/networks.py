@@ -3,8 +3,9 @@
 The unit is one `torch.autograd.grad` of the mean loss of the same network on the same batch. A
 product of ours is timed at its default settings in its steady state. Beside it stands what it takes
 to build the operator in a process that has done so before ("verified": the looks at model, loss and
-data, the comparison with finite differences, the trial of routes), to build it and multiply once,
-and to measure what products take, which is done when it is asked for. Every answer is
+data, the comparison with finite differences), to build it and multiply once, and to measure what
+products take, which is done when it is asked for. Times are medians of ratios to a gradient taken
+in the same turn, as the machine's own speed drifts. Every answer is
 compared first with a double backward in double precision: a wrong one of ours is not timed, a wrong
 one of a peer is marked as such, its time being the least that a right one would take.
 
@@ -47,6 +48,7 @@ PAIRS = 10
 VERIFIED = 2.0  # gradients in which an operator is to be built
 FACTOR = 1.5  # between forecast and measured memory
 FLOOR = 50.0  # MB below which the two are not compared
+BUILT = 5  # times that an operator is built, each beside a gradient
 SLOW = 0.3  # seconds of a gradient from which a quick look leaves out what can be left out
 
 
@@ -124,12 +126,30 @@ def measure(network: Network) -> list[Limit]:
     if is_quick():
         return _limits(network, entries, apart, _quick_medians(timed))
     times = take_turns(timed, seconds=60 if network.columns is None else 120, least=3)
-    medians = {name: statistics.median(found) for name, found in times.items()}
+    medians = _paired(times)
     for name in OURS:
         if name in timed:
-            again = [Entry.start(name, subject, vectors, "") for _ in range(3)]
-            medians |= _building(name, again)
+            again: list[Entry] = []
+            units: list[float] = []
+            for _ in range(BUILT):
+                units.append(_seconds(timed["gradient"]))
+                again.append(Entry.start(name, subject, vectors, ""))
+            scales = [medians["gradient"] / unit for unit in units]
+            medians |= _building(name, again, scales)
     return _limits(network, entries, apart, medians)
+
+
+def _paired(times: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return seconds at the gradient's median speed: the median of ratios to the turn's gradient.
+
+    A slow spell of the machine that is longer than a turn is then no part of the ratio.
+    """
+    gradients = times["gradient"]
+    unit = statistics.median(gradients)
+    return {
+        name: unit * statistics.median(t / g for t, g in zip(found, gradients, strict=True))
+        for name, found in times.items()
+    }
 
 
 def _quick_medians(timed: Mapping[str, Entry]) -> dict[str, float]:
@@ -141,15 +161,17 @@ def _quick_medians(timed: Mapping[str, Entry]) -> dict[str, float]:
     found |= {name: statistics.median(rounds) for name, rounds in times.items()}
     for name in OURS:
         if name in timed:
-            found |= _building(name, [timed[name]])
+            found |= _building(name, [timed[name]], [1.0])
     return found
 
 
-def _building(name: str, entries: list[Entry]) -> dict[str, float]:
-    """Return median seconds of what comes before the products of ours."""
+def _building(name: str, entries: list[Entry], scales: list[float]) -> dict[str, float]:
+    """Return median seconds of what comes before the products of ours, each at its scale."""
+    built = [s * entry.built for s, entry in zip(scales, entries, strict=True)]
+    first = [s * entry.first for s, entry in zip(scales, entries, strict=True)]
     return {
-        f"{name}: verified": statistics.median(entry.built for entry in entries),
-        f"{name}: built, first product": statistics.median(entry.first for entry in entries),
+        f"{name}: verified": statistics.median(built),
+        f"{name}: built, first product": statistics.median(first),
         f"{name}: memory measured": _seconds(entries[0].operator.cost),
     }
 
