@@ -20,6 +20,7 @@ TITLE = "Lemma 3: bound and truth for several slopes"
 
 _CONVERGED = 10**14
 """Steps after which every direction has converged, αTλn ≫ 1 for all slopes shown."""
+_ABOUT_TWICE = (1.75, 2.25)
 _REGIMES = ((0, 9), (9, 24), (24, 49))
 """First and last index of head, plateau and tail where the three are looked for."""
 _REGIME_SETTINGS = [(ratio, steps) for ratio in (1, 2, 4, 8) for steps in (3, 5, 10, 30, 100)]
@@ -47,7 +48,7 @@ STATEMENTS = (
         "Sec. II.C",
         "In our experiments, the decay of the eigenspectrum is typically about twice as fast.",
         "For every slope, log λ^y falls by about 2 ln ρ an index when training has converged.",
-        Band(1.75, 2.25, "words"),
+        Band(*_ABOUT_TWICE, "words"),
         setting="n = 50 and the figure's slopes; Lemma 1 does not depend on T, so its rate is "
         "compared in converged training (T = 1e14)",
         changed="2026-11-17: T = 50 before; the sentence is about the bound, whose rate is the "
@@ -190,8 +191,10 @@ def _rate(samples: int, slope: float, setting: Mapping[str, Any]) -> float:
 
 
 def plot(result: Result) -> Figure:
-    """Draw truth (solid), bound (dashed) and trained models (circles) by slope."""
-    figure, axis = new_figure(ratio=0.95)
+    """Draw truth (solid), bound (dashed) and trained models (circles) by slope; rates beside."""
+    figure, (axis, beside) = new_figure(
+        columns=2, width="full", ratio=0.85, gridspec_kw={"width_ratios": [3, 2]}
+    )
     index = np.arange(1, result.truth.shape[1] + 1)
     for color, slope, truth, bound, simulated in zip(
         COLORS, result.slopes, result.truth, result.bound, result.simulated, strict=False
@@ -203,6 +206,19 @@ def plot(result: Result) -> Figure:
     axis.add_artist(axis.legend(loc="lower left", ncols=1))
     lemma = {"ls": "--", "lw": 1}
     explain_styles(axis, {"closed form": {}, "Lemma 3": lemma, "trained models": CIRCLES})
+    beside.axhspan(*_ABOUT_TWICE, color="0.9", lw=0)
+    beside.axhline(1, color="0.4", ls=":", lw=1)
+    beside.semilogx(result.slopes, result.rates, "o-", color=COLORS[0])
+    beside.text(result.slopes[0], 1.04, "Lemma 1", color="0.4", fontsize="small")
+    beside.text(result.slopes[0], 2.28, "about twice", color="0.4", fontsize="small")
+    beside.set(
+        xlabel="slope $c$",
+        ylabel=r"decay of $\log\lambda^y$ an index, over $\ln\rho$",
+        ylim=(0, 3),
+        title="converged training",
+    )
+    beside.set_xticks(result.slopes, [f"{slope:g}" for slope in result.slopes])
+    beside.minorticks_off()
     return figure
 
 

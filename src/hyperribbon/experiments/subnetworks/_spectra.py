@@ -34,7 +34,8 @@ __all__ = [
 
 FISHER = (
     "F of Eq. (4.13) over the softmax outputs; the text prints neither N nor whether the start is "
-    f"that of Chapter 3, so one N in which a trend is seen confirms it; {_training.TRAINING}"
+    "that of Chapter 3, so one N in which a trend is seen confirms it, and one in which it is not "
+    f"refutes nothing; {_training.TRAINING}"
 )
 """Where statements about the Fisher matrix are judged."""
 says_fisher = partial(says, setting=FISHER, needs=_training.SCALE)
