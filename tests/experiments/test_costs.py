@@ -7,6 +7,7 @@ import pytest
 
 from hyperribbon.experiments import costs, find_experiment, run
 from hyperribbon.experiments.costs import RunCost, collect, cost_of
+from hyperribbon.experiments.workers import ProcessWorkers
 
 
 @pytest.fixture
@@ -53,6 +54,11 @@ def test_costs_are_collected_from_runs_with_the_settings_of_a_preset(tmp_path):
     (seconds, megabytes) = collect([tmp_path / "store"])["ribbons/fig3"]["smoke"]
     assert seconds == pytest.approx(folder.info["cpu_seconds"] / 2, abs=0.01)
     assert megabytes > 50
+
+
+def test_a_run_on_several_processes_does_not_tell_what_it_cost(tmp_path):
+    run("ribbons/fig3", out=tmp_path, workers=ProcessWorkers(2))
+    assert collect([tmp_path]) == {}
 
 
 def test_what_a_stored_run_took_is_told_and_not_estimated():

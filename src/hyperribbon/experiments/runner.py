@@ -23,7 +23,7 @@ from hyperribbon.experiments.registry import Experiment, find_experiment
 from hyperribbon.experiments.seeds import AUTO, SECONDS, check_seeds, run_seeds
 from hyperribbon.experiments.settings import change_config, changed_settings
 from hyperribbon.experiments.statements import with_settings
-from hyperribbon.experiments.workers import Workers
+from hyperribbon.experiments.workers import SerialWorkers, Workers
 from hyperribbon.plots.style import STYLE, label_logs
 
 __all__ = ["run"]
@@ -120,8 +120,7 @@ def run(
                     **folder.info,
                     **({"seeds": list(range(seed, seed + len(trees)))} if asked == AUTO else {}),
                     "seconds": round(time.monotonic() - started, 2),
-                    "cpu_seconds": round(time.process_time() - cpu, 2),
-                    "peak_megabytes": round(peak_megabytes()),
+                    **_cost(cpu, workers),
                 },
             )
         found = folder.load_result()
@@ -132,6 +131,14 @@ def run(
         claims = with_settings(claims, reduced, "Fewer than asked for")
         folder.save_claims(claims)
     return folder
+
+
+def _cost(start: float, workers: Workers | None) -> dict[str, float]:
+    """Return what a run took in this process; nothing where others have done a part of it."""
+    if workers is not None and not isinstance(workers, SerialWorkers):
+        return {}
+    seconds = round(time.process_time() - start, 2)
+    return {"cpu_seconds": seconds, "peak_megabytes": round(peak_megabytes())}
 
 
 def _caption(changed: Mapping[str, Any], reduced: Mapping[str, str], seed: int, count: int) -> str:
