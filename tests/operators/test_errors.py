@@ -196,3 +196,32 @@ def test_iterable_data_of_random_numbers():
 
     with pytest.raises(ArgumentError, match="augmentation"):
         Hessian(model(), nn.CrossEntropyLoss(), DataLoader(Stream(), batch_size=3))
+
+
+class RootBehindARectifier(nn.Module):
+    """√relu(Wx): constant where the rectifier is shut, where torch finds 0·∞ on the second pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 3), nn.Linear(3, 2)
+        self.register_parameter("gain", nn.Parameter(torch.ones(3)))
+
+    def forward(self, x):
+        return self.last((self.gain * self.first(x)).relu().abs().sqrt().add(1).log())
+
+
+@pytest.mark.parametrize("memory", [None, 1e3])
+def test_products_that_are_no_numbers_are_refused(memory):
+    torch.manual_seed(0)
+    rooted, loss = RootBehindARectifier().double(), nn.CrossEntropyLoss()
+    with torch.no_grad():
+        rooted.first.weight.fill_(1.0)
+        rooted.first.bias.zero_()
+    x, y = torch.linspace(1, 2, 40, dtype=torch.float64)[:, None], torch.arange(40) % 2
+    x[-5:] *= -1  # the samples that are looked at first are smooth
+    hessian = Hessian(rooted, loss, (x, y), memory=memory)
+    ones = torch.ones(hessian.shape[0], dtype=torch.float64)
+    with pytest.raises(ArgumentError, match=r"no numbers.*square root"):
+        hessian @ ones
+    smooth = Hessian(rooted, loss, (x[:-5], y[:-5]), memory=memory)
+    assert torch.isfinite(smooth @ ones).all()

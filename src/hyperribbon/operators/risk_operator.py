@@ -118,7 +118,21 @@ class RiskOperator(LinearOperator):
         parts = 1 if columns == 1 else -(-columns // self.risk.columns_at_once())
         with plain_arithmetic():
             pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        product = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        self._check_numbers(product, block)
+        return product
+
+    def _check_numbers(self, product: torch.Tensor, block: torch.Tensor) -> None:
+        """Raise where finite vectors have products that are no numbers."""
+        if not bool(product.sum().isnan()):  # one pass; that of all entries is for what it finds
+            return
+        if bool(product.isnan().any()) and bool(block.isfinite().all()):
+            reason = (
+                "its derivatives are no numbers (NaN) on some of the samples: an operation there "
+                "has an infinite slope, such as a square root or a norm at zero"
+            )
+            remedy = "Keep its argument away from zero, as sqrt(x + 1e-12) does."
+            raise ArgumentError("model", type(self).__name__, reason, remedy)
 
     def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
         with self._workspaces.borrowed() as workspace:
