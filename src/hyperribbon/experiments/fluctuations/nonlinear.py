@@ -96,7 +96,7 @@ class Config(Frozen):
     every: int = 5
     window: int = 100
     modes: int = 40
-    networks: int = 4
+    networks: int = 5
 
 
 PRESETS = presets(
