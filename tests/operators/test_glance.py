@@ -77,10 +77,10 @@ def looks(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize("operator", [hr.Hessian, hr.GGN])
-def test_smooth_models_are_confirmed_by_one_evaluation(looks, name, dtype, operator):
+def test_smooth_models_are_confirmed_without_a_full_comparison(looks, name, dtype, operator):
     model, data = made(SMOOTH[name], dtype)
     operator(model, nn.CrossEntropyLoss(), data)
-    assert looks["confirmed"] == [True] and looks["full"] == 0
+    assert looks["confirmed"][-1] and looks["full"] == 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -103,7 +103,7 @@ def test_second_derivatives_that_are_wrong_in_one_parameter_are_refused(
             hr.Hessian(model, nn.CrossEntropyLoss(), data)
     else:
         hr.Hessian(model, nn.CrossEntropyLoss(), data)
-    assert looks["confirmed"] == [False] and looks["full"] > 0
+    assert not any(looks["confirmed"]) and looks["full"] > 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

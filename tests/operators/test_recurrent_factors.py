@@ -7,13 +7,11 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.operators.derivatives.rewritten import recurrent
 
 KINDS = {
     "lstm": lambda: nn.LSTM(3, 4, batch_first=True),
     "lstm, steps first": lambda: nn.LSTM(3, 4),
     "lstm, two layers both ways": lambda: nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True),
-    "wide lstm": lambda: nn.LSTM(3, 4, batch_first=True, bidirectional=True),
     "gru": lambda: nn.GRU(3, 4, batch_first=True),
     "gru, no bias, both ways": lambda: nn.GRU(3, 4, 2, bias=False, bidirectional=True),
     "tanh": lambda: nn.RNN(3, 5, bias=False),
@@ -73,9 +71,7 @@ def understood(ggn):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_weight_has_factors_that_are_right(kind, data, monkeypatch):
-    if kind.startswith("wide"):
-        monkeypatch.setattr(recurrent, "_WIDE", 1)
+def test_every_weight_has_factors_that_are_right(kind, data):
     ggn = hr.GGN(made(KINDS[kind]), nn.CrossEntropyLoss(), data)
     assert understood(ggn) == set(ggn.space.names)
     compare(ggn)

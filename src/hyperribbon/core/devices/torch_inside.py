@@ -12,7 +12,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.nn.init import _calculate_fan_in_and_fan_out as fan_in_and_fan_out
@@ -47,10 +48,14 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "tree_unflatten",
+    "unwatched",
     "without_fallback_warnings",
     "without_onednn",
 ]
 
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 BatchNorm = _BatchNorm
 Dropout = _DropoutNd
@@ -62,6 +67,17 @@ def is_transformed() -> bool:
     """Whether a function transform (torch.func.vmap, grad, …) is at work."""
     ask = getattr(torch._C, "_are_functorch_transforms_active", None)
     return True if ask is None else ask()
+
+
+def unwatched(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Let no torch function mode see the calls of a function, which slows each of them down."""
+
+    @wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return run
 
 
 def is_differentiated(node: Any) -> bool:

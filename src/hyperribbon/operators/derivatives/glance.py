@@ -1,4 +1,4 @@
-"""A first look at derivatives: one evaluation at shifted weights, in the model's own precision.
+"""A first look at derivatives: evaluations at shifted weights, in the model's own precision.
 
 Where derivatives agree with it as closely as they must with differences in double precision, those
 need not be taken. A look never refuses: what it does not confirm is compared in full. It is not
@@ -17,16 +17,17 @@ from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.derivatives.verification import TOTAL, agreement, differing, pieces
 
-__all__ = ["confirms_curvature", "confirms_slopes", "glance_step"]
+__all__ = ["confirms_curvature", "confirms_slopes", "glance_steps"]
 
-# Rounding of a few ε/h is a fraction of what agreement allows; few kinks lie within a small step.
-_STEPS = {torch.float64: 1e-7, torch.float32: 3e-5}
+# Few kinks lie within a small step; rounding of a few ε/h is less in a larger one. Where one of the
+# two is in the way of the first step, it seldom is of the second.
+_STEPS = {torch.float64: (1e-7, 1e-6), torch.float32: (3e-5, 3e-4)}
 _SLOPE = 1e-3  # between the slope of the loss and its gradient, as in full comparisons
 
 
-def glance_step(dtype: torch.dtype) -> float | None:
-    """Return the step along a direction, relative to the weights; None where no step decides."""
-    return _STEPS.get(dtype)
+def glance_steps(dtype: torch.dtype) -> tuple[float, ...]:
+    """Return steps along a direction, relative to the weights; none where no step decides."""
+    return _STEPS.get(dtype, ())
 
 
 def confirms_slopes(

@@ -130,7 +130,7 @@ class _Pulled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: torch.Tensor | None, kernel: torch.Tensor | None) -> Any:
         g, x, weight = ctx.saved_tensors
-        of_g, of_x, of_weight = needed_by(ctx)
+        of_g, of_x, of_weight = needed_by(ctx)[:3]
         along = in_x = in_weight = None
         if of_g and v is not None:
             along = torch.convolution(v, weight, None, *ctx.settings)
@@ -161,13 +161,15 @@ def _pulled(
 def needed_by(ctx: Any) -> list[bool]:
     """Return by which inputs of a function the present backward pass differentiates."""
     leaves = getattr(_ASKED, "leaves", None)
+    nodes = iter([node for node, _ in ctx.next_functions if node is not None])
     needed: list[bool] = []
-    for (node, _), may_be in zip(ctx.next_functions, ctx.needs_input_grad, strict=False):
-        if node is not None and may_be:
+    for may_be in ctx.needs_input_grad:
+        if may_be:  # those that are not have no node, or none that is said
+            node = next(nodes)
             leaf = getattr(node, "variable", None)
             if leaf is not None:
                 may_be = leaves is None or id(leaf) in leaves
             else:
                 may_be = is_differentiated(node)
-        needed.append(bool(node is not None and may_be))
+        needed.append(bool(may_be))
     return needed

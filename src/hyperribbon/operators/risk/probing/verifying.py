@@ -15,7 +15,7 @@ from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.glance import (
     confirms_curvature,
     confirms_slopes,
-    glance_step,
+    glance_steps,
 )
 from hyperribbon.operators.derivatives.linearisation import (
     AutogradLinearisation,
@@ -61,7 +61,7 @@ class Verification:
         more: Gives more samples, on which rounding is judged where these few have next to no
             curvature: a network that has learned them well says nothing of single precision.
         is_smooth: Whether no value was seen to jump and no rule of differentiation is the person's
-            own, so that one evaluation may confirm what is right.
+            own, so that few evaluations may confirm what is right.
     """
 
     function: ModelFunction
@@ -114,8 +114,7 @@ class Verification:
                 raise error from None
 
     def _check_pushed(self, direction: Block, here: torch.Tensor, pushed: torch.Tensor) -> None:
-        step = glance_step(pushed.dtype)
-        if step is not None and self.is_smooth:
+        for step in glance_steps(pushed.dtype) if self.is_smooth else ():
             ahead = outputs_ahead(self.function, self.batch, direction, step)
             if confirms_slopes(pushed, ahead, here, step):
                 return
@@ -125,11 +124,11 @@ class Verification:
     def _confirms_curvature(
         self, point: Linearisation, targets: Any, whole: Mapping[str, torch.Tensor]
     ) -> bool:
-        """Whether one gradient at shifted weights confirms ∇²ℓ v."""
-        loss, step = self.loss, glance_step(point.outputs.dtype)
+        """Whether a gradient at shifted weights confirms ∇²ℓ v."""
+        loss, steps = self.loss, glance_steps(point.outputs.dtype)
         if loss is None or isinstance(loss, CallableLoss) or not self.is_smooth:
             return False
-        if step is None or not isinstance(point, AutogradLinearisation):
+        if not steps or not isinstance(point, AutogradLinearisation):
             return False
         here = point.gradient(loss, targets)
         if set(here) != set(whole) or not all(bool(slope.any()) for slope in here.values()):
@@ -138,10 +137,10 @@ class Verification:
         curved = _curved(point, loss, targets, direction)
         try:
             here[TOTAL] = loss.total(point.outputs.double(), targets)
-            ahead = gradients_ahead(self.function, loss, self.batch, direction, step)
+            ahead = partial(gradients_ahead, self.function, loss, self.batch, direction)
+            return any(confirms_curvature(curved, direction, here, ahead(h), h) for h in steps)
         except RuntimeError:  # weights of classes, say, in another precision
             return False
-        return confirms_curvature(curved, direction, here, ahead, step)
 
     def _check_curvature(self, point: Linearisation, targets: Any, direction: Block) -> None:
         assert self.loss is not None
