@@ -22,7 +22,11 @@ from torch.nn.modules.batchnorm import _NormBase as NormWithStatistics
 from torch.nn.modules.conv import _ConvNd as Convolution
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _pop_mode_temporarily,
+)
 from torch.utils._pytree import (
     register_pytree_node,
     tree_flatten,
@@ -44,6 +48,7 @@ __all__ = [
     "keeps_other_tensors",
     "register_pytree_node",
     "safe_softmax",
+    "seen_whole",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -78,6 +83,17 @@ def unwatched(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
             return function(*args, **kwargs)
 
     return run
+
+
+def seen_whole(function: Callable[[], Returned]) -> Returned:
+    """Run a function which a dispatch mode that has `see_whole` is to see as one operation."""
+    see = getattr(_get_current_dispatch_mode(), "see_whole", None)
+    if see is None:
+        return function()
+    with _pop_mode_temporarily():
+        result = function()
+    see(result)
+    return result
 
 
 def is_differentiated(node: Any) -> bool:

@@ -20,14 +20,15 @@ from hyperribbon.operators.derivatives.verification import TOTAL, agreement, dif
 __all__ = ["confirms_curvature", "confirms_slopes", "glance_steps"]
 
 # Few kinks lie within a small step; rounding of a few ε/h is less in a larger one. Where one of the
-# two is in the way of the first step, it seldom is of the second.
+# two is in the way of the first step, it seldom is of the other.
 _STEPS = {torch.float64: (1e-7, 1e-6), torch.float32: (3e-5, 3e-4)}
 _SLOPE = 1e-3  # between the slope of the loss and its gradient, as in full comparisons
 
 
-def glance_steps(dtype: torch.dtype) -> tuple[float, ...]:
+def glance_steps(dtype: torch.dtype, has_kinks: bool) -> tuple[float, ...]:
     """Return steps along a direction, relative to the weights; none where no step decides."""
-    return _STEPS.get(dtype, ())
+    steps = _STEPS.get(dtype, ())
+    return steps if has_kinks else steps[::-1]
 
 
 def confirms_slopes(

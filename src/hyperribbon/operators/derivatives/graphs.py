@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["Nodes", "graph_leaves", "graph_nodes", "has_own_rules", "operation_names"]
+__all__ = ["Nodes", "graph_leaves", "graph_nodes", "has_kinks", "has_own_rules", "operation_names"]
 
 Nodes = Iterable[Any]
+
+_KINKED = ("Relu", "Hard", "Clamp", "Threshold", "Abs", "Max", "Min", "Amax", "Amin", "Where")
 
 
 def operation_names(nodes: Nodes) -> set[str]:
@@ -21,6 +23,11 @@ def graph_leaves(nodes: Nodes) -> list[torch.Tensor]:
     """Return the tensors whose gradients a graph accumulates."""
     found = (getattr(node, "variable", None) for node in nodes)
     return [leaf for leaf in found if leaf is not None]
+
+
+def has_kinks(nodes: Nodes) -> bool:
+    """Whether a graph has operations that are known to have kinks."""
+    return any(part in name for name in operation_names(nodes) for part in _KINKED)
 
 
 def has_own_rules(nodes: Nodes) -> bool:

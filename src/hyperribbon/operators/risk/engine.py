@@ -76,7 +76,8 @@ class Engine:
         self._function, self._loss, self._source = function, loss, source
         self._choices = Choices()
         self._footprints: dict[str, Footprint] = {}
-        self.mixes = self.must_be_whole = self._is_chain = self._is_smooth = False
+        self.mixes = self.must_be_whole = self._is_chain = False
+        self._is_smooth = self._has_kinks = False
         self.is_piecewise_linear = True
         self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
         self._made = 0.0
@@ -95,7 +96,7 @@ class Engine:
         elif chain is None and count.made > _LARGE * batch_size(self.probe):
             evaluation = self._on_fewer(several) or evaluation
         plain = evaluation.plain
-        made, has_own_rules = probe_model(
+        made, has_own_rules, self._has_kinks = probe_model(
             model, function, self.probe, self._evaluated(evaluation), plain
         )
         self._made = made / batch_size(self.probe)
@@ -164,8 +165,9 @@ class Engine:
         self, kind: str, probed: tuple[AutogradLinearisation, BatchEvaluation] | None
     ) -> None:
         """Compare derivatives along a direction, on the probe, with finite differences."""
+        looks = self._is_smooth, self._has_kinks
         check = Verification(
-            self._function, self._loss, self.probe, self._more_samples, self._is_smooth
+            self._function, self._loss, self.probe, self._more_samples, *looks
         ).check
         if probed is not None:
             check(kind, probed[0], probed[1].targets)

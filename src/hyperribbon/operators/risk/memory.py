@@ -132,6 +132,11 @@ class MadeBytes(_Looking):
         self.jumps = False
         self._watches_jumps = watches_jumps
 
+    def see_whole(self, result: Any) -> None:
+        """Count what operations that are known not to jump have made together."""
+        made = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        self.made += sum(tensor.nbytes for tensor in made)
+
     def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         returned: Any = (result,) if isinstance(result, torch.Tensor) else result
         if is_listed(returned):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.devices.torch_inside import tree_leaves
+from hyperribbon.core.devices.torch_inside import seen_whole, tree_leaves
 from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.chains.activations import Activation, activation_of
 from hyperribbon.operators.derivatives.chains.layer import Layer
 from hyperribbon.operators.derivatives.chains.linearisation import ChainLinearisation
 from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
+from hyperribbon.operators.derivatives.recurrent_rules import RECURRENT
 from hyperribbon.operators.derivatives.sums import GradientSums
 
 if TYPE_CHECKING:
@@ -89,10 +91,10 @@ class _Tracer(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        call = partial(func, *args, **kwargs)
+        result = seen_whole(call) if name in RECURRENT else call()
         if not self.broken:
-            name = getattr(func, "__name__", "")
             if isinstance(result, torch.Tensor):
                 self.broken = not self._follow(name, args, kwargs, result)
             else:

@@ -1,8 +1,8 @@
 """One GRU layer and its derivatives.
 
 With v = U h_{t−1} + d in three parts, (r, z) = σ(s + v), α = s_n + r∘v_n and n = tanh(α), the layer
-is h_t = n + z∘(h_{t−1} − n). With the slopes r', z', n' let A = (1 − z)∘n', B = (h_{t−1} − n)∘z' and
-C = v_n∘r':
+is h_t = n + z∘(h_{t−1} − n). With the slopes r', z', n' let A = (1 − z)∘n', B = (h_{t−1} − n)∘z'
+and C = v_n∘r':
 
     tangent:   v̇ = U ḣ_{t−1} + U̇ h_{t−1} + ḋ,         ȧ = ṡ + v̇ of r and z
                α̇ = ṡ_n + r∘v̇_n + C∘ȧ_r,                ḣ_t = z∘ḣ_{t−1} + A∘α̇ + B∘ȧ_z
@@ -147,8 +147,8 @@ class _Flow(Flow):
         layer, found = self.layer, list[tuple[torch.Tensor, ...]]()
         p = torch.zeros_like(layer.states[0])
         given = steps_of(None if along_u is None else self.y @ along_u, len(self.y))
-        seen = zip(given, moving.parts, zip(*layer.by_step, *self.by_step), strict=True)
-        for out, (a_r, a_z, v, alpha, before), coefficients in reversed([*seen]):
+        seen = zip(given, moving.parts, *layer.by_step, *self.by_step, strict=True)
+        for out, (a_r, a_z, v, alpha, before), *coefficients in reversed([*seen]):
             r, z, a, b, c, x_r, x_z, slope, bend_r, bend_z, bend_n = coefficients
             moved = x_z * a_z
             q_n = torch.addcmul(bend_n * alpha, slope, moved, value=-1)

@@ -100,7 +100,7 @@ class LSTMLayer(Evaluated):
         """Return the gradient in the steps, U, d and the start."""
         of_h, of_c = of_ends
         p = torch.zeros_like(self.cells[0])
-        carried, found = p if of_c is None else of_c, []
+        carried, found = p if of_c is None else of_c, list[tuple[torch.Tensor, ...]]()
         given = steps_of(of_h, len(self.gates))
         for out, k_all, k, f in reversed([*zip(given, *self.by_step, strict=True)]):
             p = p if out is None else p + out

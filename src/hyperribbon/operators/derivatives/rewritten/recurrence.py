@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from hyperribbon.core.devices.torch_inside import unwatched
+from hyperribbon.core.devices.torch_inside import seen_whole, unwatched
 from hyperribbon.core.devices.typed import applied
 from hyperribbon.operators.derivatives.rewritten.convolutions import needed_by
 
@@ -110,7 +110,12 @@ class _Layer(torch.autograd.Function):
     def forward(ctx: Any, kind: type[Evaluated], *given: Any) -> Any:
         ctx.save_for_backward(*given)
         steps, u, d, *start = given
-        ctx.layer = kind(steps, u.detach(), d, start)
+
+        def evaluated() -> tuple[Evaluated, list[Any]]:
+            layer = kind(steps, u.detach(), d, start)
+            return layer, list(vars(layer).values())
+
+        ctx.layer = seen_whole(evaluated)[0]
         ctx.set_materialize_grads(False)
         return ctx.layer.ends()
 
@@ -143,9 +148,10 @@ class _Gradient(torch.autograd.Function):
         _, _, _, *needed = needed_by(ctx)
         in_ends, needed = needed[: ctx.ends], needed[ctx.ends :]
         moved = moving.ends() if any(in_ends) else in_ends
-        moved = (part if is_needed else None for part, is_needed in zip(moved, in_ends, strict=True))
-        curved = ctx.flow.curved(moving, along_u, needed[1]) if any(needed) else [None] * len(needed)
-        return None, None, None, *moved, *curved
+        moved = (part if asked else None for part, asked in zip(moved, in_ends, strict=True))
+        if not any(needed):
+            return None, None, None, *moved, *(None for _ in needed)
+        return None, None, None, *moved, *ctx.flow.curved(moving, along_u, needed[1])
 
 
 def in_weights(q: torch.Tensor, states: torch.Tensor) -> torch.Tensor:

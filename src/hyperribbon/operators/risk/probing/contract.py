@@ -17,6 +17,7 @@ from hyperribbon.core.devices.typed import linalg, named_modules
 from hyperribbon.operators.derivatives.graphs import (
     Nodes,
     graph_nodes,
+    has_kinks,
     has_own_rules,
     operation_names,
 )
@@ -48,8 +49,8 @@ def probe_model(
     batch: Any,
     evaluate: Callable[[], torch.Tensor],
     first: torch.Tensor | None = None,
-) -> tuple[int, bool]:
-    """Return what an evaluation makes, and whether by rules of the person's, after checks.
+) -> tuple[int, bool, bool]:
+    """Return what an evaluation makes and what it is made of, after checks.
 
     Args:
         model: The person's model, for names in messages.
@@ -59,8 +60,8 @@ def probe_model(
         first: Their outputs, evaluated before.
 
     Returns:
-        The bytes of all tensors that are made; True when an operation's derivative is neither
-        torch's nor ours.
+        The bytes of all tensors that are made; whether an operation's derivative is neither
+        torch's nor ours; whether one is known to have kinks.
 
     Raises:
         ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
@@ -100,7 +101,7 @@ def probe_model(
             "Reach weights through self, and in forward=lambda model, batch: … through the model "
             "that it is given.",
         )
-    return count.made, has_own_rules(nodes)
+    return count.made, has_own_rules(nodes), has_kinks(nodes)
 
 
 def check_checkpoints(nodes: Nodes, said: Sequence[str]) -> None:

@@ -62,6 +62,7 @@ class Verification:
             curvature: a network that has learned them well says nothing of single precision.
         is_smooth: Whether no value was seen to jump and no rule of differentiation is the person's
             own, so that few evaluations may confirm what is right.
+        has_kinks: Whether an operation is known to have kinks.
     """
 
     function: ModelFunction
@@ -69,6 +70,7 @@ class Verification:
     batch: Any
     more: Callable[[], Any]
     is_smooth: bool
+    has_kinks: bool
 
     def check(self, kind: str, point: Linearisation, targets: Any) -> None:
         """Compare J v with Jᵀu ("push"), or ∇²ℓ v ("curve").
@@ -114,7 +116,7 @@ class Verification:
                 raise error from None
 
     def _check_pushed(self, direction: Block, here: torch.Tensor, pushed: torch.Tensor) -> None:
-        for step in glance_steps(pushed.dtype) if self.is_smooth else ():
+        for step in glance_steps(pushed.dtype, self.has_kinks) if self.is_smooth else ():
             ahead = outputs_ahead(self.function, self.batch, direction, step)
             if confirms_slopes(pushed, ahead, here, step):
                 return
@@ -125,7 +127,7 @@ class Verification:
         self, point: Linearisation, targets: Any, whole: Mapping[str, torch.Tensor]
     ) -> bool:
         """Whether a gradient at shifted weights confirms ∇²ℓ v."""
-        loss, steps = self.loss, glance_steps(point.outputs.dtype)
+        loss, steps = self.loss, glance_steps(point.outputs.dtype, self.has_kinks)
         if loss is None or isinstance(loss, CallableLoss) or not self.is_smooth:
             return False
         if not steps or not isinstance(point, AutogradLinearisation):
