@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 
@@ -11,26 +11,33 @@ from hyperribbon.core.devices.typed import linalg
 
 __all__ = ["some_direction"]
 
-_PERIOD = 262_147  # numbers of a random direction until they recur, a prime
+_PERIOD = 65_537  # numbers of a random direction until they recur, a prime
 
 
 def some_direction(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return a random direction in proportion to the weights, always the same.
 
-    Large parameters have the same numbers again and again, with a period that is no row's.
+    The same numbers come again and again, with a period that is no row's; each parameter goes on
+    where the one before it has stopped.
     """
-    generator = torch.Generator("cpu").manual_seed(0)
     sizes = {name: _mean_square(leaf) for name, leaf in leaves.items()}
-    overall = max(sizes.values())
+    overall, start = max(sizes.values()), 0
     direction: dict[str, torch.Tensor] = {}
     for name, leaf in leaves.items():
         size = max(sizes[name], 0.01 * overall, 1e-6) ** 0.5
-        count = min(leaf.numel(), _PERIOD)
-        drawn = torch.randn(count, generator=generator, dtype=torch.float32, device="cpu")
-        drawn = drawn.mul_(size).to(leaf.device, leaf.dtype)
-        whole = drawn.repeat(math.ceil(leaf.numel() / max(count, 1)))[: leaf.numel()]
+        turns = -(-(start + leaf.numel()) // _PERIOD)
+        numbers = _numbers().to(leaf.device, leaf.dtype).mul(size)
+        whole = (numbers if turns == 1 else numbers.repeat(turns))[start : start + leaf.numel()]
         direction[name] = whole.reshape(leaf.shape)
+        start = (start + leaf.numel()) % _PERIOD
     return direction
+
+
+@cache
+def _numbers() -> torch.Tensor:
+    generator = torch.Generator("cpu").manual_seed(0)
+    with torch.inference_mode(False):  # else it could not be used outside of it, later
+        return torch.randn(_PERIOD, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def _mean_square(tensor: torch.Tensor) -> float:

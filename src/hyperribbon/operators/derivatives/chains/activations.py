@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-__all__ = ["Activation", "activation_of"]
+__all__ = ["Activation", "activation_of", "slope_and_bend"]
 
 Derivatives = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -44,7 +44,7 @@ def activation_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return Activation(_sigmoid, from_output=True)
     if name in ("gelu", "silu", "softplus", "elu", "selu", "mish", "logsigmoid", "softsign"):
         function = getattr(F, name)
-        return Activation(lambda z, a: _by_autograd(lambda t: function(t, *extra, **options), z))
+        return Activation(lambda z, a: slope_and_bend(lambda t: function(t, *extra, **options), z))
     return None
 
 
@@ -58,7 +58,10 @@ def _sigmoid(z: torch.Tensor, a: torch.Tensor) -> Derivatives:
     return slope, slope * (1 - 2 * a)
 
 
-def _by_autograd(function: Callable[[torch.Tensor], torch.Tensor], z: torch.Tensor) -> Derivatives:
+def slope_and_bend(
+    function: Callable[[torch.Tensor], torch.Tensor], z: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return φ′(z) and φ″(z) of an elementwise function, by autograd."""
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
         (slope,) = torch.autograd.grad(function(leaf).sum(), leaf, create_graph=True)

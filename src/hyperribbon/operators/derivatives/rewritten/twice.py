@@ -18,6 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.torch_inside import keeps_other_tensors
+from hyperribbon.operators.derivatives.rewritten.activations import (
+    SLOW_TWICE,
+    rewritten_activation,
+)
 from hyperribbon.operators.derivatives.rewritten.attention import rewritten_attention
 from hyperribbon.operators.derivatives.rewritten.convolutions import rewritten_convolution
 from hyperribbon.operators.derivatives.rewritten.recurrent import rewritten_recurrence
@@ -168,6 +172,7 @@ _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 _REWRITES: dict[str, Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys((*_PLAIN_CONVOLUTIONS, *_TRANSPOSED), rewritten_convolution),
+    **dict.fromkeys(SLOW_TWICE, rewritten_activation),
     "batch_norm": _batch_norm,
     "instance_norm": _instance_norm,
     "_weight_norm": _weight_norm,
