@@ -25,11 +25,12 @@ def some_direction(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
     direction: dict[str, torch.Tensor] = {}
     for name, leaf in leaves.items():
         size = max(sizes[name], 0.01 * overall, 1e-6) ** 0.5
-        turns = -(-(start + leaf.numel()) // _PERIOD)
-        numbers = _numbers().to(leaf.device, leaf.dtype).mul(size)
-        whole = (numbers if turns == 1 else numbers.repeat(turns))[start : start + leaf.numel()]
-        direction[name] = whole.reshape(leaf.shape)
-        start = (start + leaf.numel()) % _PERIOD
+        stop = start + leaf.numel()
+        turns = -(-stop // _PERIOD)
+        numbers = _numbers() if turns <= 1 else _numbers().repeat(turns)
+        scaled = (numbers[start:stop] * size).to(leaf.device, leaf.dtype)
+        direction[name] = scaled.reshape(leaf.shape)
+        start = stop % _PERIOD
     return direction
 
 
