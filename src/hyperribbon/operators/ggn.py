@@ -32,7 +32,9 @@ class GGN(FactoredOperator):
         super().__init__(risk_of(model, loss, data, options))
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
-        return self.risk.criterion.curvature(chunk.point.outputs, chunk.targets, block)
+        if chunk.curving is None:
+            chunk.curving = self.risk.criterion.curving(chunk.point.outputs, chunk.targets)
+        return chunk.curving(block)
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:
         return self.risk.criterion.root(chunk.point.outputs, chunk.targets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,7 @@ class Chunk:
         targets: Their targets.
         amount: What they add to the divisor of a mean.
         structured: Parameters whose per-sample gradients have factors; None before that is known.
+        curving: Curvature of the loss in the outputs, as a function; None before it is asked for.
     """
 
     start: int
@@ -66,6 +67,7 @@ class Chunk:
     targets: Any
     amount: float
     structured: set[str] | None = None
+    curving: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     @property
     def count(self) -> int:

@@ -87,11 +87,12 @@ class CrossEntropy(Loss):
         if outputs.numel() > _PIECE:
             return super().curving(outputs, targets)
         p, mass = softmax.probabilities(outputs), self._total_mass(wide(outputs), targets)
+        top = p.argmax(1, keepdim=True)
 
         def curvature(block: torch.Tensor) -> torch.Tensor:
             if block.numel() > _PIECE:
                 return self.curvature(outputs, targets, block)
-            return (mass * softmax.covariance_product(p, block)).to(block.dtype)
+            return (mass * softmax.covariance_product(p, block, top)).to(block.dtype)
 
         return curvature
 

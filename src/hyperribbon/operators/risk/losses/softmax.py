@@ -41,12 +41,16 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.where(top, at_top, p * q.sum(1, keepdim=True) - q)
 
 
-def covariance_product(p: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+def covariance_product(
+    p: torch.Tensor, block: torch.Tensor, top: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return (diag p − ppᵀ) u for a block u (k, n, C, …).
 
-    The matrix annihilates constants, so u is first shifted to be zero at the largest class.
+    The matrix annihilates constants, so u is first shifted to be zero at the largest class, which
+    is found where `top` (n, 1, …) does not tell it.
     """
-    index = p.argmax(1, keepdim=True).expand(block.shape[0], *(-1,) * p.ndim)
+    top = p.argmax(1, keepdim=True) if top is None else top
+    index = top.expand(block.shape[0], *(-1,) * p.ndim)
     block = block.to(p.dtype)
     shifted = block - block.gather(2, index)
     return p * (shifted - (p * shifted).sum(2, keepdim=True))
