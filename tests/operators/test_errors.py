@@ -221,7 +221,8 @@ def test_products_that_are_no_numbers_are_refused(memory):
     x[-5:] *= -1  # the samples that are looked at first are smooth
     hessian = Hessian(rooted, loss, (x, y), memory=memory)
     ones = torch.ones(hessian.shape[0], dtype=torch.float64)
-    with pytest.raises(ArgumentError, match=r"no numbers.*square root"):
-        hessian @ ones
+    for vectors in (ones, torch.stack([ones, 2 * ones], dim=1)):
+        with pytest.raises(ArgumentError, match=r"no numbers.*square root"):
+            hessian @ vectors
     smooth = Hessian(rooted, loss, (x[:-5], y[:-5]), memory=memory)
     assert torch.isfinite(smooth @ ones).all()
