@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.operators import GGN, NTK, Fisher, Hessian, Jacobian
-from hyperribbon.operators.risk.calling import call
+from hyperribbon.operators.risk.calling import as_tensor, call
 from hyperribbon.operators.risk.functional import FunctionModel, as_model
 
 N = 6
@@ -174,8 +174,24 @@ REFUSED = [
 
 @pytest.mark.parametrize(("wrap", "batch", "message"), REFUSED)
 def test_other_outputs_are_refused_with_an_example_that_fits(wrap, batch, message):
+    outputs = call(Returning(wrap), batch)[0]
     with pytest.raises(ArgumentError, match=message):
-        call(Returning(wrap), batch)
+        as_tensor(outputs, batch, None, packs=False)
+
+
+def test_a_function_gets_several_outputs_as_the_model_returns_them(close):
+    model = Returning(lambda f: {"mean": f[:, 0], "rest": (f[:, 1:].exp(),)})
+
+    def loss(outputs, targets):
+        assert outputs["mean"].shape == targets.shape and outputs["rest"][0].shape[1:] == (2,)
+        return (outputs["mean"] - targets).square().mean() + outputs["rest"][0].mean()
+
+    def flat_loss(f, targets):
+        return (f[:, 0] - targets).square().mean() + f[:, 1:].exp().mean()
+
+    targets = normal(N, seed=3)
+    ours = Hessian(model, loss, (X, targets)).to_dense()
+    close(ours, Hessian(model.inner, flat_loss, (X, targets)).to_dense())
 
 
 def test_an_lstm_is_told_to_pick_its_output():
@@ -184,7 +200,7 @@ def test_an_lstm_is_told_to_pick_its_output():
     with pytest.raises(
         ArgumentError, match=r"tensor \(6, 5, 3\), tuple.*batch: model\(batch\)\[0\]"
     ):
-        call(model, sequences)
+        as_tensor(call(model, sequences)[0], sequences, None, packs=False)
     assert call(model, sequences, lambda m, b: m(b)[0])[0].shape == (N, 5, 3)
 
 

@@ -269,7 +269,7 @@ REFUSED = {
 def test_what_cannot_be_data_is_refused_with_a_way_out(name):
     data, reason = REFUSED[name]
     with pytest.raises(ArgumentError, match=reason):
-        source(data)
+        list(source(data).batches())
 
 
 def test_samples_of_different_shapes_need_a_collate_function():
@@ -283,7 +283,7 @@ def test_samples_of_different_shapes_need_a_collate_function():
             return torch.ones(index + 1), index
 
     with pytest.raises(ArgumentError, match=r"different shapes.*collate_fn.*batch_size=1"):
-        source(Ragged())
+        list(source(Ragged()).batches())
     ragged = source(DataLoader(Ragged(), batch_size=1))
     assert [batch_size(batch) for batch in ragged.batches()] == [1] * 4
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hyperribbon.core import ArgumentError, Mask
-from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian, Projected, Restricted
+from hyperribbon.operators import (
+    GGN,
+    Fisher,
+    GradientCovariance,
+    Hessian,
+    Projected,
+    Restricted,
+    Risk,
+)
 
 X, Y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -19,20 +29,39 @@ def model(*extra: nn.Module) -> nn.Module:
 
 def test_dropout_in_training_mode_is_named():
     network = model(nn.Dropout(0.5)).train()
-    with pytest.raises(ArgumentError, match=r"dropout in training mode: 1.*eval\(\)"):
-        Hessian(network, nn.CrossEntropyLoss(), (X, Y))
+    with pytest.raises(ArgumentError, match=r"dropout in training mode: 1.*mode='eval'"):
+        Hessian(network, nn.CrossEntropyLoss(), (X, Y), mode="train")
     assert network.training
-    Hessian(network.eval(), nn.CrossEntropyLoss(), (X, Y))
+    Hessian(network, nn.CrossEntropyLoss(), (X, Y))
 
 
-def test_batch_norm_in_training_mode_is_named():
-    network = model(nn.BatchNorm1d(5)).train()
-    before = network[1].running_mean.clone()
+def test_batch_norm_without_statistics_is_named():
+    network = model(nn.BatchNorm1d(5, track_running_stats=False))
     batches = [(X[:3], Y[:3]), (X[3:], Y[3:])]
-    with pytest.raises(ArgumentError, match=r"model='1'.*batch norm.*eval\(\)"):
+    with pytest.raises(ArgumentError, match=r"model='1'.*batch norm.*mode='train'"):
         Hessian(network, nn.CrossEntropyLoss(), batches)
     Hessian(network, nn.CrossEntropyLoss(), (X, Y))  # one batch is one function
-    assert torch.equal(network[1].running_mean, before)
+
+
+@pytest.mark.parametrize("as_loader", [False, True])
+def test_batch_norm_in_training_mode_keeps_the_batches(as_loader):
+    network = model(nn.BatchNorm1d(5)).double().eval()
+    x, before = X.double(), network[1].running_mean.clone()
+    batches = [(x[:4], Y[:4]), (x[4:], Y[4:])]
+    data = DataLoader(TensorDataset(x, Y), batch_size=4, shuffle=True) if as_loader else batches
+    risk = Risk(network, nn.CrossEntropyLoss(), data, mode="train")
+    assert risk.composition == "2 fixed batches of 4 samples, the last of 2"
+    reference = copy.deepcopy(network).train()
+    losses = [nn.functional.cross_entropy(reference(a), b) for a, b in batches]
+    expected = (4 * losses[0] + 2 * losses[1]) / 6
+    assert abs(risk.value() - expected.item()) < 1e-12
+    parameters = list(reference.parameters())
+    slopes = torch.autograd.grad(expected, parameters, create_graph=True)
+    flat = torch.cat([slope.reshape(-1) for slope in slopes])
+    rows = [torch.autograd.grad(entry, parameters, retain_graph=True) for entry in flat]
+    dense = torch.stack([torch.cat([part.reshape(-1) for part in row]) for row in rows])
+    assert torch.allclose(Hessian(risk).to_dense(), dense, atol=1e-10)
+    assert torch.equal(network[1].running_mean, before) and not network.training
 
 
 def test_random_forward():

@@ -71,7 +71,7 @@ def measured(name: str, memory: float | None) -> tuple[Network, hr.Risk | Except
     network = ENTRIES[name].build()
     try:
         with watched(network):
-            options = {"memory": memory, **network.options()}
+            options = {"memory": memory, "mode": None, **network.options()}
             return network, hr.Risk(network.model, network.loss, network.data, **options)
     except Exception as error:
         return network, error

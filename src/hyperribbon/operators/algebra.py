@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hyperribbon.core.boundary import checked
+from hyperribbon.core.boundary import checked, instance, tensor
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.operators.base import Cost, LinearOperator
@@ -12,6 +12,7 @@ from hyperribbon.operators.base import Cost, LinearOperator
 __all__ = ["Projected", "Rescaled", "Restricted"]
 
 _RESCALED = 3  # vectors that a rescaling takes beside a product
+_operator = instance(LinearOperator, "Give an operator, such as hr.Hessian(model, loss, data).")
 
 
 class Projected(LinearOperator):
@@ -22,7 +23,7 @@ class Projected(LinearOperator):
         basis: U (P, r), usually with orthonormal columns.
     """
 
-    @checked()
+    @checked(operator=_operator, basis=tensor)
     def __init__(self, operator: LinearOperator, basis: torch.Tensor) -> None:
         _check_square(operator)
         if basis.ndim != 2 or basis.shape[0] != operator.shape[0]:
@@ -50,14 +51,14 @@ class Restricted(LinearOperator):
         indices: Coordinates that stay, as whole numbers, in any order.
     """
 
-    @checked()
+    @checked(operator=_operator, indices=tensor)
     def __init__(self, operator: LinearOperator, indices: torch.Tensor) -> None:
         _check_square(operator)
         size = operator.shape[0]
         indices = torch.as_tensor(indices, device=operator.device)
         if indices.ndim != 1 or indices.dtype not in (torch.int64, torch.int32):
             raise ArgumentError(
-                "indices", indices, "it is not a vector of whole numbers", "Give mask.nonzero()."
+                "indices", indices, "expected a vector of integers", "Give mask.nonzero()."
             )
         if len(indices) == 0 or int(indices.min()) < 0 or int(indices.max()) >= size:
             raise ArgumentError(
@@ -93,7 +94,7 @@ class Rescaled(LinearOperator):
         shift: The diagonal of W: (P,), or one number for all.
     """
 
-    @checked()
+    @checked(operator=_operator, scale=tensor, shift=tensor)
     def __init__(
         self,
         operator: LinearOperator,
@@ -127,7 +128,7 @@ class Rescaled(LinearOperator):
         found = torch.as_tensor(value, dtype=self.dtype, device=self.device)
         if found.ndim > 1 or (found.ndim and len(found) not in (1, self.shape[0])):
             reason = f"the operator has {self.shape[0]} coordinates"
-            raise ArgumentError(name, value, reason, "Give one number, or one a coordinate.")
+            raise ArgumentError(name, value, reason, "Give one number, or one per coordinate.")
         return check_finite(name, found).reshape(-1, 1)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
-from hyperribbon.core.boundary import checked, seed_number
+from hyperribbon.core.boundary import checked, count, seed_number
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -15,9 +16,13 @@ from hyperribbon.core.checks import (
     check_positive_int,
     is_list,
 )
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk.empirical import OUTPUTS_ONLY
 from hyperribbon.operators.risk.likelihoods import (
     Bernoulli,
     Categorical,
@@ -28,7 +33,7 @@ from hyperribbon.operators.risk.likelihoods import (
     Poisson,
     StudentT,
 )
-from hyperribbon.operators.risk_operator import MISSING, RiskOperator, risk_of
+from hyperribbon.operators.risk_operator import RiskOperator, risk_of
 
 __all__ = ["Fisher"]
 
@@ -73,18 +78,23 @@ class Fisher(FactoredOperator):
         samples: Draws a sample, for "mc"; by default 1.
         seed: Of the draws. A sample's draws depend on its place in the data (of all ranks, in
             their order), so neither batches nor processes change them.
-        options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
+        params: Which parameters are coordinates, as for `Risk`.
+        mask: Which entries of them are.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for other calls.
+        mode: "eval", "train", or None for each layer's own mode; see `Risk`.
+        memory: Bytes to stay below.
+        process_group: The ranks that hold the samples.
 
     Raises:
         ArgumentError: A choice is unknown, or is of another likelihood or estimator, Σ is not
             positive definite, there is no closed form for "exact", or as for `Hessian`.
     """
 
-    @checked(seed=seed_number)
+    @checked(samples=count, seed=seed_number)
     def __init__(
         self,
-        model: Any,
-        data: Data = MISSING,
+        model: nn.Module | Callable[..., Any] | Risk,
+        data: Data = None,
         *,
         likelihood: str | Likelihood | Callable[[torch.Tensor], Any] = "categorical",
         estimator: str = "exact",
@@ -94,7 +104,12 @@ class Fisher(FactoredOperator):
         df: float | None = None,
         samples: int | None = None,
         seed: int = 0,
-        **options: Any,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
         self.estimator = check_choice("estimator", estimator, ("exact", "mc", "empirical"))
         check_choice("outputs", outputs, ("model", "softmax"))
@@ -108,8 +123,18 @@ class Fisher(FactoredOperator):
         if estimator == "empirical" and is_list(data) and data:
             # One batch with its targets, not batches of inputs.
             data = tuple(data) if isinstance(data[-1], torch.Tensor) else data
-        loss = MISSING if isinstance(model, Risk) else None
-        risk = risk_of(model, loss, data, options)
+        loss = None if isinstance(model, Risk) else OUTPUTS_ONLY
+        risk = risk_of(
+            model,
+            loss,
+            data,
+            params=params,
+            mask=mask,
+            forward=forward,
+            mode=mode,
+            memory=memory,
+            process_group=process_group,
+        )
         super().__init__(risk)
         self._offset = risk.offset
         with risk.processes.together("the check of the likelihood"):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from hyperribbon.core.boundary import checked
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
-from hyperribbon.operators.risk import Chunk
+from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk_operator import MISSING, risk_of
+from hyperribbon.operators.risk_operator import risk_of
 
 __all__ = ["GGN"]
 
@@ -27,9 +32,30 @@ class GGN(FactoredOperator):
 
     @checked()
     def __init__(
-        self, model: Any, loss: Any = MISSING, data: Data = MISSING, **options: Any
+        self,
+        model: nn.Module | Callable[..., Any] | Risk,
+        loss: Callable[..., Any] | None = None,
+        data: Data = None,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
-        super().__init__(risk_of(model, loss, data, options))
+        risk = risk_of(
+            model,
+            loss,
+            data,
+            params=params,
+            mask=mask,
+            forward=forward,
+            mode=mode,
+            memory=memory,
+            process_group=process_group,
+        )
+        super().__init__(risk)
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         if chunk.curving is None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from hyperribbon.core.boundary import checked, flag
 from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int
 from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk_operator import MISSING, risk_of
+from hyperribbon.operators.risk_operator import risk_of
 
 __all__ = ["GradientCovariance"]
 
@@ -37,7 +42,12 @@ class GradientCovariance(FactoredOperator):
         batch_size: S, or None for the covariance of single gradients.
         replacement: Whether minibatches of `batch_size` are drawn with replacement; they are by
             default.
-        options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
+        params: Which parameters are coordinates, as for `Risk`.
+        mask: Which entries of them are.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for other calls.
+        mode: "eval", "train", or None for each layer's own mode; see `Risk`.
+        memory: Bytes to stay below.
+        process_group: The ranks that hold the samples.
 
     Raises:
         ArgumentError: As for `Hessian`, or the batch is larger than the data.
@@ -46,16 +56,32 @@ class GradientCovariance(FactoredOperator):
     @checked(centered=flag, replacement=flag)
     def __init__(
         self,
-        model: Any,
-        loss: Any = MISSING,
-        data: Data = MISSING,
+        model: nn.Module | Callable[..., Any] | Risk,
+        loss: Callable[..., Any] | None = None,
+        data: Data = None,
         *,
         centered: bool = True,
         batch_size: int | None = None,
         replacement: bool | None = None,
-        **options: Any,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
-        super().__init__(risk_of(model, loss, data, options))
+        risk = risk_of(
+            model,
+            loss,
+            data,
+            params=params,
+            mask=mask,
+            forward=forward,
+            mode=mode,
+            memory=memory,
+            process_group=process_group,
+        )
+        super().__init__(risk)
         self.centered = bool(centered)
         if batch_size is None:
             check_absent("replacement", replacement, "no batch_size is given", "Give both.")

@@ -67,7 +67,7 @@ class GramParts:
             seeds = rows(chunk)
             risk.check_in()
             for factor in chunk.point.factors(seeds, structured):
-                pieces.setdefault(factor.name, []).append(factor)
+                pieces.setdefault(factor.name, []).append(factor.to(risk.dtype))
             self.windows += _windows(risk, chunk, seeds, structured, self.size)
             self.size += chunk.count * len(seeds)
         while pieces:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from hyperribbon.core.boundary import checked
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
-from hyperribbon.operators.risk import Chunk
+from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk_operator import MISSING, RiskOperator, risk_of
+from hyperribbon.operators.risk_operator import RiskOperator, risk_of
 
 __all__ = ["Hessian"]
 
@@ -28,7 +33,12 @@ class Hessian(RiskOperator):
         model: Any module, which is not changed; or a `Risk`, which is then the only argument.
         loss: A torch.nn loss or any callable (outputs, targets) that is a mean or a sum.
         data: (inputs, targets), a Dataset, a DataLoader, a list of batches.
-        options: The other keywords of `Risk`: params, mask, forward, memory, process_group.
+        params: Which parameters are coordinates, as for `Risk`.
+        mask: Which entries of them are.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for other calls.
+        mode: "eval", "train", or None for each layer's own mode; see `Risk`.
+        memory: Bytes to stay below.
+        process_group: The ranks that hold the samples.
 
     Raises:
         ArgumentError: The model, the loss or the data do not define a fixed finite function, or
@@ -48,9 +58,30 @@ class Hessian(RiskOperator):
 
     @checked()
     def __init__(
-        self, model: Any, loss: Any = MISSING, data: Data = MISSING, **options: Any
+        self,
+        model: nn.Module | Callable[..., Any] | Risk,
+        loss: Callable[..., Any] | None = None,
+        data: Data = None,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
-        super().__init__(risk_of(model, loss, data, options))
+        risk = risk_of(
+            model,
+            loss,
+            data,
+            params=params,
+            mask=mask,
+            forward=forward,
+            mode=mode,
+            memory=memory,
+            process_group=process_group,
+        )
+        super().__init__(risk)
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -5,21 +5,27 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.typed import split
-from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_norm
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk.empirical import OUTPUTS_ONLY
 from hyperribbon.operators.risk.losses import one_element_each
-from hyperribbon.operators.risk_operator import MISSING, risk_of
+from hyperribbon.operators.risk_operator import risk_of
 
 __all__ = ["Jacobian", "NTK"]
 
@@ -33,8 +39,13 @@ class Jacobian(LinearOperator):
         model: Any module, which is not changed; or a `Risk`, which has data and options.
         inputs: A tensor of inputs, a list of such batches, a Dataset or a DataLoader; targets are
             ignored.
-        options: The other keywords of `Risk`: params, mask, forward, memory, process_group. Rows
-            are ordered by rank first; every rank gets all of them.
+        params: Which parameters are coordinates, as for `Risk`.
+        mask: Which entries of them are.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for other calls.
+        mode: "eval", "train", or None for each layer's own mode; see `Risk`.
+        memory: Bytes to stay below.
+        process_group: The ranks that hold the samples. Rows are ordered by rank first; every rank
+            gets all of them.
 
     Raises:
         ArgumentError: The model or the inputs do not define a fixed function.
@@ -43,9 +54,31 @@ class Jacobian(LinearOperator):
     is_symmetric = False
 
     @checked()
-    def __init__(self, model: Any, inputs: Any = MISSING, **options: Any) -> None:
-        loss = MISSING if isinstance(model, Risk) else None
-        self._set(risk_of(model, loss, inputs, options))
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any] | Risk,
+        inputs: Data = None,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
+    ) -> None:
+        loss = None if isinstance(model, Risk) else OUTPUTS_ONLY
+        risk = risk_of(
+            model,
+            loss,
+            inputs,
+            params=params,
+            mask=mask,
+            forward=forward,
+            mode=mode,
+            memory=memory,
+            process_group=process_group,
+        )
+        self._set(risk)
 
     def _set(self, risk: Risk) -> None:
         self.risk, self.processes = risk, risk.processes
@@ -117,8 +150,29 @@ class NTK(LinearOperator):
     """
 
     @checked()
-    def __init__(self, model: Any, inputs: Any = MISSING, **options: Any) -> None:
-        self._set(Jacobian(model, inputs, **options))
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any] | Risk,
+        inputs: Data = None,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
+    ) -> None:
+        jacobian = Jacobian(
+            model,
+            inputs,
+            params=params,
+            mask=mask,
+            forward=forward,
+            mode=mode,
+            memory=memory,
+            process_group=process_group,
+        )
+        self._set(jacobian)
 
     def _set(self, jacobian: Jacobian) -> None:
         self.jacobian, self.risk = jacobian, jacobian.risk

@@ -39,6 +39,8 @@ class RiskOperator(LinearOperator):
 
     def __init__(self, risk: Risk) -> None:
         size = risk.space.dimension
+        if self._kind != "curve" and risk.loss is not None:
+            risk.loss.check_factored(type(self).__name__)
         risk.prepare(self._kind)
         super().__init__((size, size), risk.dtype, risk.device)
         self.risk, self.processes = risk, risk.processes
@@ -161,29 +163,22 @@ class RiskOperator(LinearOperator):
         """Return the factor of the sum over samples."""
 
 
-def risk_of(model: Any, loss: Any, data: Data, options: Mapping[str, Any]) -> Risk:
-    """Return the risk that the arguments of an operator name.
+def risk_of(model: Any, loss: Any, data: Data, **options: Any) -> Risk:
+    """Return the risk that the arguments of an operator name: a given one, or a new one.
 
     Args:
         model: A `Risk`, or the model of a new one.
         loss: The loss of a new one.
         data: The data of a new one.
-        options: Further keywords of `Risk`; None where they are not given.
+        options: Further keywords of `Risk`.
 
     Raises:
-        ArgumentError: There is a Risk and something beside it, or something is missing.
+        ArgumentError: There is a Risk and something beside it.
     """
-    given = {name: value for name, value in options.items() if value is not None}
     if not isinstance(model, Risk):
-        if data is MISSING or loss is MISSING:
-            reason = "a model needs it"
-            remedy = "Give model, loss and data, or one hr.Risk that has them."
-            raise ArgumentError("data" if data is MISSING else "loss", None, reason, remedy)
-        return Risk(model, loss, data, **given)
-    if loss is not MISSING or data is not MISSING or given:
+        return Risk(model, loss, data, **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.pop("mode", "eval") != "eval" or given or data is not None or loss is not None:
         remedy = "Give them to hr.Risk(model, loss, data, …), and only that to the operator."
         raise ArgumentError("model", "a Risk", "it has its loss, data and options already", remedy)
     return model
-
-
-MISSING: Any = object()

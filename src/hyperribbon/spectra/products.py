@@ -195,8 +195,9 @@ def asymmetry_error(op: Any, gap: float) -> ArgumentError:
     reason = f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm"
     remedy = (
         "Give a symmetric operator; symmetrise a matrix with (A + A.T) / 2. A model whose output "
-        "is random (dropout, batch norm in training mode) also looks like this: call model.eval(). "
-        "So does one whose derivatives are lost in rounding: use double precision."
+        "is random also looks like this, and so does one whose derivatives are lost in rounding: "
+        "use double precision. A model that computes some layers in single precision whatever its "
+        "weights are, as Llama and T5 do, is consistent in single precision: use model.float()."
     )
     return ArgumentError("op", type(op).__name__, reason, remedy)
 

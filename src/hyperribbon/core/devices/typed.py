@@ -95,7 +95,7 @@ def norm(tensor: Tensor, order: float = 2.0) -> float:
 
 def weighted_sum(weights: Tensor, tensor: Tensor) -> Tensor:
     """Return `torch.tensordot(weights, tensor, 1)`."""
-    return torch.tensordot(weights, tensor, 1)
+    return torch.tensordot(weights.to(tensor.dtype), tensor, 1)
 
 
 def distinct(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ matrix, squared columns) follow without writing G out when there is one position
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -52,6 +53,14 @@ class Factor(ABC):
     @abstractmethod
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_n w_n G[n], (m, entries), for a weight a sample."""
+
+    def to(self, dtype: torch.dtype) -> Factor:
+        """Return the same gradients in a precision, for models whose weights have several."""
+        other = copy.copy(self)
+        for key, value in vars(self).items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                setattr(other, key, value.to(dtype))
+        return other
 
     def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
         """Add G Gᵀ, over the selected entries, to a matrix (n·m, n·m)."""

@@ -1,38 +1,58 @@
-"""How a model is called on a batch: with its inputs, or as the person says."""
+"""How a model is called on a batch: with its inputs, or as `forward=` does it."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping, is_tuple
+from hyperribbon.core.devices.torch_inside import tree_flatten, tree_unflatten
 from hyperribbon.operators.risk.batches import split
 
-__all__ = ["Forward", "call"]
+__all__ = ["Forward", "Packing", "as_tensor", "call", "call_with_labels", "own_loss_of"]
 
 Forward = Callable[[nn.Module, Any], Any]
 """forward(model, batch) -> outputs, or (outputs, targets) taken from the batch."""
 
 
-def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
-    """Return the outputs of a model on a batch, and the batch's targets.
+@dataclass(frozen=True)
+class Packing:
+    """Several output tensors of a model side by side in one (n, D), and back.
 
-    Without `forward`, the inputs are what `batches.split` leaves beside the targets: a tensor x is
-    given as model(x), a tuple as model(x1, x2, …), a dict as model(**inputs). An output with
-    `.logits`, as those of transformers, stands for its logits.
+    Attributes:
+        structure: The tuple, list or dict that the model returns.
+        shapes: The shape of each tensor for one sample.
+    """
+
+    structure: Any
+    shapes: tuple[torch.Size, ...]
+
+    def unpack(self, packed: torch.Tensor) -> Any:
+        """Return the outputs as the model returns them."""
+        parts = packed.split([shape.numel() for shape in self.shapes], dim=1)
+        leaves = [p.reshape(len(packed), *s) for p, s in zip(parts, self.shapes, strict=True)]
+        return tree_unflatten(leaves, self.structure)
+
+
+def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[Any, Any]:
+    """Return the outputs of a model on a batch as it returns them, and the batch's targets.
+
+    Without `forward`, the inputs are what `batches.split` separates from the targets: a tensor x
+    is given as model(x), a tuple as model(x1, x2, …), a dict as model(**inputs). An output with
+    `.logits`, as transformers models return it, stands for its logits.
 
     Args:
         model: Any module.
         batch: As `Source` yields it.
-        forward: Returns outputs, or (outputs, targets), for models that are called otherwise.
+        forward: Returns outputs, or (outputs, targets), for models that are called differently.
 
     Raises:
-        ArgumentError: The inputs do not fit the model, or its output is not a tensor of real
-            numbers.
+        ArgumentError: The model does not take these inputs.
     """
     inputs, targets = split(batch)
     if forward is not None:
@@ -40,6 +60,8 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
         if is_tuple(outputs) and len(outputs) == 2:
             outputs, targets = outputs
     elif isinstance(inputs, torch.Tensor):
+        if is_tuple(batch):
+            _check_inputs(model, batch, (inputs,), {})
         outputs = model(inputs)
     elif is_tuple(inputs):
         _check_inputs(model, batch, inputs, {})
@@ -49,9 +71,72 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
         outputs = model(**inputs)
     else:
         reason = "a batch's inputs are neither a tensor nor a tuple or a dict of tensors"
-        remedy = "Say how the model is called: forward=lambda model, batch: (outputs, targets)."
+        remedy = "Define how the model is called: forward=lambda model, batch: (outputs, targets)."
         raise ArgumentError("data", inputs, reason, remedy)
-    return _tensor_of(outputs, batch, forward), targets
+    if not isinstance(outputs, torch.Tensor):
+        outputs = getattr(outputs, "logits", outputs)
+    return outputs, targets
+
+
+def as_tensor(
+    outputs: Any, batch: Any, forward: Forward | None, *, packs: bool
+) -> tuple[torch.Tensor, Packing | None]:
+    """Return outputs as one tensor, and how several were packed into it.
+
+    Args:
+        outputs: As `call` returns them.
+        batch: The batch, for messages.
+        forward: How the model was called, likewise.
+        packs: Whether a tuple, list or dict of tensors is packed into one tensor (n, D).
+
+    Raises:
+        ArgumentError: They are not real tensors.
+    """
+    packing = None
+    if packs and not isinstance(outputs, torch.Tensor):
+        outputs, packing = _pack(outputs)
+    return _check_tensor(outputs, batch, forward), packing
+
+
+def call_with_labels(model: nn.Module, batch: Any, forward: Forward | None = None) -> Any:
+    """Return what a model returns when it gets the labels too, if its forward takes `labels`."""
+    if forward is not None:
+        return forward(model, batch)
+    inputs, targets = split(batch)
+    named = dict(batch) if is_mapping(batch) else {"labels": targets}
+    if targets is None or not _takes(model, named):
+        named = dict(inputs) if is_mapping(inputs) else {}
+    elif is_mapping(inputs):
+        named |= inputs
+    if is_mapping(inputs):
+        return model(**named)
+    return model(*(inputs if is_tuple(inputs) else (inputs,)), **named)
+
+
+def own_loss_of(output: Any) -> torch.Tensor | None:
+    """Return the loss that a model's output carries: its `.loss`, its "loss", or a lone scalar."""
+    if not isinstance(output, torch.Tensor):
+        output = output.get("loss") if is_mapping(output) else getattr(output, "loss", None)
+    is_scalar = isinstance(output, torch.Tensor) and output.numel() == 1 and output.ndim < 2
+    return output.reshape(()) if is_scalar and output.is_floating_point() else None
+
+
+def _pack(outputs: Any) -> tuple[Any, Packing | None]:
+    """Return several tensors with one row per sample side by side; anything else as it is."""
+    plain = dict(outputs) if is_mapping(outputs) else outputs
+    leaves, structure = tree_flatten(plain)
+    is_rows = [isinstance(x, torch.Tensor) and x.ndim and x.is_floating_point() for x in leaves]
+    if not leaves or not all(is_rows) or len({len(leaf) for leaf in leaves}) > 1:
+        return outputs, None
+    packing = Packing(structure, tuple(leaf.shape[1:] for leaf in leaves))
+    return torch.cat([leaf.reshape(len(leaf), -1) for leaf in leaves], 1), packing
+
+
+def _takes(model: nn.Module, names: Mapping[str, Any]) -> bool:
+    """Whether a model's forward has parameters of these names."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    named = {parameter.name for parameter in parameters}
+    return set(names) <= named or any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _check_inputs(
@@ -71,21 +156,31 @@ def _check_inputs(
             f"{type(model).__name__} is called with the batch's inputs and does not take them "
             f"({error}): its forward{signature}"
         )
-        remedy = f"Say how it is called: forward=lambda model, batch: model({first})."
+        remedy = f"Define how it is called: forward=lambda model, batch: model({first})."
+        if not named and _binds(signature, (*inputs, None)):
+            remedy = (
+                "The last item of a tuple holds the targets: give ((x1, x2), targets), or the "
+                "inputs by name in a dict."
+            )
         raise ArgumentError("data", given, reason, remedy) from None
 
 
-def _tensor_of(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tensor:
-    """Return the tensor that a model's output is, or its logits."""
-    if not isinstance(outputs, torch.Tensor):
-        outputs = getattr(outputs, "logits", outputs)
+def _binds(signature: inspect.Signature, inputs: tuple[Any, ...]) -> bool:
+    try:
+        signature.bind(*inputs)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_tensor(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tensor:
+    """Return an output that is a tensor of real numbers."""
     if not isinstance(outputs, torch.Tensor):
         kind, pick = _described(outputs)
         called = "model(...)" if forward is not None else _written_call(batch)
         remedy = (
-            f"Pick the one to differentiate: forward=lambda model, batch: {called}{pick}. A loss "
-            f"of several takes them side by side, and cuts them apart again: "
-            f"torch.cat([part.flatten(1) for part in {called}], 1)."
+            f"Select one: forward=lambda model, batch: {called}{pick}. A loss of several outputs "
+            "is given as a function, loss=lambda outputs, targets: …, which receives all of them."
         )
         raise ArgumentError("model", kind, "its output is not a tensor", remedy)
     if not outputs.is_floating_point():

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from hyperribbon.core.checks import ArgumentError, is_list
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.torch_inside import tree_map
-from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.generators import numpy_generator, torch_generator
 from hyperribbon.operators.risk.batches import (
     batch_size,
     brought,
@@ -27,6 +27,7 @@ from hyperribbon.operators.risk.batches import (
     with_targets,
 )
 from hyperribbon.operators.risk.loaders import (
+    again,
     augmented,
     check_repeats,
     fingerprint,
@@ -59,11 +60,11 @@ class Source:
     - a DataLoader, or any object whose `__iter__` starts anew.
 
     Every sample counts once: shuffling loaders are read in order, and the samples that `drop_last`
-    leaves out of an epoch are read too (see `loading.in_order`).
+    omits from an epoch are read too (see `loaders.in_order`).
 
-    What takes less than `memory` bytes is read once and kept; more is read on every pass, and must
-    then be the same. Floating-point tensors are brought to the model's precision, targets to single
-    precision at least.
+    What takes less than `memory` bytes is read once, on the first pass, and kept; more is read on
+    every pass, and must then be the same. Floating-point tensors are brought to the model's
+    precision, targets to single precision at least.
 
     Args:
         data: The samples.
@@ -72,17 +73,18 @@ class Source:
         memory: Bytes that may be kept.
         may_be_empty: Whether there may be no sample at all: when other ranks have some.
         has_targets: Whether the batches must hold targets: when there is a loss.
+        is_fixed: Whether the samples stay in the batches that they come in, as training in these
+            batches has them; `drop_last` is then obeyed.
+        batch_size: Samples per batch when fixed batches are made of samples without batches, or of
+            a selection; by default those of the loader, or all.
 
     Attributes:
-        is_one_batch: Whether the data were one batch as they were given. Samples without batches
-            (a Dataset) are one batch when they are kept as one.
+        batch_size: Samples per batch, of a DataLoader or as given; None for one batch.
 
     Raises:
         ArgumentError: The data are empty, on another device, ragged, too large to be kept though
             they can be read only once, or change between readings.
     """
-
-    is_one_batch: bool
 
     def __init__(
         self,
@@ -93,36 +95,120 @@ class Source:
         memory: float,
         may_be_empty: bool = False,
         has_targets: bool = True,
+        is_fixed: bool = False,
+        batch_size: int | None = None,
     ) -> None:
         self._dtype, self._device, self._may_be_empty = dtype, device, may_be_empty
-        self._has_targets = has_targets
+        self._has_targets, self._memory, self._is_fixed = has_targets, memory, is_fixed
+        self.batch_size = batch_size
+        if batch_size is None and isinstance(data, DataLoader):
+            self.batch_size = data.batch_size
         self._later: torch.dtype | None = None  # what chunks are brought to after their rounding
         self._reader: Iterable[Any] | None = None
+        self._gives_batches = True
+        self._is_one: bool | None = None
         self._prints: list[int] = []
-        self._is_read = False
+        self._is_read = self._is_loaded = False
         self._kept: list[Any] = []
         if isinstance(data, TensorDataset):
             data = data.tensors if len(data.tensors) != 1 else data.tensors[0]
         if is_batch(data, has_targets):
             self._take_batch(plain(data))
         elif is_list(data):
-            self._take_list(data, memory)
+            self._take_list(data)
         elif isinstance(data, Iterator):
-            self._take_iterator(cast(Iterator[Any], data), memory)
+            self._take_iterator(cast(Iterator[Any], data))
         else:
-            self._take_reader(data, memory)
+            self._take_reader(data)
 
     @property
     def is_kept(self) -> bool:
         """Whether the data stay in memory."""
+        self._load()
         return bool(self._kept)
+
+    @property
+    def is_one_batch(self) -> bool:
+        """Whether the data were one batch as they were given.
+
+        Samples without batches (a Dataset) are one batch when they are kept as one.
+        """
+        if self._is_one is None:
+            self._load()
+        return bool(self._is_one)
+
+    @property
+    def has_fixed_batches(self) -> bool:
+        """Whether the samples stay in the batches that they come in."""
+        return self._is_fixed
+
+    @property
+    def total(self) -> int | None:
+        """Number of samples; None for a stream, whose length is known when it has been read."""
+        if self._kept or self._reader is None:
+            return sum(map(batch_size, self._kept))
+        return length_of(self._reader)
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches: the kept ones, or those of the loader, read anew."""
+        self._load()
         if self._kept or self._reader is None:
             yield from self._kept
         else:
             yield from self._read()
+
+    def join(self) -> None:
+        """Let samples of different batches be evaluated together."""
+        self._is_fixed, self._kept = False, joined(self._kept)
+
+    def take(self, places: np.ndarray) -> Source:
+        """Return the samples at some places, given in order; fixed batches are made anew.
+
+        Raises:
+            ArgumentError: The data are a stream.
+        """
+        other = copy.copy(self)
+        if self._kept:
+            other._kept = self._bundle(list(_rows_of(self._kept, torch.from_numpy(places))))
+            other._is_one = self.is_one_batch or len(other._kept) == 1
+        elif length_of(self._reader) is None:
+            remedy = "Give a Dataset, or a DataLoader that reads one by index."
+            raise ArgumentError("data", self._reader, "a stream has no places to select", remedy)
+        else:
+            loader: Any = self._reader
+            subset: Any = Subset(loader.dataset, places.tolist())
+            other._reader, other._prints, other._is_one = again(loader, subset), [], None
+            other._is_read = other._is_loaded = False
+        return other
+
+    def few(self, number: int, seed: int) -> Source:
+        """Return a number of samples drawn at random, in their order; the first of a stream."""
+        if self.total is None:
+            return self._first(number)
+        if number >= self.total:
+            return self
+        order = numpy_generator(seed, "samples").permutation(self.total)
+        return self.take(np.sort(order[:number]))
+
+    def groups(self, number: int, seed: int) -> list[Source]:
+        """Return disjoint groups of equally many samples, drawn at random; none of a stream."""
+        if self.total is None or self.total < 2 * number:
+            return []
+        each = self.total // number
+        order = numpy_generator(seed, "groups").permutation(self.total)[: each * number]
+        return [self.take(np.sort(rows)) for rows in order.reshape(number, -1)]
+
+    def share(self, rank: int, size: int) -> Source:
+        """Return the samples of one of several processes: consecutive ones, nearly equally many."""
+        if size == 1:
+            return self
+        return self.take(np.array_split(np.arange(self.total or 0), size)[rank])
+
+    def within(self, memory: float) -> Source:
+        """Return the same data with another bound of what may be kept."""
+        other = copy.copy(self)
+        other._memory = memory
+        return other
 
     def chunks(self, size: int) -> Iterator[tuple[int, Any]]:
         """Yield (position of the first sample, batch) with at most `size` samples each."""
@@ -140,6 +226,18 @@ class Source:
         other._later = dtype
         return other
 
+    def _first(self, number: int) -> Source:
+        """Return the first batches of a stream, enough for a number of samples."""
+        other = copy.copy(self)
+        other._kept, found = [], 0
+        for batch in self._read():
+            other._kept.append(batch)
+            found += batch_size(batch)
+            if found >= number:
+                break
+        other._is_one, other._is_loaded = len(other._kept) == 1, True
+        return other
+
     def some(self, count: int, seed: int = 0) -> Any:
         """Return a batch of real samples spread over all the data, in their order.
 
@@ -152,9 +250,10 @@ class Source:
             count: Samples at most.
             seed: Of the choice.
         """
-        length = length_of(self._reader)
+        length = None if self._kept else length_of(self._reader)
         if self._kept:
-            pieces = list(self._picked(count, seed))
+            places = _spread(sum(map(batch_size, self._kept)), count, seed)
+            pieces = list(_rows_of(self._kept, places))
         elif length:
             places = [int(place) for place in _spread(length, count, seed)]
             pieces = [self._convert(plain(read_samples(self._reader, places)))]  # type: ignore[arg-type]
@@ -168,15 +267,6 @@ class Source:
                     break
         return _largest(pieces)
 
-    def _picked(self, count: int, seed: int) -> Iterator[Any]:
-        sizes = [batch_size(batch) for batch in self._kept]
-        places, start = _spread(sum(sizes), count, seed), 0
-        for batch, size in zip(self._kept, sizes, strict=True):
-            own = places[(places >= start) & (places < start + size)] - start
-            if len(own):
-                yield pick(batch, own)
-            start += size
-
     def _take_batch(self, batch: Any) -> None:
         """Keep the data as the batch that they are."""
         count = batch_size(batch)
@@ -187,20 +277,19 @@ class Source:
                 raise ArgumentError("data", leaf, reason, remedy)
         if count == 0 and not self._may_be_empty:
             raise ArgumentError("data", batch, "it holds no samples", "Give some samples.")
-        self._kept, self.is_one_batch = [self._convert(batch)], True
+        self._kept = self._bundle([self._convert(batch)])
+        self._is_one = len(self._kept) == 1
 
-    def _take_list(self, data: list[Any], memory: float) -> None:
-        """Keep batches that are in memory already, as one where there is room for that."""
+    def _take_list(self, data: list[Any]) -> None:
+        """Keep batches that are in memory already, as one where they fit."""
         batches = [self._convert(plain(batch)) for batch in data]
         counts = [batch_size(batch) for batch in batches]
         _check_alike(batches)
         if sum(counts) == 0 and not self._may_be_empty:
             raise ArgumentError("data", data, "it holds no samples", "Give some samples.")
-        self.is_one_batch = len(batches) == 1
-        small = sum(map(bytes_of, batches)) <= memory
-        self._kept = joined(batches) if small else batches
+        self._keep(batches, len(batches) == 1)
 
-    def _take_iterator(self, data: Iterator[Any], memory: float) -> None:
+    def _take_iterator(self, data: Iterator[Any]) -> None:
         """Read batches that come once, and keep them."""
         batches: list[Any] = []
         used = 0
@@ -210,46 +299,70 @@ class Source:
                 batch_size(batch)
                 batches.append(batch)
                 used += bytes_of(batch)
-                if used > memory:
+                if used > self._memory:
                     raise ArgumentError(
                         "data",
                         data,
                         f"it can be read only once, and its batches take more than the "
-                        f"{memory:.3g} bytes that may be kept of data",
+                        f"{self._memory:.3g} bytes that may be kept of data",
                         "Give a DataLoader or an object whose __iter__ starts anew, which are read "
                         "again on every pass, a list of the batches, or a larger memory=.",
                     )
         if not batches and not self._may_be_empty:
             raise _no_batch(data)
-        self._kept, self.is_one_batch = joined(batches), len(batches) == 1
+        self._keep(batches, len(batches) == 1)
 
-    def _take_reader(self, data: Any, memory: float) -> None:
-        """Read data that can be read again; keep them when they are small."""
-        given_batches = True
+    def _take_reader(self, data: Any) -> None:
+        """Take data that can be read again."""
         indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if isinstance(data, DataLoader):
-            self._reader = in_order(cast(DataLoader[Any], data))
+            self._reader = in_order(cast(DataLoader[Any], data), drops_last=self._is_fixed)
         elif isinstance(data, Dataset) or (indexed and not isinstance(data, str)):
-            iterable = isinstance(data, IterableDataset)
-            self._reader, given_batches = loader_of(data), iterable
+            self._reader = loader_of(data, self.batch_size)
+            self._gives_batches = isinstance(data, IterableDataset)
         elif isinstance(data, Iterable) and not isinstance(data, str):
             self._reader = data
         else:
             batch_size(data)
         assert self._reader is not None
         check_repeats(self._reader)
+
+    def _load(self) -> None:
+        """Read the data for the first time; keep them when they are small."""
+        if self._is_loaded or self._reader is None or self._kept:
+            return
+        self._is_loaded = True
         batches: list[Any] = []
         used = count = 0
         for batch in self._read():
             count += 1
             used += bytes_of(batch)
-            if used <= memory:
+            if used <= self._memory:
                 batches.append(batch)
             elif count > 1:
                 break
-        kept = used <= memory
-        self._kept = joined(batches) if kept else []
-        self.is_one_batch = count == 1 if given_batches else len(self._kept) == 1
+        if used <= self._memory:
+            self._keep(batches, count == 1)
+            if not self._gives_batches:
+                self._is_one = len(self._kept) == 1
+        else:
+            self._is_one = count == 1 and self._gives_batches
+
+    def _keep(self, batches: list[Any], is_one: bool) -> None:
+        """Keep batches, as one where that takes little memory and they are not fixed."""
+        if self._is_fixed and self._gives_batches and len(batches) > 1:
+            self.batch_size = self.batch_size or batch_size(batches[0])
+        is_cut = self._is_fixed and self.batch_size is not None
+        fits = sum(map(bytes_of, batches)) <= self._memory
+        self._kept, self._is_one = joined(batches) if fits and not is_cut else batches, is_one
+
+    def _bundle(self, batches: list[Any]) -> list[Any]:
+        """Return samples in fixed batches of a size, or as one batch where they may be cut."""
+        batches = joined(batches)
+        if not self._is_fixed or self.batch_size is None or len(batches) != 1:
+            return batches
+        size, count = self.batch_size, batch_size(batches[0])
+        return [cut(batches[0], start, start + size) for start in range(0, count, size)]
 
     def _read(self) -> Iterator[Any]:
         """Yield the batches of the reader; raise when a pass differs from the one before."""
@@ -322,6 +435,17 @@ def _in_one_shape(reader: Iterable[Any]) -> Iterator[Any]:
         reason = "its samples have different shapes and make no common batch"
         remedy = "Give a DataLoader with a collate_fn that pads them, or with batch_size=1."
         raise ArgumentError("data", reader, reason, remedy) from error
+
+
+def _rows_of(batches: list[Any], places: torch.Tensor) -> Iterator[Any]:
+    """Yield what batches hold of some of all their samples."""
+    start = 0
+    for batch in batches:
+        stop = start + batch_size(batch)
+        own = places[(places >= start) & (places < stop)] - start
+        if len(own):
+            yield pick(batch, own)
+        start = stop
 
 
 def _no_batch(data: Any) -> ArgumentError:

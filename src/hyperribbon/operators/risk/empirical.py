@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError, check_positive
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
+from hyperribbon.core.devices.ambient import plainly, preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.typed import listed
 from hyperribbon.core.mask import Mask
@@ -26,9 +26,11 @@ from hyperribbon.operators.risk.data import Data, Source, batch_size
 from hyperribbon.operators.risk.engine import Engine
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.functional import as_model
-from hyperribbon.operators.risk.losses import Loss
+from hyperribbon.operators.risk.losses import CallableLoss, Loss
 from hyperribbon.operators.risk.losses.recognition import recognise
 from hyperribbon.operators.risk.memory import Layout, allowance
+from hyperribbon.operators.risk.objective import no_own_loss
+from hyperribbon.operators.risk.own_loss import find_own_loss
 from hyperribbon.operators.risk.private import unsharded, unwrapped
 from hyperribbon.operators.risk.probing.contract import (
     check_finite_loss,
@@ -36,7 +38,10 @@ from hyperribbon.operators.risk.probing.contract import (
     check_weights,
 )
 
-__all__ = ["Risk"]
+__all__ = ["OUTPUTS_ONLY", "Risk"]
+
+OUTPUTS_ONLY: Any = object()
+"""In place of a loss: a risk whose outputs alone are differentiated."""
 
 _BESIDE = 8  # part of the memory for the same risk in another precision, beside it
 
@@ -60,20 +65,26 @@ class Risk:
         model: Any module, or a function f(params, x) with its tensors as `params`. With a process
             group the same on every rank, also in DistributedDataParallel or sharded by FSDP2.
         loss: A torch.nn loss or any callable (outputs, targets) that is a mean or a sum over
-            samples; None when only the outputs matter.
+            samples; it gets the outputs as the model returns them. None for the model's own loss,
+            where its output has `.loss`, as transformers models do; else only the outputs matter.
         data: (inputs, targets), a Dataset, a DataLoader, a list of batches, dict batches; inputs
             alone without a loss.
         params: Which parameters are coordinates: a name, a pattern, a list or a predicate.
         mask: Which entries of them are.
         forward: forward(model, batch) -> outputs or (outputs, targets), for other calls.
+        mode: "eval" for evaluation mode and "train" for training mode, whatever mode the module is
+            in; None to keep each layer's own. In training mode batch norm takes its statistics from
+            the batch, so the batches that the data come in are part of the risk: a pair of tensors
+            is one batch, a DataLoader or a list has its own, in order (see `composition`). Dropout
+            has no fixed function and is refused there.
         memory: Bytes to stay below, for data and graphs that are kept between products. None: half
             of what is free on the device when the risk is built.
         process_group: The ranks that hold the samples, True for all; None for this one alone.
 
     Attributes:
+        mode: "eval", "train" or None, as given.
         memory: Bytes to stay below.
-        mixes_samples: Whether a sample's outputs depend on the others, which is possible when all
-            the data are one batch.
+        mixes_samples: Whether a sample's outputs depend on the others of its batch.
 
     Raises:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
@@ -83,26 +94,48 @@ class Risk:
     @plainly
     def __init__(
         self,
-        model: nn.Module | Any,
-        loss: Any,
-        data: Data,
+        model: nn.Module | Callable[..., Any],
+        loss: Callable[..., Any] | Loss | None = None,
+        data: Data = None,
         *,
         params: ParameterFilter = None,
         mask: Mask | None = None,
         forward: Forward | None = None,
+        mode: str | None = "eval",
         memory: float | None = None,
         process_group: Any = None,
     ) -> None:
+        if data is None:
+            remedy = "Give (inputs, targets), a Dataset, a DataLoader or a list of batches."
+            raise ArgumentError("data", None, "data is required", remedy)
+        self.mode = None if mode is None else check_choice("mode", mode, ("eval", "train"))
         self.processes = Processes.of(process_group)
+        with preserved_random_state():
+            self._build(model, loss, data, params, mask, forward, memory)
+
+    def _build(
+        self,
+        model: Any,
+        loss: Any,
+        data: Data,
+        params: ParameterFilter,
+        mask: Mask | None,
+        forward: Forward | None,
+        memory: float | None,
+    ) -> None:
         with self.processes.together("the reading of the arguments"):
             model, params = as_model(model, params)
             model = unwrapped(model, self.processes)
             check_weights(model)
             self.space = ParameterSpace.of_model(model, params, mask)
-            self.loss: Loss | None = None if loss is None else recognise(loss)
+            is_outputs_only = loss is OUTPUTS_ONLY
+            known = loss is not None and not is_outputs_only
+            self.loss: Loss | None = recognise(loss) if known else None
             given = None if memory is None else check_positive("memory", memory)
         model = unsharded(model)
-        self.function = ModelFunction(model, self.space.names, forward)
+        packs = isinstance(self.loss, CallableLoss)
+        options: dict[str, Any] = {"mode": self.mode, "packs": packs}
+        self.function = ModelFunction(model, self.space.names, forward, **options)
         first = self.function.leaves[self.space.names[0]]
         self.dtype, self.device = first.dtype, first.device
         self.memory = allowance(self.device) if given is None else given
@@ -111,17 +144,39 @@ class Risk:
         self._is_beside = False
         self._forget()
         with self.processes.together("the reading of the data"):
-            self.source = Source(
-                data,
-                dtype=self.dtype,
-                device=self.device,
-                memory=self.memory / 2,
-                may_be_empty=self.processes.is_parallel,
-                has_targets=loss is not None,
-            )
+            self.source = self._read(data, has_targets=known)
+            if not known and not is_outputs_only:
+                own = find_own_loss(self.function, self.source, forward)
+                if own is not None:
+                    forward, self.loss = own
+                    self.function = self.function.with_forward(forward)
             self._engine = Engine(model, self.function, self.loss, self.source)
         self.mixes_samples = self._engine.mixes
         self._agree()
+
+    def _read(self, data: Data, has_targets: bool) -> Source:
+        if isinstance(data, Source):
+            return data.within(self.memory / 2)
+        return Source(
+            data,
+            dtype=self.dtype,
+            device=self.device,
+            memory=self.memory / 2,
+            may_be_empty=self.processes.is_parallel,
+            has_targets=has_targets,
+            is_fixed=self.mode != "eval",
+        )
+
+    @property
+    def composition(self) -> str:
+        """The batches that a risk consists of whose samples depend on each other, in words."""
+        if not self.mixes_samples:
+            return ""
+        sizes = [batch_size(batch) for batch in self.source.batches()]
+        if len(sizes) == 1:
+            return f"one batch of {sizes[0]:,} samples"
+        last = "" if sizes[-1] == sizes[0] else f", the last of {sizes[-1]:,}"
+        return f"{len(sizes):,} fixed batches of {sizes[0]:,} samples{last}"
 
     def prepare(self, kind: str) -> None:
         """Check derivatives of a kind on a few samples, once.
@@ -231,8 +286,13 @@ class Risk:
 
     @property
     def criterion(self) -> Loss:
-        """The loss, for operators that have one."""
-        assert self.loss is not None
+        """The loss, for operators that need one.
+
+        Raises:
+            ArgumentError: None was given, and the model's output has none.
+        """  # noqa: DOC501 - no_own_loss() returns one
+        if self.loss is None:
+            raise no_own_loss(self.function.module)
         return self.loss
 
     @property
@@ -284,10 +344,7 @@ class Risk:
         if self._given() == 0 or batch is None:
             return 0.0
         if self._flops is None:
-            aside = self.function.in_precision(None)  # the counter leaves hooks on its weights
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                aside.plainly(batch)
-            self._flops = counter.get_total_flops() / batch_size(batch)
+            self._flops = _count_flops(self.function, batch) / batch_size(batch)
         return self._flops * self._given()
 
     @plainly
@@ -339,16 +396,16 @@ class Risk:
         fits = self._engine.surely_fits(memory, samples)
         if fits and not is_measured:
             return Layout(samples, samples)
-        whole = fits or self._engine.must_be_whole
+        whole = samples if fits else self._engine.largest_batch
         return Layout.within(memory, samples, self._engine.footprint(), whole)
 
     def _beside(self, samples: int, is_measured: bool) -> Layout:
         """Return the cuts for products in float64 that take a part of what the others do."""
-        is_whole = self._engine.must_be_whole
-        chunk = samples if is_whole else ceil(samples / _BESIDE)
-        if not is_measured and (is_whole or self._engine.surely_fits(self.memory / 2, chunk)):
+        whole = self._engine.largest_batch
+        chunk = whole or ceil(samples / _BESIDE)
+        if not is_measured and (whole or self._engine.surely_fits(self.memory / 2, chunk)):
             return Layout(chunk, 0)
-        layout = Layout.within(self.memory / 2, chunk, self._engine.footprint(), is_whole)
+        layout = Layout.within(self.memory / 2, chunk, self._engine.footprint(), whole)
         return replace(layout, kept=0, total=2 * layout.total)
 
     def _agree(self) -> None:
@@ -394,3 +451,14 @@ class Risk:
         full = self.function.state[name].detach().clone()
         full.view(-1)[selection] = tensor.reshape(-1)[selection]
         return full
+
+
+def _count_flops(function: ModelFunction, batch: Any) -> float:
+    """Return the operations of an evaluation; where they cannot be counted, two per weight used."""
+    aside = function.in_precision(None)  # the counter leaves hooks on its weights
+    try:
+        with FlopCounterMode(display=False) as counter, torch.enable_grad():
+            aside.plainly(batch)
+        return counter.get_total_flops()
+    except Exception:  # an estimate must not stop an answer
+        return 2.0 * batch_size(batch) * sum(leaf.numel() for leaf in function.leaves.values())

@@ -31,7 +31,10 @@ from hyperribbon.operators.risk.data import Source, batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.losses import CallableLoss, Loss
 from hyperribbon.operators.risk.memory import Footprint, MadeBytes, Meter, measured, surely_fits
+from hyperribbon.operators.risk.own_loss import OwnLoss
 from hyperribbon.operators.risk.probing.contract import (
+    check_draws,
+    check_fixed,
     check_one_batch,
     mixes_samples,
     probe_loss,
@@ -54,7 +57,7 @@ class Engine:
     """Linearises a model on batches, by routes that were compared with slower ones.
 
     Args:
-        model: The person's model, for names in messages.
+        model: The user's model, which the loss must not reach.
         function: The model in private.
         loss: The loss, or None.
         source: The data.
@@ -77,6 +80,7 @@ class Engine:
         self._choices = Choices()
         self._footprints: dict[str, Footprint] = {}
         self.mixes = self.must_be_whole = self._is_chain = False
+        self._largest: int | None = None
         self._is_smooth = self._has_kinks = False
         self.is_piecewise_linear = True
         self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
@@ -97,8 +101,12 @@ class Engine:
             evaluation = self._on_fewer(several) or evaluation
         plain = evaluation.plain
         made, has_own_rules, self._has_kinks = probe_model(
-            model, function, self.probe, self._evaluated(evaluation), plain
+            function, self.probe, self._evaluated(evaluation), plain
         )
+        with torch.no_grad():
+            check_draws(function, several)
+        if isinstance(loss, CallableLoss):
+            loss.packing = function.packing
         self._made = made / batch_size(self.probe)
         self._is_smooth = not (plain is None or count.jumps or has_own_rules)
         is_large = plain is not None and (evaluation is not first or self._made > _LARGE)
@@ -109,23 +117,27 @@ class Engine:
         else:
             with torch.no_grad():
                 outputs, targets = function.plainly(several)
-        self.mixes = self.mixes or mixes_samples(model, function, several, outputs, plain)
+        if not isinstance(loss, OwnLoss):
+            self.mixes = self.mixes or mixes_samples(function, several, outputs, plain)
+        if self.mixes and not source.has_fixed_batches:
+            check_one_batch(function.module, source.is_one_batch)
         if self.mixes:
-            check_one_batch(model, source.is_one_batch)
+            with torch.no_grad():
+                outputs, targets = function.plainly(next(source.batches()))
+        if isinstance(loss, CallableLoss):
+            outputs, targets = self._probe_callable(loss, outputs, targets, source)
         if loss is not None:
-            self._judge(loss, source)
-            try:
-                probe_loss(loss, outputs, targets, model)
-            except ArgumentError:
-                raise
-            except Exception:
-                if loss.reduction != "whole":
-                    raise
-                # The loss takes all samples or none: check on the one batch there is.
-                self.probe = self._weighed = next(source.batches())
-                self._probed, self.mixes = None, True
-                probe_loss(loss, *self._real_outputs(source), model)
-        self.must_be_whole = self.mixes or (loss is not None and loss.reduction == "whole")
+            probe_loss(loss, outputs, targets, model)
+        is_whole = loss is not None and loss.reduction == "whole"
+        if is_whole and not (source.is_one_batch or source.has_fixed_batches):
+            raise _not_additive(loss)
+        self.must_be_whole = self.mixes or is_whole
+        if self.must_be_whole:
+            # Their derivatives are those of whole batches: a few samples would show others.
+            self.probe = self._weighed = next(source.batches())
+            self._probed, chain = None, None
+        elif source.has_fixed_batches and source.is_kept:
+            source.join()
         self._is_chain = chain is not None and not self.mixes and self._chain_is_right(chain)
         self.is_piecewise_linear = (
             self._is_chain and chain is not None and chain.is_piecewise_linear
@@ -298,27 +310,39 @@ class Engine:
         self.probe = batch
         return evaluation
 
-    def _judge(self, loss: Loss, source: Source) -> None:
-        """Let a loss that is known as a function only find out on real data whether it adds up.
+    def _probe_callable(
+        self, loss: CallableLoss, outputs: torch.Tensor, targets: Any, source: Source
+    ) -> tuple[torch.Tensor, Any]:
+        """Check that a function is a fixed one, and find out on real data whether it adds up.
 
-        Raises:
-            ArgumentError: It does not, and the data are several batches.
-        """
-        if not isinstance(loss, CallableLoss):
-            return
-        outputs, targets = self._real_outputs(source)
+        Returns:
+            Outputs and targets that it takes: the given ones, or all where it takes no fewer.
+        """  # noqa: DOC501 - an ArgumentError of the loss passes through
+        real = self._real_outputs(source)
+        try:
+            check_fixed(loss, outputs, targets)
+        except ArgumentError:
+            raise
+        except Exception:  # pairs of samples are its classes, say, and it takes all or none
+            if len(outputs) == len(real[0]):
+                raise
+            outputs, targets = real
+            check_fixed(loss, outputs, targets)
+        before = loss.value(outputs, targets)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of cuts into single samples
-            kind = loss.judge(outputs, targets, torch_generator(0, "judge"))
-        if kind == "whole" and not source.is_one_batch:
-            raise ArgumentError(
-                "loss",
-                loss,
-                "it is neither the mean nor the sum of its samples' losses, so it cannot be added "
-                "up over batches",
-                "Return the sum over samples (then batches add up), use a torch.nn loss, or give "
-                "all the data as one batch.",
-            )
+            loss.judge(*real, torch_generator(0, "judge"))
+        check_fixed(loss, outputs, targets, before)
+        return outputs, targets
+
+    @property
+    def largest_batch(self) -> int:
+        """Samples of the largest batch that must not be cut; 0 where all may be."""
+        if not self.must_be_whole:
+            return 0
+        if self._largest is None:
+            self._largest = max(map(batch_size, self._source.batches()))
+        return self._largest
 
     def _real_outputs(self, source: Source) -> tuple[torch.Tensor, Any]:
         """Return outputs and targets of all the data, or of many samples where that is too much."""
@@ -334,6 +358,18 @@ class Engine:
                     pieces = [self._function.plainly(source.some(_ROWS))]
                 break
         return max(joined(pieces), key=lambda piece: len(piece[0]))
+
+
+def _not_additive(loss: Any) -> ArgumentError:
+    reason = (
+        "it is neither the mean nor the sum of its samples' losses, so it does not add up over "
+        "batches"
+    )
+    remedy = (
+        "Return the sum over samples, use a torch.nn loss, give all the data as one batch, or use "
+        "mode='train', which keeps the batches that the data come in."
+    )
+    return ArgumentError("loss", loss, reason, remedy)
 
 
 def _underivable(error: Exception) -> ArgumentError:

@@ -4,8 +4,10 @@
 # A module keeps its tensors in `_parameters` and `_buffers`.
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import copy
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +15,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.devices.ambient import preserved_random_state
+from hyperribbon.core.devices.torch_inside import tree_leaves, tree_map
 from hyperribbon.core.devices.typed import dual, tangent
 from hyperribbon.operators.derivatives.graphs import Nodes, graph_leaves
 from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
 from hyperribbon.operators.risk.batches import copied, tensors
-from hyperribbon.operators.risk.calling import Forward, call
+from hyperribbon.operators.risk.calling import Forward, Packing, as_tensor, call, call_with_labels
 from hyperribbon.operators.risk.private import private_copy
 
 __all__ = ["ModelFunction"]
@@ -33,12 +37,16 @@ class ModelFunction:
         model: Any module.
         names: Parameters that are differentiated by.
         forward: How the model is called on a batch, or None for the usual ways.
+        mode: "train", "eval", or None for the mode that each layer is in.
+        packs: Whether several outputs are packed into one tensor.
         weights: Values of parameters and buffers to use instead of the model's, by name.
         precision: Precision that floating-point tensors are brought to; None for their own.
 
     Attributes:
         leaves: The parameters that are differentiated by, as leaf tensors.
         state: All parameters and buffers by name.
+        packing: How several outputs were packed; None where the model returns one tensor.
+        draws: Whether evaluations draw random numbers, which do not change the outputs.
     """
 
     def __init__(
@@ -46,10 +54,16 @@ class ModelFunction:
         model: nn.Module,
         names: tuple[str, ...],
         forward: Forward | None = None,
+        *,
+        mode: str | None = None,
+        packs: bool = False,
         weights: Mapping[str, torch.Tensor] | None = None,
         precision: torch.dtype | None = None,
     ) -> None:
         self._names, self._forward, given = names, forward, dict(weights or {})
+        self._packs = packs
+        self.packing: Packing | None = None
+        self._needs_grad = self.draws = False
         self._theirs = {id(tensor): name for name, tensor in model.named_parameters()}
         own = self._theirs | {id(tensor): name for name, tensor in model.named_buffers()}
         self.state: dict[str, torch.Tensor] = {}
@@ -68,6 +82,8 @@ class ModelFunction:
             return copy
 
         self.module = private_copy(model, taken)
+        if mode is not None:
+            self.module.train(mode == "train")
         self.leaves = {name: self.state[name] for name in names}
         self._versions = {name: leaf._version for name, leaf in self.leaves.items()}
         self._buffers = _Buffers(self.module)
@@ -76,29 +92,82 @@ class ModelFunction:
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> ModelFunction:
         """Return the same function at other weights, by name; the others stay."""
-        changed = ModelFunction(self.module, self._names, self._forward, weights)
-        changed._writes = self._writes
-        return changed
+        return self._again(weights=weights)
 
     def in_precision(self, precision: torch.dtype | None) -> ModelFunction:
         """Return the same function in another precision (None: its own)."""
-        other = ModelFunction(self.module, self._names, self._forward, precision=precision)
-        other._writes = self._writes
+        return self._again(precision=precision)
+
+    def with_forward(self, forward: Forward) -> ModelFunction:
+        """Return the same function of the same tensors, called in another way."""
+        other = copy.copy(self)
+        other._forward = forward
+        return other
+
+    def _again(self, **changes: Any) -> ModelFunction:
+        other = ModelFunction(self.module, self._names, self._forward, packs=self._packs, **changes)
+        other._writes, other._needs_grad = self._writes, self._needs_grad
+        other.draws = self.draws
+        other.packing = self.packing
         return other
 
     def __call__(
         self, batch: Any, watcher: TorchFunctionMode | None = None
     ) -> tuple[torch.Tensor, Any]:
         """Return outputs (n, …) and targets of a batch, differentiable by the leaves."""
-        with twice_differentiable(), watcher or nullcontext():
+        # A forward pass that differentiates needs third derivatives: torch's own operations.
+        kernels = torch.enable_grad() if self._needs_grad else twice_differentiable()
+        with kernels, watcher or nullcontext():
             return self.plainly(batch)
 
     def plainly(self, batch: Any) -> tuple[torch.Tensor, Any]:
         """Return the same with the kernels that the model asks for."""
-        self._buffers.restore()
-        with self._uncast(), self._guarded(batch) as batch:
-            outputs, targets = call(self.module, batch, self._forward)
+        outputs, targets = self._evaluate(
+            lambda some: call(self.module, some, self._forward), batch
+        )
+        outputs, packing = as_tensor(outputs, batch, self._forward, packs=self._packs)
+        self.packing = self.packing or packing
+        if packing is not None and packing != self.packing:
+            reason = "the shapes of its outputs differ from batch to batch, beyond the first axis"
+            remedy = "Give batches whose samples have one shape, or return one tensor."
+            raise ArgumentError("model", packing.shapes, reason, remedy)
         return self._checked(outputs), targets
+
+    def raw(self, batch: Any, forward: Forward | None) -> Any:
+        """Return what the model returns for a batch with its labels, differentiable."""
+        with torch.enable_grad():
+            return self._evaluate(partial(call_with_labels, self.module, forward=forward), batch)
+
+    def _evaluate(self, evaluate: Callable[[Any], Any], batch: Any) -> Any:
+        """Return what a function of the batch returns, with gradients where it takes some itself.
+
+        Models that differentiate inside their forward pass (forces, physics-informed losses, inner
+        steps of meta-learning) fail under no_grad, and are evaluated again with gradients.
+        """  # noqa: DOC501 - the model's own RuntimeError passes through
+        self._buffers.restore()
+        tracks = torch.is_grad_enabled()
+        try:
+            random = preserved_random_state() if self.draws else nullcontext()
+            with (
+                torch.set_grad_enabled(tracks or self._needs_grad),
+                random,
+                self._uncast(),
+                self._guarded(batch) as some,
+            ):
+                found = evaluate(some)
+        except RuntimeError:
+            if tracks or self._needs_grad:
+                raise
+            self._needs_grad = True
+            try:
+                return self._evaluate(evaluate, batch)
+            except RuntimeError:
+                self._needs_grad = False
+                raise
+        if tracks:
+            return found
+        self._needs_grad = self._needs_grad or any(map(_requires_grad, tree_leaves(found)))
+        return tree_map(_detach, found) if self._needs_grad else found
 
     def pushed(self, batch: Any, directions: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return J v of a batch by forward mode, for directions v by name.
@@ -114,7 +183,9 @@ class ModelFunction:
                 if name in directions
             }
             with _holding(self.module, duals), self._guarded(batch) as batch:
-                outputs = self._checked(call(self.module, batch, self._forward)[0])
+                outputs = call(self.module, batch, self._forward)[0]
+                outputs = as_tensor(outputs, batch, self._forward, packs=self._packs)[0]
+                outputs = self._checked(outputs)
             along = tangent(outputs)
             return torch.zeros_like(outputs) if along is None else along.detach()
 
@@ -153,6 +224,14 @@ class ModelFunction:
             )
         wanted = next(iter(self.leaves.values())).dtype
         return outputs if outputs.dtype == wanted else outputs.to(wanted)
+
+
+def _requires_grad(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+
+
+def _detach(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from hyperribbon.core.devices.torch_inside import tree_leaves
 from hyperribbon.operators.risk.batches import plain, tensors
 
 __all__ = [
+    "again",
     "augmented",
     "check_repeats",
     "fingerprint",
@@ -42,36 +43,40 @@ _PROBES = 8  # samples of a Dataset that are read twice to see whether it augmen
 _ENTRIES = 64  # entries of a tensor by which it is known again
 
 
-def loader_of(dataset: Any) -> DataLoader[Any]:
+def loader_of(dataset: Any, batch_size: int | None = None) -> DataLoader[Any]:
     """Return a loader that reads a data set of samples (anything with a length and an index)."""
-    return DataLoader(dataset, batch_size=_READ)
+    return DataLoader(dataset, batch_size=batch_size or _READ)
 
 
-def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+def in_order(loader: DataLoader[Any], drops_last: bool = False) -> DataLoader[Any]:
     """Return a loader that reads every sample once and in order, whatever the given one does.
 
     A sum over samples does not depend on their order, so a shuffling loader is read in order; then
     every pass sees the same batches and no random number is used. The samples that `drop_last`
-    leaves out of an epoch belong to the data and are read too. A random subset is read in the order
-    of its indices. Other samplers, and loaders of other classes, are read as they come.
+    omits from an epoch belong to the data and are read too, unless `drops_last` obeys it. A random
+    subset is read in the order of its indices. Other samplers, and loaders of other classes, are
+    read as they come.
     """
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
     if type(loader) is not DataLoader or loader.batch_size is None:
         return loader
     if isinstance(dataset, IterableDataset):
-        return _again(loader, dataset) if loader.drop_last else loader
+        return again(loader, dataset) if loader.drop_last else loader
     count = len(dataset)
+    if drops_last and loader.drop_last and count > loader.batch_size:
+        count -= count % loader.batch_size
+        dataset = Subset(dataset, range(count)) if count < len(dataset) else dataset
     if type(sampler) is DistributedSampler:
         # without the samples that are repeated to give every rank as many
-        return _again(loader, Subset(dataset, range(sampler.rank, count, sampler.num_replicas)))
+        return again(loader, Subset(dataset, range(sampler.rank, count, sampler.num_replicas)))
     if type(sampler) is SubsetRandomSampler:
-        return _again(loader, Subset(dataset, list(sampler.indices)))
+        return again(loader, Subset(dataset, list(sampler.indices)))
     shuffles = type(sampler) is RandomSampler and not sampler.replacement
-    if (shuffles and sampler.num_samples == count) or (
+    if (shuffles and sampler.num_samples == len(sampler.data_source)) or (
         type(sampler) is SequentialSampler and loader.drop_last
     ):
-        return _again(loader, dataset)
+        return again(loader, dataset)
     return loader
 
 
@@ -148,7 +153,7 @@ def fingerprint(batch: Any) -> int:
     return hash(tuple(parts))
 
 
-def _again(loader: DataLoader[Any], dataset: Any) -> DataLoader[Any]:
+def again(loader: DataLoader[Any], dataset: Any) -> DataLoader[Any]:
     """Return a loader of a data set that reads in order and is else like the given one."""
     workers = loader.num_workers
     return DataLoader(

@@ -255,9 +255,7 @@ class Layout:
     total: int = 0
 
     @classmethod
-    def within(
-        cls, memory: float, samples: int, footprint: Footprint, whole: bool = False
-    ) -> Layout:
+    def within(cls, memory: float, samples: int, footprint: Footprint, whole: int = 0) -> Layout:
         """Return the layout that uses a memory best.
 
         Everything is kept where it fits. Where it does not, chunks are smaller, as many as fit are
@@ -267,13 +265,13 @@ class Layout:
             memory: Bytes to stay below.
             samples: Number of samples.
             footprint: What they take.
-            whole: Whether the samples must not be cut.
+            whole: Samples of the largest batch that must not be cut; 0 where all may be.
         """
         each = footprint.kept + footprint.working
         room = max(memory - footprint.fixed, memory / 8)
         samples = max(samples, 1)
-        most = samples if whole else max(1, int(min(_CHUNK_BYTES, room / 3) / each))
-        chunk = ceil(samples / ceil(samples / most))
+        most = whole or max(1, int(min(_CHUNK_BYTES, room / 3) / each))
+        chunk = whole or ceil(samples / ceil(samples / most))
         worked_on = chunk * footprint.working
         kept = min(samples, int(max(room - worked_on, 0) / footprint.kept))
         if kept < samples:

@@ -47,6 +47,9 @@ class Loss(ABC):
     def check(self, outputs: torch.Tensor, targets: Any) -> None:  # noqa: B027
         """Raise when the targets do not fit the outputs."""
 
+    def check_factored(self, matrix: str) -> None:  # noqa: B027
+        """Raise when the loss is not known as a function of the outputs, which a matrix needs."""
+
     def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return ∂ℓ/∂f, shaped like the outputs."""
         with torch.enable_grad():

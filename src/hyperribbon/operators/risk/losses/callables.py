@@ -11,6 +11,7 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.operators.risk.batches import brought, pick
+from hyperribbon.operators.risk.calling import Packing
 from hyperribbon.operators.risk.losses.base import Loss, wide
 
 __all__ = ["CallableLoss"]
@@ -25,6 +26,8 @@ class CallableLoss(Loss):
     """Any function loss(outputs, targets).
 
     Attributes:
+        function: The function.
+        packing: How several outputs of the model are packed; None where there is one.
         reduction: "mean" or "sum" of the samples' losses, "whole" when it is neither and so right
             only on all the data at once, "undetermined" before `judge` or `check`.
     """
@@ -32,12 +35,13 @@ class CallableLoss(Loss):
     is_convex = False
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self.function = function
+        self.packing: Packing | None = None
         self._takes_wide = True
         self.reduction = "undetermined"
 
     def __repr__(self) -> str:
-        return repr(self._function)
+        return repr(self.function)
 
     def judge(self, outputs: torch.Tensor, targets: Any, generator: torch.Generator) -> str:
         """Find out whether the function is the mean or the sum of its samples' losses.
@@ -61,7 +65,7 @@ class CallableLoss(Loss):
         kinds: set[str] = {"mean", "sum"} if len(outputs) > 1 else set()
         with torch.no_grad():
             outputs, targets = self._judged_in(outputs, targets)
-            value = self._function(outputs, targets)
+            value = self._call(outputs, targets)
             eps = _eps(value, outputs)
             if not isfinite(_number(value)) or eps > torch.finfo(torch.float32).eps:
                 kinds.clear()  # sums in half precision tell nothing
@@ -121,7 +125,7 @@ class CallableLoss(Loss):
         both = torch.cat([first, second]).sort().values
         try:
             whole, one, other = (
-                _number(self._function(pick(outputs, part), pick(targets, part)))
+                _number(self._call(pick(outputs, part), pick(targets, part)))
                 for part in (both, first, second)
             )
         except ArgumentError:
@@ -147,21 +151,29 @@ class CallableLoss(Loss):
                 break
             raised = outputs.to(dtype), brought(targets, dtype)
             try:
-                self._function(*raised)
+                self._call(*raised)
             except (RuntimeError, TypeError):
                 continue
             return raised
         return outputs, targets
 
+    def value(self, outputs: torch.Tensor, targets: Any) -> float:
+        """Return the function's value as a number."""
+        with torch.no_grad():
+            return _number(self._value(outputs, targets))
+
+    def _call(self, outputs: torch.Tensor, targets: Any) -> Any:
+        return self.function(self.packing.unpack(outputs) if self.packing else outputs, targets)
+
     def _value(self, outputs: torch.Tensor, targets: Any) -> Any:
         """Return the function's value, of half-precision outputs in single precision."""
         raised = wide(outputs)
         if raised is outputs or not self._takes_wide:
-            return self._function(outputs, targets)
+            return self._call(outputs, targets)
         try:
-            return self._function(raised, targets)
+            return self._call(raised, targets)
         except (RuntimeError, TypeError):
-            value = self._function(outputs, targets)
+            value = self._call(outputs, targets)
             self._takes_wide = False
             return value
 

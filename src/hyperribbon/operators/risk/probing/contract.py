@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.torch_inside import BatchNorm, Dropout, InstanceNorm
@@ -23,11 +26,13 @@ from hyperribbon.operators.derivatives.graphs import (
 )
 from hyperribbon.operators.risk.data import batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
-from hyperribbon.operators.risk.losses import Loss
+from hyperribbon.operators.risk.losses import CallableLoss, Loss
 from hyperribbon.operators.risk.memory import MadeBytes
 
 __all__ = [
+    "check_draws",
     "check_finite_loss",
+    "check_fixed",
     "check_one_batch",
     "check_same_weights",
     "check_weights",
@@ -38,13 +43,16 @@ __all__ = [
 ]
 
 
+_FEW = 64  # numbers of a tensor or a list that are compared
+_DRAWS = 16  # evaluations of a model that draws random numbers
+
+
 def tolerance(dtype: torch.dtype) -> float:
     """Return how far two evaluations of the same thing may differ by rounding, relatively."""
     return min(1e3 * torch.finfo(dtype).eps, 0.05)
 
 
 def probe_model(
-    model: nn.Module,
     function: ModelFunction,
     batch: Any,
     evaluate: Callable[[], torch.Tensor],
@@ -53,7 +61,6 @@ def probe_model(
     """Return what an evaluation makes and what it is made of, after checks.
 
     Args:
-        model: The person's model, for names in messages.
         function: The model in private.
         batch: A few samples.
         evaluate: Returns their outputs with a graph.
@@ -78,7 +85,7 @@ def probe_model(
     nodes = graph_nodes(outputs)
     check_checkpoints(nodes, [str(warning.message) for warning in said])
     if not _equal(outputs, first, tolerance(outputs.dtype) ** 0.5):
-        raise _random_error(model)
+        raise _random_error(function.module)
     if len(outputs) != batch_size(batch):
         reason = f"its output has {len(outputs)} rows for {batch_size(batch)} samples"
         remedy = (
@@ -116,8 +123,31 @@ def check_checkpoints(nodes: Nodes, said: Sequence[str]) -> None:
         )
 
 
+def check_draws(function: ModelFunction, batch: Any) -> None:
+    """Raise when random numbers that a model draws change its outputs.
+
+    Some models draw numbers that they do not use in evaluation mode. Those that do may still agree
+    twice by chance, so a model that draws is evaluated more often. Where it agrees with itself,
+    each evaluation gives back the random state from now on.
+
+    Args:
+        function: The model in private.
+        batch: Some samples.
+
+    Raises:
+        ArgumentError: Two evaluations differ.
+    """  # noqa: DOC501 - _random_error() returns one
+    before = _random_states()
+    first = function.plainly(batch)[0]
+    if _random_states() == before:
+        return
+    for _ in range(_DRAWS):
+        if not _equal(first, function.plainly(batch)[0], tolerance(first.dtype)):
+            raise _random_error(function.module)
+    function.draws = True
+
+
 def mixes_samples(
-    model: nn.Module,
     function: ModelFunction,
     batch: Any,
     together: torch.Tensor,
@@ -129,7 +159,6 @@ def mixes_samples(
     samples that depend on each other alone are told by the second evaluation.
 
     Args:
-        model: The person's model, whose batch norms are looked at.
         function: The model in private.
         batch: A few samples.
         together: Their outputs.
@@ -138,7 +167,7 @@ def mixes_samples(
     Returns:
         True when they do.
     """  # noqa: DOC501 - an ArgumentError of the model passes through
-    if _batch_norms(model):
+    if _batch_norms(function.module):
         return True
     count = batch_size(batch)
     if count < 2:
@@ -171,17 +200,91 @@ def check_one_batch(model: nn.Module, is_one_batch: bool) -> None:
         raise ArgumentError(
             "model",
             ", ".join(norms),
-            "batch norm in training mode makes every sample's output depend on its batch, so "
+            "batch norm without running statistics makes a sample's output depend on its batch, so "
             "the loss would change with the way the data are cut",
-            "Call model.eval() first (and train with track_running_stats=True), or give all the "
-            "data as one batch.",
+            "Give all the data as one batch, use mode='train', which keeps the batches that the "
+            "data come in, or train with track_running_stats=True.",
         )
     reason = (
         "a sample's output depends on the other samples of its batch, so the loss would change "
         "with the way the data are cut"
     )
-    remedy = "Give all the data as one batch (a pair of tensors), or remove what mixes samples."
+    remedy = (
+        "Give all the data as one batch (a pair of tensors), use mode='train', which keeps the "
+        "batches that the data come in, or remove what mixes samples."
+    )
     raise ArgumentError("model", type(model).__name__, reason, remedy)
+
+
+def check_fixed(
+    loss: CallableLoss, outputs: torch.Tensor, targets: Any, expected: float | None = None
+) -> None:
+    """Raise when a loss given as a function has no fixed value, or changes by being called.
+
+    Args:
+        loss: The loss.
+        outputs: Of some samples.
+        targets: Of these.
+        expected: An earlier value; without it the loss is evaluated once more.
+
+    Raises:
+        ArgumentError: Two values differ, a random number is drawn, or a number that the function
+            keeps (a step counter) changes.
+    """
+    outputs = outputs.detach()
+    first = loss.value(outputs, targets) if expected is None else expected
+    state, kept = _random_states(), kept_numbers(loss.function)
+    second = loss.value(outputs, targets)
+    eps = torch.finfo(outputs.dtype).eps
+    cause = ""
+    if _random_states() != state:
+        cause = "it draws random numbers"
+    elif isfinite(first) and not abs(first - second) <= 8 * eps * abs(first):
+        cause = f"two values on the same outputs and targets differ ({first:.9g}, {second:.9g})"
+    elif kept_numbers(loss.function) != kept:
+        cause = "a number that it keeps, such as a step counter, changes with every call"
+    if cause:
+        reason = f"it is not a fixed function of outputs and targets: {cause}"
+        remedy = (
+            "Draw random numbers once and pass them in the targets, and fix counters at the value "
+            "that you want to measure."
+        )
+        raise ArgumentError("loss", loss, reason, remedy)
+
+
+def kept_numbers(thing: Any, depth: int = 4) -> list[Any]:
+    """Return the numbers that a function or an object keeps: attributes, buffers, closures."""
+    if isinstance(thing, bool | int | float):
+        return [thing]
+    if isinstance(thing, torch.Tensor):
+        return [thing._version] if thing.numel() > _FEW else [thing.tolist()]
+    if depth == 0 or isinstance(thing, str | bytes | type):
+        return []
+    parts: list[Any] = []
+    if is_mapping(thing):
+        parts = list(thing.values())
+    elif is_listed(thing):
+        parts = list(thing[:_FEW])
+    else:
+        parts = list(vars(thing).values()) if hasattr(thing, "__dict__") else []
+        cells = getattr(thing, "__closure__", None) or ()
+        parts += [cell.cell_contents for cell in cells if _is_filled(cell)]
+        parts += [getattr(thing, name, None) for name in ("__self__", "func", "args", "keywords")]
+        parts += list(getattr(thing, "__defaults__", None) or ())
+    return [number for part in parts for number in kept_numbers(part, depth - 1)]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _random_states() -> tuple[Any, ...]:
+    state: Any = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), state[1].tobytes(), state[2], random.getstate()
 
 
 def probe_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module) -> None:
@@ -259,7 +362,7 @@ def _random_error(model: nn.Module) -> ArgumentError:
     ]
     cause = f"dropout in training mode: {', '.join(noisy)}" if noisy else "its forward is random"
     reason = f"two evaluations on the same batch differ ({cause})"
-    remedy = "Call model.eval() first, or remove the randomness from its forward."
+    remedy = "Use mode='eval', or remove the randomness from its forward."
     return ArgumentError("model", type(model).__name__, reason, remedy)
 
 

@@ -1,0 +1,55 @@
+"""The objective of a training: the loss of a model on a batch, as the user trains it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.risk.calling import Forward, call, call_with_labels, own_loss_of
+
+__all__ = ["Objective"]
+
+
+class Objective:
+    """The loss on a batch of a live model, in the mode it is in.
+
+    `hr.Risk` measures the same objective at fixed weights; this one is for training and evaluation.
+
+    Args:
+        loss: A callable (outputs, targets) -> number, which gets the outputs as the model returns
+            them; None for the loss that the model's output has.
+        forward: forward(model, batch) -> outputs or (outputs, targets), for models that are called
+            differently.
+    """
+
+    def __init__(self, loss: Any = None, forward: Forward | None = None) -> None:
+        if loss is not None and not callable(loss):
+            reason = "expected a function of outputs and targets"
+            raise ArgumentError("loss", loss, reason, "Give a loss such as nn.CrossEntropyLoss().")
+        self._loss, self._forward = loss, forward
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """Return the loss of a batch, differentiable in the model's weights.
+
+        Raises:
+            ArgumentError: No loss is given and the model's output has none.
+        """  # noqa: DOC501 - no_own_loss() returns one
+        if self._loss is not None:
+            return self._loss(*call(model, batch, self._forward))
+        value = own_loss_of(call_with_labels(model, batch, self._forward))
+        if value is None:
+            raise no_own_loss(model)
+        return value
+
+    def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
+        """Return the model's outputs on a batch as it returns them, and the batch's targets."""
+        return call(model, batch, self._forward)
+
+
+def no_own_loss(model: nn.Module) -> ArgumentError:
+    """Return the error of a model that has to be given a loss."""
+    reason = f"the output of {type(model).__name__} has no loss of its own (.loss)"
+    return ArgumentError("loss", None, reason, "Give loss=, such as nn.CrossEntropyLoss().")
