@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hyperribbon as hr
 from hyperribbon.operators.derivatives.rewritten.convolutions import (
-    asked_for,
+    only_needed,
     rewritten_convolution,
 )
 
@@ -52,7 +52,7 @@ def derivatives(convolve, x, weight, bias):
     found = [outputs, *slopes, *torch.autograd.grad(slopes, leaves, along, retain_graph=True)]
     found += torch.autograd.grad(slopes, leaves, rows, retain_graph=True, is_grads_batched=True)
     for leaf in leaves[1:]:
-        with asked_for([leaf]):
+        with only_needed([leaf]):
             found += torch.autograd.grad(slopes, [leaf], along, retain_graph=True)
             found += torch.autograd.grad(outputs.sum(), [leaf], retain_graph=True)
     return found
@@ -87,7 +87,7 @@ def check(function, options, x, weight, bias):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
 
 
-def test_what_is_not_asked_for_is_not_computed(monkeypatch):
+def test_what_is_not_needed_is_not_computed(monkeypatch):
     x, weight, first = random(2, 3, 6, 6).detach(), random(3, 3, 3, 3), random(3, 3, 3, 3)
     convolve = torch.conv2d
     hidden = rewritten_convolution(convolve, (x, first), {})
@@ -101,10 +101,10 @@ def test_what_is_not_asked_for_is_not_computed(monkeypatch):
         "convolution_backward",
         lambda *args: calls.append(args[-1]) or real(*args),
     )
-    with asked_for([probe]):
+    with only_needed([probe]):
         torch.autograd.grad(pulled, [probe], [first, weight], retain_graph=True)
     assert not calls, "J v needs no adjoint"
-    with asked_for([weight]):
+    with only_needed([weight]):
         torch.autograd.grad(outputs.sum(), [weight], retain_graph=True)
     assert calls == [(False, True, False)]
 

@@ -251,7 +251,7 @@ def test_products_that_are_no_numbers_are_refused(memory):
     hessian = Hessian(rooted, loss, (x, y), memory=memory)
     ones = torch.ones(hessian.shape[0], dtype=torch.float64)
     for vectors in (ones, torch.stack([ones, 2 * ones], dim=1)):
-        with pytest.raises(ArgumentError, match=r"no numbers.*square root"):
+        with pytest.raises(ArgumentError, match=r"NaN.*square root"):
             hessian @ vectors
     smooth = Hessian(rooted, loss, (x[:-5], y[:-5]), memory=memory)
     assert torch.isfinite(smooth @ ones).all()

@@ -6,7 +6,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.derivatives.linearisation import AutogradLinearisation
+from hyperribbon.operators.derivatives.linearisation import Linearisation
 from hyperribbon.operators.risk.memory import MadeBytes
 from hyperribbon.operators.risk.probing import verifying
 
@@ -110,8 +110,8 @@ def test_second_derivatives_that_are_wrong_in_one_parameter_are_refused(
 @pytest.mark.parametrize("name", SMOOTH)
 def test_first_derivatives_that_are_wrong_by_a_tenth_are_refused(monkeypatch, looks, name, dtype):
     model, data = made(SMOOTH[name], dtype)
-    push = AutogradLinearisation.push
-    monkeypatch.setattr(AutogradLinearisation, "push", lambda self, b: 1.1 * push(self, b))
+    jvp = Linearisation.jvp
+    monkeypatch.setattr(Linearisation, "jvp", lambda self, b: 1.1 * jvp(self, b))
     with pytest.raises(ArgumentError, match="first derivatives"):
         hr.GGN(model, nn.CrossEntropyLoss(), data)
     assert set(looks["confirmed"]) == {False} and looks["full"] > 0

@@ -1,17 +1,20 @@
 """A model's parameters as one vector, and back."""
 
 # pyright: reportUnnecessaryIsInstance=false
-# A person may give anything, whatever the annotations say.
+# Callers may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import accumulate, pairwise
 from math import prod
 
 import torch
 from torch import nn
 
+from hyperribbon.core.boundary import names as chosen_names
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.typed import split
 from hyperribbon.core.mask import Mask
@@ -20,14 +23,18 @@ __all__ = [
     "ParameterFilter",
     "ParameterSpace",
     "check_mask",
+    "choose_names",
+    "copies_of",
     "is_named",
-    "listed_names",
     "listing",
+    "omitted_of_model",
+    "omitted_of_state",
 ]
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
 _PART = 512  # weights of an output that are transposed together
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ class ParameterSpace:
         )
         return cls(tuple(chosen), tuple(available[name].shape for name in chosen), selections)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of coordinates of each parameter."""
         return tuple(
@@ -94,19 +101,23 @@ class ParameterSpace:
             for shape, selection in zip(self.shapes, self.selections, strict=True)
         )
 
-    @property
+    @cached_property
+    def _is_whole(self) -> bool:
+        return all(selection is None for selection in self.selections)
+
+    @cached_property
     def dimension(self) -> int:
         """Number of coordinates, P."""
         return sum(self.sizes)
 
     def slices(self) -> dict[str, slice]:
         """Return the range of coordinates of each parameter."""
-        ranges: dict[str, slice] = {}
-        start = 0
-        for name, size in zip(self.names, self.sizes, strict=True):
-            ranges[name] = slice(start, start + size)
-            start += size
-        return ranges
+        return dict(self._ranges)
+
+    @cached_property
+    def _ranges(self) -> dict[str, slice]:
+        stops = list(accumulate(self.sizes, initial=0))
+        return {name: slice(*pair) for name, pair in zip(self.names, pairwise(stops), strict=True)}
 
     def flatten(
         self, tensors: Mapping[str, torch.Tensor], *, batched: bool = False
@@ -119,9 +130,12 @@ class ParameterSpace:
         """
         first = tensors[self.names[0]]
         lead = first.shape[:1] if batched else ()
+        if self._is_whole and lead in ((), (1,)):
+            pieces = [tensors[name].reshape(-1).to(first.dtype) for name in self.names]
+            return torch.cat(pieces).reshape(-1, *lead)
         flat = first.new_empty(self.dimension, *lead)
         for (name, window), shape, selection in zip(
-            self.slices().items(), self.shapes, self.selections, strict=True
+            self._ranges.items(), self.shapes, self.selections, strict=True
         ):
             piece = tensors[name].movedim(0, -1) if batched else tensors[name]
             if selection is None:
@@ -145,7 +159,7 @@ class ParameterSpace:
         rows = vector if vector.ndim == 1 else vector.T
         tensors: dict[str, torch.Tensor] = {}
         for (name, window), shape, selection in zip(
-            self.slices().items(), self.shapes, self.selections, strict=True
+            self._ranges.items(), self.shapes, self.selections, strict=True
         ):
             piece = rows[..., window]
             if selection is not None:
@@ -198,32 +212,37 @@ def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
 
 def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> list[str]:
     trainable = {name: tensor for name, tensor in available.items() if tensor.requires_grad}
-    if params is None:
-        if available and not trainable:
-            reason = "every parameter is frozen (requires_grad=False)"
-            remedy = "Name the ones you mean with params=[...]."
-            raise ArgumentError("model", f"{len(available)} parameters", reason, remedy)
-        return list(trainable)
-    if isinstance(params, str):
-        return [name for name in trainable if is_named(name, params)]
-    if callable(params):
-        return [name for name, tensor in trainable.items() if params(name, tensor)]
-    return listed_names(params, available, trainable)
+    if params is None and available and not trainable:
+        reason = "every parameter is frozen (requires_grad=False)"
+        remedy = "Name the ones you mean with params=[...]."
+        raise ArgumentError("model", f"{len(available)} parameters", reason, remedy)
+    return choose_names(params, available, trainable)
 
 
-def listed_names(
-    wanted: Iterable[str], available: Mapping[str, object], trained: Iterable[str]
+def choose_names(
+    params: ParameterFilter,
+    available: Mapping[str, torch.Tensor],
+    trained: Mapping[str, torch.Tensor],
 ) -> list[str]:
-    """Return the parameters of a list of parameters and modules, in the model's order.
+    """Return the names of the weights that a filter chooses, in their order.
 
     Args:
-        wanted: Names; a module stands for those of its parameters that are `trained`.
-        available: Every name there is.
-        trained: Those that a module may stand for.
+        params: None for all trained ones; a name, a pattern or a predicate, which choose among
+            those; or a list of names, which may be of any entry. A module in it stands for its
+            trained ones.
+        available: Every entry there is.
+        trained: The weights.
 
     Raises:
-        ArgumentError: There is no parameter or module of a name.
+        ArgumentError: There is no entry or module of a name in the list.
     """
+    if params is None:
+        return list(trained)
+    if isinstance(params, str):
+        return [name for name in trained if is_named(name, params)]
+    if callable(params):
+        return [name for name, tensor in trained.items() if params(name, tensor)]
+    wanted = chosen_names("params", params)
     chosen: set[str] = set()
     unknown: list[str] = []
     for name in wanted:
@@ -238,6 +257,77 @@ def listed_names(
         reason = "the model has no parameter or module of that name"
         raise ArgumentError("params", unknown, reason, f"The model has: {listing(available)}.")
     return [name for name in available if name in chosen]
+
+
+def omitted_of_model(model: nn.Module) -> dict[str, str]:
+    """Return which entries of a model's state dict are not weights, with the reason.
+
+    The others are the coordinates of `ParameterSpace.of_model`: trainable, tied ones once.
+    """
+    firsts = {id(parameter): name for name, parameter in model.named_parameters()}
+    omitted: dict[str, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        first = firsts.get(id(tensor))
+        if first is None:
+            omitted[name] = "buffer"
+        elif first != name:
+            omitted[name] = f"tied to {first}"
+        elif not tensor.requires_grad:
+            omitted[name] = "frozen"
+    return omitted
+
+
+def omitted_of_state(
+    state: Mapping[str, torch.Tensor], earlier: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, str]:
+    """Return which entries of a state dict are not weights as far as it tells, with the reason.
+
+    A state dict names neither buffers nor frozen parameters. What can be told: entries that are not
+    floating-point numbers, statistics of normalisation layers, and copies of other entries.
+
+    Args:
+        state: Named tensors.
+        earlier: The same entries earlier in the training: copies are equal there too.
+    """
+    omitted: dict[str, str] = {}
+    groups, before = copies_of(state), None if earlier is None else copies_of(earlier)
+    for name, tensor in state.items():
+        same = groups[name] if before is None else [n for n in groups[name] if n in before[name]]
+        if not tensor.is_floating_point():
+            omitted[name] = "not floating-point"
+        elif name.endswith(_STATISTICS):
+            omitted[name] = "statistic of a normalisation layer"
+        elif same[0] != name:
+            omitted[name] = f"copy of {same[0]}"
+    return omitted
+
+
+def copies_of(state: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
+    """Return, for every entry, the names that share its memory or repeat its values, itself too.
+
+    Tied parameters appear under several names in a state dict, and as copies in a file. Entries
+    that are constant (new biases and scales) are equal without being copies.
+
+    Returns:
+        By name, the names of its group.
+    """
+    groups: dict[object, list[str]] = {}
+    for name, tensor in state.items():
+        key: object = name
+        if tensor.numel():
+            key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape)
+        if tensor.numel() > 1 and tensor.is_floating_point():
+            low, high = torch.aminmax(tensor.detach())
+            if bool(low < high):
+                key = (tensor.shape, tensor.dtype, float(low), float(high))
+        while key in groups and not _is_same(state[groups[key][0]], tensor):
+            key = (key, "other values")
+        groups.setdefault(key, []).append(name)
+    return {name: group for group in groups.values() for name in group}
+
+
+def _is_same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first is second or first.data_ptr() == second.data_ptr() or torch.equal(first, second)
 
 
 def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) -> None:

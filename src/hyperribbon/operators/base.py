@@ -83,8 +83,11 @@ class LinearOperator(ABC):
         An operator of 16 bits takes float32 too, which is what its eigenvectors are given in: the
         product has the operator's precision and the vector's type.
         """
-        with self.processes.together("the check of a vector", same=other):
-            block = _checked(other, self.shape[1], self.dtype, self.device)
+        if self.processes.size > 1:
+            with self.processes.together("the check of a vector", same=other):
+                block = self._check_vector(other)
+        else:
+            block = self._check_vector(other)
         with plain_arithmetic():
             if block.shape[1] == 0:
                 return self._multiply(block.new_zeros(self.shape[1], 1))[:, :0].to(other.dtype)
@@ -178,6 +181,25 @@ class LinearOperator(ABC):
         return (
             f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, device={self.device})"
         )
+
+    def _check_vector(self, other: Any) -> torch.Tensor:
+        """Return a vector or block of vectors as a block."""
+        size, dtype, device = self.shape[1], self.dtype, self.device
+        if not isinstance(other, torch.Tensor):
+            raise ArgumentError(
+                "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
+            )
+        if other.ndim not in (1, 2) or other.shape[0] != size:
+            remedy = f"Give a tensor of shape ({size},) or ({size}, k)."
+            raise ArgumentError("vector", other, f"the operator has {size} columns", remedy)
+        widened = torch.finfo(dtype).bits == 16 and other.dtype == torch.float32
+        if not (other.dtype == dtype or widened) or other.device != device:
+            remedy = "Convert it with .to(operator.device, operator.dtype)."
+            raise ArgumentError(
+                "vector", other, f"the operator works in {dtype} on {device}", remedy
+            )
+        block = other.detach().to(dtype)
+        return block.unsqueeze(1) if block.ndim == 1 else block
 
     def _unit_block(self, start: int) -> torch.Tensor:
         width = min(_COLUMNS, self.shape[1] - start)
@@ -294,20 +316,3 @@ class Scaled(LinearOperator):
         """Return s times the operator in another precision."""
         operator = self.operator.in_precision(dtype)
         return None if operator is None else Scaled(operator, self.factor)
-
-
-def _checked(other: Any, size: int, dtype: Any, device: Any) -> torch.Tensor:
-    """Return a vector or block of vectors as a block."""
-    if not isinstance(other, torch.Tensor):
-        raise ArgumentError(
-            "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
-        )
-    if other.ndim not in (1, 2) or other.shape[0] != size:
-        remedy = f"Give a tensor of shape ({size},) or ({size}, k)."
-        raise ArgumentError("vector", other, f"the operator has {size} columns", remedy)
-    widened = torch.finfo(dtype).bits == 16 and other.dtype == torch.float32
-    if not (other.dtype == dtype or widened) or other.device != device:
-        remedy = "Convert it with .to(operator.device, operator.dtype)."
-        raise ArgumentError("vector", other, f"the operator works in {dtype} on {device}", remedy)
-    block = other.detach().to(dtype)
-    return block.unsqueeze(1) if block.ndim == 1 else block

@@ -11,10 +11,11 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.typed import listed, norm, split
-from hyperribbon.operators.derivatives.sums import Directions, GradientSums
+from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.gram import squared_parts
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.chunks import GradientSums
 from hyperribbon.operators.risk.memory import Meter
 from hyperribbon.operators.risk.probing.contract import tolerance
 from hyperribbon.operators.risk_operator import RiskOperator
@@ -52,9 +53,9 @@ class FactoredOperator(RiskOperator):
         """Return the number of rows of R_n."""
         return outputs[0].numel()
 
-    def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
-        middle = self._middle(chunk, chunk.point.push(directions))
-        chunk.point.pull(middle, sums, self.space.names)
+    def _product(self, chunk: Chunk, v: Block) -> Block:
+        """Return Jᵀ M J v: a Jacobian-vector product, M, and a vector-Jacobian product."""
+        return chunk.point.vjp(self._middle(chunk, chunk.point.jvp(v)), self.space.names)
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -168,7 +169,7 @@ class FactoredOperator(RiskOperator):
             seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
             seeds = seeds.to(chunk.point.outputs.dtype)
             for some, total in zip(split(seeds, step), sums, strict=True):
-                chunk.point.pull(some, total, self.space.names)
+                total.add(chunk.point.vjp(some, self.space.names))
             start = stop
         return self.risk.flatten(sums, block.shape[1])
 

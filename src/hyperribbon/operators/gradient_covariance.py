@@ -150,7 +150,7 @@ class GradientCovariance(FactoredOperator):
         other._mean = None
         return other
 
-    def _completed(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
+    def _complete(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
         if not self.centered:
             return product
         if self.risk.samples == 1:

@@ -15,7 +15,6 @@ import torch
 from hyperribbon.core.devices.typed import split
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.derivatives.factors import Factor, Outer, add_layer_grams, joined
-from hyperribbon.operators.derivatives.linearisation import AutogradLinearisation
 from hyperribbon.operators.risk import Chunk, Risk
 
 __all__ = [
@@ -175,9 +174,7 @@ class Window:
 
     def named(self) -> dict[str, torch.Tensor]:
         """Return R J over these samples by parameter, each (samples·m, columns)."""
-        point = self.chunk.point
-        assert isinstance(point, AutogradLinearisation)
-        found = point.sample_gradients(self.seeds, self.names, self.samples)
+        found = self.chunk.point.sample_gradients(self.seeds, self.names, self.samples)
         selections = _selections(self.risk.space)
         flat: dict[str, torch.Tensor] = {}
         for name in self.names:

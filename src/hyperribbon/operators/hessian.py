@@ -11,7 +11,7 @@ from torch import nn
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.operators.derivatives.sums import Directions, GradientSums
+from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
@@ -54,7 +54,7 @@ class Hessian(RiskOperator):
     """
 
     _forwards = 6.0
-    _kind = "curve"
+    _kind = "hvp"
 
     @checked()
     def __init__(
@@ -100,8 +100,10 @@ class Hessian(RiskOperator):
         """Return the gradient of the risk, (P,)."""
         return self.risk.gradient()
 
-    def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
-        chunk.point.curve(self.risk.criterion, chunk.targets, directions, sums)
+    def _product(self, chunk: Chunk, v: Block) -> Block:
+        """Return Σ_n ∇²ℓ_n v = ∂⟨g, v⟩/∂θ, a backward pass through the graph of g = Σ_n ∇ℓ_n."""
+        gradient = chunk.point.gradient(self.risk.criterion, chunk.targets)
+        return chunk.point.differentiate(gradient, v, self.space.names)
 
     def _scale(self) -> float:
         return 1.0 / self.risk.amount

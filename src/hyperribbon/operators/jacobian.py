@@ -17,11 +17,11 @@ from hyperribbon.core.devices.typed import split
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
-from hyperribbon.operators.derivatives.sums import Directions, GradientSums
 from hyperribbon.operators.gram import squared_norm
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.calling import Forward
+from hyperribbon.operators.risk.chunks import GradientSums
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk.empirical import OUTPUTS_ONLY
 from hyperribbon.operators.risk.losses import one_element_each
@@ -82,7 +82,7 @@ class Jacobian(LinearOperator):
 
     def _set(self, risk: Risk) -> None:
         self.risk, self.processes = risk, risk.processes
-        risk.prepare("push")
+        risk.prepare("jvp")
         with risk.processes.together("an evaluation of the model"):
             own = sum(chunk.point.outputs.numel() for chunk in risk.chunks())
         counts = risk.processes.gather(own)
@@ -120,11 +120,11 @@ class Jacobian(LinearOperator):
         step = self.risk.columns_at_once()
         with self.processes.together("a product with the Jacobian"):
             for some, target in zip(split(block, step, 1), split(product, step, 1), strict=True):
-                named, start = Directions(self.space.unflatten(some)), self._first
-                for chunk in self.risk.chunks("push"):
-                    pushed = chunk.point.push(named).flatten(1).T
-                    target[start : start + len(pushed)] = pushed
-                    start += len(pushed)
+                v, start = self.space.unflatten(some), self._first
+                for chunk in self.risk.chunks("jvp"):
+                    rows = chunk.point.jvp(v).flatten(1).T
+                    target[start : start + len(rows)] = rows
+                    start += len(rows)
         return self.processes.sum(product)
 
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
@@ -136,7 +136,7 @@ class Jacobian(LinearOperator):
                 stop = start + outputs.numel()
                 seeds = block[start:stop].T.reshape(-1, *outputs.shape)
                 for some, total in zip(split(seeds, step), sums, strict=True):
-                    chunk.point.pull(some, total, self.space.names)
+                    total.add(chunk.point.vjp(some, self.space.names))
                 start = stop
             product = self.risk.flatten(sums, block.shape[1])
         return self.processes.sum(product)

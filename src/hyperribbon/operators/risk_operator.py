@@ -14,10 +14,10 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import plain_arithmetic, plainly
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
-from hyperribbon.operators.derivatives.sums import Directions, GradientSums
-from hyperribbon.operators.derivatives.workspace import Workspaces
+from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.chunks import GradientSums
 from hyperribbon.operators.risk.data import Data
 
 __all__ = ["RiskOperator", "risk_of"]
@@ -34,17 +34,16 @@ class RiskOperator(LinearOperator):
 
     _forwards = 4.0
     """Operations of a product, in forward passes."""
-    _kind = "push"
+    _kind = "jvp"
     """Derivatives that a product needs, see `Risk.prepare`."""
 
     def __init__(self, risk: Risk) -> None:
         size = risk.space.dimension
-        if self._kind != "curve" and risk.loss is not None:
+        if self._kind != "hvp" and risk.loss is not None:
             risk.loss.check_factored(type(self).__name__)
         risk.prepare(self._kind)
         super().__init__((size, size), risk.dtype, risk.device)
         self.risk, self.processes = risk, risk.processes
-        self._workspaces = Workspaces(risk.memory / 4)
 
     @property
     def space(self) -> ParameterSpace:
@@ -58,9 +57,7 @@ class RiskOperator(LinearOperator):
 
     def in_precision(self, dtype: torch.dtype) -> RiskOperator | None:
         """Return the same matrix, of the same weights and data, with products in a precision."""
-        other = self._with(self.risk.in_precision(dtype))
-        other._workspaces = Workspaces(other.risk.memory)
-        return other
+        return self._with(self.risk.in_precision(dtype))
 
     def cost(self) -> Cost:
         """Return the memory and operations of one product."""
@@ -88,14 +85,16 @@ class RiskOperator(LinearOperator):
     def _with(self: Self, risk: Risk) -> Self:
         other = copy.copy(self)
         RiskOperator.__init__(other, risk)
-        other._workspaces = self._workspaces
         return other
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        with self.processes.together(f"a product with the {type(self).__name__}"):
+        if self.processes.size == 1:
             product = self._multiply_own(block)
-        product = self.processes.sum(product).mul_(self._scale())
-        return self._completed(product, block, slice(0, len(block)))
+        else:
+            with self.processes.together(f"a product with the {type(self).__name__}"):
+                product = self._multiply_own(block)
+            product = self.processes.sum(product)
+        return self._complete(product.mul_(self._scale()), block, slice(0, len(block)))
 
     def multiply_rows(self, part: torch.Tensor) -> torch.Tensor:
         """Return this rank's rows of A @ block, from this rank's rows (·, k) of the block.
@@ -105,49 +104,49 @@ class RiskOperator(LinearOperator):
         """
         size = self.shape[0]
         block = self.processes.gather_rows(part, size)
-        with self.processes.together(f"a product with the {type(self).__name__}"):
+        task = f"a product with the {type(self).__name__}"
+        with self.processes.together(task), plain_arithmetic():
             product = self._multiply_own(block)
         product = self.processes.sum_rows(product).mul_(self._scale())
-        return self._completed(product, block, self.processes.rows(size))
+        return self._complete(product, block, self.processes.rows(size))
 
-    def _completed(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
+    def _complete(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
         """Return the rows of a product with what is not a sum over samples added."""
         return product
 
     def _multiply_own(self, block: torch.Tensor) -> torch.Tensor:
-        """Return the unscaled product of this rank's samples."""
-        columns = block.shape[1]
-        parts = 1 if columns == 1 else -(-columns // self.risk.columns_at_once())
-        with plain_arithmetic():
-            pieces = [self._multiply_some(piece) for piece in block.tensor_split(parts, dim=1)]
-        product = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
-        self._check_numbers(product, block)
-        return product
+        """Return the unscaled product of this rank's samples.
 
-    def _check_numbers(self, product: torch.Tensor, block: torch.Tensor) -> None:
-        """Raise where finite vectors have products that are no numbers."""
-        if not bool(product.sum().isnan()):  # one pass; that of all entries is for what it finds
-            return
-        if bool(product.isnan().any()) and bool(block.isfinite().all()):
+        Raises:
+            ArgumentError: A finite vector has a product that is NaN.
+        """
+        product = self._sum_products(block)
+        # One pass of the sum; all entries are looked at where it is NaN.
+        if bool(product.sum().isnan()) and bool(product.isnan().any() & block.isfinite().all()):
             reason = (
-                "its derivatives are no numbers (NaN) on some of the samples: an operation there "
-                "has an infinite slope, such as a square root or a norm at zero"
+                "some of its derivatives are NaN: an operation has an infinite slope on some of "
+                "the samples, such as a square root or a norm at zero"
             )
             remedy = "Keep its argument away from zero, as sqrt(x + 1e-12) does."
             raise ArgumentError("model", type(self).__name__, reason, remedy)
+        return product
 
-    def _multiply_some(self, block: torch.Tensor) -> torch.Tensor:
-        with self._workspaces.borrowed() as workspace:
-            directions = Directions(self.space.unflatten(block), workspace)
-            sums = GradientSums(workspace)
-            for chunk in self.risk.chunks(self._kind):
-                self._add_product(chunk, directions, sums)
-                del chunk  # else its graph is there while the next one is built
-            return self.risk.flatten([sums], block.shape[1])
+    def _sum_products(self, block: torch.Tensor) -> torch.Tensor:
+        """Return the sum over chunks of the samples, for as many columns at once as fit."""
+        columns = block.shape[1]
+        at_once = 1 if columns == 1 else self.risk.columns_at_once()
+        if columns > at_once:
+            parts = block.tensor_split(-(-columns // at_once), dim=1)
+            return torch.cat([self._sum_products(part) for part in parts], dim=1)
+        v, sums = self.space.unflatten(block), GradientSums()
+        for chunk in self.risk.chunks(self._kind):
+            sums.add(self._product(chunk, v))
+            del chunk  # else its graph is there while the next one is built
+        return self.risk.flatten([sums], columns)
 
     @abstractmethod
-    def _add_product(self, chunk: Chunk, directions: Directions, sums: GradientSums) -> None:
-        """Add the unscaled product of some samples."""
+    def _product(self, chunk: Chunk, v: Block) -> Block:
+        """Return the unscaled product of some samples with v, both by name with k rows."""
 
     @property
     def _has_rows(self) -> bool:

@@ -31,9 +31,10 @@ def plain_arithmetic() -> Generator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        for device in _WITH_AUTOCAST:
-            if _is_cast(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch._C._is_any_autocast_enabled():
+            for device in _WITH_AUTOCAST:
+                if _is_cast(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import ALONE, Processes
-from hyperribbon.inspection.memory import Heap
+from hyperribbon.inspection.memory import Heap, lacking_room
 from hyperribbon.operators import GGN, Fisher, GradientCovariance, Hessian
 from hyperribbon.operators.base import Cost
-from hyperribbon.operators.derivatives.workspace import Workspaces
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.batches import bytes_of
 from hyperribbon.operators.risk.data import Source
@@ -24,6 +24,7 @@ from hyperribbon.operators.risk.memory import Layout
 
 __all__ = [
     "Clock",
+    "DeclinedError",
     "OutOfTimeError",
     "TimedCovariance",
     "TimedFisher",
@@ -32,6 +33,7 @@ __all__ = [
     "TimedHessian",
     "TimedRisk",
     "TimedRows",
+    "why_not",
 ]
 
 _MORE = 0.25
@@ -40,6 +42,15 @@ _MORE = 0.25
 
 class OutOfTimeError(Exception):
     """The time of the budget is used up."""
+
+
+class DeclinedError(ArgumentError):
+    """A matrix that is not defined for this model or loss, and why."""
+
+
+def why_not(error: Exception) -> str:
+    """Return why something was not begun: it is not defined, or there is no room; or ""."""
+    return error.reason if isinstance(error, DeclinedError) else lacking_room(error)
 
 
 class Clock:
@@ -103,7 +114,7 @@ class TimedRisk(Risk):
 
     clock = Clock()
 
-    def chunks(self, kind: str = "pull") -> Iterator[Chunk]:
+    def chunks(self, kind: str = "vjp") -> Iterator[Chunk]:
         """Yield the data in chunks while there is time."""
         for chunk in super().chunks(kind):
             self.check_in()
@@ -131,32 +142,42 @@ class TimedRisk(Risk):
         chunk = ceil(samples / ceil(samples / most))
         return Layout(chunk, 0, 1, 2 * int(chunk * each + footprint.fixed))
 
+    @property
+    def must_be_whole(self) -> bool:
+        """Whether its batches must not be cut: samples depend on each other, or the loss does."""
+        return self._engine.must_be_whole
+
+    def holds(self, samples: int) -> bool:
+        """Whether there is room for so many samples, where they all are one batch."""
+        is_cut = not self.must_be_whole or self.source.batch_size is not None
+        return is_cut or samples * self._engine._made <= self.memory
+
     def rows_at_once(self, most: int) -> int:
         """Return how many samples may be evaluated together, without derivatives."""
-        if self._engine.must_be_whole:
+        if self.must_be_whole:
             return max(most, self._given())
         made = max(self._engine._made, 1.0)  # all tensors of a sample, which are not there at once
         return max(1, min(most, int(self.memory / 2 / made)))
 
-    def with_data(self, data: Any, memory: float | None) -> TimedRisk | None:
+    def with_data(self, source: Source, memory: float | None) -> TimedRisk | None:
         """Return the risk of other data by the derivatives found right on these.
 
         None where what was found holds for these data only: the samples depend on each other, the
         loss does not add up, or several processes share them.
 
         Args:
-            data: Other samples of the same kind.
+            source: Other samples of the same kind.
             memory: Bytes to stay below; None for as many as this risk has.
         """
-        if self.processes.is_parallel or self._engine.must_be_whole:
+        if self.processes.is_parallel or self.must_be_whole:
             return None
         other = copy.copy(self)
         other.memory = self.memory if memory is None else memory
-        other.source = Source(
-            data, dtype=self.dtype, device=self.device, memory=other.memory / 2, has_targets=True
-        )
+        other.source = source.within(other.memory / 2)
         other._engine = copy.copy(self._engine)
         kept = other.source.is_kept
+        if kept and other.source.has_fixed_batches:
+            other.source.join()
         other._engine.data_bytes = sum(map(bytes_of, other.source.batches())) if kept else 0
         other._length = None
         other._forget()
@@ -185,7 +206,6 @@ class _Timed:
     def in_precision(self, dtype: torch.dtype) -> Any:
         """Return the same matrix in another precision, for few products."""
         if self.is_frugal:
-            self.release()
             self.risk.release()  # type: ignore[attr-defined]
         return super().in_precision(dtype)  # type: ignore[misc]
 
@@ -195,10 +215,6 @@ class _Timed:
         if not self.is_frugal:
             return cost
         return replace(cost, beside=max(cost.beside - cost.bytes, 0))
-
-    def release(self) -> None:
-        """Give the memory back that products use again."""
-        self._workspaces = Workspaces(self.risk.memory / 4)  # type: ignore[attr-defined]
 
 
 class TimedHessian(_Timed, Hessian):
@@ -220,10 +236,10 @@ class TimedCovariance(_Timed, GradientCovariance):
 class TimedRows(TimedGGN):
     """The rows of the Gauss-Newton matrix, for its trace: nothing is prepared for products."""
 
-    _kind = "pull"
+    _kind = "vjp"
 
 
 class TimedGradientRows(TimedCovariance):
     """The gradients of single samples, likewise, as they are: their mean is not taken off."""
 
-    _kind = "pull"
+    _kind = "vjp"

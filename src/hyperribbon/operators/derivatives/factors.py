@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from hyperribbon.core.devices.typed import distinct, norm, weighted_sum
-from hyperribbon.operators.derivatives.sums import GradientSums
 
 if TYPE_CHECKING:
     from hyperribbon.operators.derivatives.linearisation import Linearisation
@@ -334,9 +333,7 @@ def right_factors(point: Linearisation, names: set[str]) -> set[str]:
     weights = torch.randn(len(outputs), generator=generator, dtype=torch.float64, device="cpu")
     weights = weights.to(outputs)
     ordered = sorted(names)
-    sums = GradientSums()
-    point.pull(rows * weights.reshape(1, -1, *(1,) * (outputs.ndim - 1)), sums, ordered)
-    expected = sums.named()
+    expected = point.vjp(rows * weights.reshape(1, -1, *(1,) * (outputs.ndim - 1)), ordered)
     factors = {factor.name: factor for factor in _made(point, rows, ordered)}
     limit = min(1e3 * torch.finfo(outputs.dtype).eps, _CLOSE)
     largest = max(norm(expected[name]) for name in ordered)

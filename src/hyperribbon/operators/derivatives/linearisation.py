@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -14,14 +15,13 @@ from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.factors import Factor, summed
 from hyperribbon.operators.derivatives.recording import CallRecorder
-from hyperribbon.operators.derivatives.rewritten.convolutions import asked_for
+from hyperribbon.operators.derivatives.rewritten.convolutions import only_needed
 from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
-from hyperribbon.operators.derivatives.sums import GradientSums
 
 if TYPE_CHECKING:
     from hyperribbon.operators.risk.losses import Loss
 
-__all__ = ["AutogradLinearisation", "Block", "Evaluation", "Linearisation", "pull_back"]
+__all__ = ["Block", "Evaluation", "Linearisation"]
 
 Slopes = Sequence[torch.Tensor | None]  # none where an input is not used
 Block = Mapping[str, torch.Tensor]
@@ -38,43 +38,13 @@ class Evaluation(Protocol):
         """Return the outputs (n, …) of some samples, with a graph; a watcher sees the calls."""
         ...
 
-    def pushed(self, directions: Block) -> torch.Tensor:
-        """Return J v (n, …) of directions (*parameter shape) by forward mode."""
+    def jvp(self, v: Block) -> torch.Tensor:
+        """Return J v (n, …) for v (*parameter shape) by forward mode."""
         ...
 
 
-class Linearisation(Protocol):
-    """Derivatives of a batch's outputs f(θ) of shape (n, …) at fixed weights θ.
-
-    Directions may be given for some of the parameters; the others do not move. Results are asked
-    for by name.
-    """
-
-    outputs: torch.Tensor
-
-    def push(self, block: Block) -> torch.Tensor:
-        """Return J v, shape (k, n, …)."""
-        ...
-
-    def pull(self, cotangents: torch.Tensor, sums: GradientSums, names: Sequence[str]) -> None:
-        """Add Jᵀ u for u (k, n, …)."""
-        ...
-
-    def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
-        """Add the rows of ∇²_θ Σ ℓ(f(θ), y) v that belong to the names in the block."""
-        ...
-
-    def structured(self) -> set[str]:
-        """Return the names of parameters whose per-sample gradients have factors."""
-        ...
-
-    def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
-        """Return the per-sample gradients of R f for rows R (m, n, …), one a structured name."""
-        ...
-
-
-class AutogradLinearisation:
-    """Derivatives of any model from graphs that are built once and kept.
+class Linearisation:
+    """Derivatives of a batch's outputs f(θ), (n, …), at fixed weights, from graphs that are kept.
 
     Jᵀu is a backward pass. ∇²ℓ v is a backward pass through the graph of the gradient (double
     backward). J v is the derivative in u of ⟨Jᵀu, v⟩, a backward pass through the graph of Jᵀu.
@@ -97,64 +67,64 @@ class AutogradLinearisation:
         self.graph = batch.outputs(slice(0, batch.count), recorder)
         self.outputs = self.graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
+        self._has_checkpoints = recorder.has_checkpoints
+        self._has_convolutions = recorder.has_convolutions
         self._transposed: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
-        self._slopes: dict[str, torch.Tensor] | None = None
+        self._gradient: dict[str, torch.Tensor] | None = None
 
-    def push(self, block: Block) -> torch.Tensor:
+    def jvp(self, v: Block) -> torch.Tensor:
         """Return J v, shape (k, n, …)."""
         if not self.graph.requires_grad:
-            return self.outputs.new_zeros(_rows(block), *self.outputs.shape)
-        way = self._choices.chosen("push")
+            return self.outputs.new_zeros(_rows(v), *self.outputs.shape)
+        way = self._choices.chosen("jvp")
         if way is None:
-            return self._push_first(block)
-        return self._push_forward(block) if way == "forward" else self._push_reverse(block)
+            return self._jvp_first(v)
+        return self._jvp_forward(v) if way == "forward" else self._jvp_reverse(v)
 
-    def _push_first(self, block: Block) -> torch.Tensor:
+    def _jvp_first(self, v: Block) -> torch.Tensor:
         """Find out, on samples where the result is checked, whether Jᵀu can be differentiated."""
         way = "reverse"
         try:
-            pushed = self._push_reverse(block)
+            product = self._jvp_reverse(v)
         except (RuntimeError, NotImplementedError):
-            way, pushed = "forward", self._push_forward(block)
-        self._choices.settle("push", way)
-        return pushed
+            way, product = "forward", self._jvp_forward(v)
+        self._choices.settle("jvp", way)
+        return product
 
     def turn_forward(self) -> bool:
         """Take forward mode for J v from now on; False when that is so already."""
-        was_reversed = self._choices.chosen("push") != "forward"
-        self._choices.settle("push", "forward")
+        was_reversed = self._choices.chosen("jvp") != "forward"
+        self._choices.settle("jvp", "forward")
         return was_reversed
 
-    def pull(self, cotangents: torch.Tensor, sums: GradientSums, names: Sequence[str]) -> None:
-        """Add Jᵀ u for u (k, n, …)."""
-        if not self.graph.requires_grad:
-            sums.add(self._zeros(names, len(cotangents)))
-            return
-        leaves = [self._leaves[name] for name in names]
-        pulled = pull_back([self.graph], leaves, [cotangents], self._choices)
-        sums.add(dict(zip(names, pulled, strict=True)))
-
-    def curve(self, loss: Loss, targets: Any, block: Block, sums: GradientSums) -> None:
-        """Add ∇²_θ Σ ℓ(f(θ), y) v; loss and targets must be the same in every call."""
-        if self._slopes is None:
-            self._slopes = self._build_slopes(loss, targets)
-        moving = [name for name in block if name in self._slopes]
-        if not moving:
-            sums.add(self._zeros(list(block), _rows(block)))
-            return
-        curved = pull_back(
-            [self._slopes[name] for name in moving],
-            [self._leaves[name] for name in block],
-            [block[name].to(self._slopes[name].dtype) for name in moving],
-            self._choices,
-        )
-        sums.add(dict(zip(block, curved, strict=True)))
+    def vjp(self, u: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return Jᵀ u for u (k, n, …), by name."""
+        return self.differentiate({"": self.graph}, {"": u}, names)
 
     def gradient(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
-        """Return ∇_θ Σ ℓ(f(θ), y), of the names whose gradient can be differentiated again."""
-        if self._slopes is None:
-            self._slopes = self._build_slopes(loss, targets)
-        return {name: slope.detach() for name, slope in self._slopes.items()}
+        """Return ∇_θ Σ ℓ(f(θ), y) with its graph, of the names where it can be differentiated.
+
+        Loss and targets must be the same in every call.
+        """
+        if self._gradient is None:
+            with torch.enable_grad():
+                total = loss.total(self.graph, targets)
+            is_constant = not self.graph.requires_grad
+            self._gradient = {} if is_constant else _differentiate(total, self._leaves)
+        return self._gradient
+
+    def differentiate(self, of: Block, u: Block, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return ∂⟨of, u⟩/∂θ by name, for graphs of this linearisation and k rows u of each."""
+        parts = [name for name in of if name in u and of[name].requires_grad]
+        if not parts:
+            rows = _rows(u)
+            return {n: self._leaves[n].new_zeros(rows, *self._leaves[n].shape) for n in names}
+        found = self._backward(
+            [of[name] for name in parts],
+            [self._leaves[name] for name in names],
+            [u[name].to(of[name].dtype) for name in parts],
+        )
+        return dict(zip(names, found, strict=True))
 
     def structured(self) -> set[str]:
         """Return the names whose every use was understood and keeps samples apart."""
@@ -194,31 +164,31 @@ class AutogradLinearisation:
         for index in range(samples.start, samples.stop):
             outputs = self._batch.outputs(slice(index, index + 1))
             row = rows[:, index : index + 1]
-            gradients.append(pull_back([outputs], leaves, [row], self._choices))
+            gradients.append(self._backward([outputs], leaves, [row]))
         columns = zip(*gradients, strict=True)
         return {name: torch.stack(column) for name, column in zip(names, columns, strict=True)}
 
-    def _push_forward(self, block: Block) -> torch.Tensor:
+    def _jvp_forward(self, v: Block) -> torch.Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its own rules
             rows = [
-                self._batch.pushed({name: rowed[r] for name, rowed in block.items()})
-                for r in range(_rows(block))
+                self._batch.jvp({name: rows[r] for name, rows in v.items()})
+                for r in range(_rows(v))
             ]
         return torch.stack(rows)
 
-    def _push_reverse(self, block: Block) -> torch.Tensor:
-        probe, pulled = self._build_transposed()
-        names = [name for name in block if name in pulled]
+    def _jvp_reverse(self, v: Block) -> torch.Tensor:
+        """Return ∂⟨Jᵀu, v⟩/∂u, which does not depend on u."""
+        if self._transposed is None:
+            u = torch.zeros_like(self.graph).requires_grad_()
+            self._transposed = u, _differentiate(self.graph, self._leaves, u)
+        u, gradients = self._transposed
+        names = [name for name in v if name in gradients]
         if not names:
-            return self.outputs.new_zeros(_rows(block), *self.outputs.shape)
-        (pushed,) = pull_back(
-            [pulled[name] for name in names],
-            [probe],
-            [block[name].to(pulled[name].dtype) for name in names],
-            self._choices,
-        )
-        return pushed
+            return self.outputs.new_zeros(_rows(v), *self.outputs.shape)
+        graphs = [gradients[name] for name in names]
+        rows = [v[name].to(gradients[name].dtype) for name in names]
+        return self._backward(graphs, [u], rows)[0]
 
     def _flow_back(self, rows: torch.Tensor) -> dict[GradientEdge, torch.Tensor]:
         """Return what flows back into every layer's output, (m, *shape)."""
@@ -226,71 +196,54 @@ class AutogradLinearisation:
         if not shapes or not self.graph.requires_grad:
             return {}
         edges = list(shapes)
-        flowed = pull_back([self.graph], edges, [rows], self._choices, list(shapes.values()))
+        flowed = self._backward([self.graph], edges, [rows], list(shapes.values()))
         return dict(zip(shapes, flowed, strict=True))
 
-    def _build_transposed(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        if self._transposed is None:
-            probe = torch.zeros_like(self.graph).requires_grad_()
-            pulled = _differentiated(self.graph, self._leaves, probe)
-            self._transposed = probe, pulled
-        return self._transposed
+    def _backward(
+        self,
+        outputs: list[torch.Tensor],
+        inputs: Sequence[Any],
+        cotangents: list[torch.Tensor],
+        shapes: Sequence[torch.Size] | None = None,
+    ) -> list[torch.Tensor]:
+        """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape).
 
-    def _build_slopes(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
-        if not self.graph.requires_grad:
-            return {}
-        with torch.enable_grad():
-            total = loss.total(self.graph, targets)
-        return _differentiated(total, self._leaves)
+        Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph
+        together or one by one, whichever is found faster; one by one where an operation has no
+        batching rule.
+        """
+        rows = len(cotangents[0])
 
-    def _zeros(self, names: Sequence[str], rows: int) -> dict[str, torch.Tensor]:
-        return {
-            name: self._leaves[name].new_zeros(rows, *self._leaves[name].shape) for name in names
-        }
+        def backward(u: list[torch.Tensor], lead: tuple[int, ...] = ()) -> list[torch.Tensor]:
+            with ExitStack() as stack:
+                if self._has_checkpoints:
+                    stack.enter_context(twice_differentiable())
+                    stack.enter_context(torch.no_grad())
+                if self._has_convolutions:
+                    stack.enter_context(only_needed(inputs))
+                found = torch.autograd.grad(
+                    outputs,
+                    inputs,
+                    u,
+                    retain_graph=True,
+                    is_grads_batched=bool(lead),
+                    allow_unused=True,
+                )
+            sizes = [tensor.shape for tensor in inputs] if shapes is None else shapes
+            return [
+                outputs[0].new_zeros(*lead, *size) if tensor is None else tensor
+                for tensor, size in zip(cast(Slopes, found), sizes, strict=True)
+            ]
 
+        def singly() -> list[torch.Tensor]:
+            singles = [backward([u[row] for u in cotangents]) for row in range(rows)]
+            return [torch.stack(pieces) for pieces in zip(*singles, strict=True)]
 
-def pull_back(
-    outputs: list[torch.Tensor],
-    inputs: Sequence[Any],
-    cotangents: list[torch.Tensor],
-    choices: Choices,
-    shapes: Sequence[torch.Size] | None = None,
-) -> list[torch.Tensor]:
-    """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape).
-
-    Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph together
-    or one by one, whichever is found faster; one by one where an operation has no batching rule.
-    """
-    rows = len(cotangents[0])
-    shapes = [tensor.shape for tensor in inputs] if shapes is None else shapes
-
-    def backward(rowed: list[torch.Tensor], batched: bool, lead: tuple[int, ...]) -> list[Any]:
-        with twice_differentiable(), torch.no_grad(), asked_for(inputs):
-            pulled = torch.autograd.grad(
-                outputs,
-                inputs,
-                rowed,
-                retain_graph=True,
-                is_grads_batched=batched,
-                allow_unused=True,
-            )
-        return [
-            outputs[0].new_zeros(*lead, *shape) if tensor is None else tensor
-            for tensor, shape in zip(cast(Slopes, pulled), shapes, strict=True)
-        ]
-
-    def singly() -> list[torch.Tensor]:
-        singles = [backward([c[r] for c in cotangents], False, ()) for r in range(rows)]
-        return [torch.stack(pieces) for pieces in zip(*singles, strict=True)]
-
-    if rows == 1:
-        return [tensor.unsqueeze(0) for tensor in backward([c[0] for c in cotangents], False, ())]
-    ways: dict[str, Callable[[], list[torch.Tensor]]] = {
-        "singly": singly,
-        "together": lambda: backward(cotangents, True, (rows,)),
-    }
-    question = "rows", len(outputs) > 1, len(inputs) > 1
-    return choices.run(question, ways, _all_agree)
+        if rows == 1:
+            return [tensor.unsqueeze(0) for tensor in backward([u[0] for u in cotangents])]
+        ways = {"singly": singly, "together": lambda: backward(cotangents, (rows,))}
+        question = "rows", len(outputs) > 1, len(inputs) > 1
+        return self._choices.run(question, ways, _all_agree)
 
 
 def _agree(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -303,7 +256,7 @@ def _all_agree(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     return all(map(_agree, first, second))
 
 
-def _differentiated(
+def _differentiate(
     output: torch.Tensor,
     leaves: Mapping[str, torch.Tensor],
     cotangent: torch.Tensor | None = None,

@@ -107,6 +107,8 @@ class CallRecorder(TorchFunctionMode):
     Attributes:
         uses: What was understood.
         others: Names of parameters that some other operation used.
+        has_checkpoints: Whether parts are evaluated again in backward passes.
+        has_convolutions: Whether there are some, whose backward passes skip what is not asked for.
     """
 
     def __init__(self, weights: Mapping[str, torch.Tensor], samples: int) -> None:
@@ -116,6 +118,7 @@ class CallRecorder(TorchFunctionMode):
         self._made: dict[int, _Shared] = {}
         self.uses: list[Use] = []
         self.others: set[str] = set()
+        self.has_checkpoints = self.has_convolutions = False
 
     def __torch_function__(
         self,
@@ -124,14 +127,16 @@ class CallRecorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        is_attention = getattr(func, "__name__", "") == "multi_head_attention_forward"
-        if is_attention and not keeps_other_tensors():  # checkpoints evaluate it again, unopened
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        is_checkpointed = keeps_other_tensors()  # evaluated again, as it is written
+        self.has_checkpoints = self.has_checkpoints or is_checkpointed
+        self.has_convolutions = self.has_convolutions or name.startswith("conv")
+        if name == "multi_head_attention_forward" and not is_checkpointed:
             with self:  # its linear layers are seen one by one
                 result = opened_attention(args, kwargs)
             if result is not NotImplemented:
                 return result
-        if getattr(func, "__name__", "") in RECURRENT and not keeps_other_tensors():
+        if name in RECURRENT and not is_checkpointed:
             passes: list[Pass] = []
             result = rewritten_recurrence(func, args, kwargs, passes)
             if _carries_gradient(result):
@@ -141,7 +146,7 @@ class CallRecorder(TorchFunctionMode):
             return result
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.requires_grad:
-            self._see(getattr(func, "__name__", ""), args, kwargs, result)
+            self._see(name, args, kwargs, result)
         elif _carries_gradient(result):
             self._see_others(tree_leaves((args, kwargs)))
         return result

@@ -14,7 +14,6 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.typed import linalg, norm, split
 from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
-from hyperribbon.operators.derivatives.sums import GradientSums
 
 __all__ = [
     "FIRST_STEP",
@@ -57,9 +56,8 @@ def some_slopes(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tenso
     generator = torch.Generator("cpu").manual_seed(1)
     shape = 1, *point.outputs.shape
     drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-    seeds, sums = drawn.to(point.outputs), GradientSums()
-    point.pull(seeds, sums, names)
-    return seeds, sums.named()
+    seeds = drawn.to(point.outputs)
+    return seeds, point.vjp(seeds, names)
 
 
 def reached_part(direction: Block, slopes: Block) -> dict[str, torch.Tensor]:
@@ -93,7 +91,7 @@ def check_slopes(
     Raises:
         Disagreement: They differ.
     """  # noqa: DOC501 - _error() returns one
-    pushed = point.push({name: tensor.unsqueeze(0) for name, tensor in direction.items()})
+    pushed = point.jvp({name: tensor.unsqueeze(0) for name, tensor in direction.items()})
     check_pushed(pushed[0])
     seeds, pulled = slopes
     forward = float((seeds.double() * pushed.double()).sum())

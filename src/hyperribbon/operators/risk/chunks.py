@@ -14,7 +14,7 @@ from hyperribbon.operators.risk.data import batch_size, cut
 from hyperribbon.operators.risk.function import ModelFunction
 from hyperribbon.operators.risk.memory import Layout
 
-__all__ = ["BatchEvaluation", "Chunk", "KeptChunks"]
+__all__ = ["BatchEvaluation", "Chunk", "GradientSums", "KeptChunks"]
 
 
 class BatchEvaluation:
@@ -42,9 +42,9 @@ class BatchEvaluation:
             self.targets = targets
         return outputs
 
-    def pushed(self, directions: Block) -> torch.Tensor:
+    def jvp(self, v: Block) -> torch.Tensor:
         """Return J v (n, …) by forward mode."""
-        return self._function.pushed(self._batch, directions)
+        return self._function.jvp(self._batch, v)
 
 
 @dataclass
@@ -75,17 +75,47 @@ class Chunk:
         return len(self.point.outputs)
 
 
+class GradientSums:
+    """Gradients (k, *shape) by name, summed over chunks of the samples.
+
+    Attributes:
+        named: The sums.
+    """
+
+    def __init__(self) -> None:
+        self.named: dict[str, torch.Tensor] = {}
+        self._is_own = False
+
+    def add(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Add gradients, which are not written to."""
+        if not self.named:
+            self.named = dict(gradients)
+        elif not self._is_own:
+            self.named = {name: self.named[name] + gradients[name] for name in gradients}
+            self._is_own = True
+        else:
+            for name, gradient in gradients.items():
+                self.named[name] += gradient
+
+
 class KeptChunks:
-    """Chunks that keep their graphs, by their place, for one layout."""
+    """Chunks that keep their graphs, by their place, for one layout.
+
+    Attributes:
+        chunks: The chunks by their place.
+        whole_for: The kinds of derivatives for which all chunks are kept; empty where some are not.
+        own: Samples and amount of all of them.
+    """
 
     def __init__(self) -> None:
         self._layout: tuple[int, int] | None = None
-        self._chunks: dict[int, Chunk] = {}
-        self.is_whole = False
+        self.chunks: dict[int, Chunk] = {}
+        self.whole_for: frozenset[str] = frozenset()
+        self.own: tuple[int, float] | None = None
 
     def chunks_for(self, layout: Layout) -> dict[int, Chunk]:
         """Return the chunks of a layout; those of another one are dropped."""
         cuts = layout.chunk, layout.kept
         if cuts != self._layout:
-            self._layout, self._chunks, self.is_whole = cuts, {}, False
-        return self._chunks
+            self._layout, self.chunks, self.whole_for = cuts, {}, frozenset()
+        return self.chunks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -210,6 +211,15 @@ class Source:
         other._memory = memory
         return other
 
+    def fixed(self, size: int | None) -> Source:
+        """Return the same samples in fixed batches of a size, or in one; large data as they come."""
+        self._load()
+        other = copy.copy(self)
+        other._is_fixed, other.batch_size = True, size
+        other._kept = other._bundle(self._kept)
+        other._is_one = len(other._kept) == 1
+        return other
+
     def chunks(self, size: int) -> Iterator[tuple[int, Any]]:
         """Yield (position of the first sample, batch) with at most `size` samples each."""
         position = 0
@@ -362,7 +372,10 @@ class Source:
         if not self._is_fixed or self.batch_size is None or len(batches) != 1:
             return batches
         size, count = self.batch_size, batch_size(batches[0])
-        return [cut(batches[0], start, start + size) for start in range(0, count, size)]
+        starts = list(range(0, count, size))
+        if len(starts) > 1 and count % size == 1:
+            starts.pop()  # statistics of one sample are none
+        return [cut(batches[0], *ends) for ends in pairwise([*starts, count])]
 
     def _read(self) -> Iterator[Any]:
         """Yield the batches of the reader; raise when a pass differs from the one before."""

@@ -19,9 +19,8 @@ from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.typed import listed
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
-from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.risk.calling import Forward
-from hyperribbon.operators.risk.chunks import Chunk, KeptChunks
+from hyperribbon.operators.risk.chunks import Chunk, GradientSums, KeptChunks
 from hyperribbon.operators.risk.data import Data, Source, batch_size
 from hyperribbon.operators.risk.engine import Engine
 from hyperribbon.operators.risk.function import ModelFunction
@@ -186,7 +185,7 @@ class Risk:
         Raises an ArgumentError when they differ from finite differences.
 
         Args:
-            kind: "curve" for second derivatives, "push" for J v with Jᵀu, "pull" for Jᵀu.
+            kind: "hvp" for second derivatives, "jvp" for J v with Jᵀu, "vjp" for Jᵀu.
         """
         with self.processes.together("the check of the derivatives"):
             self._engine.prepare(kind)
@@ -235,20 +234,20 @@ class Risk:
         """Return the parameters that hold the coordinates."""
         return {name: self.function.state[name].detach() for name in self.space.names}
 
-    def chunks(self, kind: str = "pull") -> Iterator[Chunk]:
+    def chunks(self, kind: str = "vjp") -> Iterator[Chunk]:
         """Yield the data in chunks; graphs are kept for the next pass as far as they fit.
 
         Args:
             kind: What the derivatives are used for, see `prepare`.
         """
-        self._engine.prepare(kind)
+        if kind not in self._kept.whole_for:
+            self._engine.prepare(kind)
+        if self._kept.whole_for == self._engine.kinds:  # nothing was prepared since
+            yield from self._kept.chunks.values()
+            self._own = self._kept.own
+            return
         layout = self._layout(is_measured=False)
         kept = self._kept.chunks_for(layout)
-        if self._kept.is_whole:
-            yield from kept.values()
-            counts = [(chunk.count, chunk.amount) for chunk in kept.values()]
-            self._own = (sum(n for n, _ in counts), sum(amount for _, amount in counts))
-            return
         samples, amount = 0, 0.0
         for place, (start, batch) in enumerate(self.source.chunks(layout.chunk)):
             chunk = kept.get(place) or self._chunk(start, batch)
@@ -257,8 +256,9 @@ class Risk:
                 kept[place] = chunk
             yield chunk
             del chunk  # its graph goes before the next one is built
-        self._kept.is_whole = self.source.is_kept and samples <= layout.kept
         self._own = (samples, amount)
+        if self.source.is_kept and samples <= layout.kept:
+            self._kept.whole_for, self._kept.own = frozenset(self._engine.kinds), self._own
 
     @property
     def samples(self) -> int:
@@ -363,17 +363,16 @@ class Risk:
         with self.processes.together("a gradient"):
             for chunk in self.chunks():
                 slope = self.criterion.gradient(chunk.point.outputs, chunk.targets)
-                chunk.point.pull(slope.unsqueeze(0), sums, self.space.names)
+                sums.add(chunk.point.vjp(slope.unsqueeze(0), self.space.names))
             total = self.flatten([sums], 1)[:, 0]
         return self.processes.sum(total) / self.amount
 
     def flatten(self, sums: Sequence[GradientSums], columns: int) -> torch.Tensor:
         """Return summed gradients as coordinates (P, columns); zeros without any samples."""
-        found = [total.named() for total in sums]
-        if not all(found):
+        if not sums[0].named:
             shape = (self.space.dimension, columns)
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        pieces = [self.space.flatten(named, batched=True) for named in found]
+        pieces = [self.space.flatten(total.named, batched=True) for total in sums]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def _chunk(self, start: int, batch: Any) -> Chunk:

@@ -15,16 +15,11 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.operators.derivatives.chains.linearisation import ChainLinearisation
-from hyperribbon.operators.derivatives.chains.tracing import same_derivatives, trace_chain
 from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.factors import right_factors
-from hyperribbon.operators.derivatives.linearisation import (
-    AutogradLinearisation,
-    Linearisation,
-)
+from hyperribbon.operators.derivatives.linearisation import Linearisation
+from hyperribbon.operators.derivatives.piecewise_linear import is_piecewise_linear
 from hyperribbon.operators.derivatives.random_direction import some_direction
-from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.risk.batches import bytes_of, joined, split, tensors
 from hyperribbon.operators.risk.chunks import BatchEvaluation
 from hyperribbon.operators.risk.data import Source, batch_size, cut
@@ -68,6 +63,7 @@ class Engine:
         must_be_whole: Whether the data must not be cut: because of that, or because of the loss.
         is_piecewise_linear: Whether the model is a chain of piecewise linear layers.
         data_bytes: Memory of data that are kept.
+        kinds: The kinds of derivatives that are in use.
 
     Raises:
         ArgumentError: Model, loss and data do not define a fixed finite function.
@@ -79,25 +75,25 @@ class Engine:
         self._function, self._loss, self._source = function, loss, source
         self._choices = Choices()
         self._footprints: dict[str, Footprint] = {}
-        self.mixes = self.must_be_whole = self._is_chain = False
+        self.mixes = self.must_be_whole = False
         self._largest: int | None = None
         self._is_smooth = self._has_kinks = False
         self.is_piecewise_linear = True
         self.data_bytes = sum(map(bytes_of, source.batches())) if source.is_kept else 0
         self._made = 0.0
-        self._kinds: set[str] = set()
-        self._probed: tuple[AutogradLinearisation, BatchEvaluation] | None = None
+        self.kinds: set[str] = set()
+        self._probed: tuple[Linearisation, BatchEvaluation] | None = None
         several = source.some(_LOOKED_AT)
         self.probe = None if several is None else cut(several, 0, _PROBE)
         if self.probe is None:
             return
         evaluation = first = BatchEvaluation(function, self.probe)
         with MadeBytes() as count:
-            chain = self._traced_on_some(evaluation, source)
+            self.is_piecewise_linear = self._trace(evaluation, source)
         if evaluation.plain is None:
             self.probe = several = next(source.batches())
             evaluation = BatchEvaluation(function, self.probe)
-        elif chain is None and count.made > _LARGE * batch_size(self.probe):
+        elif count.made > _LARGE * batch_size(self.probe):
             evaluation = self._on_fewer(several) or evaluation
         plain = evaluation.plain
         made, has_own_rules, self._has_kinks = probe_model(
@@ -135,26 +131,17 @@ class Engine:
         if self.must_be_whole:
             # Their derivatives are those of whole batches: a few samples would show others.
             self.probe = self._weighed = next(source.batches())
-            self._probed, chain = None, None
+            self._probed = None
         elif source.has_fixed_batches and source.is_kept:
             source.join()
-        self._is_chain = chain is not None and not self.mixes and self._chain_is_right(chain)
-        self.is_piecewise_linear = (
-            self._is_chain and chain is not None and chain.is_piecewise_linear
-        )
-        if self._is_chain:
-            self._probed = None
+        self.is_piecewise_linear = self.is_piecewise_linear and not self.mixes
 
     def linearise(
         self, function: ModelFunction, batch: Any, choices: Choices | None = None
     ) -> tuple[Linearisation, Any, Any]:
         """Return the derivatives of a model on a batch, the batch's inputs and targets."""
         evaluation = BatchEvaluation(function, batch)
-        point: Linearisation | None = None
-        if self._is_chain:
-            point = trace_chain(evaluation.plain_outputs, function.leaves)
-        if point is None:
-            point = AutogradLinearisation(evaluation, choices or self._choices)
+        point = Linearisation(evaluation, choices or self._choices)
         return point, split(batch)[0], evaluation.targets
 
     def prepare(self, kind: str) -> None:
@@ -163,19 +150,17 @@ class Engine:
         Raises:
             ArgumentError: They differ from finite differences.
         """  # noqa: DOC501 - _underivable() returns one
-        if kind in self._kinds:
+        if kind in self.kinds:
             return
         probed, self._probed = self._probed, None
-        if self.probe is not None and kind != "pull":
+        if self.probe is not None and kind != "vjp":
             try:
                 self._verify(kind, probed)
             except (RuntimeError, NotImplementedError) as error:
                 raise _underivable(error) from error
-        self._kinds.add(kind)
+        self.kinds.add(kind)
 
-    def _verify(
-        self, kind: str, probed: tuple[AutogradLinearisation, BatchEvaluation] | None
-    ) -> None:
+    def _verify(self, kind: str, probed: tuple[Linearisation, BatchEvaluation] | None) -> None:
         """Compare derivatives along a direction, on the probe, with finite differences."""
         looks = self._is_smooth, self._has_kinks
         check = Verification(
@@ -196,7 +181,7 @@ class Engine:
     def surely_fits(self, memory: float, samples: int) -> bool:
         """Whether all derivatives that are in use fit by a wide margin, without being measured."""
         weights = sum(leaf.nbytes for leaf in self._function.leaves.values())
-        kinds = max(len(self._kinds - {"pull"}), 1)
+        kinds = max(len(self.kinds - {"vjp"}), 1)
         return surely_fits(memory / kinds, samples * self._made, weights)
 
     def footprint(self) -> Footprint:
@@ -205,7 +190,7 @@ class Engine:
         The graph of Jᵀu is a part of what the others keep.
         """
         total = Footprint()
-        for kind in sorted(self._kinds - {"pull"}) or sorted(self._kinds):
+        for kind in sorted(self.kinds - {"vjp"}) or sorted(self.kinds):
             if kind not in self._footprints:
                 self._footprints[kind] = self._measured(kind)
             total = total.plus(self._footprints[kind])
@@ -216,22 +201,21 @@ class Engine:
         if self.probe is None:
             return Footprint()
         block = one_row(some_direction(self._function.leaves))
-        is_reversed = self._choices.chosen("push") != "forward"  # which does not bear being watched
+        is_reversed = self._choices.chosen("jvp") != "forward"  # which does not bear being watched
 
         def product(samples: int, meter: Meter) -> Linearisation:
             batch = cut(self._weighed, 0, samples)
             point, _, targets = self.linearise(self._function, batch, Choices())
             meter.end_stage()
-            sums = GradientSums()
-            if kind == "curve":
+            if kind == "hvp":
                 assert self._loss is not None
-                point.curve(self._loss, targets, block, sums)
+                point.differentiate(point.gradient(self._loss, targets), block, list(block))
             else:
-                pushed = point.outputs.unsqueeze(0)
-                if kind == "push" and is_reversed:
-                    pushed = point.push(block)
+                u = point.outputs.unsqueeze(0)
+                if kind == "jvp" and is_reversed:
+                    u = point.jvp(block)
                 meter.end_stage()
-                point.pull(pushed, sums, list(block))
+                point.vjp(u, list(block))
             return point
 
         count = batch_size(self._weighed)
@@ -250,53 +234,38 @@ class Engine:
         """Return what the ranks must agree on."""
         if self.probe is None:
             return ()
-        return self._is_chain, self.is_piecewise_linear, self.mixes, self.must_be_whole
+        return self.is_piecewise_linear, self.mixes, self.must_be_whole
 
     def join(self, findings: Sequence[tuple[Any, ...]]) -> None:
         """Take over what all ranks have found."""
-        chains, linear, mixing, whole = zip(*(found for found in findings if found), strict=True)
-        self._is_chain, self.is_piecewise_linear = all(chains), all(linear)
+        linear, mixing, whole = zip(*(found for found in findings if found), strict=True)
+        self.is_piecewise_linear = all(linear)
         self.mixes, self.must_be_whole = any(mixing), any(whole)
 
     def _evaluated(self, evaluation: BatchEvaluation) -> Callable[[], torch.Tensor]:
         """Return a function that evaluates the probe, for the first check of derivatives too."""
 
         def outputs() -> torch.Tensor:
-            point = AutogradLinearisation(evaluation, self._choices)
+            point = Linearisation(evaluation, self._choices)
             self._probed = point, evaluation
             return point.graph
 
         return outputs
 
-    def _chain_is_right(self, chain: ChainLinearisation) -> bool:
-        """Whether a chain has the derivatives that autograd finds, also by weights it ignores."""
-        assert self._probed is not None
-        plain, evaluation = self._probed
-        try:
-            direction = some_direction(self._function.leaves)
-            return same_derivatives(chain, plain, direction, self._loss, evaluation.targets)
-        except RuntimeError:
-            return False
+    def _trace(self, evaluation: BatchEvaluation, source: Source) -> bool:
+        """Return whether the model is piecewise linear, from an evaluation on some samples.
 
-    def _traced_on_some(
-        self, evaluation: BatchEvaluation, source: Source
-    ) -> ChainLinearisation | None:
-        """Evaluate the model on some of the samples and return its derivatives as a chain's.
-
-        A model that needs all of them at once (a graph whose nodes are the samples) mixes them.
-
-        Returns:
-            The linearisation, or None where it is no chain.
+        A model that needs all samples at once (a graph whose nodes are the samples) mixes them.
         """  # noqa: DOC501 - an ArgumentError of the model passes through
         try:
-            return trace_chain(evaluation.plain_outputs, self._function.leaves)
+            return is_piecewise_linear(evaluation.plain_outputs, self._function.leaves)
         except ArgumentError:
             raise
         except Exception:
             if not source.is_one_batch:
                 raise
             self.mixes = True
-            return None
+            return False
 
     def _on_fewer(self, several: Any) -> BatchEvaluation | None:
         """Try derivatives out on fewer samples, unless the model does not bear so few."""

@@ -169,8 +169,8 @@ class ModelFunction:
         self._needs_grad = self._needs_grad or any(map(_requires_grad, tree_leaves(found)))
         return tree_map(_detach, found) if self._needs_grad else found
 
-    def pushed(self, batch: Any, directions: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return J v of a batch by forward mode, for directions v by name.
+    def jvp(self, batch: Any, v: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return J v of a batch by forward mode, for v by name.
 
         torch raises a RuntimeError where an operation has no rule for forward mode.
         """
@@ -178,9 +178,9 @@ class ModelFunction:
         self._buffers.restore()
         with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._uncast():
             duals = {
-                id(leaf): dual(leaf.detach(), directions[name].to(leaf.dtype))
+                id(leaf): dual(leaf.detach(), v[name].to(leaf.dtype))
                 for name, leaf in self.leaves.items()
-                if name in directions
+                if name in v
             }
             with _holding(self.module, duals), self._guarded(batch) as batch:
                 outputs = call(self.module, batch, self._forward)[0]

@@ -59,6 +59,10 @@ def in_order(loader: DataLoader[Any], drops_last: bool = False) -> DataLoader[An
     """
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
+    grouped: Any = loader.batch_sampler
+    if type(loader) is DataLoader and loader.batch_size is None and type(grouped) is BatchSampler:
+        if type(grouped.sampler) in (SequentialSampler, RandomSampler):
+            return again(loader, dataset, grouped.batch_size)
     if type(loader) is not DataLoader or loader.batch_size is None:
         return loader
     if isinstance(dataset, IterableDataset):
@@ -153,12 +157,12 @@ def fingerprint(batch: Any) -> int:
     return hash(tuple(parts))
 
 
-def again(loader: DataLoader[Any], dataset: Any) -> DataLoader[Any]:
+def again(loader: DataLoader[Any], dataset: Any, batch_size: int | None = None) -> DataLoader[Any]:
     """Return a loader of a data set that reads in order and is else like the given one."""
     workers = loader.num_workers
     return DataLoader(
         dataset,
-        batch_size=loader.batch_size,
+        batch_size=batch_size or loader.batch_size,
         collate_fn=loader.collate_fn,
         num_workers=workers,
         timeout=loader.timeout,

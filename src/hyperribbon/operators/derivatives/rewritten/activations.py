@@ -18,7 +18,6 @@ from torch.autograd.function import once_differentiable
 
 from hyperribbon.core.devices.torch_inside import is_transformed, unwatched
 from hyperribbon.core.devices.typed import applied
-from hyperribbon.operators.derivatives.chains.activations import slope_and_bend
 from hyperribbon.operators.derivatives.rewritten.convolutions import needed_by
 
 __all__ = ["SLOW_TWICE", "rewritten_activation"]
@@ -95,3 +94,14 @@ class _Gradient(torch.autograd.Function):
         if in_x and ctx.bent is None:
             ctx.bent, ctx.g = ctx.point.bend().mul_(ctx.g), None
         return v * ctx.point.slope if in_g else None, v * ctx.bent if in_x else None, None
+
+
+def slope_and_bend(
+    function: Callable[[torch.Tensor], torch.Tensor], z: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return φ′(z) and φ″(z) of an elementwise function, by autograd."""
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(function(leaf).sum(), leaf, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.sum(), leaf, materialize_grads=True)
+    return slope.detach(), bend

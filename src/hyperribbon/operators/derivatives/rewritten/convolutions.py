@@ -25,14 +25,14 @@ import torch
 from hyperribbon.core.devices.torch_inside import is_differentiated, is_transformed
 from hyperribbon.core.devices.typed import applied
 
-__all__ = ["asked_for", "needed_by", "rewritten_convolution"]
+__all__ = ["needed_by", "only_needed", "rewritten_convolution"]
 
 _ASKED = threading.local()
 
 
 @contextmanager
-def asked_for(inputs: Sequence[Any]) -> Generator[None]:
-    """Say by which leaves a backward pass differentiates, so that others are left out."""
+def only_needed(inputs: Sequence[Any]) -> Generator[None]:
+    """Let convolutions differentiate by these leaves only, in the backward passes inside."""
     before = getattr(_ASKED, "leaves", None)
     _ASKED.leaves = {id(tensor) for tensor in inputs}  # edges of a graph are no leaves
     try:

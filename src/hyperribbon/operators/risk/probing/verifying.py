@@ -17,13 +17,8 @@ from hyperribbon.operators.derivatives.glance import (
     confirms_slopes,
     glance_steps,
 )
-from hyperribbon.operators.derivatives.linearisation import (
-    AutogradLinearisation,
-    Block,
-    Linearisation,
-)
+from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
 from hyperribbon.operators.derivatives.random_direction import some_direction
-from hyperribbon.operators.derivatives.sums import GradientSums
 from hyperribbon.operators.derivatives.verification import (
     TOTAL,
     Disagreement,
@@ -73,7 +68,7 @@ class Verification:
     has_kinks: bool
 
     def check(self, kind: str, point: Linearisation, targets: Any) -> None:
-        """Compare J v with Jᵀu ("push"), or ∇²ℓ v ("curve").
+        """Compare J v with Jᵀu ("jvp"), or ∇²ℓ v ("hvp").
 
         Raises an ArgumentError when they are not those of the function, or lost in rounding.
 
@@ -84,13 +79,13 @@ class Verification:
         """
         leaves = self.function.leaves
         whole = some_direction(leaves)
-        if kind == "curve" and self._confirms_curvature(point, targets, whole):
+        if kind == "hvp" and self._confirms_curvature(point, targets, whole):
             return
         slopes = some_slopes(point, list(leaves))
         direction = reached_part(whole, slopes[1])
         if not direction:
             return
-        if kind == "push":
+        if kind == "jvp":
             check_push = partial(self._check_pushed, direction, point.outputs)
             self._either_way(partial(check_slopes, point, whole, slopes, check_push), point)
             return
@@ -108,7 +103,7 @@ class Verification:
         try:
             check()
         except Disagreement as error:
-            if not (isinstance(point, AutogradLinearisation) and point.turn_forward()):
+            if not point.turn_forward():
                 raise
             try:
                 check()
@@ -130,9 +125,10 @@ class Verification:
         loss, steps = self.loss, glance_steps(point.outputs.dtype, self.has_kinks)
         if loss is None or isinstance(loss, CallableLoss) or not self.is_smooth:
             return False
-        if not steps or not isinstance(point, AutogradLinearisation):
+        if not steps:
             return False
-        here = point.gradient(loss, targets)
+        gradient = point.gradient(loss, targets)
+        here = {name: slope.detach() for name, slope in gradient.items()}
         if set(here) != set(whole) or not all(bool(slope.any()) for slope in here.values()):
             return False  # where gradients vanish they do not tell which weights count
         direction = {name: v.masked_fill(here[name] == 0, 0) for name, v in whole.items()}
@@ -174,7 +170,7 @@ class Verification:
         function, batch = self.function.in_precision(precision), brought(batch, precision)
         evaluation = BatchEvaluation(function, batch)
         raised = {name: tensor.to(precision) for name, tensor in direction.items()}
-        point = AutogradLinearisation(evaluation, Choices())
+        point = Linearisation(evaluation, Choices())
         return _curved(point, self.loss, evaluation.targets, raised)
 
 
@@ -184,9 +180,9 @@ def one_row(direction: Block) -> dict[str, torch.Tensor]:
 
 
 def _curved(point: Linearisation, loss: Loss, targets: Any, direction: Block) -> Block:
-    sums = GradientSums()
-    point.curve(loss, targets, one_row(direction), sums)
-    return {name: rows[0] for name, rows in sums.named().items()}
+    gradient = point.gradient(loss, targets)
+    found = point.differentiate(gradient, one_row(direction), list(direction))
+    return {name: rows[0] for name, rows in found.items()}
 
 
 def _lost_in_rounding(own: torch.dtype, better: torch.dtype) -> ArgumentError:

@@ -1,4 +1,4 @@
-"""Memory of products is used again, and never by two at once."""
+"""Products repeat, at the same time too, and leave each other alone."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,45 +7,6 @@ import torch
 from torch import nn
 
 from hyperribbon.operators import GGN, Hessian
-from hyperribbon.operators.derivatives.sums import GradientSums
-from hyperribbon.operators.derivatives.workspace import Workspace, Workspaces
-
-
-def test_the_same_use_has_the_same_memory():
-    workspace, like = Workspace(limit=1e6), torch.zeros(1)
-    first = workspace.take("a", (3, 4), like)
-    assert first.shape == (3, 4)
-    assert workspace.take("a", (2, 5), like).data_ptr() == first.data_ptr()
-    assert workspace.take("b", (3, 4), like).data_ptr() != first.data_ptr()
-    assert workspace.take("a", (5, 5), like).data_ptr() != first.data_ptr()
-    assert workspace.nbytes == 4 * (25 + 12)
-
-
-def test_other_kinds_are_not_mixed():
-    workspace = Workspace(limit=1e6)
-    workspace.take("a", (3,), torch.zeros(1))
-    assert workspace.take("a", (3,), torch.zeros(1).double()).dtype == torch.float64
-    assert workspace.nbytes == 3 * 8
-
-
-def test_what_is_above_the_limit_is_not_kept():
-    workspace, like = Workspace(limit=100), torch.zeros(1)
-    workspace.take("small", (20,), like)
-    held = workspace.take("large", (21,), like)
-    assert workspace.nbytes == 80
-    assert workspace.take("large", (21,), like).data_ptr() != held.data_ptr()
-
-
-def test_every_borrower_has_its_own():
-    workspaces = Workspaces(limit=100)
-    with workspaces.borrowed() as one, workspaces.borrowed() as two:
-        assert one is not two
-    with workspaces.borrowed() as again:
-        assert again in (one, two)
-    with pytest.raises(ZeroDivisionError), workspaces.borrowed() as failed:
-        _ = 1 / 0
-    with workspaces.borrowed() as next_one:
-        assert next_one is failed
 
 
 @pytest.mark.parametrize("kind", [Hessian, GGN])
@@ -58,12 +19,12 @@ def test_products_do_not_touch_each_other(kind, between):
     blocks = torch.randn(8, operator.shape[0], 5)
     expected = [kind(model, nn.CrossEntropyLoss(), data) @ block for block in blocks]
     for block, right in zip(blocks, expected, strict=True):
-        assert torch.equal(operator @ block, right)
+        torch.testing.assert_close(operator @ block, right, rtol=1e-5, atol=1e-6)
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
             found = list(pool.map(operator.__matmul__, blocks))
             for ours, right in zip(found, expected, strict=True):
-                torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-7)
+                torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-6)
     other = operator.at({name: 2 * p for name, p in model.named_parameters()})
     before = operator @ blocks[0]
     held = before.clone()
@@ -120,12 +81,3 @@ def test_what_flows_back_over_used_memory_is_right_with_frozen_layers(chosen, la
     expected = 2 * jacobian.T @ (jacobian @ block)
     for _ in range(2):
         torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_sums_of_chunks_that_went_different_ways_add_up():
-    sums, like = GradientSums(), torch.ones(1)
-    sums.add({"w": torch.full((1, 2, 3), 5.0), "b": torch.full((1, 2), 7.0)})
-    sums.inward("w", "b", like, (4, 1, 2)).add_(1.0)
-    found = sums.named()
-    assert torch.equal(found["w"], torch.full((1, 2, 3), 6.0))
-    assert torch.equal(found["b"], torch.full((1, 2), 8.0))

@@ -77,7 +77,7 @@ def test_forward_mode_is_left_alone_where_the_graph_serves(data, monkeypatch):
     def never(*_):
         raise AssertionError("forward mode was tried")
 
-    monkeypatch.setattr(ModelFunction, "pushed", never)
+    monkeypatch.setattr(ModelFunction, "jvp", never)
     _, plain = twins()
     ggn = hr.GGN(plain, nn.CrossEntropyLoss(), data)
     assert torch.isfinite(ggn @ torch.ones(ggn.shape[0], dtype=torch.float64)).all()

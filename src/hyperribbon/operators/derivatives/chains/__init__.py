@@ -1,1 +1,0 @@
-"""Chains of linear layers and elementwise activations, differentiated by matrix products only."""
