@@ -22,7 +22,6 @@ from hyperribbon.operators.risk.likelihoods import (
     Poisson,
     StudentT,
 )
-from hyperribbon.operators.risk.likelihoods.elementwise import _poisson_quantile
 
 N, C = 5, 3
 
@@ -176,13 +175,6 @@ def test_draws_have_the_distribution_they_claim(name):
         assert stats.ks_2samp(scores, theirs).pvalue > 1e-4
 
 
-def test_counts_are_quantiles():
-    u = np.concatenate([[1e-9, 1 - 1e-9], np.random.default_rng(0).random(2000)])
-    for rate in (1e-13, 1e-3, 0.3, 1.0, 3.0, 30.0, 1e3, 1e5):
-        theirs = stats.poisson.ppf(u, rate)
-        assert np.array_equal(_poisson_quantile(u, np.full_like(u, rate)), theirs), rate
-
-
 def test_rates_from_tiny_to_huge():
     outputs = torch.tensor([[-30.0], [0.0], [12.0], [20.0]], dtype=torch.float64)
     scores = Poisson().draw_scores(outputs, None, DRAWS, (0, 0)).squeeze(2)
@@ -280,7 +272,7 @@ def test_outputs_without_an_axis(reference, close):
         def forward(self, x):
             return self.inner(x).squeeze(-1)
 
-    network, inputs, targets = Squeezed().double(), normal(7, 4), normal(7, seed=1)
+    network, inputs, targets = Squeezed().double(), normal(7, 4), (normal(7, seed=1) > 0).double()
     whole = reference(network, inputs)
     jacobian = whole.jacobian()[:, 0]
     for estimator, data in (("exact", inputs), ("mc", inputs), ("empirical", (inputs, targets))):

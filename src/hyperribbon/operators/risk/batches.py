@@ -38,6 +38,7 @@ __all__ = [
     "copied",
     "cut",
     "joined",
+    "move",
     "pick",
     "plain",
     "split",
@@ -102,6 +103,11 @@ def tensors(batch: Any) -> list[torch.Tensor]:
 def brought(batch: Any, precision: torch.dtype) -> Any:
     """Return a batch with its floating-point tensors in another precision."""
     return _map(lambda leaf: leaf.to(precision) if leaf.is_floating_point() else leaf, batch)
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """Return a batch with its tensors on a device."""
+    return _map(lambda leaf: leaf.to(device), batch)
 
 
 def bytes_of(batch: Any) -> int:

@@ -360,7 +360,7 @@ class Source:
 
     def _keep(self, batches: list[Any], is_one: bool) -> None:
         """Keep batches, as one where that takes little memory and they are not fixed."""
-        if self._is_fixed and self._gives_batches and len(batches) > 1:
+        if self._gives_batches and len(batches) > 1:
             self.batch_size = self.batch_size or batch_size(batches[0])
         is_cut = self._is_fixed and self.batch_size is not None
         fits = sum(map(bytes_of, batches)) <= self._memory

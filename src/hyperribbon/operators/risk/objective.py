@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.risk.calling import Forward, call, call_with_labels, own_loss_of
 
-__all__ = ["Objective"]
+__all__ = ["Objective", "at_weights", "no_own_loss"]
 
 
 class Objective:
@@ -47,6 +49,30 @@ class Objective:
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         """Return the model's outputs on a batch as it returns them, and the batch's targets."""
         return call(model, batch, self._forward)
+
+
+def at_weights(
+    model: nn.Module, call: Callable[[nn.Module, Any], Any]
+) -> Callable[[Mapping[str, torch.Tensor], Any], Any]:
+    """Return call(model, batch) as a function of the model's tensors, by name, and of the batch."""
+    bound = _Bound(model, call)
+
+    def function(weights: Mapping[str, torch.Tensor], batch: Any) -> Any:
+        named = {f"model.{name}": tensor for name, tensor in weights.items()}
+        return functional_call(bound, named, (batch,))
+
+    return function
+
+
+class _Bound(nn.Module):
+    """A model with the way it is called, as a module of the batch."""
+
+    def __init__(self, model: nn.Module, call: Callable[[nn.Module, Any], Any]) -> None:
+        super().__init__()
+        self.model, self._call = model, call
+
+    def forward(self, batch: Any) -> Any:
+        return self._call(self.model, batch)
 
 
 def no_own_loss(model: nn.Module) -> ArgumentError:

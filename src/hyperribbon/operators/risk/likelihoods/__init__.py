@@ -2,9 +2,9 @@
 
 from hyperribbon.operators.risk.likelihoods.base import Likelihood
 from hyperribbon.operators.risk.likelihoods.categorical import Categorical
-from hyperribbon.operators.risk.likelihoods.distributions import FromDistribution
-from hyperribbon.operators.risk.likelihoods.elementwise import (
+from hyperribbon.operators.risk.likelihoods.distributions import (
     Bernoulli,
+    FromDistribution,
     Laplace,
     Poisson,
     StudentT,

@@ -9,7 +9,7 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
 from hyperribbon.operators.risk.losses import softmax
-from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropy
+from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropyLoss
 
 __all__ = ["Categorical", "class_probabilities"]
 
@@ -21,7 +21,7 @@ class Categorical(Likelihood):
     """
 
     def __init__(self) -> None:
-        self._loss = CrossEntropy(torch.nn.CrossEntropyLoss(reduction="sum"))
+        self._loss = CrossEntropyLoss(torch.nn.CrossEntropyLoss(reduction="sum"))
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
         """Return (diag p − ppᵀ) u."""

@@ -1,4 +1,4 @@
-"""Likelihoods that are given as functions from outputs to torch distributions."""
+"""Likelihoods that are torch distributions with the outputs as parameters."""
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 # Random states have no types in torch; distributions are asked whether they check arguments.
@@ -12,14 +12,14 @@ import torch
 from torch import distributions as td
 
 from hyperribbon.core.boundary import function as check_function
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.devices.gpus import gpu_numbers
 from hyperribbon.core.devices.typed import split
 from hyperribbon.core.generators import derive_seed
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
 from hyperribbon.operators.risk.losses.base import one_element_each, wide
 
-__all__ = ["FromDistribution"]
+__all__ = ["Bernoulli", "FromDistribution", "Laplace", "Poisson", "StudentT"]
 
 _TOGETHER = 2**14  # samples and draws whose scores are computed together
 _Coordinates = list[tuple[torch.Tensor, torch.Tensor]]
@@ -34,7 +34,7 @@ class FromDistribution(Likelihood):
 
     With parameters (or log-probabilities) θ(f) whose information is diagonal with entries w,
     I(f) = (∂θ/∂f)ᵀ diag(w) (∂θ/∂f). Such w are known for Normal, LogNormal, Laplace, StudentT (with
-    a fixed ν), Poisson, Exponential and Geometric, and for every distribution on finitely many
+    a fixed ν), Bernoulli, Poisson, Exponential and Geometric, and for every distribution on finitely many
     values, where θ are their log-probabilities and w their probabilities. Others have the
     estimators "mc" and "empirical" only, from gradients of log p. Draws are by the inverse
     distribution function where torch has it, else sample after sample, which takes longer.
@@ -170,6 +170,63 @@ class FromDistribution(Likelihood):
         return leaf, [(theta, weight.detach()) for theta, weight in known]
 
 
+class Bernoulli(FromDistribution):
+    """Coins y of probability σ(f); I = σ(f)σ(−f)."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda f: td.Bernoulli(logits=f))
+
+
+class Poisson(FromDistribution):
+    """Counts y of rate e^f; I = e^f."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda f: td.Poisson(f.exp()))
+
+
+class Laplace(FromDistribution):
+    """Noise with density e^(−|r|)/2 around the outputs; I = 1/scale².
+
+    Args:
+        scale: b, a number or one per output.
+    """
+
+    def __init__(self, scale: float | torch.Tensor = 1.0) -> None:
+        _check_scale(scale)
+        super().__init__(lambda f: td.Laplace(f, _scale_of(scale, f)))
+
+
+class StudentT(FromDistribution):
+    """Student's t noise of ν degrees of freedom; I = (ν + 1)/((ν + 3)·scale²).
+
+    Args:
+        df: ν.
+        scale: A number or one per output.
+    """
+
+    def __init__(self, df: float, scale: float | torch.Tensor = 1.0) -> None:
+        _check_scale(scale)
+        check_positive("df", df)
+        super().__init__(lambda f: td.StudentT(f.new_tensor(df), f, _scale_of(scale, f)))
+
+
+def _check_scale(scale: float | torch.Tensor) -> None:
+    if not isinstance(scale, torch.Tensor):
+        check_positive("scale", scale)
+    elif not bool((scale > 0).all()):
+        raise ArgumentError("scale", scale, "a scale is positive", "Give positive numbers.")
+
+
+def _scale_of(given: float | torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    scale = torch.as_tensor(given, dtype=outputs.dtype, device=outputs.device)
+    if scale.ndim and scale.shape != outputs.shape[1:]:
+        reason = f"the outputs of a sample have shape {tuple(outputs.shape[1:])}"
+        raise ArgumentError("scale", scale, reason, "Give one scale for all, or one per output.")
+    if not bool(scale.square().reciprocal().isfinite().all()):
+        raise ArgumentError("scale", given, f"1/scale² overflows in {outputs.dtype}", "Give more.")
+    return scale
+
+
 def _inside(distribution: object) -> td.Distribution:
     """Return the distribution of single observations."""
     while type(distribution) is td.Independent:
@@ -192,6 +249,8 @@ def _information(inner: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         precision = 1 / ((inner.df + 3) * inner.scale.square())
         yield inner.loc, (inner.df + 1) * precision
         yield inner.scale, 2 * inner.df * precision
+    elif kind is td.Bernoulli:
+        yield inner.logits, torch.sigmoid(inner.logits) * torch.sigmoid(-inner.logits)
     elif kind is td.Poisson:
         yield inner.rate, 1 / inner.rate
     elif kind is td.Exponential:

@@ -5,15 +5,18 @@ elements, or the total class weight), never an average of batch averages.
 """
 
 from hyperribbon.operators.risk.losses.base import Loss, one_element_each
-from hyperribbon.operators.risk.losses.binary import BinaryCrossEntropy
 from hyperribbon.operators.risk.losses.callables import CallableLoss
-from hyperribbon.operators.risk.losses.elementwise import Elementwise, SquaredError
+from hyperribbon.operators.risk.losses.elementwise import (
+    BCEWithLogitsLoss,
+    ElementwiseLoss,
+    MSELoss,
+)
 
 __all__ = [
-    "BinaryCrossEntropy",
+    "BCEWithLogitsLoss",
     "CallableLoss",
-    "Elementwise",
+    "ElementwiseLoss",
     "Loss",
-    "SquaredError",
+    "MSELoss",
     "one_element_each",
 ]

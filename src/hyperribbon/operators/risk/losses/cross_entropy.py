@@ -14,12 +14,12 @@ from hyperribbon.operators.risk.losses import softmax
 from hyperribbon.operators.risk.losses.base import Loss, no_root, wide
 from hyperribbon.operators.risk.losses.labels import check_labels, label_amount
 
-__all__ = ["CrossEntropy"]
+__all__ = ["CrossEntropyLoss"]
 
 _PIECE = 1 << 23  # entries of outputs that are worked on together
 
 
-class CrossEntropy(Loss):
+class CrossEntropyLoss(Loss):
     """Cross-entropy with class weights, label smoothing and an ignored index.
 
     With target distributions q (weights and smoothing included) the loss is −Σ_c q_c log p_c, its

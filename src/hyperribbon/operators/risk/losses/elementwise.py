@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, is_tuple
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.risk.losses.base import Loss, no_root, one_element_each, wide, zero_rows
 
-__all__ = [
-    "AbsoluteError",
-    "Elementwise",
-    "GaussianLikelihood",
-    "Huber",
-    "PoissonLikelihood",
-    "SmoothAbsoluteError",
-    "SquaredError",
-]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "ElementwiseLoss", "KLDivLoss", "MSELoss"]
+
+_FLAT = (nn.L1Loss, nn.KLDivLoss)
 
 
-class Elementwise(Loss):
+class ElementwiseLoss(Loss):
     """A loss Σ ℓ(f, y) over the elements of outputs f and targets y of one shape.
 
+    ∂ℓ/∂f and ∂²ℓ/∂f² of each element follow from the sum by automatic differentiation.
+
     Args:
-        module: The torch.nn loss whose options it has.
+        module: The torch.nn loss; it is copied, and the copy returns sums.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.reduction = str(module.reduction)
+        self.is_curved = not isinstance(module, _FLAT) and getattr(module, "beta", 1.0) > 0
+        options = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        self._sum = type(module)()
+        vars(self._sum).update({**options, "reduction": "sum"})
+        self.weights = dict(module.named_buffers())
+        self.is_convex = all(bool((weight >= 0).all()) for weight in self.weights.values())
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when outputs and targets differ in shape (torch would broadcast them)."""
+        for weight in self.weights.values():
+            _check_shared(weight, outputs)
         if isinstance(targets, torch.Tensor) and targets.shape == outputs.shape:
+            if isinstance(self._sum, nn.PoissonNLLLoss) and bool((targets < 0).any()):
+                remedy = "Use another loss for such targets."
+                raise ArgumentError("targets", targets, "counts are not negative", remedy)
             return
         remedy = "Give targets of the same shape."
         if targets is None:
@@ -55,17 +60,19 @@ class Elementwise(Loss):
         return float(outputs.numel())
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the sum over the elements."""
-        outputs = wide(outputs)
-        return self.summed(outputs, targets.to(outputs.dtype))
-
-    @abstractmethod
-    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return Σ ℓ(f, y)."""
+        outputs = wide(outputs)
+        for name, weight in self.weights.items():
+            self._sum.register_buffer(name, weight.to(outputs))
+        return self._sum(outputs, targets.to(outputs.dtype))
 
     def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return ∂²ℓ/∂f² of every element, of a loss that is curved."""
-        raise NotImplementedError
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            total = self.total(leaf, targets)
+            (slope,) = torch.autograd.grad(total, leaf, create_graph=True)
+            return torch.autograd.grad(slope.sum(), leaf, materialize_grads=True)[0]
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
         """Return the second derivatives times u."""
@@ -74,7 +81,7 @@ class Elementwise(Loss):
         return (self.second(wide(outputs), targets) * block).to(block.dtype)
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the square roots of the second derivatives, one row an element.
+        """Return the square roots of the second derivatives, one row per element.
 
         Raises:
             ArgumentError: One of them is negative.
@@ -87,12 +94,8 @@ class Elementwise(Loss):
         return one_element_each(second.sqrt().to(outputs.dtype))
 
 
-class SquaredError(Elementwise):
+class MSELoss(ElementwiseLoss):
     """Σ (f − y)², whose curvature is 2."""
-
-    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return Σ (f − y)²."""
-        return F.mse_loss(outputs, targets, reduction="sum")
 
     def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return 2(f − y)."""
@@ -103,120 +106,72 @@ class SquaredError(Elementwise):
         return torch.full_like(outputs, 2.0)
 
 
-class AbsoluteError(Elementwise):
-    """Σ |f − y|, without curvature."""
+class BCEWithLogitsLoss(ElementwiseLoss):
+    """Cross-entropy of independent sigmoids, with optional weights; exact where σ rounds to one."""
 
-    is_curved = False
-
-    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return Σ |f − y|."""
-        return F.l1_loss(outputs, targets, reduction="sum")
-
-
-class SmoothAbsoluteError(Elementwise):
-    """(f − y)²/(2β) below β and |f − y| − β/2 above."""
-
-    def __init__(self, module: nn.SmoothL1Loss) -> None:
-        super().__init__(module)
-        self._beta = float(module.beta)
-        self.is_curved = self._beta > 0
-
-    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the elements."""
-        return F.smooth_l1_loss(outputs, targets, reduction="sum", beta=self._beta)
+    def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        """Return w·((1 − y)·σ(f) − pos_weight·y·σ(−f))."""
+        f = wide(outputs)
+        y = targets.to(f.dtype)
+        positive = y * self._weight("pos_weight", f)
+        slope = (1 - y) * torch.sigmoid(f) - positive * torch.sigmoid(-f)
+        return (slope * self._weight("weight", f)).to(outputs.dtype)
 
     def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 1/β where |f − y| < β, else 0."""
-        return ((outputs - targets).abs() < self._beta).to(outputs.dtype) / self._beta
+        """Return w·(1 + (pos_weight − 1)·y)·σ(f)σ(−f)."""
+        second = torch.sigmoid(outputs) * torch.sigmoid(-outputs)
+        second = second * (1 + (self._weight("pos_weight", outputs) - 1) * targets)
+        return second * self._weight("weight", outputs)
+
+    def _weight(self, name: str, like: torch.Tensor) -> torch.Tensor | float:
+        return self.weights[name].to(like) if name in self.weights else 1.0
 
 
-class Huber(Elementwise):
-    """(f − y)²/2 below δ and δ(|f − y| − δ/2) above."""
-
-    def __init__(self, module: nn.HuberLoss) -> None:
-        super().__init__(module)
-        self._delta = float(module.delta)
-
-    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the elements."""
-        return F.huber_loss(outputs, targets, reduction="sum", delta=self._delta)
-
-    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 1 where |f − y| < δ, else 0."""
-        return ((outputs - targets).abs() < self._delta).to(outputs.dtype)
-
-
-class PoissonLikelihood(Elementwise):
-    """−log p(y) of counts y with rate e^f, or f + ε itself, up to a constant."""
-
-    def __init__(self, module: nn.PoissonNLLLoss) -> None:
-        super().__init__(module)
-        self._is_log, self._full, self._eps = module.log_input, module.full, float(module.eps)
+class BCELoss(ElementwiseLoss):
+    """Binary cross-entropy of outputs that are probabilities."""
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
-        """Raise when shapes differ or a count is negative."""
+        """Raise when shapes differ, or where the loss is infinite and torch cuts it off."""
         super().check(outputs, targets)
-        if bool((targets < 0).any()):
+        remedy = "Return logits and use BCEWithLogitsLoss, which is exact there too."
+        if bool(((outputs < 0) | (outputs > 1)).any()):
             raise ArgumentError(
-                "targets", targets, "counts are not negative", "Use another loss for such targets."
+                "model", outputs, "BCELoss takes probabilities, and some are not", remedy
             )
-
-    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the summed loss."""
-        return F.poisson_nll_loss(
-            outputs,
-            targets,
-            log_input=self._is_log,
-            full=self._full,
-            eps=self._eps,
-            reduction="sum",
-        )
+        if bool((((outputs == 0) & (targets > 0)) | ((outputs == 1) & (targets < 1))).any()):
+            reason = "a probability is exactly 0 or 1 against its target, where BCELoss is infinite"
+            raise ArgumentError("model", outputs, reason, remedy)
 
     def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return e^f, or y/(f + ε)²."""
-        return outputs.exp() if self._is_log else targets / (outputs + self._eps).square()
+        """Return w·(y/p² + (1 − y)/(1 − p)²)."""
+        targets = targets.to(outputs.dtype)
+        second = torch.where(targets > 0, targets / outputs.square(), 0)
+        second = second + torch.where(targets < 1, (1 - targets) / (1 - outputs).square(), 0)
+        return second * self.weights["weight"].to(outputs) if self.weights else second
 
 
-class GaussianLikelihood(Elementwise):
-    """½ log v + (f − y)²/(2v) of targets (y, v), a pair of values and variances."""
+class KLDivLoss(ElementwiseLoss):
+    """Σ y (log y − f) of log-probabilities f, linear in them; y may be given as its logarithm."""
 
-    def __init__(self, module: nn.GaussianNLLLoss) -> None:
+    def __init__(self, module: nn.KLDivLoss) -> None:
         super().__init__(module)
-        self._full, self._eps = module.full, float(module.eps)
+        self._per_sample = module.reduction == "batchmean"
+        self.reduction = "mean" if self._per_sample else module.reduction
 
-    def check(self, outputs: torch.Tensor, targets: Any) -> None:
-        """Raise when there is no pair of values and variances, or their shapes do not fit."""
-        if not is_tuple(targets) or len(targets) != 2:
-            reason = "GaussianNLLLoss takes outputs, values and variances"
-            remedy = (
-                "Give targets as a pair (values, variances); for a variance that the model "
-                "predicts, loss=lambda f, y: F.gaussian_nll_loss(f[:, 0], y, f[:, 1].exp())."
-            )
-            raise ArgumentError("targets", targets, reason, remedy)
-        super().check(outputs, targets[0])
-        try:
-            self._variance(outputs, targets).expand(outputs.shape)
-        except RuntimeError:
-            reason = f"such variances do not fit outputs of shape {tuple(outputs.shape)}"
-            remedy = "Give one variance an output, or one a sample."
-            raise ArgumentError("targets", targets[1], reason, remedy) from None
+    def amount(self, outputs: torch.Tensor, targets: Any) -> float:
+        """Return the number of samples, or of elements."""
+        return float(len(outputs) if self._per_sample else outputs.numel())
 
-    def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the summed loss."""
-        outputs = wide(outputs)
-        values, variances = (target.to(outputs.dtype) for target in targets)
-        return F.gaussian_nll_loss(
-            outputs, values, variances, full=self._full, eps=self._eps, reduction="sum"
-        )
 
-    def summed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the summed loss."""
-        return self.total(outputs, targets)
-
-    def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 1/v."""
-        return (1 / self._variance(outputs, targets)).expand(outputs.shape)
-
-    def _variance(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        variance = targets[1].to(outputs.dtype).clamp(min=self._eps)
-        return variance.unsqueeze(-1) if variance.ndim < outputs.ndim else variance
+def _check_shared(weight: torch.Tensor, outputs: torch.Tensor) -> None:
+    """Raise when weights are not the same for every sample."""
+    if weight.ndim < outputs.ndim or (weight.ndim and weight.shape[0] == 1):
+        return
+    raise ArgumentError(
+        "loss",
+        weight,
+        "its weights belong to single samples, so they would not follow the samples when the data "
+        "are cut",
+        "Put the weights beside the targets: data=(x, (y, w)) and "
+        "loss=lambda f, t: F.mse_loss(f, t[0], weight=t[1], reduction='sum').",
+    )

@@ -6,34 +6,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeGuard, cast
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators.risk.losses import binary, elementwise, labels
+from hyperribbon.operators.risk.losses import elementwise
 from hyperribbon.operators.risk.losses.base import Loss
 from hyperribbon.operators.risk.losses.callables import CallableLoss
-from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropy
+from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropyLoss
+from hyperribbon.operators.risk.losses.labels import NLLLoss
 
 __all__ = ["recognise"]
 
 _CLOSED: dict[type, Callable[[Any], Loss]] = {
-    nn.CrossEntropyLoss: CrossEntropy,
-    nn.MSELoss: elementwise.SquaredError,
-    nn.BCEWithLogitsLoss: binary.BinaryCrossEntropy,
-    nn.BCELoss: binary.ProbabilityCrossEntropy,
-    nn.L1Loss: elementwise.AbsoluteError,
-    nn.SmoothL1Loss: elementwise.SmoothAbsoluteError,
-    nn.HuberLoss: elementwise.Huber,
-    nn.PoissonNLLLoss: elementwise.PoissonLikelihood,
-    nn.GaussianNLLLoss: elementwise.GaussianLikelihood,
-    nn.SoftMarginLoss: binary.SoftMargin,
-    nn.HingeEmbeddingLoss: binary.HingeEmbedding,
-    nn.MultiLabelSoftMarginLoss: binary.MultiLabelSoftMargin,
-    nn.NLLLoss: labels.LogLikelihood,
-    nn.KLDivLoss: labels.Divergence,
-    nn.MultiMarginLoss: labels.MultiMargin,
-    nn.MultiLabelMarginLoss: labels.MultiLabelMargin,
+    nn.CrossEntropyLoss: CrossEntropyLoss,
+    nn.NLLLoss: NLLLoss,
+    nn.MSELoss: elementwise.MSELoss,
+    nn.BCEWithLogitsLoss: elementwise.BCEWithLogitsLoss,
+    nn.BCELoss: elementwise.BCELoss,
+    nn.KLDivLoss: elementwise.KLDivLoss,
+    nn.L1Loss: elementwise.ElementwiseLoss,
+    nn.SmoothL1Loss: elementwise.ElementwiseLoss,
+    nn.HuberLoss: elementwise.ElementwiseLoss,
+    nn.PoissonNLLLoss: elementwise.ElementwiseLoss,
+    nn.SoftMarginLoss: elementwise.ElementwiseLoss,
 }
 _FUNCTIONAL: dict[Any, type[nn.Module]] = {
     F.cross_entropy: nn.CrossEntropyLoss,
@@ -44,14 +41,11 @@ _FUNCTIONAL: dict[Any, type[nn.Module]] = {
     F.smooth_l1_loss: nn.SmoothL1Loss,
     F.huber_loss: nn.HuberLoss,
     F.poisson_nll_loss: nn.PoissonNLLLoss,
-    F.gaussian_nll_loss: nn.GaussianNLLLoss,
     F.soft_margin_loss: nn.SoftMarginLoss,
-    F.hinge_embedding_loss: nn.HingeEmbeddingLoss,
-    F.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss,
+    F.gaussian_nll_loss: nn.GaussianNLLLoss,
+    F.multi_margin_loss: nn.MultiMarginLoss,
     F.nll_loss: nn.NLLLoss,
     F.kl_div: nn.KLDivLoss,
-    F.multi_margin_loss: nn.MultiMarginLoss,
-    F.multilabel_margin_loss: nn.MultiLabelMarginLoss,
 }
 _OF_MORE = (
     nn.CTCLoss,
@@ -91,6 +85,10 @@ def recognise(loss: Any) -> Loss:
         )
         raise ArgumentError("loss", loss, "it takes more than outputs and targets", remedy)
     module = _as_module(loss)
+    if type(module) is nn.GaussianNLLLoss:
+        return CallableLoss(lambda outputs, targets: module(outputs, *targets))
+    if type(module) is nn.MultiMarginLoss:
+        return CallableLoss(partial(_multi_margin, module))
     reduction = getattr(module, "reduction", "mean")
     known = ("mean", "sum", "batchmean") if isinstance(module, nn.KLDivLoss) else ("mean", "sum")
     if reduction == "none" or (type(module) in _CLOSED and reduction not in known):
@@ -99,6 +97,15 @@ def recognise(loss: Any) -> Loss:
         )
     closed = _CLOSED.get(type(cast(object, module)))
     return CallableLoss(loss) if closed is None else closed(module)
+
+
+def _multi_margin(module: nn.MultiMarginLoss, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """(w_y/C) Σ_{c≠y} max(0, margin − f_y + f_c)^p; torch's kernel has no second derivative."""
+    own = y.unsqueeze(1)
+    excess = (module.margin - f.gather(1, own) + f).clamp(min=0).pow(module.p)
+    losses = excess.scatter(1, own, 0.0).mean(1)
+    losses = losses if module.weight is None else losses * module.weight.to(f)[y]
+    return losses.mean() if module.reduction == "mean" else losses.sum()
 
 
 def _is_partial(loss: object) -> TypeGuard[partial[Any]]:
