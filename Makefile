@@ -41,6 +41,7 @@ lint: $(STAMPS)/dev
 	@echo "== Checking style"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(STAMPS)/dev
 	@echo "== Checking types"
