@@ -162,7 +162,7 @@ def test_a_running_recorder_is_not_disturbed(tmp_path):
         recorder.step(0.5)
         assert check_folder(tmp_path).findings == ()
         checked = check_folder(tmp_path, repair=True)
-        assert "a recorder is writing there" in checked.findings[0].what
+        assert "a recorder is writing to it" in checked.findings[0].what
     assert Trajectory.open(tmp_path).steps.tolist() == [0, 1]
 
 
@@ -172,7 +172,7 @@ def test_a_damaged_state_is_said(tmp_path):
         recorder.step(0.5)
     (state,) = (tmp_path / "state").glob("step-*.pt")
     change(state, state.read_bytes().index(b"PK", 10) - 40)
-    assert "the state to go on from is damaged" in {f.what for f in check_folder(tmp_path).findings}
+    assert "the resume state is damaged" in {f.what for f in check_folder(tmp_path).findings}
     assert check_folder(tmp_path, repair=True).is_whole
     assert [f.kind for f in check_folder(tmp_path).findings] == ["note"]
 
@@ -248,7 +248,7 @@ def test_damaged_results_are_set_aside_and_made_again(tmp_path):
     for path in (run.path / "result.safetensors", run.parts / "part.safetensors"):
         change(path, -2)
     assert [f.what for f in check_folder(tmp_path).findings] == [
-        "it is not a whole result file (its checksum is wrong)"
+        "the result file is damaged (its checksum is wrong)"
     ] * 2
     assert check_folder(tmp_path, repair=True).is_whole
     assert not run.is_complete and not run.has_result and not list(run.parts.glob("*.safetensors"))
@@ -258,15 +258,15 @@ def test_the_command_says_what_it_found_by_its_exit_status(tmp_path):
     trajectory = fill(tmp_path / "run", range(3))
     runner = CliRunner()
     whole = runner.invoke(app, ["check", str(tmp_path)])
-    assert whole.exit_code == 0 and "3 whole records" in whole.stdout
+    assert whole.exit_code == 0 and "3 intact records" in whole.stdout
     change(trajectory[1].weights, -1)
     broken = runner.invoke(app, ["check", str(tmp_path)])
-    assert broken.exit_code == 1 and "damage is left" in broken.stdout
+    assert broken.exit_code == 1 and "repair it with --repair" in broken.stdout
     assert "000000001" in broken.stdout
     assert runner.invoke(app, ["check", str(tmp_path), "--repair"]).exit_code == 0
     assert runner.invoke(app, ["check", str(tmp_path)]).exit_code == 0
-    with pytest.raises(ArgumentError, match="no such folder"):
+    with pytest.raises(ArgumentError, match="folder does not exist"):
         check_folder(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArgumentError, match="holds no trajectory"):
+    with pytest.raises(ArgumentError, match="does not contain a trajectory"):
         check_folder(tmp_path / "empty")

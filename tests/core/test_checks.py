@@ -21,7 +21,7 @@ from hyperribbon.core.checks import (
         (lambda: check_choice("color", "blue", ("red", "green")), ("color='blue'", "'red'")),
         (lambda: check_positive("lr", -1.0), ("lr=-1.0", "greater than zero")),
         (lambda: check_positive("lr", math.nan), ("lr=nan", "finite")),
-        (lambda: check_positive("lr", "fast"), ("lr='fast'", "not a number")),
+        (lambda: check_positive("lr", "fast"), ("lr='fast'", "expected a number")),
         (lambda: check_positive_int("k", 2.5), ("k=2.5", "whole number")),
         (lambda: check_positive_int("k", 0), ("k=0", "at least 1")),
         (lambda: check_positive_int("k", 9, maximum=8), ("k=9", "at most 8")),

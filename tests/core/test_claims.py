@@ -77,7 +77,7 @@ def test_json_has_the_agreed_keys():
 
 
 def test_a_band_that_ends_before_it_begins_is_refused():
-    with pytest.raises(ArgumentError, match="before it begins"):
+    with pytest.raises(ArgumentError, match="is below the lower one"):
         Band(2, 1, "words")
     with pytest.raises(ArgumentError, match="origin"):
         Band(0, 1, "hearsay")

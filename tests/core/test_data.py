@@ -108,7 +108,7 @@ def test_a_truncated_archive_is_named(mnist_folder):
 
 def test_images_and_labels_must_belong_together(mnist_folder):
     (mnist_folder / "MNIST/raw/train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(29)))
-    with pytest.raises(ArgumentError, match="belong together"):
+    with pytest.raises(ArgumentError, match="must match"):
         load_data("mnist", folder=mnist_folder)
 
 
@@ -117,11 +117,11 @@ def test_images_and_labels_must_belong_together(mnist_folder):
     [
         ({"name": "mnits"}, "name='mnits'"),
         ({"split": "validation"}, "split='validation'"),
-        ({"name": "mnist", "folder": "/nowhere"}, "no such folder"),
+        ({"name": "mnist", "folder": "/nowhere"}, "folder does not exist"),
         ({"limit": 0}, "limit=0"),
         ({"limit": 10**6}, "at most 4000"),
-        ({"proportions": [0.5, 0.5]}, "10 shares"),
-        ({"proportions": [0.5] * 10}, "add up to 1"),
+        ({"proportions": [0.5, 0.5]}, "10 non-negative shares"),
+        ({"proportions": [0.5] * 10}, "sum to 1"),
         ({"proportions": [1.0] + [0.0] * 9}, "class 0 would need 4000"),
         ({"name": "sloppy", "proportions": [1.0]}, "no classes"),
     ],

@@ -77,10 +77,10 @@ def test_layers_partition_the_coordinates(model):
     ("arguments", "words"),
     [
         ({"params": "nothing.*"}, "selects no parameter"),
-        ({"params": ["hidden.wight"]}, "no parameter or module of that name"),
-        ({"mask": Mask({"nope": torch.tensor([True])})}, "no parameter of that name"),
+        ({"params": ["hidden.wight"]}, "not have a parameter or module of that name"),
+        ({"mask": Mask({"nope": torch.tensor([True])})}, "not have a parameter of that name"),
         ({"mask": Mask({"hidden.bias": torch.tensor([True])})}, "has shape"),
-        ({"mask": {"hidden.bias": torch.tensor([True])}}, "not a Mask"),
+        ({"mask": {"hidden.bias": torch.tensor([True])}}, "expected a Mask"),
     ],
 )
 def test_bad_filters_say_what_is_there(model, arguments, words):

@@ -60,7 +60,7 @@ def test_what_cannot_be_stored_is_refused(tmp_path, tree):
 def test_a_damaged_result_is_named(tmp_path):
     save_tree(tmp_path / "t", {"x": np.zeros(100)})
     (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes()[:-8])
-    with pytest.raises(ArgumentError, match="not a whole result file"):
+    with pytest.raises(ArgumentError, match="result file is damaged"):
         load_tree(tmp_path / "t")
 
 

@@ -339,7 +339,7 @@ def _entries() -> Iterator[Call]:
             "initial": model(),
             "trajectory": ribbon(),
             "k": 2,
-            "budget": 20.0,
+            "budget": 0.02,
             "optimizer": None,
             "batch_size": 4,
             "params": "*",

@@ -1,7 +1,8 @@
-"""Bad inputs at the boundary of public functions: one clear message each, never a raw exception."""
+"""Bad inputs at the boundary of public functions: an ArgumentError that names the argument."""
 
 import inspect
 import re
+import traceback
 
 import numpy as np
 import pytest
@@ -40,11 +41,12 @@ CALLED = (
     "schedule",
     "operators",
     "should_stop",
+    "weights",
 )
-"""Arguments that are functions: what a person's own function raises is his."""
+"""Arguments that are functions: what the user's own function raises passes as it is."""
 
 DOCUMENTED = (DivergenceError, RecordingWarning, SweepWarning)
-"""What is said beside an ArgumentError, of values that are numbers but lead nowhere."""
+"""Other documented errors and warnings, for values that are numbers but cannot be used."""
 
 
 def finite(result):
@@ -57,15 +59,25 @@ def finite(result):
     return True
 
 
+def is_of_the_model(error):
+    """Whether the user's model or loss raised it, of data that it cannot take."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any("/torch/nn/modules/" in frame.filename for frame in frames)
+
+
 def attempt(call, changed):
     """Call with bad arguments; a refusal names an argument of the call, a reason and a remedy."""
     try:
-        result = call(**changed)
+        with np.errstate(all="ignore"):  # results that overflow are refused
+            result = call(**changed)
     except ArgumentError as error:
         assert set(re.findall(r"\w+", error.argument)) & call.names, f"{call.name}: {error}"
         assert error.reason and error.remedy
     except DOCUMENTED:
         pass
+    except (RuntimeError, IndexError) as error:
+        if not is_of_the_model(error):
+            raise
     else:
         assert finite(result), f"{call.name} of {list(changed)} returned {result}"
 
@@ -109,18 +121,25 @@ def test_every_public_function_is_tried():
     assert missing == UNTRIED | WRAPPED
 
 
-PLACES = [(name, argument) for name, call in CALLS.items() for argument in call.arguments]
+def is_good(call, argument, label):
+    """Whether a value that is bad elsewhere is no bad input here."""
+    if argument in CALLED and label == "function":
+        return True
+    good, bad = call.arguments[argument], BAD[label]
+    plain = isinstance(good, int | float | str) and type(good) is type(bad)
+    return good is bad or (plain and good == bad)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(place=st.sampled_from(PLACES), label=st.sampled_from(sorted(BAD)))
-def test_bad_inputs_give_one_message(place, label):
-    name, argument = place
-    if not (argument in CALLED and label == "function"):
-        attempt(CALLS[name], {argument: BAD[label]})
+@pytest.mark.parametrize("name", CALLS)
+def test_bad_inputs_give_one_message(name):
+    call = CALLS[name]
+    for argument in call.arguments:
+        for label in BAD:
+            if not is_good(call, argument, label):
+                attempt(call, {argument: BAD[label]})
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(sorted(CALLS)),
     labels=st.lists(st.sampled_from(sorted(BAD)), min_size=2, max_size=4),
@@ -128,21 +147,8 @@ def test_bad_inputs_give_one_message(place, label):
 )
 def test_several_bad_inputs_give_one_message_too(name, labels, data):
     call = CALLS[name]
-    changed = {}
-    for label in labels:
-        argument = data.draw(st.sampled_from(sorted(call.arguments)))
-        if not (argument in CALLED and label == "function"):
-            changed[argument] = BAD[label]
-    attempt(call, changed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CALLS)
-def test_every_bad_input_in_every_place(name):
-    for argument in CALLS[name].arguments:
-        for label in BAD:
-            if not (argument in CALLED and label == "function"):
-                attempt(CALLS[name], {argument: BAD[label]})
+    drawn = [(data.draw(st.sampled_from(sorted(call.arguments))), label) for label in labels]
+    attempt(call, {a: BAD[label] for a, label in drawn if not is_good(call, a, label)})
 
 
 @checked(X=matrix, rate=positive)
@@ -151,14 +157,23 @@ def ratio(X, rate, Y=None):
     return X / rate if Y is None else X @ Y
 
 
-def test_the_cause_is_kept_and_shapes_are_told():
-    with pytest.raises(ArgumentError, match=r"shape \(2, 2\).*do not go together") as found:
+def test_other_errors_pass_as_they_were_raised():
+    with pytest.raises(ValueError, match="matmul") as found:
         ratio(np.ones((2, 2)), 1.0, np.ones((3, 3)))
-    assert isinstance(found.value.__cause__, ValueError)
+    assert type(found.value) is ValueError
+    assert found.value.__cause__ is None
+
+
+def test_a_wrong_signature_is_a_type_error():
+    with pytest.raises(TypeError, match="missing a required argument: 'rate'"):
+        ratio(np.ones((2, 2)))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
+        ratio(np.ones((2, 2)), 1.0, speed=2)
 
 
 def test_results_that_are_not_finite_are_refused():
-    with np.errstate(over="ignore"), pytest.raises(ArgumentError, match="not finite"):
+    message = r"X, rate=.*shape \(2, 2\).*the result is not finite"
+    with np.errstate(over="ignore"), pytest.raises(ArgumentError, match=message):
         ratio(np.full((2, 2), 1e300), 1e-300)
 
 
@@ -168,3 +183,36 @@ def test_arguments_arrive_converted_and_None_passes_where_it_is_the_default():
     with pytest.raises(ArgumentError, match="X"):
         ratio(None, 1.0)
     assert ratio.__doc__ and ratio.__wrapped__
+
+
+@checked()
+def outer(table, level=2, make=None, other=None):
+    """Pass arguments on under other names."""
+    if make is not None:
+        return make(table)
+    return ratio(table, level, other)
+
+
+def test_an_inner_error_names_the_argument_that_was_given():
+    with pytest.raises(ArgumentError, match=r"^table="):
+        outer(np.ones(2))
+    with pytest.raises(ArgumentError, match=r"^level="):
+        outer(np.ones((2, 2)), -1.5)
+
+
+def test_an_error_of_the_users_function_keeps_its_name():
+    def make(table):
+        raise ArgumentError("size", table, "it is wrong", "Change it.")
+
+    with pytest.raises(ArgumentError, match=r"^size="):
+        outer(np.ones((2, 2)), make=make)
+
+
+@pytest.mark.parametrize("value", [None, 2, True])
+def test_equal_constants_are_not_taken_for_an_argument(value):
+    @checked()
+    def call(level=2, other=None, flag=True):
+        raise ArgumentError("size", value, "it is wrong", "Change it.")
+
+    with pytest.raises(ArgumentError, match=r"^size="):
+        call(2, None, True)

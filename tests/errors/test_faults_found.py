@@ -160,7 +160,6 @@ FAULTS = {
     # Errors and limits
     "raw exceptions":
         "errors/test_bad_inputs.py::test_bad_inputs_give_one_message "
-        "errors/test_bad_inputs.py::test_every_bad_input_in_every_place "
         "errors/test_bad_inputs.py::test_every_public_function_is_tried",
     "keywords that are ignored":
         "errors/test_ignored_keywords.py::test_no_keyword_is_ignored",

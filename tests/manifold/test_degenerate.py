@@ -67,7 +67,7 @@ def test_other_spaces_of_identical_points_have_no_stress(P):
     assert np.isnan(space.explained_stress_).all()
     assert np.isnan(space.explained_variance_ratio_).all()
     zeros = np.zeros((5, 5))
-    with pytest.raises(ArgumentError, match="same"):
+    with pytest.raises(ArgumentError, match="identical"):
         explained_stress(zeros, np.zeros((5, 2)), np.zeros(2, bool))
     assert np.isnan(hr.InPCA(2, metric="precomputed").fit(zeros).explained_stress_).all()
 
@@ -140,5 +140,5 @@ def test_distances_that_are_a_sum_of_two_numbers_have_no_stress():
     distances = a[:, None] + a
     space = hr.InPCA(2, metric="precomputed").fit(distances)
     assert np.isnan(space.explained_stress_).all()
-    with pytest.raises(ArgumentError, match="same"):
+    with pytest.raises(ArgumentError, match="identical"):
         explained_stress(distances, np.zeros((30, 2)), np.zeros(2, bool))

@@ -207,5 +207,5 @@ def test_what_has_no_room_says_so(models):
         InPCA(2, landmarks=140, streaming=tight).fit(models)
     with pytest.raises(ArgumentError, match="samples"):
         stream_inpca(models[0], 2)
-    with pytest.raises(ArgumentError, match="no such file"):
+    with pytest.raises(ArgumentError, match="file does not exist"):
         stream_inpca("/nowhere/models.zarr", 2)

@@ -87,7 +87,7 @@ def test_windows_are_corrected_for():
 def test_slow_modes_in_short_records_or_windows_are_refused(n, window):
     """Such windows moved ψ from 2 to 3, with tight intervals and no word."""
     weights, H = fluctuating(n, 0)
-    with pytest.raises(ArgumentError, match="the slowest of the modes used forgets itself"):
+    with pytest.raises(ArgumentError, match="the slowest mode used decorrelates"):
         hr.variance_flatness(weights, H, window=window, warn=False)
     options = {"warn": False, "strict": False, "resamples": 3}
     result = hr.variance_flatness(weights, H, window=window, **options)

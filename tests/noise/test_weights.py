@@ -198,7 +198,7 @@ def test_drift_is_warned_about(power_law):
     rotation, curvature, H = power_law
     weights = gaussian(3000, curvature**0.8, 2, rotation)
     weights = weights + np.outer(np.linspace(0, 6, 3000), rotation[:, 3])
-    with pytest.raises(ArgumentError, match=r"forgets itself.*train until the mean stays"):
+    with pytest.raises(ArgumentError, match=r"decorrelates.*train until the mean stays"):
         hr.variance_flatness(weights, H)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -216,6 +216,8 @@ def test_statistics_of_batch_norm_are_not_weights(tmp_path):
     for step, row in enumerate(rows):
         state = {"1.weight": row, "1.running_mean": 9 * row, "1.running_var": row.square()}
         trajectory.append(step, weights=state)
+    with pytest.warns(UserWarning, match=r"1\.running_mean \(statistic"):
+        assert trajectory.weight_names() == ["1.weight"]
     for params in (None, "1.*"):
         found = hr.weight_covariance(trajectory, params=params)
         np.testing.assert_allclose(found.mean, rows.mean(0))

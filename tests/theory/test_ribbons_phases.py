@@ -116,8 +116,9 @@ def test_slope_with_its_uncertainty():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ((50, [0], [0.1], 3.0), "whole numbers from 1"),
-        ((50, [10], [-0.1], 3.0), "positive"),
+        ((50, [0], [0.1], 3.0), "integers, 1 or more"),
+        ((50, [10], [-0.1], 3.0), "slopes=.*from 0"),
+        ((50, [10], [0.1], 0.0), "ratio=.*positive"),
         ((0, [10], [0.1], 3.0), "n=0"),
     ],
 )

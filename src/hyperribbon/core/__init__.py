@@ -1,6 +1,6 @@
 """Parameters, generators, checks, result types, trajectories, the store and data sets.
 
-Names load on first use, so that the command line answers without torch where it can.
+Names load on first use, so the command line avoids importing torch where it can.
 """
 
 from __future__ import annotations

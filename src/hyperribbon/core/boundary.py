@@ -1,4 +1,4 @@
-"""The boundary of a public function: arguments are checked, what goes wrong is translated once."""
+"""Argument checks of public functions by name, and checks that results are finite."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -20,8 +21,11 @@ from hyperribbon.core.checks import (
     check_positive_int,
     is_array,
     is_listed,
+    is_mapping,
+    is_tensor,
 )
 from hyperribbon.core.devices.ambient import outside_inference_mode
+from hyperribbon.core.devices.tensors import tensor_of
 
 __all__ = [
     "Check",
@@ -34,21 +38,24 @@ __all__ = [
     "function",
     "image",
     "instance",
+    "iterable",
+    "list_of",
     "mapping",
     "matrices",
     "matrix",
+    "torch_module",
     "names",
     "number",
     "numbers",
+    "operator",
     "optional",
-    "own_function",
     "path",
     "positive",
     "row",
     "seed_number",
     "square",
+    "tensor",
     "text",
-    "translated",
     "whole",
     "wholes",
     "zero_or_more",
@@ -58,58 +65,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 Check = Callable[[str, Any], Any]
 """From an argument's name and value to the value as it is used, or an ArgumentError."""
 
-_MOST = 2**53
-_PLAIN: tuple[type, ...] = (str, bytes, int, float, complex, tuple, list, dict)
-_LISTS: tuple[type, ...] = (list, tuple, set)
+_MOST = 2**53  # integers that doubles count to
+_LARGEST = 1e150  # numbers whose squares are finite
+_PLAIN: tuple[type, ...] = (str, bytes, int, float, complex, tuple, list, dict, type(None))
+_UNLISTED: tuple[type, ...] = (str, bytes, dict)
 _PATHS: tuple[type, ...] = (str, os.PathLike)
-_MAPPINGS: tuple[type, ...] = (Mapping,)
 _ITERABLES: tuple[type, ...] = (Iterable,)
 _FLOATING: tuple[type, ...] = (float, np.floating)
-_YES_OR_NO: tuple[type, ...] = (bool, np.bool_)
+_BOOLS: tuple[type, ...] = (bool, np.bool_)
 _WHOLE: tuple[type, ...] = (int, np.integer)
-_RAW = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    Warning,
-    np.linalg.LinAlgError,
-)
-_FOREIGN = ("builtins", "matplotlib", "numpy", "pandas", "plotly", "scipy", "sklearn", "torch")
-_PARTS = {"targets": "data", "data": "inputs"}  # what messages name that is in an argument
-_OWN = "_raised_by_a_persons_function"
+_SHARED: tuple[type, ...] = (int, type(None))
+_PARTS = {"targets": ("data",), "inputs": ("data",), "data": ("inputs", "probe")}
+"""Arguments that a part, or what it is called inside, belongs to."""
 
 
-def checked(**checks: Check) -> Callable[[F], F]:
-    """Return a decorator that checks arguments by name and translates whatever else goes wrong.
+def checked(*, allow_nan: bool = False, **checks: Check) -> Callable[[F], F]:
+    """Return a decorator that checks arguments by name and that the result is finite.
 
     Each named argument is replaced by what its check returns; None passes where it is the default.
-    An exception of Python, numpy or torch then says that the arguments do not go together, with the
-    cause attached, and a result that is not finite says so instead of being returned. Exceptions
-    of hyperribbon, those of classes from elsewhere, those of an `own_function`, of what is not yet
-    fitted and of a device that is out of memory pass as they are. A message of an inner function
-    is made to name the argument that was given here.
+    An ArgumentError of an inner function is made to name the argument that was given here. Every
+    other exception passes as it was raised.
 
     Args:
+        allow_nan: Whether the result may hold NaN and infinity.
         **checks: The check of each argument.
     """
-    return _boundary(checks, finite=True)
 
-
-def translated(**checks: Check) -> Callable[[F], F]:
-    """Return the decorator of `checked` for functions whose results may well hold NaN.
-
-    Args:
-        **checks: The check of each argument.
-    """
-    return _boundary(checks, finite=False)
-
-
-def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
     def decorate(call: F) -> F:
         signature = inspect.signature(call)
 
@@ -127,13 +108,8 @@ def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
             except ArgumentError as error:
                 _rename(error, signature, bound.arguments)
                 raise
-            except _RAW as error:
-                if not _is_raw(error):
-                    raise
-                reason = f"they do not go together ({str(error) or type(error).__name__})"
-                raise _mismatch(call, bound.arguments, reason) from error
-            if finite and not _is_finite(result):
-                raise _mismatch(call, bound.arguments, "they lead to numbers that are not finite")
+            if not (allow_nan or _is_finite(result)):
+                raise _not_finite(bound.arguments)
             return result
 
         return guarded  # type: ignore[return-value]
@@ -141,44 +117,37 @@ def _boundary(checks: dict[str, Check], *, finite: bool) -> Callable[[F], F]:
     return decorate
 
 
-def _is_raw(error: Exception) -> bool:
-    """Whether an exception is of no class that says what to do, and of nobody's own function."""
-    kind = type(error)
-    if hasattr(error, _OWN) or kind.__name__ in ("OutOfMemoryError", "NotFittedError"):
-        return False
-    return kind.__module__.partition(".")[0] in _FOREIGN
-
-
 def _rename(error: ArgumentError, signature: inspect.Signature, given: dict[str, Any]) -> None:
-    """Let a message of an inner function speak of the argument that a person gave."""
-    takes = signature.parameters
-    known = any(word in takes for word in re.findall(r"\w+", error.argument))
-    if known or hasattr(error, _OWN):
+    """Let a message of an inner function name the argument that the user gave."""
+    own = {getattr(value, "__code__", None) for value in given.values()}
+    if any(frame.f_code in own for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return  # errors of the user's own functions keep their names
+    words = re.findall(r"\w+", error.argument)
+    if any(word in given and given[word] is error.value for word in words):
         return
-    for name, value in given.items():
+    shared = isinstance(error.value, _SHARED)  # equal values that are one object anyway
+    for name, value in () if shared else given.items():
         within = value if is_listed(value) else ()
-        places = [number for number, entry in enumerate(within) if entry is error.value]
+        places = [f"[{place}]" for place, entry in enumerate(within) if entry is error.value]
         if value is error.value or places:
-            error.rename(f"{name}[{places[0]}]" if places else name)
+            error.rename(name + "".join(places[:1]))
             return
-    whole = _PARTS.get(error.argument)
-    if whole in takes:
-        error.rename(f"{whole} ({error.argument})")
+    takes = signature.parameters
+    parts = [part for part in _PARTS.get(error.argument, ()) if part in takes]
+    if parts and not any(word in takes for word in words):
+        error.rename(f"{parts[0]} ({error.argument})")
 
 
-def _mismatch(call: Callable[..., Any], given: dict[str, Any], reason: str) -> ArgumentError:
+def _not_finite(given: dict[str, Any]) -> ArgumentError:
     shown = {name: _brief(value) for name, value in given.items() if name not in ("self", "cls")}
-    place = call.__module__.split(".")
-    room = ".".join(place[: 2 if len(place) < 4 else 3])
-    remedy = f"Compare them with help({room}.{call.__qualname__.removesuffix('.__init__')})."
-    return ArgumentError(", ".join(shown), shown, reason, remedy)
+    remedy = "Some values are too large or too small: check them."
+    return ArgumentError(", ".join(shown), shown, "the result is not finite", remedy)
 
 
 def _brief(value: Any) -> Any:
     if hasattr(value, "shape"):
         return f"shape {tuple(value.shape)}"
-    plain = isinstance(value, _PLAIN)
-    return value if value is None or plain else type(value).__name__
+    return value if isinstance(value, _PLAIN) else type(value).__name__
 
 
 def _is_finite(result: Any) -> bool:
@@ -192,21 +161,22 @@ def _is_finite(result: Any) -> bool:
 
 
 def number(argument: str, value: Any) -> float:
-    """Return a finite real number."""
+    """Return a finite real number whose square is finite."""
     found = as_number(argument, value)
-    if not np.isfinite(found):
-        raise ArgumentError(argument, value, "it is not finite", "Give a finite number.")
+    if not abs(found) <= _LARGEST:
+        reason = f"expected a finite number, at most {_LARGEST:g}"
+        raise ArgumentError(argument, value, reason, "Give a smaller number.")
     return found
 
 
 def positive(argument: str, value: Any) -> float:
-    """Return a finite number above zero."""
-    return check_positive(argument, value)
+    """Return a number above zero."""
+    return number(argument, check_positive(argument, value))
 
 
 def zero_or_more(argument: str, value: Any) -> float:
-    """Return a finite number that is not negative."""
-    return check_positive(argument, value, zero=True)
+    """Return a number that is not negative."""
+    return number(argument, check_positive(argument, value, zero=True))
 
 
 def count(argument: str, value: Any) -> int:
@@ -218,7 +188,7 @@ def whole(argument: str, value: Any) -> int:
     """Return a whole number from 0."""
     found = check_positive(argument, value, zero=True)
     if not found.is_integer() or found > _MOST:
-        raise ArgumentError(argument, value, "it is not a whole number", "Give one from 0.")
+        raise ArgumentError(argument, value, "expected an integer, 0 or more", "Give an integer.")
     return int(found)
 
 
@@ -233,12 +203,12 @@ def array(argument: str, value: Any) -> np.ndarray:
 
 
 def numbers(argument: str, value: Any) -> np.ndarray:
-    """Return one finite number or a row of them."""
+    """Return a finite number or a vector of them."""
     return check_array(argument, value, ndim=(0, 1))
 
 
 def row(argument: str, value: Any) -> np.ndarray:
-    """Return a row (n,) of finite numbers."""
+    """Return a vector (n,) of finite numbers."""
     return check_array(argument, value, ndim=1)
 
 
@@ -251,15 +221,33 @@ def square(argument: str, value: Any) -> np.ndarray:
     """Return a square matrix of finite numbers."""
     found = check_array(argument, value, ndim=2)
     if found.shape[0] != found.shape[1]:
-        raise ArgumentError(argument, found, "it must be square", "Give a matrix (n, n).")
+        raise ArgumentError(argument, found, "expected a square matrix", "Give a matrix (n, n).")
     return found
+
+
+def iterable(argument: str, value: Any) -> Iterable[Any]:
+    """Return entries in order: a list or any other iterable, but not a str or a dict."""
+    listed = isinstance(value, _ITERABLES) and not isinstance(value, _UNLISTED)
+    if not listed or not getattr(value, "ndim", 1):
+        raise ArgumentError(argument, value, "expected a list", "Give a list or a tuple.")
+    return value
+
+
+def list_of(check: Check) -> Check:
+    """Return the check of a list, each entry of which passes a check.
+
+    Args:
+        check: The check of an entry.
+    """
+    return lambda argument, value: [
+        check(f"{argument}[{index}]", entry)
+        for index, entry in enumerate(iterable(argument, value))
+    ]
 
 
 def matrices(argument: str, value: Any) -> list[np.ndarray]:
     """Return several matrices of finite numbers."""
-    if not isinstance(value, _ITERABLES) or isinstance(value, str | bytes | dict):
-        raise ArgumentError(argument, value, "it is not a list of matrices", "Give a list.")
-    found = [check_array(f"{argument}[{i}]", entry, ndim=2) for i, entry in enumerate(value)]
+    found = list_of(matrix)(argument, value)
     if not found:
         raise ArgumentError(argument, value, "it is empty", "Give at least one matrix.")
     return found
@@ -268,71 +256,83 @@ def matrices(argument: str, value: Any) -> list[np.ndarray]:
 def function(argument: str, value: Any) -> Callable[..., Any]:
     """Return something that can be called."""
     if not callable(value):
-        raise ArgumentError(argument, value, "it cannot be called", "Give a function.")
+        raise ArgumentError(argument, value, "expected a function", "Give something callable.")
     return value
-
-
-def own_function(argument: str, value: Any) -> Callable[..., Any]:
-    """Return a person's own function; what it raises passes the boundary as it is."""
-    function(argument, value)
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return value(*args, **kwargs)
-        except Exception as error:
-            setattr(error, _OWN, True)
-            raise
-
-    return called
 
 
 def flag(argument: str, value: Any) -> bool:
     """Return True or False."""
-    if not isinstance(value, _YES_OR_NO):
-        raise ArgumentError(argument, value, "it is not a yes or no", "Give True or False.")
+    if not isinstance(value, _BOOLS):
+        raise ArgumentError(argument, value, "expected True or False", "Give a bool.")
     return bool(value)
 
 
 def flag_or_text(argument: str, value: Any) -> bool | str:
-    """Return True, False, or a text whose choices are checked elsewhere."""
+    """Return True, False, or a str whose choices are checked elsewhere."""
     return value if isinstance(value, str) else flag(argument, value)
 
 
 def text(argument: str, value: Any) -> str:
-    """Return a text."""
+    """Return a str."""
     if not isinstance(value, str):
-        raise ArgumentError(argument, value, "it is not a text", "Give a text.")
+        raise ArgumentError(argument, value, "expected a str", "Give a string.")
     return value
 
 
 def names(argument: str, value: Any) -> Any:
     """Return a pattern, a list of names, or a function that chooses parameters."""
-    listed = isinstance(value, _LISTS) and all(isinstance(n, str) for n in value)
-    if not (isinstance(value, str) or callable(value) or listed):
-        reason = "it is neither a pattern nor a list of names"
-        raise ArgumentError(argument, value, reason, 'Give "layer1.*" or ["layer1.weight"].')
+    if isinstance(value, str) or callable(value):
+        return value
+    try:
+        return list_of(text)(argument, value)
+    except ArgumentError:
+        reason = "expected a pattern, a list of names or a function"
+        remedy = 'Give "layer1.*" or ["layer1.weight"].'
+        raise ArgumentError(argument, value, reason, remedy) from None
+
+
+def torch_module(argument: str, value: Any) -> Any:
+    """Return a torch module."""
+    from torch import nn
+
+    return instance(nn.Module, "Give a torch.nn.Module.")(argument, value)
+
+
+def operator(argument: str, value: Any) -> Any:
+    """Return a square operator, matrix or tensor: anything with a shape (P, P) and `@`."""
+    shape = tuple(getattr(value, "shape", ()))
+    if len(shape) != 2 or shape[0] != shape[1] or not hasattr(value, "__matmul__"):
+        remedy = "Give an operator, a matrix or a tensor of shape (P, P)."
+        raise ArgumentError(argument, value, "expected a square operator", remedy)
     return value
+
+
+def tensor(argument: str, value: Any) -> Any:
+    """Return real numbers of any shape as a tensor; a tensor stays as it is."""
+    if is_tensor(value) and not value.is_complex():
+        return value
+    check_array(argument, value, empty=True)
+    return tensor_of(value)
 
 
 def mapping(argument: str, value: Any) -> Mapping[Any, Any]:
     """Return values by name."""
-    if not isinstance(value, _MAPPINGS):
-        raise ArgumentError(argument, value, "it is not a dict", "Give values by name.")
+    if not is_mapping(value):
+        raise ArgumentError(argument, value, "expected a dict", "Give values by name.")
     return value
 
 
 def path(argument: str, value: Any) -> str | os.PathLike[str]:
     """Return a path of the file system."""
     if not isinstance(value, _PATHS) or not str(value) or "\0" in str(value):
-        raise ArgumentError(argument, value, "it is not a path", "Give a text or a pathlib.Path.")
+        raise ArgumentError(argument, value, "expected a path", "Give a str or a pathlib.Path.")
     return value
 
 
 def seed_number(argument: str, value: Any) -> int:
     """Return a seed."""
     if isinstance(value, bool) or not isinstance(value, _WHOLE) or value < 0:
-        reason = "a seed is a whole number, zero or more"
-        raise ArgumentError(argument, value, reason, "Give seed=0.")
+        raise ArgumentError(argument, value, "expected an integer, 0 or more", "Give seed=0.")
     return int(value)
 
 
@@ -340,8 +340,7 @@ def wholes(argument: str, value: Any) -> np.ndarray:
     """Return a row of whole numbers from 0."""
     found = check_array(argument, value, ndim=1)
     if (found < 0).any() or (found != np.floor(found)).any() or found.max() > _MOST:
-        reason = "they are not whole numbers from 0"
-        raise ArgumentError(argument, value, reason, "Give a list such as [0, 10, 100].")
+        raise ArgumentError(argument, value, "expected integers, 0 or more", "Give [0, 10, 100].")
     return found.astype(np.int64)
 
 
@@ -349,8 +348,7 @@ def image(argument: str, value: Any) -> tuple[int, ...]:
     """Return the shape (channels, height, width) of an image."""
     found = wholes(argument, value)
     if len(found) != 3 or not found.all():
-        reason = "it is not (channels, height, width)"
-        raise ArgumentError(argument, value, reason, "Give a shape such as (1, 28, 28).")
+        raise ArgumentError(argument, value, "expected (channels, height, width)", "Give 3 sizes.")
     return tuple(int(size) for size in found)
 
 
@@ -363,17 +361,17 @@ def optional(check: Check) -> Check:
     return lambda argument, value: None if value is None else check(argument, value)
 
 
-def instance(kind: type, way_out: str) -> Check:
+def instance(kind: type, remedy: str) -> Check:
     """Return the check that a value is of a class.
 
     Args:
         kind: The class.
-        way_out: Where to get one.
+        remedy: Where to get one.
     """
 
     def check(argument: str, value: Any) -> Any:
         if not isinstance(value, kind):
-            raise ArgumentError(argument, value, f"it is not a {kind.__name__}", way_out)
+            raise ArgumentError(argument, value, f"expected an instance of {kind.__name__}", remedy)
         return value
 
     return check

@@ -1,7 +1,7 @@
-"""Checks whose messages name the argument, the value, the reason and the way out."""
+"""Argument checks whose messages give the argument, value, reason and remedy."""
 
 # pyright: reportUnnecessaryIsInstance=false
-# A person may give anything, whatever the annotations say.
+# Callers may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 import os
@@ -25,6 +25,7 @@ __all__ = [
     "check_fraction",
     "check_positive",
     "check_positive_int",
+    "check_shape",
     "as_number",
     "is_array",
     "is_dict",
@@ -39,7 +40,7 @@ Array = TypeVar("Array", np.ndarray, "torch.Tensor")
 
 
 class ArgumentError(ValueError):
-    """A value a person gave that cannot be used.
+    """An invalid argument.
 
     Args:
         argument: Name of the argument or option.
@@ -55,7 +56,7 @@ class ArgumentError(ValueError):
         self.rename(argument)
 
     def rename(self, argument: str) -> None:
-        """Call the argument as a caller knows it."""
+        """Replace the argument's name by the one the caller used."""
         self.argument = argument
         self.args = (f"{argument}={_short(self.value)}: {self.reason}. {self.remedy}",)
 
@@ -74,7 +75,7 @@ class _Shown(str):
 
 
 class ProcessGroupError(RuntimeError):
-    """Processes have lost contact: one of them has ended or does not answer."""
+    """A process of the group has ended or does not respond."""
 
 
 class MissingExtraError(ImportError):
@@ -103,13 +104,13 @@ def _short(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def check_absent(argument: str, value: Any, reason: str, remedy: str = "Leave it out.") -> None:
-    """Raise where something is given that would have no effect."""
+def check_absent(argument: str, value: Any, reason: str, remedy: str = "Omit it.") -> None:
+    """Raise if an argument is given that would have no effect."""
     if value is not None:
         raise ArgumentError(argument, value, reason, remedy)
 
 
-def check_choice(argument: str, value: str, choices: Collection[str]) -> str:
+def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
     """Return `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(repr(c) for c in choices)
@@ -123,7 +124,7 @@ def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
     if not np.isfinite(number) or number < 0 or (number == 0 and not zero):
         bound = "zero or more" if zero else "greater than zero"
         raise ArgumentError(
-            argument, value, f"it must be a finite number {bound}", f"Give a value {bound}."
+            argument, value, f"expected a finite number {bound}", f"Give a value {bound}."
         )
     return number
 
@@ -133,7 +134,7 @@ def check_positive_int(argument: str, value: int, *, maximum: int | None = None)
     number = as_number(argument, value)
     limit = "" if maximum is None else f" and at most {maximum}"
     if not number.is_integer() or number < 1 or (maximum is not None and number > maximum):
-        reason = f"it must be a whole number, at least 1{limit}"
+        reason = f"expected an integer, at least 1{limit}"
         remedy = f"Give a whole number from 1{'' if maximum is None else f' to {maximum}'}."
         raise ArgumentError(argument, value, reason, remedy)
     return int(number)
@@ -144,7 +145,7 @@ def check_fraction(argument: str, value: float) -> float:
     number = as_number(argument, value)
     if not 0.0 <= number <= 1.0:
         raise ArgumentError(
-            argument, value, "a fraction lies between 0 and 1", "Give 0.8 for 80 percent."
+            argument, value, "expected a fraction between 0 and 1", "Give 0.8 for 80 percent."
         )
     return number
 
@@ -165,7 +166,7 @@ def check_array(
     *,
     ndim: int | tuple[int, ...] | None = None,
     empty: bool = False,
-    way_out: str = "",
+    remedy: str = "",
 ) -> np.ndarray:
     """Return `value` as an array of finite doubles with a number of axes.
 
@@ -174,17 +175,17 @@ def check_array(
         value: A number, a nested list, an array or a tensor.
         ndim: The number of axes it must have, or those it may have; None for any.
         empty: Whether it may hold nothing.
-        way_out: What to do instead, where more can be said than what it must be.
+        remedy: What to do instead; by default, to give what is expected.
 
     Raises:
-        ArgumentError: It is no array of real numbers, has other axes, is empty, or holds NaN or
-            infinity.
+        ArgumentError: It is not an array of real numbers, has other axes, is empty, or holds NaN
+            or infinity.
     """  # noqa: DOC501 - the TypeError is caught
-    kinds = {0: "a number", 1: "a row of numbers (n,)", 2: "a matrix (n, m)"}
+    kinds = {0: "a real number", 1: "a row (n,) of numbers", 2: "a matrix (n, m) of numbers"}
     axes = (ndim,) if isinstance(ndim, int) else ndim
     wanted = " or ".join(kinds.get(n, f"an array of {n} axes") for n in axes or ())
-    wanted = wanted or "an array of numbers"
-    remedy = way_out or f"Give {wanted}."
+    wanted = wanted or "an array of real numbers"
+    remedy = remedy or f"Give {wanted}."
     if is_tensor(value):
         from hyperribbon.core.devices.tensors import host_array
 
@@ -195,9 +196,9 @@ def check_array(
             raise TypeError
         array = array.astype(float, copy=False)
     except (TypeError, ValueError):
-        raise ArgumentError(argument, value, f"it is not {wanted} of real value", remedy) from None
+        raise ArgumentError(argument, value, f"expected {wanted}", remedy) from None
     if axes is not None and array.ndim not in axes:
-        raise ArgumentError(argument, array, f"it must be {wanted}", remedy)
+        raise ArgumentError(argument, array, f"expected {wanted}", remedy)
     if not empty and not array.size:
         raise ArgumentError(argument, array, "it is empty", remedy)
     return check_finite(argument, array)
@@ -210,7 +211,30 @@ def as_number(argument: str, value: Any) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(argument, value, "it is not a number", "Give a number.") from None
+        raise ArgumentError(argument, value, "expected a number", "Give a number.") from None
+
+
+def check_shape(
+    argument: str, value: Array, shape: tuple[int, ...], reason: str, *, broadcast: bool = False
+) -> Array:
+    """Return `value` if it has a shape, or broadcasts to it.
+
+    Args:
+        argument: Name to use in the message.
+        value: An array or a tensor.
+        shape: The shape it must have.
+        reason: Why, such as the shape of another argument.
+        broadcast: Whether it is enough that numpy broadcasts it to that shape.
+
+    Raises:
+        ArgumentError: It has another shape.
+    """
+    found = tuple(value.shape)
+    pairs = zip(found[::-1], shape[::-1], strict=False)
+    fits = len(found) <= len(shape) and all(size in (1, wanted) for size, wanted in pairs)
+    if found != shape and not (broadcast and fits):
+        raise ArgumentError(argument, value, reason, f"Give an array of shape {shape}.")
+    return value
 
 
 def is_array(value: object) -> TypeGuard[np.ndarray]:

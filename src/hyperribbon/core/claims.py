@@ -1,4 +1,4 @@
-"""A claim: what a paper says, how it is read, what was measured, and the verdict."""
+"""Claims of the papers: interpretation, measurement, and verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("claim", "observation")
 
 @dataclass(frozen=True)
 class Band:
-    """An interval a measurement is expected in, and where the expectation comes from.
+    """An expected interval and its origin.
 
     Attributes:
         low: Lower edge; −inf for none.
@@ -41,7 +41,10 @@ class Band:
                 raise ArgumentError(edge, getattr(self, edge), "it is not a number", "Give one.")
         if not self.low <= self.high:
             raise ArgumentError(
-                "low", self.low, f"the band ends at {self.high}, before it begins", "Swap them."
+                "low",
+                self.low,
+                f"the upper edge, {self.high}, is below the lower one",
+                "Swap them.",
             )
 
     @classmethod
@@ -61,7 +64,7 @@ class Band:
         return cls(-math.inf, value, origin)
 
     def verdict(self, low: float, high: float) -> Verdict:
-        """Return what an interval of values says: inside holds, outside fails, else undecided.
+        """Return the verdict for an interval: inside holds, outside fails, else undecided.
 
         For a band around an equality, an interval that lies inside is an equivalence test.
 
@@ -78,7 +81,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper beside its measurement.
+    """A statement of a paper with its measurement.
 
     Attributes:
         id: Experiment id and a short name, "ribbons/fig4/bound".

@@ -1,4 +1,4 @@
-"""A package whose names load when they are first used."""
+"""Lazy loading of a package's public names."""
 
 from __future__ import annotations
 

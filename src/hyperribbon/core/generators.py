@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hyperribbon.core.boundary import checked, seed_number
+from hyperribbon.core.checks import ArgumentError
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["derive_seed", "numpy_generator", "torch_generator"]
+
+
+def _device(argument: str, value: Any) -> Any:
+    import torch
+
+    try:
+        return torch.device(value)
+    except (TypeError, RuntimeError):
+        raise ArgumentError(argument, value, "expected a device", 'Give "cpu" or "cuda".') from None
 
 
 def derive_seed(seed: int, *keys: str | int | float) -> int:
@@ -32,7 +42,7 @@ def derive_seed(seed: int, *keys: str | int | float) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-@checked()
+@checked(device=_device)
 def torch_generator(
     seed: int, *keys: str | int | float, device: torch.device | str = "cpu"
 ) -> torch.Generator:

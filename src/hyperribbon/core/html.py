@@ -1,4 +1,4 @@
-"""Results as HTML for notebooks: escaped, without scripts, in whatever colours are around them."""
+"""HTML of results for notebooks: escaped, script-free, and theme-neutral."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number as people write it.
+    """Return a number as it is usually written.
 
     >>> number(0.000123456), number(1200.0), number(float("inf"))
     ('0.0001235', '1,200', 'not known')
@@ -97,7 +97,7 @@ def curve(
     log: bool = False,
     marks: bool = False,
 ) -> str:
-    """Return a picture of numbers, as SVG.
+    """Return a plot as SVG.
 
     Args:
         x: (n,).
@@ -106,7 +106,7 @@ def curve(
         y_label: What y is.
         low: (n,), lower edge of a band, or None.
         high: (n,), its upper edge.
-        log: Whether the vertical axis is logarithmic; numbers that are not positive are left out.
+        log: Whether the vertical axis is logarithmic; non-positive values are omitted.
         marks: Points instead of a line.
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
@@ -124,22 +124,22 @@ def curve(
     x, y, lower, upper = x[fine], y[fine], lower[fine], upper[fine]
     ends_x = x.min(), x.max()
     ends_y = min(y.min(), lower.min()), max(y.max(), upper.max())
-    across = _scaled(x, ends_x, _LEFT, _WIDTH - _RIGHT)
-    up, bottom, top = (_scaled(v, ends_y, _HEIGHT - _BOTTOM, _TOP) for v in (y, lower, upper))
+    across = _scale(x, ends_x, _LEFT, _WIDTH - _RIGHT)
+    up, bottom, top = (_scale(v, ends_y, _HEIGHT - _BOTTOM, _TOP) for v in (y, lower, upper))
     drawn = ""
     if low is not None and high is not None:
         edge = [*zip(across, bottom, strict=True), *zip(across[::-1], top[::-1], strict=True)]
-        drawn += f'<polygon points="{_listed(edge)}" fill="{_COLOR}" fill-opacity=".25"/>'
+        drawn += f'<polygon points="{_join_points(edge)}" fill="{_COLOR}" fill-opacity=".25"/>'
     pairs = list(zip(across, up, strict=True))
     if marks:
         drawn += "".join(f'<circle cx="{a}" cy="{b}" r="3" fill="{_COLOR}"/>' for a, b in pairs)
     else:
         line = f'fill="none" stroke="{_COLOR}" stroke-width="1.6"'
-        drawn += f'<polyline points="{_listed(pairs)}" {line}/>'
-    return _framed(drawn, x_label, y_label, ends_x, [10**v if log else v for v in ends_y])
+        drawn += f'<polyline points="{_join_points(pairs)}" {line}/>'
+    return _add_axes(drawn, x_label, y_label, ends_x, [10**v if log else v for v in ends_y])
 
 
-def _framed(
+def _add_axes(
     drawn: str, x_label: str, y_label: str, ends_x: Sequence[float], ends_y: Sequence[float]
 ) -> str:
     """Return a drawing within its axes, whose ends are labelled."""
@@ -178,11 +178,11 @@ def _cell(value: Any) -> str:
     return f'<td style="{_CELL};text-align:{side}">{escape(str(value))}</td>'
 
 
-def _scaled(values: np.ndarray, ends: Sequence[float], start: float, stop: float) -> np.ndarray:
+def _scale(values: np.ndarray, ends: Sequence[float], start: float, stop: float) -> np.ndarray:
     span = ends[1] - ends[0]
     part = (values - ends[0]) / span if span > 0 else np.full(len(values), 0.5)
     return (start + part * (stop - start)).round(1)
 
 
-def _listed(pairs: Iterable[tuple[float, float]]) -> str:
+def _join_points(pairs: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{a},{b}" for a, b in pairs)

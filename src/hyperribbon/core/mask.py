@@ -1,7 +1,7 @@
-"""A set of weights: one boolean tensor a parameter."""
+"""Masks: one boolean tensor per parameter."""
 
 # pyright: reportUnnecessaryIsInstance=false
-# A person may give anything, whatever the annotations say.
+# Users may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,11 +33,11 @@ class Mask(Mapping[str, torch.Tensor]):
     def __init__(self, entries: Mapping[str, torch.Tensor]) -> None:
         if not isinstance(entries, Mapping):
             raise ArgumentError(
-                "entries", entries, "it is no dict", "Give boolean tensors by parameter name."
+                "entries", entries, "expected a dict", "Give boolean tensors by parameter name."
             )
         for name, entry in entries.items():
             if not isinstance(entry, torch.Tensor) or entry.dtype != torch.bool:
-                reason = "a mask is made of boolean tensors"
+                reason = "expected a boolean tensor"
                 remedy = "Compare or call .bool() first."
                 raise ArgumentError(f"entries[{name!r}]", entry, reason, remedy)
         self._entries = {name: entry.detach().clone() for name, entry in entries.items()}
@@ -70,19 +70,19 @@ class Mask(Mapping[str, torch.Tensor]):
         return self.count / self.size if self.size else 0.0
 
     def __invert__(self) -> Mask:
-        """Select what was not selected."""
+        """Select the entries that are not selected."""
         return Mask({name: ~entry for name, entry in self._entries.items()})
 
     def __and__(self, other: Mask) -> Mask:
-        """Select what both select."""
+        """Select the entries selected by both."""
         return self._combine(other, torch.logical_and)
 
     def __or__(self, other: Mask) -> Mask:
-        """Select what either selects."""
+        """Select the entries selected by either."""
         return self._combine(other, torch.logical_or)
 
     def __sub__(self, other: Mask) -> Mask:
-        """Select what this mask selects and the other does not."""
+        """Select the entries of this mask that are not in the other."""
         return self._combine(other, lambda a, b: a & ~b)
 
     def __eq__(self, other: object) -> bool:

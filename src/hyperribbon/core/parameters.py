@@ -71,7 +71,7 @@ class ParameterSpace:
                 drop out.
 
         Raises:
-            ArgumentError: Nothing is selected, a name does not exist, or the mask does not fit.
+            ArgumentError: Nothing is selected, a name does not exist, or the mask does not match.
         """
         available = dict(model.named_parameters())
         chosen = _filter(available, params)
@@ -170,7 +170,7 @@ class ParameterSpace:
         return tensors
 
     def layers(self) -> dict[str, ParameterSpace]:
-        """Return one space a layer: parameters grouped by the module that owns them."""
+        """Return one space per layer: parameters grouped by the module that owns them."""
         groups: dict[str, list[int]] = {}
         for position, name in enumerate(self.names):
             groups.setdefault(name.rpartition(".")[0], []).append(position)
@@ -185,14 +185,14 @@ class ParameterSpace:
 
 
 def is_named(name: str, wanted: str) -> bool:
-    """Whether a parameter is the one that is named, in the module that is, or fits the pattern.
+    """Whether a parameter name matches a parameter, a module, or a pattern.
 
     Args:
         name: The parameter's name.
         wanted: A parameter, a module, or a pattern of `fnmatch`.
 
     Returns:
-        True when the name is meant.
+        True if the name matches.
 
     >>> [is_named("layers.0.weight", wanted) for wanted in ("layers", "*.weight", "layer")]
     [True, True, False]
@@ -214,7 +214,7 @@ def _filter(available: Mapping[str, torch.Tensor], params: ParameterFilter) -> l
     trainable = {name: tensor for name, tensor in available.items() if tensor.requires_grad}
     if params is None and available and not trainable:
         reason = "every parameter is frozen (requires_grad=False)"
-        remedy = "Name the ones you mean with params=[...]."
+        remedy = "Name the parameters to use with params=[...]."
         raise ArgumentError("model", f"{len(available)} parameters", reason, remedy)
     return choose_names(params, available, trainable)
 
@@ -224,17 +224,17 @@ def choose_names(
     available: Mapping[str, torch.Tensor],
     trained: Mapping[str, torch.Tensor],
 ) -> list[str]:
-    """Return the names of the weights that a filter chooses, in their order.
+    """Return the names of the weights that match a filter, in order.
 
     Args:
         params: None for all trained ones; a name, a pattern or a predicate, which choose among
             those; or a list of names, which may be of any entry. A module in it stands for its
             trained ones.
-        available: Every entry there is.
+        available: All entries.
         trained: The weights.
 
     Raises:
-        ArgumentError: There is no entry or module of a name in the list.
+        ArgumentError: A name in the list matches no entry or module.
     """
     if params is None:
         return list(trained)
@@ -254,13 +254,13 @@ def choose_names(
         else:
             unknown.append(name)
     if unknown:
-        reason = "the model has no parameter or module of that name"
+        reason = "the model does not have a parameter or module of that name"
         raise ArgumentError("params", unknown, reason, f"The model has: {listing(available)}.")
     return [name for name in available if name in chosen]
 
 
 def omitted_of_model(model: nn.Module) -> dict[str, str]:
-    """Return which entries of a model's state dict are not weights, with the reason.
+    """Return the entries of a model's state dict that are not weights, with the reason.
 
     The others are the coordinates of `ParameterSpace.of_model`: trainable, tied ones once.
     """
@@ -280,10 +280,10 @@ def omitted_of_model(model: nn.Module) -> dict[str, str]:
 def omitted_of_state(
     state: Mapping[str, torch.Tensor], earlier: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, str]:
-    """Return which entries of a state dict are not weights as far as it tells, with the reason.
+    """Return the entries of a state dict that are recognizably not weights, with the reason.
 
-    A state dict names neither buffers nor frozen parameters. What can be told: entries that are not
-    floating-point numbers, statistics of normalisation layers, and copies of other entries.
+    A state dict marks neither buffers nor frozen parameters. Recognized are: entries that are not
+    floating-point, statistics of normalisation layers, and copies of other entries.
 
     Args:
         state: Named tensors.
@@ -303,7 +303,7 @@ def omitted_of_state(
 
 
 def copies_of(state: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
-    """Return, for every entry, the names that share its memory or repeat its values, itself too.
+    """Return, for every entry, the names with the same memory or values, including itself.
 
     Tied parameters appear under several names in a state dict, and as copies in a file. Entries
     that are constant (new biases and scales) are equal without being copies.
@@ -331,14 +331,12 @@ def _is_same(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) -> None:
-    """Raise unless the names and shapes of a mask fit the tensors of its owner."""
+    """Raise unless the names and shapes of a mask match the tensors of its owner."""
     if not isinstance(mask, Mask):
-        raise ArgumentError(
-            "mask", mask, "it is not a Mask", "Build one with hr.Mask or hr.select."
-        )
+        raise ArgumentError("mask", mask, "expected a Mask", "Build one with hr.Mask or hr.select.")
     for name, entry in mask.items():
         if name not in available:
-            reason = f"the {owner} has no parameter of that name"
+            reason = f"the {owner} does not have a parameter of that name"
             raise ArgumentError("mask", name, reason, f"The {owner} has: {listing(available)}.")
         if entry.shape != available[name].shape:
             reason = f"parameter {name!r} has shape {tuple(available[name].shape)}"
@@ -347,7 +345,7 @@ def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) ->
 
 
 def listing(available: Mapping[str, object], limit: int = 12) -> str:
-    """Return the first names, and how many there are beside them."""
+    """Return the first names and the number of remaining ones."""
     names = list(available)
     return ", ".join(names[:limit]) + (
         f" and {len(names) - limit} more" if len(names) > limit else ""

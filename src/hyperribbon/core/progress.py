@@ -1,4 +1,4 @@
-"""How far a piece of work is: a bar on a terminal or in a notebook, nothing where nobody looks."""
+"""Progress bars for terminals and notebooks; silent elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hyperribbon.core.rich_quietly import (
 
 __all__ = ["progress_bar"]
 
-_BETWEEN = 0.2  # seconds from one picture in a notebook to the next
+_BETWEEN = 0.2  # seconds between notebook updates
 
 
 def progress_bar(console: Console) -> Progress:
-    """Return a progress display that goes away when it is over.
+    """Return a progress display that disappears when finished.
 
     Args:
-        console: Where; a quiet one shows nothing.
+        console: Console to print to; a quiet one shows nothing.
     """
     if console.is_jupyter and not console.quiet:
         return _InNotebook()
@@ -39,7 +39,7 @@ def progress_bar(console: Console) -> Progress:
 
 
 class _InNotebook(Progress):
-    """The same in a notebook, by its own means: rich would ask for widgets."""
+    """Progress display for notebooks; rich would need widgets."""
 
     def __init__(self) -> None:
         super().__init__(disable=True)
@@ -47,14 +47,14 @@ class _InNotebook(Progress):
         self._shown = 0.0
 
     def start(self) -> None:
-        """Take a place below the cell."""
+        """Create the display below the cell."""
         import IPython.display
 
         display: Any = IPython.display
         self._place = display.display(display.HTML(""), display_id=True)
 
     def stop(self) -> None:
-        """Leave it empty."""
+        """Clear the display."""
         from IPython.display import HTML
 
         if self._place is not None:
@@ -66,12 +66,12 @@ class _InNotebook(Progress):
         self.refresh()
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
-        """Change what is shown of a task."""
+        """Update a task."""
         super().update(task_id, **fields)
         self.refresh()
 
     def refresh(self) -> None:
-        """Show where the tasks are."""
+        """Redraw the tasks."""
         if self._place is None or time.monotonic() < self._shown + _BETWEEN:
             return
         from IPython.display import HTML

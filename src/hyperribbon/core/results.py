@@ -1,4 +1,4 @@
-"""Frozen result types: what a measurement returns, with its certificate."""
+"""Result types of measurements, with error bounds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hyperribbon.core.devices.tensors import host_array
 __all__ = ["Density", "Estimate", "Spectrum"]
 
 _ROWS = 12
-"""Eigenvalues that a notebook shows in its table."""
+"""Maximum number of eigenvalues in a notebook table."""
 _FEWEST = 4
-"""Eigenvalues of which a picture tells more than the table."""
+"""Number of eigenvalues from which a plot is shown."""
 
 
 def _none() -> torch.Tensor:
@@ -28,23 +28,23 @@ def _none() -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenpairs of a symmetric operator A, with the proof of their quality.
+    """Eigenpairs of a symmetric operator A, with residuals and error bounds.
 
     Attributes:
         eigenvalues: (k,), descending.
-        eigenvectors: (P, k), orthonormal columns, or None when they were not asked for; of pairs
-            that were kept to be used later, the leading columns.
+        eigenvectors: (P, k), orthonormal columns, or None if they were not requested; for cached
+            results, only the leading columns.
         residuals: (k,), ‖A v − λ v‖ of the values and vectors as they are listed, and `rounding`.
             Within its residual of each listed value lies an eigenvalue of A, that is of the same
             weights and data in exact arithmetic.
-        matvecs: Products with A that were spent, counting a block of k columns as k.
+        matvecs: Number of products with A; a block of k columns counts as k.
         method: "lanczos", "gram" or "dense".
         converged: (k,) booleans: the residual met the tolerance, and the pair was shown to be one
-            of those that were asked for.
+            of those requested.
         zeros: Further eigenvalues known to be exactly zero that are not listed (rank of a Gram
             factor below P).
-        bounds: (k,), how far the eigenvalue that was asked for may be from the one listed in its
-            place; infinite where that was not shown. None when it is not known.
+        bounds: (k,), bound on the distance between the requested eigenvalue and the listed one;
+            infinite where it was not shown. None if unknown.
         rounding: (k,), the part of the residuals that is not seen in the products themselves: what
             one further product, in a higher precision where there is one, shows of their rounding.
     """
@@ -104,15 +104,15 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One number with its standard error.
+    """A number with its standard error.
 
     Attributes:
         value: The number.
         stderr: Its standard error; 0 when exact.
         exact: Whether it was computed without sampling.
-        matvecs: Operator products spent.
-        method: What it was computed by: "exact", "hutchinson" (random probes only) or "hutch++"
-            (the leading directions exactly, probes for the rest).
+        matvecs: Number of operator products.
+        method: "exact", "hutchinson" (random probes only) or "hutch++" (the leading directions
+            exactly, probes for the rest).
         freedom: Degrees of freedom of the standard error; infinite where it is known well.
 
     Raises:
@@ -128,7 +128,8 @@ class Estimate:
 
     def __post_init__(self) -> None:
         if self.exact and self.stderr != 0:
-            raise ArgumentError("stderr", self.stderr, "an exact number has none", "Give 0.")
+            reason = "an exact number has no standard error"
+            raise ArgumentError("stderr", self.stderr, reason, "Give 0.")
         if self.exact and not isfinite(self.value):
             remedy = "Check that the loss, the weights and the data are finite."
             raise ArgumentError("value", self.value, "an exact number is finite", remedy)
@@ -168,7 +169,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Density:
-    """A spectral density on a grid with its band.
+    """A spectral density on a grid, with a confidence band.
 
     Attributes:
         grid: (m,), eigenvalue axis.

@@ -1,4 +1,4 @@
-"""Named tensors in files: safetensors, or checkpoints that hold tensors and nothing that runs."""
+"""Load and save named tensors: safetensors, or tensor-only checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ArgumentError("path", str(path), "there is no such file", "Check the path.")
+        raise ArgumentError("path", str(path), "the file does not exist", "Check the path.")
     if path.name.endswith(INDEX_SUFFIX):
         return _load_shards(path)
     if path.suffix == ".safetensors":
@@ -46,7 +46,7 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
-        reason = f"it is damaged, or loading it would run code that it carries ({refusal(error)})"
+        reason = f"it is damaged, or loading it would run code ({refusal(error)})"
         remedy = "Save the state dict alone, best as .safetensors."
         raise ArgumentError("path", str(path), reason, remedy) from None
     for key in ("state_dict", "model_state_dict", "model"):
@@ -56,13 +56,13 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
         isinstance(value, torch.Tensor) for value in content.values()
     ):
         raise ArgumentError(
-            "path", str(path), "it is not a state dict of named tensors", "Save model.state_dict()."
+            "path", str(path), "expected a state dict of named tensors", "Save model.state_dict()."
         )
     return dict(content)
 
 
 def refusal(error: Exception) -> str:
-    """Return why torch did not load a file, in few words: what it would have called, if that.
+    """Return a short reason why torch did not load a file.
 
     Args:
         error: What torch.load(weights_only=True) raised.
@@ -70,7 +70,7 @@ def refusal(error: Exception) -> str:
     text = str(error) or repr(error)
     called = re.search(r"GLOBAL ([\w.]+)", text)
     if called and isinstance(getattr(torch, called[1].removeprefix("torch."), None), torch.dtype):
-        return f"torch {torch.__version__} cannot read {called[1]}: take a newer one"
+        return f"torch {torch.__version__} cannot read {called[1]}; use a newer version"
     return f"it names {called[1]}" if called else text.splitlines()[-1].strip()[:160]
 
 
@@ -93,7 +93,7 @@ def _load_shards(index: Path) -> dict[str, torch.Tensor]:
         ) from None
     outside = [name for name in files if Path(name).name != name]
     if outside:
-        reason = f"it names a file outside its folder, {outside[0]}"
+        reason = f"it refers to a file outside its folder, {outside[0]}"
         raise ArgumentError("path", str(index), reason, "Keep the shards beside it.")
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(files):

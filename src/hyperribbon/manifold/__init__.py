@@ -1,4 +1,4 @@
-"""Distances between probabilistic models, and the low-dimensional spaces they live in."""
+"""Distances between probabilistic models and low-dimensional embeddings."""
 
 from hyperribbon.manifold.distances import DistanceReport, bhattacharyya
 from hyperribbon.manifold.embedding import InPCA

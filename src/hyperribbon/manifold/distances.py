@@ -27,11 +27,11 @@ _PARTS = 8  # parts of a subset, for its standard error
 
 @dataclass(frozen=True)
 class DistanceReport:
-    """What was done to get a matrix of distances.
+    """How a distance matrix was computed.
 
     Attributes:
-        samples: Samples that the models were given with.
-        used: Samples that the distances average over.
+        samples: Samples in the predictions.
+        used: Samples averaged over.
         zeros: Probabilities that were exactly zero in those samples.
         floored: Probabilities that were raised to the floor.
         underflows: Affinities too small for the precision, taken from log-probabilities instead.
@@ -65,7 +65,7 @@ def bhattacharyya(
 
     Affinities Σ_c √(p p) of many samples are multiplied before one logarithm is taken; a group
     whose product comes near underflow is halved, and an affinity that is itself too small gets its
-    logarithm from log-probabilities. Products run in the precision asked for, the sum over samples
+    logarithm from log-probabilities. Products run in the requested precision, the sum over samples
     in float64.
 
     Args:
@@ -86,8 +86,8 @@ def bhattacharyya(
         (models of P, models of Q) in float64; with `report`, also the report.
 
     Raises:
-        ArgumentError: Shapes that do not match, numbers that are no probabilities, or two models
-            that give no class a common probability on some sample (infinite distance).
+        ArgumentError: Shapes do not match, values are not probabilities, or two models have
+            disjoint support on some sample (infinite distance).
 
     >>> P = np.array([[[0.5, 0.5]], [[0.9, 0.1]]])
     >>> bhattacharyya(P, precision="double").round(4)
@@ -145,7 +145,7 @@ def _models(name: str, given: Any) -> np.ndarray:
         given = host_array(given)
     array = given if isinstance(given, np.ndarray) else check_array(name, given, empty=True)
     if array.dtype.kind not in "biuf":
-        raise ArgumentError(name, array, "it holds no real numbers", "Give probabilities.")
+        raise ArgumentError(name, array, "expected real numbers", "Give probabilities.")
     if array.ndim != 3 or 0 in array.shape:
         reason = "models are rows of predictions"
         raise ArgumentError(name, array, reason, "Give (models, samples, classes).")

@@ -48,30 +48,29 @@ class InPCA(TransformerMixin, BaseEstimator):
         n_components: Number of coordinates; None for all.
         metric: "bhattacharyya" for predictions (models, samples, classes), "precomputed" for a
             matrix of distances.
-        landmarks: How many models, or which ones (their indices, or a mask with one boolean a
-            model), the space is built from; the others are projected into it. A number is drawn
-            by `seed`, one from each of as many stretches of the models in their order, so that all
-            parts of trajectories are there. None for all.
+        landmarks: How many models, or which ones (indices, or a boolean mask), the embedding is
+            fitted to; the others are projected into it. A number is drawn with `seed`, one from
+            each of as many consecutive segments of the models, so that all parts of trajectories
+            are covered. None for all.
         log: Whether predictions are log-probabilities.
         floor: Rule for tiny probabilities, see `bhattacharyya`.
         precision: Of the distances; "double" reproduces the fitted points in `transform` to 1e-8.
         seed: For the draw of the landmarks.
-        streaming: Memory and disk for more models than a matrix of distances has room for; their
-            directions are found tile by tile then, see `stream_inpca`.
+        streaming: Memory and disk limits for distance matrices that do not fit in memory;
+            components are then computed tile by tile, see `stream_inpca`.
 
     Attributes:
         embedding_: (models, n_components), coordinates of the models given to `fit`.
         eigenvalues_: (n_components,), signed, descending in magnitude.
         time_like_: (n_components,), whether the direction's eigenvalue is negative.
         explained_stress_: (n_components,), share of the stress explained by the first 1, 2, …
-            directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²); NaN where all models are the same to rounding,
-            so that there is nothing to explain. With landmarks, an estimate of that of all
-            models: the landmarks' own, without its bias (by jackknife).
+            directions: 1 − √(1 − Σ_{i≤k} λᵢ²/‖W‖²); NaN if all models are identical up to rounding.
+            With landmarks, a jackknife bias-corrected estimate for all models.
         stress_error_: (n_components,), bound on its error: of rounding alone when all models are
             landmarks, near 1 where models differ by little more than rounding.
         spectrum_: All eigenvalues of W, descending in magnitude; the leading ones when the models
             were too many for a matrix of distances.
-        landmarks_: Indices of the models that the space is built from.
+        landmarks_: Indices of the models that the embedding is fitted to.
 
     >>> P = np.array([[[0.5, 0.5]], [[0.7, 0.3]], [[0.99, 0.01]]])
     >>> inpca = InPCA(n_components=2).fit(P)
@@ -101,7 +100,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         self.streaming = streaming
 
     def _repr_html_(self) -> str:
-        """Show the first two coordinates of the models, in a notebook."""
+        """Show the first two coordinates of the models in a notebook."""
         if not hasattr(self, "embedding_"):
             return html.card(repr(self), html.note("not fitted yet"))
         points = self.embedding_
@@ -124,7 +123,7 @@ class InPCA(TransformerMixin, BaseEstimator):
 
     @checked()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:
-        """Build the space.
+        """Fit the embedding.
 
         Args:
             X: (models, samples, classes): an array, a zarr array or its path, or a `Trajectory`;
@@ -146,7 +145,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         wanted = 2 if self.metric == "precomputed" else 3
         if len(models.shape) != wanted or 0 in models.shape:
             shape = "(models, models)" if wanted == 2 else "(models, samples, classes)"
-            reason = f"it must be an array {shape} that is not empty"
+            reason = f"expected a non-empty array {shape}"
             raise ArgumentError("X", models, reason, f"Give {shape}.")
         chosen = choose_landmarks(self.landmarks, models.shape[0], self.seed)
         weights = model_weights(sample_weight, models.shape[0])[chosen]
@@ -193,19 +192,19 @@ class InPCA(TransformerMixin, BaseEstimator):
         return self
 
     def _check_precomputed(self) -> None:
-        """Raise where something is asked of distances that are not computed here."""
+        """Raise if an option does not apply to precomputed distances."""
         single = None if self.precision == "double" else self.precision
         asked: dict[str, Any] = {"log": self.log or None, "floor": self.floor}
         asked |= {"precision": single, "streaming": self.streaming}
         for name, value in asked.items():
-            check_absent(name, value, "it is of distances between predictions, and they are given")
+            check_absent(name, value, "it applies to predictions, not to precomputed distances")
 
     def _fit_streaming(self, X: Any, models: Any, weights: np.ndarray) -> InPCA:
         if self.n_components is None or len(self.landmarks_) < models.shape[0]:
             raise ArgumentError(
                 "n_components" if self.n_components is None else "landmarks",
                 self.n_components if self.n_components is None else self.landmarks,
-                f"{len(self.landmarks_)} models have no room as a matrix of distances in "
+                f"the distance matrix of {len(self.landmarks_)} models does not fit in "
                 f"{self._settings().bytes / 1e9:.1f} GB",
                 "Ask for a few components of all models, use fewer landmarks, or allow more "
                 "memory with streaming=Streaming(memory=...).",
@@ -229,17 +228,17 @@ class InPCA(TransformerMixin, BaseEstimator):
     def fit_transform(
         self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
     ) -> Float[np.ndarray, "models k"]:
-        """Build the space and return the coordinates of the models it was built from."""
+        """Fit the embedding and return the coordinates of the models."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
     @checked()
     def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
-        """Return coordinates of models: predictions, or distances to the fitted landmarks.
+        """Return the coordinates of models from predictions, or from distances to the landmarks.
 
         x = −½(d − d·w − column means + grand mean)·V·sign(λ)/√|λ|.
 
         Raises:
-            ArgumentError: The models do not fit those that the space was built from.
+            ArgumentError: The shape does not match that of the fitted models.
         """
         check_is_fitted(self, "eigenvalues_")
         models = open_models(X)
@@ -247,14 +246,14 @@ class InPCA(TransformerMixin, BaseEstimator):
         if self.metric != "precomputed":
             if tuple(models.shape[1:]) != tuple(self._models.shape[1:]):
                 samples, classes = self._models.shape[1:]
-                reason = f"the space is of models on {samples} samples with {classes} classes"
+                reason = f"the embedding was fitted on {samples} samples with {classes} classes"
                 raise ArgumentError("X", models, reason, "Give predictions on the same samples.")
             memory = self._settings().bytes
             product = cross_product(models, self._models, block, self._rule(), memory)
         elif models.ndim != 2 or models.shape[1] != len(self.landmarks_):
             remedy = "Give distances to each of them: (models, landmarks)."
             raise ArgumentError(
-                "X", models, f"the space was built from {len(self.landmarks_)} models", remedy
+                "X", models, f"the embedding was fitted to {len(self.landmarks_)} models", remedy
             )
         else:
             product = models @ block
@@ -273,7 +272,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         return check_finite("X", distances)
 
     def _rounding(self, distances: np.ndarray, weights: np.ndarray) -> float:
-        """Return a bound on what rounding changes in the norm of the centred distances."""
+        """Return a rounding-error bound on the norm of the centred distances."""
         squares = float(weights @ distances**2 @ weights)
         if self.metric == "precomputed":
             return rounding_of_centred(distances.shape, squares)

@@ -1,4 +1,4 @@
-"""Leading eigenpairs by magnitude of a symmetric matrix that is expensive to pass over."""
+"""Block Lanczos for the eigenpairs of largest magnitude of an expensive symmetric matrix."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def leading_pairs(
     Args:
         multiply: A @ block (n, b).
         start: (n, b), random; b ≥ k finds eigenvalues that are repeated up to b times.
-        k: Pairs wanted.
+        k: Number of eigenpairs.
         tol: Residuals to reach, relative to the largest eigenvalue.
         most: Blocks in the basis.
         max_passes: Passes after which the pairs are returned as they are.

@@ -1,4 +1,4 @@
-"""Which models a space is built from."""
+"""Landmark selection: which models an embedding is fitted to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["choose_landmarks"]
 
 
 def choose_landmarks(landmarks: Any, count: int, seed: int) -> np.ndarray:
-    """Return the indices of the models that a space is built from.
+    """Return the indices of the landmarks that an embedding is fitted to.
 
     Args:
         landmarks: None for all; a number, of which one is drawn from each of as many stretches of
@@ -23,7 +23,7 @@ def choose_landmarks(landmarks: Any, count: int, seed: int) -> np.ndarray:
     """
     if landmarks is None:
         return np.arange(count)
-    if not isinstance(landmarks, np.ndarray) and np.ndim(landmarks) == 0:
+    if not isinstance(landmarks, np.ndarray | list | tuple) and np.ndim(landmarks) == 0:
         wanted = check_positive_int("landmarks", landmarks, maximum=count)
         rng = numpy_generator(seed, "landmarks")
         return np.array([rng.choice(part) for part in np.array_split(np.arange(count), wanted)])
@@ -40,7 +40,7 @@ def _indices(given: Any, count: int) -> np.ndarray:
         chosen = np.zeros(0, dtype=int)
     inside = ((chosen >= 0) & (chosen < count)).all()
     if not chosen.size or not inside or len(set(chosen)) < len(chosen):
-        reason = f"it chooses none or not each once of {count} models"
+        reason = f"it selects none, or duplicates, of {count} models"
         remedy = f"Give a number, different indices from 0 to {count - 1}, or {count} booleans."
         raise ArgumentError("landmarks", given, reason, remedy)
     return chosen

@@ -1,4 +1,4 @@
-"""Predictions of many models, read block by block from an array, a zarr store or a trajectory."""
+"""Blockwise access to predictions in an array, a zarr store or a trajectory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Predictions", "as_probabilities", "model_weights", "open_models", "t
 
 
 def as_probabilities(predictions: np.ndarray) -> np.ndarray:
-    """Return predictions (…, classes) as probabilities: they may be logarithms or scores.
+    """Return predictions (…, classes) as probabilities, from probabilities, logs or logits.
 
     >>> as_probabilities(np.log([[0.25, 0.75]]))
     array([[0.25, 0.75]])
@@ -30,38 +30,43 @@ def as_probabilities(predictions: np.ndarray) -> np.ndarray:
 
 
 def open_models(X: Any) -> Any:
-    """Return models as something with `.shape` and slices, without reading it.
+    """Return models as a lazy array with `.shape` and slicing.
 
     Args:
         X: An array, a tensor, a zarr array (or anything else with `.shape` that is sliced into
             arrays), the path of a zarr array, or a `Trajectory` with predictions.
 
     Raises:
-        ArgumentError: There is no such file, or it is no zarr array.
+        ArgumentError: The file does not exist or is not a zarr array, or a trajectory's predictions
+            are not class probabilities.
     """
     if is_tensor(X):
         return host_array(X)
     if isinstance(X, Trajectory):
+        if not X.has_probabilities:
+            reason = "its predictions are the outputs of a regression, not probabilities"
+            remedy = "Use hr.PCA on trajectory.predictions()."
+            raise ArgumentError("X", str(X.folder), reason, remedy)
         return _Recorded(X)
     if isinstance(X, str | Path):
         import zarr
 
         if not Path(X).exists():
-            raise ArgumentError("X", str(X), "there is no such file", "Give a zarr array's path.")
+            raise ArgumentError("X", str(X), "the file does not exist", "Give a zarr array's path.")
         try:
             return zarr.open_array(str(X), mode="r")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"it is no zarr array ({error})"
+            reason = f"not a zarr array ({error})"
             raise ArgumentError("X", str(X), reason, "Give a zarr array's path.") from None
     if hasattr(X, "shape") and not isinstance(X, np.ndarray | np.generic):
         return X
     if isinstance(X, np.ndarray) and X.dtype.kind not in "biuf":
-        raise ArgumentError("X", X, "it holds no real numbers", "Give numbers.")
+        raise ArgumentError("X", X, "expected real numbers", "Give numbers.")
     return X if isinstance(X, np.ndarray) else check_array("X", X)
 
 
 def take_models(models: Any, chosen: np.ndarray) -> np.ndarray:
-    """Return some models of an array that may be on disk."""
+    """Return selected models of an array that may be on disk."""
     if isinstance(models, np.ndarray):
         return models[chosen]
     if len(chosen) == models.shape[0]:
@@ -70,13 +75,13 @@ def take_models(models: Any, chosen: np.ndarray) -> np.ndarray:
 
 
 def model_weights(given: np.ndarray | None, count: int) -> np.ndarray:
-    """Return how much each model counts (models,): what was given, or the same for all."""
+    """Return the weight of each model (models,), uniform by default."""
     if given is None:
         return np.ones(count)
     weights = check_array("sample_weight", given)
     if weights.shape != (count,) or (weights < 0).any() or not weights.any():
         reason = f"there are {count} models"
-        raise ArgumentError("sample_weight", weights, reason, "Give one weight ≥ 0 for each.")
+        raise ArgumentError("sample_weight", weights, reason, "Give one weight ≥ 0 per model.")
     return weights
 
 
@@ -96,12 +101,12 @@ class _Recorded:
 
 
 class Predictions:
-    """Blocks of models, the last ones used kept within a memory.
+    """Blocks of models with a least-recently-used cache.
 
     Args:
         models: (models, samples, classes), from `open_models`.
-        rows: Models in a block.
-        memory: Bytes of blocks to keep.
+        rows: Models per block.
+        memory: Cache size in bytes.
     """
 
     def __init__(self, models: Any, rows: int, memory: float) -> None:

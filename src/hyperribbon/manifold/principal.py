@@ -1,4 +1,4 @@
-"""PCA of models by their Euclidean predictions, with the interface of InPCA."""
+"""PCA of model predictions, with the interface of InPCA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PCA"]
 
 
 class PCA(TransformerMixin, BaseEstimator):
-    """Principal components of models by their Euclidean predictions, with the interface of InPCA.
+    """Principal component analysis of model predictions, with the interface of InPCA.
 
     Eigenvalues are those of the centred Gram matrix Σ_u w_u (x_u − x̄)(x_u − x̄)ᵀ with weights that
     sum to the number of models, so that InPCA of squared Euclidean distances gives the same space.
@@ -44,7 +44,7 @@ class PCA(TransformerMixin, BaseEstimator):
 
     @checked()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> PCA:
-        """Build the space from predictions (models, ...), flattened for each model."""
+        """Fit the embedding to predictions (models, ...), flattened per model."""
         points = _flat(X)
         weights = model_weights(sample_weight, len(points))
         weights = weights * (len(points) / weights.sum())
@@ -71,17 +71,17 @@ class PCA(TransformerMixin, BaseEstimator):
     def fit_transform(
         self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
     ) -> Float[np.ndarray, "models k"]:
-        """Build the space and return the coordinates of the models it was built from."""
+        """Fit the embedding and return the coordinates of the models."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
     @checked()
     def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
-        """Return coordinates of models."""
+        """Return the coordinates of models."""
         check_is_fitted(self, "components_")
         flat = _flat(X)
         if flat.shape[1] != len(self.mean_):
-            reason = f"the space is of models with {len(self.mean_)} numbers each"
-            raise ArgumentError("X", flat, reason, "Give models of the same kind.")
+            reason = f"the embedding was fitted to models with {len(self.mean_)} predictions each"
+            raise ArgumentError("X", flat, reason, "Give predictions of the same size.")
         return (flat - self.mean_) @ self.components_.T
 
 

@@ -1,4 +1,4 @@
-"""What rounding makes of distances between models that are the same."""
+"""Rounding-error bounds for distances between nearly identical models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNIT = float(np.finfo(float).eps) / 2
 def rounding_of_centred(
     shape: tuple[int, ...], squares: float, *, entries: float = 0.0, relative: float = _UNIT
 ) -> float:
-    """Return a bound on the error that rounding leaves in ‖W‖_F of centred distances.
+    """Return a rounding-error bound on ‖W‖_F of centred distances.
 
     Distances that are off by `entries` each and by `relative` of themselves, centred by three means
     of n numbers, with weights r that sum to n:
@@ -59,7 +59,7 @@ def rounding_of_models(
         weights: (models,), r, with the number of models as their sum.
         rule: How distances are taken.
         squares: Σ r_i r_j D_ij².
-        memory: Bytes to stay below.
+        memory: Memory limit in bytes.
     """
     classes = models.shape[2]
     unit = float(np.finfo(PRECISIONS[rule.precision].dtype).eps) / 2
@@ -70,7 +70,7 @@ def rounding_of_models(
 
 
 def rounding_of_stress(norm: float, rounding: float) -> float:
-    """Return a bound on the error that rounding leaves in the explained stress.
+    """Return a rounding-error bound on the explained stress.
 
     The stress that k directions leave is the distance of W to the nearest matrix of rank k over
     ‖W‖_F; both move by ‖ΔW‖_F at most.

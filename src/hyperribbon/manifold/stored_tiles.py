@@ -1,4 +1,4 @@
-"""A matrix of distances between many models that is never whole in memory."""
+"""Distance matrices between many models, stored or recomputed in tiles."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hyperribbon.manifold.predictions import Predictions, open_models
 
 __all__ = ["Distances", "TileRule"]
 
-_MOST_ROWS = 2048  # models in a block at most: a tile of 16 MB in single precision
+_MOST_ROWS = 2048  # maximum models per block: a tile of 16 MB in single precision
 _IN_FLIGHT = 16  # tiles handed to an executor at once
 
 
 @dataclass(frozen=True)
 class TileRule:
-    """How distances are taken; arguments of `bhattacharyya`."""
+    """How distances are computed; arguments of `bhattacharyya`."""
 
     log: bool = False
     floor: float | None = None
@@ -48,15 +48,15 @@ class TileRule:
 class Distances:
     """The symmetric matrix D of distances between n models, known by its products.
 
-    Its upper triangle is cut into tiles. A tile is formed from two blocks of predictions, at
-    samples × classes operations an entry; with a folder it is written there, and read again at one
-    operation an entry, so a run that was stopped goes on with the tiles it has.
+    Its upper triangle is cut into tiles. A tile is computed from two blocks of predictions, with
+    samples × classes operations per entry. With a folder it is stored there and read back later, so
+    an interrupted run can resume.
 
     Args:
         models: (models, samples, classes), from `open_models`; or what it takes, for executors.
         rule: How distances are taken.
-        memory: Bytes to stay below.
-        folder: Where tiles are kept; None to form them anew in every product.
+        memory: Memory limit in bytes.
+        folder: Folder for the tiles; None to recompute them in every product.
         executor: Runs tiles in other processes or on a cluster, where workers must see the models
             and the folder at the same path.
         source: What other processes open the models from.
@@ -87,7 +87,7 @@ class Distances:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The tiles of the upper triangle, in an order in which blocks are used again soon."""
+        """The tiles of the upper triangle, ordered for block reuse."""
         found = []
         for row in range(len(self.blocks)):
             columns = range(row, len(self.blocks))
@@ -132,7 +132,7 @@ class Distances:
         return result
 
     def tile(self, row: int, column: int) -> np.ndarray:
-        """Return a tile, read from the folder or formed (and then kept there)."""
+        """Return a tile, read from the folder or computed (and then stored)."""
         path = self._path((row, column))
         if path is not None and path.exists():
             return np.load(path)
@@ -161,7 +161,7 @@ class Distances:
         return None if self.folder is None else self.folder / f"{pair[0]:05d}-{pair[1]:05d}.npy"
 
     def _claim(self, folder: Path) -> None:
-        """Check that tiles in the folder are of these models, by their shape and some of them."""
+        """Check that the stored tiles belong to these models."""
         places = np.unique(np.linspace(0, self.count - 1, 16).astype(int))
         some = np.concatenate([np.asarray(self.models[i : i + 1]) for i in map(int, places)])
         label = {
@@ -172,7 +172,7 @@ class Distances:
         }
         header = folder / "tiles.json"
         if header.exists() and read_json(header) != label:
-            reason = "it holds tiles of other models or of another rule"
+            reason = "it contains tiles of other models or of another distance rule"
             remedy = "Choose another folder, or empty this one."
             raise ArgumentError("folder", str(folder), reason, remedy)
         write_json(header, label)
@@ -190,12 +190,12 @@ def rows_in_a_block(shape: tuple[int, ...], rule: TileRule, memory: float) -> in
 
 
 def disk_bytes(count: int, rule: TileRule) -> float:
-    """Return the bytes that the tiles of so many models take."""
+    """Return the size of the tiles in bytes."""
     return rule.dtype.itemsize * count * (count + _MOST_ROWS) / 2
 
 
 def free_disk(folder: Path) -> int:
-    """Return the bytes that are free where a folder is or will be."""
+    """Return the free disk space at a folder, in bytes."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free

@@ -1,4 +1,4 @@
-"""InPCA of more models than a matrix of their distances has room for."""
+"""InPCA when the distance matrix does not fit in memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, flag, path, row
+from hyperribbon.core.boundary import checked, count, flag, instance, path, row
 from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.krylov import leading_pairs
-from hyperribbon.manifold.predictions import Predictions, open_models
+from hyperribbon.manifold.predictions import Predictions, model_weights, open_models
 from hyperribbon.manifold.rounding import rounding_of_models, rounding_of_stress
 from hyperribbon.manifold.stored_tiles import (
     Distances,
@@ -30,26 +30,26 @@ from hyperribbon.manifold.stress import share_of_stress
 __all__ = ["Centring", "StreamedInPCA", "Streaming", "cross_product", "stream_inpca"]
 
 MEMORY = 2**30
-"""Bytes to stay below when memory= is not given."""
+"""Default memory limit in bytes."""
 
-_DENSE_COPIES = 5  # matrices of the models' size that the dense route holds
+_DENSE_COPIES = 5  # (models × models) matrices held by the dense algorithm
 
 
 @dataclass(frozen=True)
 class Streaming:
-    """How a matrix of distances that has no room in memory is worked on.
+    """Settings for distance matrices that do not fit in memory.
 
     Attributes:
-        folder: Where its tiles are kept, so that a run that was stopped goes on with them; None
-            for a temporary folder.
-        disk: Bytes the tiles may take; None for half of what is free. Where they take more, they
-            are formed anew in every pass, and passes multiply larger blocks.
-        memory: Bytes to stay below; None for 1 GiB.
-        executor: Any `concurrent.futures` executor of processes that tiles are formed and
-            multiplied in; `distributed.Client(address).get_executor()` for a Dask cluster. The
-            models must then be a zarr array (or its path) that the workers can open.
+        folder: Folder for the tiles, so that an interrupted run can resume; None for a temporary
+            folder.
+        disk: Disk limit in bytes; None for half of the free space. If the tiles need more, they are
+            recomputed in every pass, with larger blocks per pass.
+        memory: Memory limit in bytes; None for 1 GiB.
+        executor: Any `concurrent.futures` process executor that computes the tiles;
+            `distributed.Client(address).get_executor()` for a Dask cluster. The models must then be
+            a zarr array (or its path) that the workers can open.
         progress: Whether to show a progress bar.
-        tol: Residuals of the eigenpairs, relative to the largest eigenvalue.
+        tol: Tolerance on the eigenpair residuals, relative to the largest eigenvalue.
     """
 
     folder: str | Path | None = None
@@ -74,17 +74,17 @@ class Streaming:
 
     @property
     def bytes(self) -> float:
-        """The memory to stay below."""
+        """The memory limit in bytes."""
         return MEMORY if self.memory is None else self.memory
 
     def is_needed(self, count: int) -> bool:
-        """Whether the dense route with so many models would take more than the memory."""
+        """Whether the dense algorithm would exceed the memory limit."""
         return _DENSE_COPIES * 8 * count**2 > self.bytes
 
 
 @dataclass(frozen=True)
 class Centring:
-    """What centres distances to the fitted models, W = −½ L D Lᵀ with L = I − 1wᵀ.
+    """Centring of distances to the fitted models, W = −½ L D Lᵀ with L = I − 1wᵀ.
 
     Attributes:
         weights: (n,), w, with sum one.
@@ -106,7 +106,7 @@ class Centring:
 
 @dataclass(frozen=True)
 class StreamedInPCA:
-    """Leading directions of many models.
+    """Result of `stream_inpca`.
 
     Attributes:
         embedding: (n, k), coordinates.
@@ -114,10 +114,10 @@ class StreamedInPCA:
         residuals: (k,), true residual norms of the eigenpairs.
         explained_stress: (k,), share of the stress explained by the first 1, 2, … directions; NaN
             where the models are the same to rounding.
-        stress_error: Bound on what rounding changes in it.
+        stress_error: Bound on its rounding error.
         norm: ‖W‖_F, exact.
         passes: Passes over the distances.
-        tiles: Tiles that the upper triangle was cut into.
+        tiles: Number of tiles of the upper triangle.
         kept: Whether tiles were kept on disk.
         project: (n, k), what centred distances are multiplied by to give coordinates.
         centring: How distances to the models are centred.
@@ -136,7 +136,12 @@ class StreamedInPCA:
     centring: Centring
 
 
-@checked(n_components=count, sample_weight=row)
+@checked(
+    n_components=count,
+    sample_weight=row,
+    rule=instance(TileRule, "Give manifold.TileRule(...)."),
+    streaming=instance(Streaming, "Give hr.Streaming(...)."),
+)
 def stream_inpca(
     X: Any,
     n_components: int = 3,
@@ -146,27 +151,27 @@ def stream_inpca(
     streaming: Streaming | None = None,
     seed: int = 0,
 ) -> StreamedInPCA:
-    """Return the leading directions of the centred distances of any number of models.
+    """Return the leading InPCA components of any number of models, tile by tile.
 
-    Tiles of D are formed from blocks of predictions and kept on disk, or formed anew in every pass
-    when they have no room there. The leading eigenpairs of W = −½ L D Lᵀ (by magnitude) come from
-    block Lanczos in float64 on these tiles, to `tol`; the first pass also gives
+    Tiles of D are computed from blocks of predictions and kept on disk, or recomputed in every pass
+    if they do not fit there. The leading eigenpairs of W = −½ L D Lᵀ (by magnitude) come from block
+    Lanczos in float64 on these tiles, to `tol`; the first pass also gives
 
         ‖W‖_F² = ¼ (Σ r_i r_j D_ij² − 2n Σ r_i a_i² + n² g²),   a = D w,   g = wᵀDw,   w = r/n,
 
-    so that the explained stress is exact. Memory does not grow with the number of models but by
-    the vectors (about 200 of them); the time of the first pass grows with its square.
+    so that the explained stress is exact. Beyond about 200 vectors, memory does not grow with the
+    number of models; the time of the first pass grows quadratically.
 
     Args:
         X: (models, samples, classes): an array, a zarr array or its path, or a `Trajectory`.
-        n_components: Directions wanted.
-        sample_weight: (models,), how much each model counts.
+        n_components: Number of components.
+        sample_weight: (models,), weight of each model.
         rule: How distances are taken.
         streaming: Memory, disk, executor.
         seed: For the start of the iteration.
 
     Raises:
-        ArgumentError: The shape is not that of models, or the folder holds other tiles.
+        ArgumentError: The shape is not (models, samples, classes), or the folder holds other tiles.
 
     >>> from scipy.special import softmax
     >>> P = softmax(np.random.default_rng(0).normal(size=(30, 8, 3)), axis=2)
@@ -176,9 +181,12 @@ def stream_inpca(
     rule = TileRule() if rule is None else rule
     settings = Streaming() if streaming is None else streaming
     models = open_models(X)
+    if len(models.shape) != 3:
+        reason = f"expected (models, samples, classes), not {tuple(models.shape)}"
+        raise ArgumentError("X", X, reason, "Give an array of that shape.")
     count = models.shape[0]
     k = check_positive_int("n_components", n_components, maximum=count)
-    r = np.ones(count) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+    r = model_weights(sample_weight, count)
     r = r * (count / r.sum())
     if settings.executor is not None and isinstance(models, np.ndarray):
         reason = "other processes cannot open it"
@@ -244,7 +252,7 @@ def cross_product(
 
 
 def orient(vectors: np.ndarray) -> np.ndarray:
-    """Turn every column so that its largest entry is positive: the same picture every time."""
+    """Fix the sign of every column: its largest entry is positive."""
     largest = np.abs(vectors).argmax(axis=0)
     return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])
 
@@ -294,7 +302,7 @@ class _Centred:
 
 
 class _Bar:
-    """A progress bar with one task a pass."""
+    """A progress bar with one task per pass."""
 
     def __init__(self, stack: ExitStack) -> None:
         from hyperribbon.core.progress import progress_bar
@@ -304,14 +312,14 @@ class _Bar:
         self._passes = 0
 
     def next(self, tiles: int) -> Any:
-        """Begin a pass over so many tiles; return what is told of finished tiles."""
+        """Start a pass over the tiles; return a callback for finished tiles."""
         self._passes += 1
         task = self._progress.add_task(f"distances, pass {self._passes}", total=tiles)
         return lambda count: self._progress.advance(task, count)
 
 
 def _folder(settings: Streaming, count: int, rule: TileRule, stack: ExitStack) -> Path | None:
-    """Return where tiles are kept, or None where they have no room."""
+    """Return the folder for the tiles, or None if they do not fit on disk."""
     place = Path(tempfile.gettempdir() if settings.folder is None else settings.folder)
     room = free_disk(place) / 2 if settings.disk is None else settings.disk
     if disk_bytes(count, rule) > room:

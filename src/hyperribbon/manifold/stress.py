@@ -1,4 +1,4 @@
-"""How much of the distances a few coordinates keep, and how well landmarks know that of all."""
+"""Explained stress of an embedding, and its estimate from landmarks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 
 from hyperribbon.core.boundary import checked, matrix, row, square
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_shape
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.rounding import rounding_of_centred
 
@@ -20,7 +20,7 @@ _GROUPS = 16
 def stress_of_all(
     distances: np.ndarray, weights: np.ndarray, count: int, population: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the explained stress of all models as landmarks know it, and a bound on its error.
+    """Estimate the explained stress of all models from landmarks, with an error bound.
 
     What each model has of its own weighs more among few, so the stress s of m landmarks is too
     small, by a part of order 1/m. With the stress s₋g when group g of G is left out and their mean
@@ -76,7 +76,7 @@ def share_of_stress(leading: np.ndarray, total: float) -> np.ndarray:
 def explained_stress(
     distances: np.ndarray, embedding: np.ndarray, time_like: np.ndarray
 ) -> Float[np.ndarray, "k"]:
-    """Return how well 1, 2, … coordinates of any embedding keep the distances of its points.
+    """Return the explained stress of the first 1, 2, … coordinates of any embedding.
 
         1 − ‖W − X_k J X_kᵀ‖_F/‖W‖_F,   W = −½ L D L,   J = diag(±1),
 
@@ -91,6 +91,10 @@ def explained_stress(
     Raises:
         ArgumentError: All points are the same.
     """
+    count = len(distances)
+    check_shape("embedding", embedding, (count, embedding.shape[1]), f"there are {count} points")
+    reason = f"the embedding has {embedding.shape[1]} coordinates"
+    check_shape("time_like", time_like, (embedding.shape[1],), reason)
     rows = distances - distances.mean(axis=1, keepdims=True)
     W = -(rows - rows.mean(axis=0)) / 2
     X = embedding - embedding.mean(axis=0)
@@ -99,8 +103,8 @@ def explained_stress(
     overlap = J[:, None] * J * (X.T @ X) ** 2
     norm = (W**2).sum()
     if np.sqrt(norm) <= rounding_of_centred(distances.shape, (distances**2).sum()):
-        reason = "all points are the same"
-        raise ArgumentError("distances", distances, reason, "Give some that differ.")
+        reason = "all points are identical"
+        raise ArgumentError("distances", distances, reason, "Give points that differ.")
     sizes = np.arange(1, X.shape[1] + 1)
     left = np.array([norm - 2 * along[:k].sum() + overlap[:k, :k].sum() for k in sizes])
     return 1 - np.sqrt(np.clip(left, 0, None) / norm)

@@ -45,9 +45,9 @@ class _Tile:
 
 
 def usual_workers() -> int:
-    """Return the number of threads that torch was told to use, or numpy where torch is not loaded.
+    """Return the number of threads of torch, or of numpy if torch is not loaded.
 
-    It changes how long a sum takes and none of its digits.
+    It affects the run time of a sum, not its digits.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -98,7 +98,7 @@ def sum_logs(
 
 
 def _upper_half(tile: _Tile) -> list[tuple[_Tile, _Tile]]:
-    """Return two pairs that cover a tile's pairs of different models, a quarter left out.
+    """Return two pairs that cover a tile's pairs of distinct models, skipping a quarter.
 
     The second half meets a copy of itself: numpy multiplies a matrix by its own transpose with
     another routine, three times slower at this size.

@@ -1,4 +1,4 @@
-"""Training as a path through the space of models: progress, resampling, distances of paths."""
+"""Training trajectories in model space: progress, resampling, and distances."""
 
 from __future__ import annotations
 
@@ -8,31 +8,47 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hyperribbon.core.boundary import array, checked, count, row
-from hyperribbon.core.checks import ArgumentError, check_array, check_choice
-from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.core.boundary import Check, array, checked, count, list_of, row, wholes
+from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_shape
 from hyperribbon.manifold.distances import bhattacharyya
 
 __all__ = ["geodesic", "ignorance", "progress", "resample", "trajectory_distances", "truth"]
 
 
+def _probabilities(ndim: int) -> Check:
+    def check(argument: str, value: Any) -> np.ndarray:
+        found = check_array(argument, value, ndim=ndim)
+        if (found < 0).any():
+            raise ArgumentError(argument, found, "some are negative", "Give probabilities.")
+        return found
+
+    return check
+
+
+_model, _models = _probabilities(2), _probabilities(3)
+
+
 @checked(classes=count)
 def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
-    """Return the model that knows every label: (samples, classes), one-hot."""
-    return np.eye(classes)[host_array(targets)]
+    """Return the one-hot model of the true labels, (samples, classes)."""
+    labels = wholes("targets", targets)
+    if labels.max() >= classes:
+        reason = f"there are {classes} classes, 0 to {classes - 1}"
+        raise ArgumentError("targets", targets, reason, "Give labels below the number of classes.")
+    return np.eye(classes)[labels]
 
 
 @checked(samples=count, classes=count)
 def ignorance(samples: int, classes: int) -> Float[np.ndarray, "samples classes"]:
-    """Return the model that gives every class the same probability: (samples, classes)."""
+    """Return the uniform model, (samples, classes): equal probability for every class."""
     return np.full((samples, classes), 1 / classes)
 
 
-@checked(start=array, end=array, tau=array)
+@checked(start=_model, end=_model, tau=array)
 def geodesic(
     start: np.ndarray, end: np.ndarray, tau: float | np.ndarray
 ) -> Float[np.ndarray, "*k samples classes"]:
-    """Return the shortest path from one model to another, in the metric of Fisher.
+    """Return points on the geodesic between two models in the Fisher metric.
 
     Square roots of probabilities lie on a sphere, one for each sample; the path follows its great
     circle,
@@ -47,12 +63,13 @@ def geodesic(
     Returns:
         (samples, classes), or (k, samples, classes) for an array.
     """
+    check_shape("end", end, start.shape, f"the start has shape {start.shape}")
     a, b = np.sqrt(start), np.sqrt(end)
     first, second = _circle(np.einsum("sc,sc->s", a, b), np.asarray(tau, dtype=float)[..., None])
     return (first[..., None] * a + second[..., None] * b) ** 2
 
 
-@checked(end=array, start=array)
+@checked(P=_models, end=_model, start=_model)
 def progress(
     P: Any,
     end: np.ndarray,
@@ -60,7 +77,7 @@ def progress(
     *,
     distance: Literal["angle", "bhattacharyya"] = "angle",
 ) -> Float[np.ndarray, "models"]:
-    """Return how far along the geodesic from ignorance to truth each model has come: (models,).
+    """Return the progress of each model along the geodesic from ignorance to truth, (models,).
 
     It is the τ in [0, 1] whose point on the geodesic is nearest to the model, in the mean over
     samples of the angle arccos Σ√(pq) or of the Bhattacharyya distance −log Σ√(pq). Only the
@@ -73,8 +90,10 @@ def progress(
         distance: "angle" or "bhattacharyya".
     """
     check_choice("distance", distance, ("angle", "bhattacharyya"))
-    roots = np.sqrt(host_array(P))
+    check_shape("end", end, P.shape[1:], f"the models have shape {P.shape[1:]}")
     start = ignorance(*end.shape) if start is None else start
+    check_shape("start", start, end.shape, f"the end has shape {end.shape}")
+    roots = np.sqrt(P)
     to_start = np.einsum("msc,sc->ms", roots, np.sqrt(start))
     to_end = np.einsum("msc,sc->ms", roots, np.sqrt(end))
     apart = np.einsum("sc,sc->s", np.sqrt(start), np.sqrt(end))
@@ -97,11 +116,11 @@ def progress(
     return (low + high) / 2
 
 
-@checked(along=row, grid=row)
+@checked(path=_models, along=row, grid=row)
 def resample(
     path: np.ndarray, along: np.ndarray, grid: np.ndarray
 ) -> Float[np.ndarray, "grid samples classes"]:
-    """Return a trajectory at given progress: (len(grid), samples, classes).
+    """Return a trajectory interpolated at given progress: (len(grid), samples, classes).
 
     Between two recorded models the path follows their geodesic. Progress that falls back is held
     at its highest value so far.
@@ -112,9 +131,8 @@ def resample(
         grid: Values of progress, within the range that the trajectory covers.
 
     Raises:
-        ArgumentError: There is not one value of progress a point, or the grid leaves their range.
+        ArgumentError: Progress and points differ in number, or the grid exceeds the range.
     """
-    path = check_array("path", path, ndim=3)
     if len(along) != len(path):
         reason = f"the trajectory has {len(path)} points"
         raise ArgumentError("along", along, reason, "Give the progress of each of them.")
@@ -131,11 +149,11 @@ def resample(
     )
 
 
-@checked()
+@checked(paths=list_of(_models))
 def trajectory_distances(
     paths: Sequence[np.ndarray], *, floor: float | None = None
 ) -> Float[np.ndarray, "paths paths"]:
-    """Return the mean Bhattacharyya distance of trajectories at equal progress: (paths, paths).
+    """Return the mean Bhattacharyya distance between trajectories at equal progress.
 
         d(u, v) = ∫ D(u(s), v(s)) ds,
 
@@ -148,7 +166,6 @@ def trajectory_distances(
     Raises:
         ArgumentError: The trajectories have different shapes.
     """
-    paths = [check_array(f"paths[{i}]", path, ndim=3) for i, path in enumerate(paths)]
     shapes = {path.shape for path in paths}
     if len(shapes) != 1:
         reason = "trajectories have different shapes"

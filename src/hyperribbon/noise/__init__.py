@@ -1,4 +1,4 @@
-"""Gradient noise, how far it makes weights wander, and flatness along the modes they wander in."""
+"""Gradient noise, weight fluctuations under SGD, and the flatness along their modes."""
 
 from hyperribbon.noise.flatness import (
     DriftWarning,

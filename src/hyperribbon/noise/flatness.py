@@ -12,7 +12,15 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import stdtrit
 
-from hyperribbon.core.boundary import checked, count, flag, own_function, seed_number, whole
+from hyperribbon.core.boundary import (
+    checked,
+    count,
+    flag,
+    function,
+    operator,
+    seed_number,
+    whole,
+)
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -25,7 +33,7 @@ from hyperribbon.core.generators import numpy_generator
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
 from hyperribbon.noise.stationary import project
 from hyperribbon.noise.surrogates import Surrogate, kept_share, matching, principal
-from hyperribbon.noise.weights import WeightCovariance, weight_covariance
+from hyperribbon.noise.weights import WeightCovariance, check_same_weights, weight_covariance
 from hyperribbon.theory import fluctuations as theory
 
 __all__ = ["DriftWarning", "FewSamplesWarning", "VarianceFlatness", "variance_flatness"]
@@ -84,10 +92,11 @@ class VarianceFlatness:
 
 
 @checked(
+    curvature=operator,
     k=count,
     start=whole,
     window=count,
-    loss=own_function,
+    loss=function,
     resamples=count,
     warn=flag,
     strict=flag,
@@ -109,13 +118,13 @@ def variance_flatness(
     warn: bool = True,
     strict: bool = True,
 ) -> VarianceFlatness:
-    """Measure the relation between fluctuations and flatness: variance ∝ F^(−ψ).
+    """Fit the variance–flatness relation: variance ∝ F^(−ψ).
 
     Principal modes of few samples mix true modes, and a mean or lines of windows that are taken off
-    take variance of slow modes with them; both steepen the fit. Series with the variances and the
-    autocorrelation times of the modes (see `Surrogate`), analysed the same way, tell by how much;
-    their spread, with that of the times, gives the interval. Modes must be seen at least ten times
-    over, and windows be ten times as long as the slowest: below that, times cannot be known.
+    take variance of slow modes with them; both steepen the fit. Surrogate series with the same
+    variances and autocorrelation times (see `Surrogate`), analysed the same way, estimate this
+    bias; their spread, with that of the times, gives the interval. The record, and every window,
+    must span at least ten autocorrelation times of the slowest mode.
 
     Args:
         trajectory: What `weight_covariance` takes, or its result.
@@ -145,7 +154,7 @@ def variance_flatness(
     True
     """  # noqa: DOC501 - _refusal() returns an ArgumentError
     if not 0 < check_fraction("confidence", confidence) < 1:
-        raise ArgumentError("confidence", confidence, "no interval is that sure", "Give 0.95.")
+        raise ArgumentError("confidence", confidence, "expected 0 < confidence < 1", "Give 0.95.")
     check_positive_int("resamples", resamples)
     if isinstance(trajectory, WeightCovariance):
         asked = {"k": k, "start": start, "params": params, "window": window}
@@ -155,13 +164,8 @@ def variance_flatness(
     else:
         first = 0 if start is None else start
         found = weight_covariance(trajectory, k=k, start=first, params=params, window=window)
-    if tuple(curvature.shape) != (len(found.mean), len(found.mean)):
-        raise ArgumentError(
-            "curvature",
-            tuple(curvature.shape),
-            f"the trajectory has {len(found.mean)} weights",
-            "Use the same parameters in both.",
-        )
+    size, space = int(curvature.shape[0]), getattr(curvature, "space", None)
+    check_same_weights("curvature", size, space, found)
     if len(found.eigenvalues) < 3:
         reason = f"{len(found.eigenvalues)} of its modes are used, too few for a slope"
         raise ArgumentError("trajectory", found.modes, reason, "Use at least three modes.")
@@ -237,7 +241,7 @@ def _calibrated(
         curvatures.append(rows)
         times.append(autocorrelation_time(along))
     if len(raw) < max(resamples / 2, 2):
-        reason = "they span too few modes of positive curvature to tell how far the exponent is off"
+        reason = "they span too few modes of positive curvature for an error of the exponent"
         remedy = "Record longer or further apart, or use fewer modes with k=."
         raise ArgumentError("trajectory", f"{n} moments", reason, remedy)
     logs = np.log(times)
@@ -253,15 +257,15 @@ def _calibrated(
 
 
 def _doubt(slowest: float, found: WeightCovariance) -> str:
-    """Return why no interval can be given; nothing where one can."""
+    """Return why there is no interval; empty if there is one."""
     if found.window is not None and found.window < _SEEN * slowest:
         return (
-            f"the slowest of the modes used forgets itself in about {slowest:.0f} moments, and "
+            f"the slowest mode used decorrelates after about {slowest:.0f} moments, and "
             f"lines through windows of {found.window} take off a part of it that is not known"
         )
     if found.samples < _SEEN * slowest:
         return (
-            f"the slowest of the modes used forgets itself in about {slowest:.0f} moments, and "
+            f"the slowest mode used decorrelates after about {slowest:.0f} moments, and "
             f"{found.samples} are too few to know its variance"
         )
     return ""

@@ -1,4 +1,4 @@
-"""Gradient noise of a model beside its curvature: size, directions, proportionality, balance."""
+"""Gradient noise compared with curvature: scale, alignment, and detailed balance."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hyperribbon.core.boundary import checked, square
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.boundary import checked, instance, operator, square
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int, check_shape
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.noise.stationary import project
-from hyperribbon.operators import GGN, GradientCovariance, Hessian
+from hyperribbon.operators import GGN, GradientCovariance, Hessian, Risk
 from hyperribbon.spectra import alignment, eigsh
 from hyperribbon.theory import fluctuations as theory
 
@@ -31,6 +31,7 @@ __all__ = [
 _FIRST = 10  # directions that are tried first
 _MOST = 160  # directions that are compared at the most
 _ENOUGH = 0.9  # share of the noise that they should hold
+_covariance = instance(GradientCovariance, "Give hr.GradientCovariance(model, loss, data).")
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ class GradientNoise:
     """The noise of single-sample gradients against the curvature.
 
     Attributes:
-        scale: tr C/‖∇L‖², the batch size at which noise and signal are equal; infinite at a point
-            with no gradient.
+        scale: Gradient noise scale tr C/‖∇L‖²; infinite where the gradient vanishes.
         total: tr C.
         gradient_norm: ‖∇L‖.
         overlap: Mean squared cosine between the k noisiest and the k sharpest directions.
@@ -81,7 +81,7 @@ def measure_noise(
     mask: Mask | None = None,
     seed: int = 0,
 ) -> GradientNoise:
-    """Measure a model's gradient noise and lay it beside its curvature.
+    """Measure a model's gradient noise and compare it with its curvature.
 
     Args:
         model: Any module; it is not changed.
@@ -99,20 +99,18 @@ def measure_noise(
     """
     check_choice("curvature", curvature, ("hessian", "ggn"))
     kind = Hessian if curvature == "hessian" else GGN
-    H = kind(model, loss, data, params=params, mask=mask)
-    C = GradientCovariance(model, loss, data, params=params, mask=mask)
-    return compare_noise(H, C, k=k, seed=seed)
+    risk = Risk(model, loss, data, params=params, mask=mask)
+    return compare_noise(kind(risk), GradientCovariance(risk), k=k, seed=seed)
 
 
-@checked()
+@checked(H=operator, C=_covariance)
 @plainly
 def compare_noise(
     H: Any, C: GradientCovariance, *, k: int | None = None, seed: int = 0
 ) -> GradientNoise:
     """Compare a gradient covariance with a curvature operator on the same parameters.
 
-    Directions of the curvature that are flat or negative are left out, since no stationary state
-    exists along them.
+    Directions of zero or negative curvature are omitted: no stationary state exists along them.
 
     Args:
         H: The curvature.
@@ -169,11 +167,11 @@ def compare_noise(
     )
 
 
-@checked()
+@checked(C=_covariance)
 def noise_scale(C: GradientCovariance) -> float:
-    """Return tr C₁/‖∇L‖², C₁ the covariance of single-sample gradients.
+    """Return the gradient noise scale tr C₁/‖∇L‖², with C₁ the per-sample gradient covariance.
 
-    A minibatch of that many samples has as much noise as signal. Infinite where ∇L = 0.
+    At this batch size, gradient noise equals the signal. Infinite where ∇L = 0.
     """
     square = float(C.mean_gradient().double().square().sum())
     total = C.trace() / C.factor + (0.0 if C.centered else -square)
@@ -188,6 +186,7 @@ def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
     (3.0, 0.0)
     """
     H, C = np.asarray(H, dtype=np.float64), np.asarray(C, dtype=np.float64)
+    check_shape("C", C, H.shape, f"H has shape {H.shape}")
     square, norm = float(np.sum(H * H)), float(np.linalg.norm(C))
     if square == 0 or norm == 0:
         return 0.0, 0.0 if norm == 0 else 1.0

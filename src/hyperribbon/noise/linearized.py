@@ -1,4 +1,4 @@
-"""Any network near a solution as linear regression on its Jacobian (Appendix A)."""
+"""Linearized networks: linear regression on the Jacobian at a solution (Appendix A)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LinearizedNetwork:
         return len(self.targets) // self.outputs
 
     def solution(self) -> Float[np.ndarray, "N"]:
-        """Return the change of weights δw* that the linearised network needs for its minimum."""
+        """Return the weight change δw* to the minimum of the linearised loss."""
         return theory.minimum_norm_solution(self.design, self.targets)
 
     def hessian(self) -> Float[np.ndarray, "N N"]:
@@ -82,7 +82,7 @@ def linearize(
     params: ParameterFilter = None,
     mask: Mask | None = None,
 ) -> LinearizedNetwork:
-    """Linearise a network at its present weights, for the one-layer theory.
+    """Linearise a network at its current weights, for the one-layer theory.
 
     Implements Eqs. (A1)–(A3) of [fluctuations], for any number of outputs. Directions in which the
     outputs of a model in single precision change by rounding alone count as unchanged: solved for,
@@ -90,7 +90,7 @@ def linearize(
 
     Args:
         model: Any module; it is not changed. Best at a minimum of the loss.
-        data: A pair of tensors (inputs, targets); targets have the outputs' shape.
+        data: As `hr.Risk` takes them; targets have the outputs' shape.
         loss: "half_squares", mean over samples of ½‖f − y‖², or "mse", as nn.MSELoss().
         params: Name pattern, list of names or predicate that chooses parameters.
         mask: Entries of the parameters that are coordinates.
@@ -102,12 +102,13 @@ def linearize(
         ArgumentError: Targets do not fit the outputs.
     """
     check_choice("loss", loss, ("half_squares", "mse"))
-    inputs, targets = data
-    J = Jacobian(model, inputs, params=params, mask=mask)
-    outputs = torch.cat([chunk.point.outputs for chunk in J.risk.chunks()]).detach()
-    if outputs.shape != targets.shape:
-        reason = f"outputs have shape {tuple(outputs.shape)}"
-        raise ArgumentError("targets", targets, reason, "Give one each.")
+    J = Jacobian(model, data, params=params, mask=mask)
+    chunks = [(chunk.point.outputs.detach(), chunk.targets) for chunk in J.risk.chunks()]
+    if any(targets is None or outputs.shape != targets.shape for outputs, targets in chunks):
+        outputs, targets = chunks[0]
+        reason, remedy = f"outputs have shape {tuple(outputs.shape)}", "Give a target for each."
+        raise ArgumentError("data (targets)", targets, reason, remedy)
+    outputs, targets = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     count = outputs[0].numel()
     design = J.to_dense()
     return LinearizedNetwork(

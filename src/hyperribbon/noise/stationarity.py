@@ -1,4 +1,4 @@
-"""Have weights stopped drifting? Autocorrelation, effective samples and a test of the mean."""
+"""Stationarity of weights: autocorrelation, effective samples, and a test for drift."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Stationarity", "autocorrelation_time", "stationarity"]
 def _columns(argument: str, value: Any) -> np.ndarray:
     found = check_array(argument, value, ndim=2, empty=True)
     if not len(found):
-        raise ArgumentError(argument, found, "it holds no moment", "Give one row a moment.")
+        raise ArgumentError(argument, found, "it is empty", "Give one row per record.")
     return found
 
 
@@ -32,7 +32,7 @@ class Stationarity:
         drift: That difference in units of the fluctuations' standard deviation, root mean square
             over modes.
         effective_samples: Independent samples that carry as much information, the least over modes.
-        stationary: Whether p ≥ 0.001 and the slowest mode was seen at least ten times.
+        stationary: Whether p ≥ 0.001 and the record covers at least ten autocorrelation times.
     """
 
     p_value: float
@@ -73,12 +73,12 @@ def stationarity(projections: np.ndarray) -> Stationarity:
         The p-value of a fixed mean, the drift, and whether the series may be trusted.
 
     Raises:
-        ArgumentError: Fewer than 12 moments.
+        ArgumentError: Fewer than 12 records.
     """
     series = np.asarray(projections, dtype=np.float64)
     n = len(series)
     if n < 12:
-        reason = "a test of the mean needs at least 12 moments"
+        reason = "a test of the mean needs at least 12 records"
         raise ArgumentError("projections", series, reason, "Record more.")
     third = n // 3
     variance = series.var(axis=0)

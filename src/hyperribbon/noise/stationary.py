@@ -1,4 +1,4 @@
-"""The covariance that SGD's noise gives the weights, from measured curvature and noise."""
+"""Stationary weight covariance under SGD, from measured curvature and gradient noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, count
+from hyperribbon.core.boundary import checked, count, operator
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -19,6 +19,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.spectra import eigsh, trace
 from hyperribbon.theory import fluctuations as theory
 
@@ -36,8 +37,9 @@ class LeadingCovariance:
         matrix: (k, k), M in that basis.
         lr: Learning rate.
         time: "continuous" or "discrete".
-        captured: Share of tr C in that subspace, as far as it is known. What is said of the
-            subspace says little of the whole where it is small.
+        captured: Fraction of tr C in that subspace, if known. If it is small, results for the
+            subspace say little about the whole.
+        space: Which coordinate is which weight, where H knows it.
     """
 
     basis: Float[torch.Tensor, "P k"]
@@ -47,6 +49,7 @@ class LeadingCovariance:
     lr: float
     time: str
     captured: float = float("nan")
+    space: ParameterSpace | None = None
 
     @property
     def eigenvalues(self) -> Float[np.ndarray, "k"]:
@@ -91,7 +94,7 @@ def stationary_covariance(
 def stationary_covariance(
     H: Any, C: Any, lr: float, time: str = ..., *, k: int | None = ..., seed: int = ...
 ) -> LeadingCovariance: ...
-@checked(k=count)
+@checked(H=operator, C=operator, k=count)
 @plainly
 def stationary_covariance(
     H: Any, C: Any, lr: float, time: str = "continuous", *, k: int | None = None, seed: int = 0
@@ -125,7 +128,7 @@ def stationary_covariance(
     if isinstance(C, torch.Tensor | np.ndarray):
         _check_covariance(C)
     if isinstance(H, torch.Tensor | np.ndarray) and isinstance(C, type(H)):
-        check_absent("k", k, "of matrices the whole covariance is returned")
+        check_absent("k", k, "for matrices, the full covariance is returned")
     if isinstance(H, torch.Tensor) and isinstance(C, torch.Tensor):
         M = theory.stationary_covariance(H.cpu(), C.cpu(), lr, time=time)
         return torch.from_numpy(M).to(H)
@@ -147,7 +150,8 @@ def stationary_covariance(
     M = theory.stationary_covariance(np.diag(curvatures), noise, lr, time=time)
     whole = float(trace(C, precision=0.05, seed=seed, max_matvecs=100))
     captured = float(np.trace(noise)) / whole if whole > 0 else float("nan")
-    return LeadingCovariance(basis, curvatures, noise, M, lr, time, captured)
+    space = getattr(H, "space", None)
+    return LeadingCovariance(basis, curvatures, noise, M, lr, time, captured, space)
 
 
 def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
@@ -159,7 +163,8 @@ def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
     whole = check_finite("C", matrix.double())
     values = torch.linalg.eigvalsh((whole + whole.T) / 2)
     if float(values[0]) < -max(1e-9, 10 * len(matrix) * precision) * float(values.abs().max()):
-        reason = f"it has the negative eigenvalue {float(values[0]):.4g}, and a covariance has none"
+        lowest = float(values[0])
+        reason = f"it has a negative eigenvalue, {lowest:.4g}, so it is not a covariance"
         remedy = "Give the covariance of the gradient noise, such as hr.GradientCovariance."
         raise ArgumentError("C", C, reason, remedy)
 

@@ -1,4 +1,4 @@
-"""Synthetic fluctuations with the variance and the memory of measured ones, mode by mode."""
+"""Surrogate time series with the variances and autocorrelation times of measured modes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def matching(
     """
     found = Surrogate(variances.copy(), np.maximum(times, 1.0))
     for _ in range(_ROUNDS):
-        seen = [_measured(found.draw(count, rng), window) for _ in range(_DRAWS)]
+        seen = [_measure(found.draw(count, rng), window) for _ in range(_DRAWS)]
         own, memory = (np.exp(np.mean(np.log(part), axis=0)) for part in zip(*seen, strict=True))
         found = Surrogate(
             np.clip(found.variances * variances / own, variances / 30, variances * 30),
@@ -119,6 +119,6 @@ def matching(
     return found
 
 
-def _measured(series: np.ndarray, window: int | None) -> tuple[np.ndarray, np.ndarray]:
+def _measure(series: np.ndarray, window: int | None) -> tuple[np.ndarray, np.ndarray]:
     values, _, along = principal(series, window)
     return np.maximum(values, 1e-14 * values[0]), autocorrelation_time(along)

@@ -1,8 +1,7 @@
-"""How far weights wander: their covariance over checkpoints, read one block at a time."""
+"""Covariance of the weights over checkpoints, computed in blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated as Float
 from typing import Any
@@ -10,11 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, count, whole
-from hyperribbon.core.checks import ArgumentError, check_array, check_finite, check_positive
+from hyperribbon.core.boundary import checked, count, instance, tensor, whole
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_array,
+    check_finite,
+    check_positive,
+    check_shape,
+)
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.tensors import tensor_of
-from hyperribbon.core.parameters import is_named
+from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
 from hyperribbon.noise.surrogates import without_lines
@@ -24,7 +28,7 @@ from hyperribbon.simulation import RunningMoments
 __all__ = ["CovarianceComparison", "WeightCovariance", "compare_covariance", "weight_covariance"]
 
 _LARGEST_DENSE = 4096
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # if nothing else tells
+_predicted = instance(LeadingCovariance, "Give hr.stationary_covariance(H, C, lr) of operators.")
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class WeightCovariance:
         times: (k,), integrated autocorrelation times along the modes, in moments, as measured.
         projected_times: (b,), those along the basis that was asked for, or None.
         window: Moments of a window, or None.
+        sizes: Number of weights by name, in order; empty for those of an array.
+        omitted: Why other entries of the recording are not among the weights, by name.
     """
 
     mean: Float[np.ndarray, "P"]
@@ -60,11 +66,47 @@ class WeightCovariance:
     times: Float[np.ndarray, "k"] = field(default_factory=lambda: np.ones(0))
     projected_times: Float[np.ndarray, "b"] | None = None
     window: int | None = None
+    sizes: dict[str, int] = field(default_factory=dict, repr=False)
+    omitted: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def width(self) -> int:
+        """Number of weights P."""
+        return len(self.mean)
+
+
+def check_same_weights(
+    argument: str, size: int, space: ParameterSpace | None, measured: WeightCovariance | _Rows
+) -> None:
+    """Raise when something is of other weights than a trajectory, and name those that differ.
+
+    Args:
+        argument: Its name.
+        size: Its number of weights.
+        space: Its coordinates, where they have names.
+        measured: The weights of the trajectory.
+
+    Raises:
+        ArgumentError: The weights differ in number or, where both are known, in name.
+    """
+    ours, theirs = measured.sizes, {}
+    if space is not None:
+        theirs = dict(zip(space.names, space.sizes, strict=True))
+    if size == measured.width and (not ours or not theirs or list(ours) == list(theirs)):
+        return
+    reason = f"the trajectory has {measured.width} weights"
+    if ours and theirs:
+        why = {name: f", {reason}" for name, reason in measured.omitted.items() if reason}
+        only = [f"{n} ({k}{why.get(n, '')})" for n, k in theirs.items() if ours.get(n) != k]
+        more = [f"{n} ({k})" for n, k in ours.items() if theirs.get(n) != k]
+        reason += f"; only here: {', '.join(only)}" if only else ""
+        reason += f"; only there: {', '.join(more)}" if more else ""
+    raise ArgumentError(argument, f"{size} weights", reason, "Choose the same with params=.")
 
 
 @dataclass(frozen=True)
 class CovarianceComparison:
-    """A measured covariance beside a predicted one, in the leading subspace of the curvature.
+    """A measured and a predicted covariance in the leading subspace of the curvature.
 
     Attributes:
         discrepancy: ‖measured − predicted‖/‖predicted‖ (Frobenius).
@@ -89,16 +131,15 @@ def weight_covariance(
     *,
     k: int | None = None,
     start: int = 0,
-    params: str | Sequence[str] | None = None,
+    params: ParameterFilter = None,
     basis: np.ndarray | torch.Tensor | None = None,
     window: int | None = None,
     memory: float = 512 * 2**20,
 ) -> WeightCovariance:
     """Return the principal modes of weights over the moments of a trajectory.
 
-    Weights are the recorded floating-point tensors that are parameters. Records of a `Recorder` say
-    which are buffers; of other checkpoints the running statistics of batch norm are left out by
-    their names, and `params` names what is meant where a model has other buffers.
+    Weights are the trainable parameters of the model that was recorded, tied ones once, as
+    operators count them; see `Trajectory.weight_names` for checkpoints of other programs.
 
     Exact, and streaming: with fewer weights than moments one pass accumulates the P×P covariance;
     otherwise blocks of checkpoints give the n×n Gram matrix, whose eigenvectors a second pass turns
@@ -108,7 +149,8 @@ def weight_covariance(
         trajectory: A `Trajectory`, a `Recorder`, the folder of one, or an array (n, P).
         k: Modes to return; by default all, at most 50.
         start: First record that counts (leave the transient out).
-        params: Name pattern or names of the parameters that count, for trajectories.
+        params: A name, a pattern or a predicate that choose among these, or a list of names, which
+            may be frozen too; for trajectories.
         basis: (P, b), directions in which the covariance is also wanted.
         window: Measure fluctuations about a straight line through each window of so many moments,
             for weights whose mean still moves; moments beyond the last whole window are left out.
@@ -137,6 +179,9 @@ def weight_covariance(
     values, modes = (_dense_modes if dense else _gram_modes)(rows, mean)
     values, modes = values[:count].copy(), np.ascontiguousarray(modes[:, :count])
     B = None if basis is None else check_array("basis", basis, ndim=2)
+    if B is not None:
+        reason = f"the trajectory has {rows.width} weights"
+        check_shape("basis", B, (rows.width, B.shape[1]), reason)
     projections, seen, squares = [], [], 0.0
     for first, last in rows.ranges():
         deviations = rows.deviations(first, last, mean)
@@ -161,18 +206,20 @@ def weight_covariance(
         times,
         None if B is None else autocorrelation_time(np.concatenate(seen)),
         window,
+        rows.sizes,
+        rows.omitted,
     )
 
 
-@checked(start=whole)
+@checked(predicted=_predicted, start=whole)
 def compare_covariance(
     trajectory: Any, predicted: LeadingCovariance, *, start: int = 0, **options: Any
 ) -> CovarianceComparison:
-    """Lay the measured weight covariance beside the one predicted from curvature and noise.
+    """Compare the measured weight covariance with that predicted from curvature and noise.
 
     Args:
-        trajectory: As for `weight_covariance`, on the same parameters in the same order as the
-            operators behind `predicted`.
+        trajectory: As for `weight_covariance`, of the same weights as the operators behind
+            `predicted`.
         predicted: From `stationary_covariance` of operators.
         start: First record that counts.
         **options: Passed to `weight_covariance`.
@@ -180,6 +227,8 @@ def compare_covariance(
     Returns:
         Both covariances (k, k) in the leading subspace of the curvature.
     """
+    rows = _Rows(trajectory, start, options.get("params"), 2**29, None)
+    check_same_weights("predicted", len(predicted.basis), predicted.space, rows)
     found = weight_covariance(trajectory, start=start, basis=predicted.basis, **options)
     assert found.projected is not None
     M = predicted.matrix
@@ -209,18 +258,21 @@ class _Rows:
         source = getattr(source, "trajectory", source)
         if isinstance(source, str) or hasattr(source, "__fspath__"):
             source = Trajectory.open(source)
-        self._start, self._params = start, [params] if isinstance(params, str) else params
+        self._start, self._params = start, params
+        self.sizes: dict[str, int] = {}
+        self.omitted: dict[str, str] = {}
         if isinstance(source, Trajectory):
             self._source: Any = source
             self._stop = len(source)
+            self.omitted = source.about.get("omitted", {})
         else:
-            array = tensor_of(source).double().cpu().numpy()
+            array = tensor("trajectory", source).double().cpu().numpy()
             if array.ndim != 2:
-                reason = "it is not (n, P)"
-                raise ArgumentError("trajectory", array, reason, "Give one row a moment.")
+                reason = "expected an array (n, P)"
+                raise ArgumentError("trajectory", array, reason, "Give one row per record.")
             if params is not None:
                 reason = "the columns of an array have no names"
-                raise ArgumentError("params", params, reason, "Leave it out.")
+                raise ArgumentError("params", params, reason, "Omit it.")
             self._source = check_finite("trajectory", array)
             self._stop = len(array)
         self._window = window
@@ -278,18 +330,9 @@ class _Rows:
         if isinstance(self._source, np.ndarray):
             return self._source[index]
         state = self._source.weights(index)
-        buffers = self._source[index].buffers
-        chosen = [
-            tensor.double().reshape(-1)
-            for name, tensor in state.items()
-            if tensor.is_floating_point()
-            and not (name.endswith(_STATISTICS) if buffers is None else name in buffers)
-            and (self._params is None or any(is_named(name, p) for p in self._params))
-        ]
-        if not chosen:
-            reason = "no recorded weight has that name"
-            raise ArgumentError("params", self._params, reason, f"There are: {list(state)}.")
-        return torch.cat(chosen).numpy()
+        chosen = {name: state[name] for name in self._source.weight_names(self._params)}
+        self.sizes = {name: tensor.numel() for name, tensor in chosen.items()}
+        return torch.cat([tensor.double().reshape(-1) for tensor in chosen.values()]).numpy()
 
 
 def _dense_modes(rows: _Rows, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Results to figures."""
+"""Figures of results."""
 
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.interactive import draw_interactive

@@ -1,4 +1,4 @@
-"""A chart as plain values, so that one description gives a printed and an interactive figure."""
+"""Chart descriptions, rendered as static (matplotlib) or interactive (plotly) figures."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> No
         except (TypeError, ValueError):  # a ragged list, a tensor of a device
             found = None
         if found is None or len(found) != len(wanted):
-            reason = f"it is not numbers along {len(wanted)} axes"
+            reason = f"expected numbers with {len(wanted)} axes"
             raise ArgumentError(name, value, reason, "Give an array of numbers.")
         if any(size not in (None, own) for size, own in zip(wanted, found, strict=True)):
-            reason = f"its shape is {found}, beside {wanted} of the others"
-            raise ArgumentError(name, value, reason, "Give one value a point.")
+            reason = f"its shape is {found}; expected {wanted}"
+            raise ArgumentError(name, value, reason, "Give one value per point.")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar a name.
+    """One bar per name.
 
     Attributes:
         names: Names along the axis.
@@ -88,7 +88,7 @@ class Bars:
         if not isinstance(self.names, tuple | list) or not all(
             isinstance(name, str) for name in self.names
         ):
-            raise ArgumentError("names", self.names, "they are not texts", "Give a tuple of names.")
+            raise ArgumentError("names", self.names, "expected strings", "Give a tuple of names.")
         given = [name for name in ("errors", "colors") if getattr(self, name) is not None]
         _check_series(self, {name: (len(self.names),) for name in ("values", *given)})
         for position in () if self.colors is None else self.colors:
@@ -144,7 +144,7 @@ class Path:
             text(name, getattr(self, name))
         if not isinstance(self.notes, tuple | list) or len(self.notes) not in (0, len(self.points)):
             reason = f"there are {len(self.points)} points"
-            raise ArgumentError("notes", self.notes, reason, "Give one text a point, or none.")
+            raise ArgumentError("notes", self.notes, reason, "Give one text per point, or none.")
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ Mark = Curve | Bars | Surface | Path | Level
 
 @dataclass(frozen=True)
 class Chart:
-    """Everything a figure shows.
+    """The description of a figure.
 
     Attributes:
         name: File name without its ending.
@@ -207,7 +207,7 @@ class Chart:
         if not isinstance(self.marks, tuple | list) or not all(
             isinstance(mark, kinds) for mark in self.marks
         ):
-            raise ArgumentError("marks", self.marks, "they are no marks", "Give (Curve(x, y),).")
+            raise ArgumentError("marks", self.marks, "expected marks", "Give (Curve(x, y),).")
 
     @property
     def is_spatial(self) -> bool:

@@ -1,13 +1,14 @@
-"""A metric of a recorded run over training, with the limit that was recorded beside it."""
+"""Charts of a recorded metric over training, with its recorded limit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from hyperribbon.core.boundary import checked, text
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.plots.charts import Chart, Curve
 from hyperribbon.plots.printed import draw
 
@@ -19,20 +20,28 @@ __all__ = ["draw_metric", "metric_chart"]
 _MOST_CURVES = 8
 
 
-@checked(name=text)
+def _recorded(argument: str, value: Any) -> Any:
+    if not hasattr(value, "metric_names"):
+        raise ArgumentError(
+            argument, value, "expected a Trajectory", "Give Trajectory.open(folder)."
+        )
+    return value
+
+
+@checked(trajectory=_recorded, name=text)
 def draw_metric(trajectory: Trajectory, name: str) -> Figure:
     """Return a figure of a metric over training; see `metric_chart`."""
     return draw(metric_chart(trajectory, name))
 
 
-@checked(name=text)
+@checked(trajectory=_recorded, name=text)
 def metric_chart(trajectory: Trajectory, name: str) -> Chart:
-    """Return a metric over training, with "name.limit" beside it where that was recorded.
+    """Return a chart of a metric over training, with "name.limit" if that was recorded.
 
-    Records at which it was not measured are gaps that the line crosses. A row of numbers, such as
-    eigenvalues, has one curve for each of the first eight.
+    The line skips records without a measurement. A vector-valued metric, such as eigenvalues, has
+    one curve for each of its first eight entries.
 
-    Raises an ArgumentError when no record has it.
+    Raises an ArgumentError when no record has the metric.
 
     Args:
         trajectory: A recorded run.
@@ -51,7 +60,7 @@ def metric_chart(trajectory: Trajectory, name: str) -> Chart:
     if f"{base}.limit" in trajectory.metric_names():
         x, y = _measured(trajectory.steps, trajectory.metric(f"{base}.limit"))
         varies = len(y) > 0 and bool(np.ptp(y) > 1e-9 * abs(y).max())
-        label = "limit of the step at each record" if varies else "limit of the step"
+        label = "stability limit at each record" if varies else "stability limit"
         marks.append(Curve(x, y, label, "line", dashed=True))
         caption = (
             "Dashed: the largest curvature at which the optimiser's step is stable on a quadratic, "

@@ -1,4 +1,4 @@
-"""One look for every figure: sizes, colour-blind safe colours, legible at column width."""
+"""Common figure style: sizes and colour-blind safe colours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullFormatter
 
-from hyperribbon.core.boundary import checked, count, positive
+from hyperribbon.core.boundary import checked, count, instance, positive
 from hyperribbon.core.checks import check_choice
 
 __all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "label_logs", "new_figure"]
@@ -80,9 +80,9 @@ def new_figure(
     return figure, axes
 
 
-@checked()
+@checked(figure=instance(Figure, "Give a matplotlib figure."))
 def label_logs(figure: Figure) -> None:
-    """Label short logarithmic axes by few round numbers instead of crowded multiples of powers."""
+    """Label short logarithmic axes with a few round numbers."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             default = isinstance(axis.get_minor_formatter(), LogFormatterSciNotation)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, flag_or_text, own_function
+from hyperribbon.core.boundary import checked, flag_or_text, function, tensor
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -19,7 +19,6 @@ from hyperribbon.core.checks import (
     check_positive_int,
 )
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
@@ -41,7 +40,7 @@ _STORAGES = ("auto", "memory", "half", "disk")
 _SHARDED = "sharded"
 
 
-@checked(eigenvectors=flag_or_text, should_stop=own_function)
+@checked(eigenvectors=flag_or_text, should_stop=function)
 @plainly
 def eigsh(
     op: Any,
@@ -295,7 +294,7 @@ def _start_rows(v0: Spectrum | torch.Tensor | np.ndarray, products: Products) ->
         raise ArgumentError(
             "v0", v0, "that spectrum has no eigenvectors", "Compute it with eigenvectors=True."
         )
-    block = tensor_of(given).to(products.device, products.dtype)
+    block = tensor("v0", given).to(products.device, products.dtype)
     block = block.unsqueeze(1) if block.ndim == 1 else block
     if block.ndim != 2 or block.shape[0] != products.size or block.shape[1] == 0:
         remedy = f"Give a vector ({products.size},) or a block ({products.size}, b)."

@@ -194,7 +194,7 @@ def affordable_vectors(products: Products, memory: float | None, least: int) -> 
         least: Vectors that are needed.
 
     Raises:
-        ArgumentError: There is no room for as many.
+        ArgumentError: There is not enough memory for so many.
     """
     available = free_memory(products.device) if memory is None else int(memory)
     vector = products.size * products.dtype.itemsize

@@ -53,11 +53,11 @@ class _Asking(Products):
         return super().images(parts)
 
     def is_late(self, deadline: float) -> bool:
-        """Whether to return what there is.
+        """Whether to return what was found so far.
 
         Returns:
             Whether. If so, the products that certify it are made without asking; if not, the next
-            one is, so that what there is cannot be lost in between.
+            one is, so that what was found cannot be lost in between.
         """
         is_late = self._asked() or super().is_late(deadline)
         self._granted = inf if is_late else 1

@@ -8,10 +8,9 @@ from typing import Annotated as Float
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked
+from hyperribbon.core.boundary import checked, tensor
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.results import Spectrum
 
@@ -77,7 +76,7 @@ def _basis(name: str, given: Subspace) -> torch.Tensor:
         raise ArgumentError(
             name, given, "it has no eigenvectors", "Compute it with eigenvectors=True."
         )
-    block = tensor_of(vectors)
+    block = tensor(name, vectors)
     block = (block.unsqueeze(1) if block.ndim == 1 else block).double()
     if block.ndim != 2 or not 0 < block.shape[1] <= block.shape[0]:
         raise ArgumentError(

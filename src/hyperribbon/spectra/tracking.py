@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from hyperribbon.core.boundary import checked, count, flag, function, positive, seed_number
+from hyperribbon.core.boundary import (
+    checked,
+    count,
+    flag,
+    function,
+    iterable,
+    operator,
+    positive,
+    seed_number,
+)
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.typed import linalg
@@ -74,7 +83,7 @@ class Tracker:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was seen: the next call starts cold."""
+        """Reset: the next call starts cold."""
         self.calls = 0
         self._values = torch.empty(0, device="cpu")  # (k,), the last eigenvalues
         self._vectors: torch.Tensor | None = None  # (P, k), their eigenvectors
@@ -219,14 +228,17 @@ def track(
     >>> [round(float(spectrum.eigenvalues[0]), 4) for spectrum in spectra]
     [4.0, 8.0]
     """
-    if isinstance(operators, str | bytes | dict):
-        reason = "it is not a sequence of operators"
-        raise ArgumentError("operators", operators, reason, "Give a list of them.")
     if callable(operators) != (weights is not None):
         reason = "a function needs weights to be called with, and a sequence of operators none"
         remedy = "Give track(make_operator, k, weights=[...]) or track([operator, ...], k)."
         raise ArgumentError("weights", weights, reason, remedy)
-    items, make = (weights, operators) if callable(operators) else (operators, None)
+    make = operators if callable(operators) else None
+    items = iterable("weights", weights) if make else _each(operators)
     tracker = Tracker(k, make, which=which, tol=tol, seed=seed)
-    spectra = map(tracker, items or ())
+    spectra = map(tracker, items)
     return [s if eigenvectors else replace(s, eigenvectors=None) for s in spectra]
+
+
+def _each(operators: Any) -> Iterator[Any]:
+    for index, op in enumerate(iterable("operators", operators)):
+        yield operator(f"operators[{index}]", op)

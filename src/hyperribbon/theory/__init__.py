@@ -1,4 +1,4 @@
-"""Closed forms of the source papers: one module a paper, numpy and scipy only."""
+"""Closed forms of the source papers: one module per paper, numpy and scipy only."""
 
 from hyperribbon.theory import fluctuations, gradient_flow, linear_networks, meanfield, ribbons
 

@@ -23,7 +23,7 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, positive, row, zero_or_more
+from hyperribbon.core.boundary import checked, count, flag, positive, row, zero_or_more
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 
 __all__ = [
@@ -128,7 +128,8 @@ def activation_moments(
         raise ArgumentError(
             "activation", activation, "its derivative is needed too", "Give (function, derivative)."
         )
-    if isinstance(activation, str):
+    pair = tuple(activation) if isinstance(activation, tuple | list) else ()
+    if len(pair) != 2 or not all(map(callable, pair)):
         check_choice("activation", activation, _NAMES)
     if activation == "linear":
         return q1, q2, 1.0, 1.0
@@ -219,7 +220,7 @@ def asymptotic_constants(
     return float(first), float(second)
 
 
-@checked(weight_variance=positive, bias_variance=zero_or_more, widths=row, samples=count)
+@checked(weight_variance=positive, bias_variance=zero_or_more, widths=row, samples=count, bias=flag)
 def fisher_statistics(
     activation: Activation,
     weight_variance: float,

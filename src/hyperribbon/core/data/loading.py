@@ -25,7 +25,7 @@ _SYNTHETIC_SIZES = {"train": 1000, "test": 200, "all": 1200}
 
 
 class LabelledData(NamedTuple):
-    """Inputs and targets, as a pair of tensors that operators and training take as it is.
+    """Inputs and targets, accepted as data by operators and training.
 
     Attributes:
         inputs: (n, ...) float32.
@@ -152,8 +152,8 @@ def _subsample(
     shares = np.asarray(proportions, dtype=float)
     classes = int(targets.max()) + 1
     if shares.shape != (classes,) or (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
-        reason = f"it must be {classes} shares, zero or more, that add up to 1"
-        remedy = "Give one share for each class."
+        reason = f"expected {classes} non-negative shares that sum to 1"
+        remedy = "Give one share per class."
         raise ArgumentError("proportions", list(proportions), reason, remedy)
     counts = np.floor(shares * limit + 1e-9).astype(int)
     counts[0] += limit - counts.sum()

@@ -72,7 +72,7 @@ def _idx_reader(subfolder: str) -> Callable[[str, Path], Arrays | None]:
                         f"it holds images of shape {pixels.shape} and {labels.name} labels of "
                         f"shape {classes.shape}"
                     )
-                    remedy = "Images and labels must belong together: fetch both again."
+                    remedy = "Images and labels must match: download both again."
                     raise ArgumentError("file", str(images), reason, remedy)
                 return pixels[:, None].astype(np.float32) / 255, classes
         return None
@@ -99,7 +99,7 @@ def _join_splits(
         return _from_openml(name, split)
     if not folder.is_dir():
         raise ArgumentError(
-            "data", str(folder), "there is no such folder", "Give the folder that holds the data."
+            "data", str(folder), "the folder does not exist", "Give the folder that holds the data."
         )
     wanted = ("train", "test") if split == "all" else (split,)
     parts = [read(part, folder) for part in wanted]
@@ -109,7 +109,9 @@ def _join_splits(
             "Put them there in torchvision's layout (MNIST/raw, FashionMNIST/raw, "
             "cifar-10-batches-bin; plain or .gz), or leave the folder out to fetch from OpenML."
         )
-        raise ArgumentError("data", str(folder), f"it does not hold the files of {name!r}", remedy)
+        raise ArgumentError(
+            "data", str(folder), f"it does not contain the files of {name!r}", remedy
+        )
     return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
 
 
@@ -134,7 +136,7 @@ def _from_openml(name: str, split: str) -> Arrays:
 
 
 BUNDLED = ("mnist5k", "digits")
-"""Those that come with a package and are read from nowhere else."""
+"""Data sets bundled with a package."""
 
 SOURCES: dict[str, Callable[[str, Path | None], Arrays]] = {
     "mnist5k": _mnist5k,

@@ -1,4 +1,4 @@
-"""Inputs made white: equal variance in every direction they span."""
+"""Whitening: equal variance in every direction that the inputs span."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Whitened", "whiten"]
 
 @dataclass(frozen=True)
 class Whitened:
-    """White inputs and what was lost on the way.
+    """Whitened inputs and the dropped directions.
 
     Attributes:
         inputs: (rank, n), samples as columns, with X Xᵀ / n = σx² I exactly.

@@ -1,4 +1,4 @@
-"""The state of torch that arithmetic is done in, whatever a person has put in force around it."""
+"""The state of torch that arithmetic is done in, whatever is in force around it."""
 
 # pyright: reportUnknownMemberType=false
 # Random states have no types in torch.
@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 __all__ = [
@@ -31,21 +31,23 @@ def plain_arithmetic() -> Generator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        if torch._C._is_any_autocast_enabled():
-            for device in _WITH_AUTOCAST:
-                if _is_cast(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
+        for device in _autocast_devices():
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 
-def _is_cast(device: str) -> bool:
-    """Whether autocast is in force on a kind of device; not on one that torch does not know."""
+@functools.cache
+def _autocast_devices() -> tuple[str, ...]:
+    """Return the kinds of devices with autocast that this torch knows."""
     import torch
 
-    try:
-        return torch.is_autocast_enabled(device)
-    except RuntimeError:
-        return False
+    known: list[str] = []
+    for device in _WITH_AUTOCAST:
+        with suppress(RuntimeError):
+            torch.is_autocast_enabled(device)
+            known.append(device)
+    return tuple(known)
 
 
 def plainly(call: F) -> F:

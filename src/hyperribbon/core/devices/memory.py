@@ -1,4 +1,4 @@
-"""How much memory is free on a device, also inside containers and where there is no /proc."""
+"""Free memory of a device, also in containers and without /proc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OLD = (
 
 
 def free_memory(device: torch.device | str = "cpu", *, root: Path = Path("/")) -> int:
-    """Return the bytes that a program may still take on a device.
+    """Return the free memory of a device in bytes.
 
     An accelerator is asked itself. On a CPU, and on an accelerator that shares its memory, it is
     what the system has available (memory that is free, or that caches of files would give back),
@@ -46,22 +46,22 @@ def free_memory(device: torch.device | str = "cpu", *, root: Path = Path("/")) -
     if device.type != "cpu" and ask is not None:
         return int(ask(device)[0])
     kilobytes = _numbers(root / "proc" / "meminfo", "MemAvailable:").get("MemAvailable:")
-    available = _counted_in_pages() if kilobytes is None else 1024 * kilobytes
-    return max(min([available, *_left_by_groups(root)]), 0)
+    available = _free_pages() if kilobytes is None else 1024 * kilobytes
+    return max(min([available, *_group_allowances(root)]), 0)
 
 
-def _counted_in_pages() -> int:
+def _free_pages() -> int:
     """Return the bytes that are free by `os.sysconf`."""
     known = getattr(os, "sysconf_names", {})
     for name, part in (("SC_AVPHYS_PAGES", 1), ("SC_PHYS_PAGES", 2)):
         if name in known and (pages := os.sysconf(name)) > 0:
             return pages * os.sysconf("SC_PAGE_SIZE") // part
     raise ArgumentError(
-        "memory", None, "this system does not say how much memory is free", "Give memory=8e9."
+        "memory", None, "the free memory of this system is unknown", "Give memory=8e9."
     )
 
 
-def _left_by_groups(root: Path) -> Iterator[int]:
+def _group_allowances(root: Path) -> Iterator[int]:
     """Yield the bytes that each control group around this process leaves, where it has a limit."""
     mounts = root / "sys" / "fs" / "cgroup"
     for line in _lines(root / "proc" / "self" / "cgroup"):
@@ -92,7 +92,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number a file holds; None when it is missing, or says "max"."""
+    """Return the integer stored in a file; None if it is missing or "max"."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 

@@ -1,4 +1,4 @@
-"""Several processes that work on one thing: sums over them, and errors that reach all of them."""
+"""Process groups: collective operations, and errors that reach every rank."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hyperribbon.core.devices.typed import collectives, listed, split
 
 __all__ = ["ALONE", "PeerError", "ProcessGroupError", "Processes", "joined_processes"]
 
-_TIMEOUT = 600  # seconds a process may stay silent before the others give up
+_TIMEOUT = 600  # seconds of silence of a process before the others give up
 _SAME = 1e-9  # relative difference of checksums that rounding on different machines explains
 
 
 class PeerError(RuntimeError):
-    """Another process could not do its part; all of them know, and may go on together."""
+    """Another process failed; all ranks know and may continue together."""
 
 
 class Processes:
@@ -59,7 +59,7 @@ class Processes:
                 "world" for the default group.
 
         Raises:
-            ArgumentError: It is no group, this process is not in it, or there is none yet.
+            ArgumentError: It is not a process group, this process is not in it, or none exists yet.
         """
         if isinstance(process_group, Processes):
             return process_group
@@ -72,7 +72,7 @@ class Processes:
         if process_group is True or process_group == "world":
             return cls(dist.group.WORLD)
         if not isinstance(process_group, dist.ProcessGroup):
-            reason = "it is not a process group that this process belongs to"
+            reason = "expected a process group that this process belongs to"
             remedy = "Give True for all processes, or a group of torch.distributed.new_group."
             raise ArgumentError("process_group", process_group, reason, remedy)
         return cls(process_group)
@@ -84,12 +84,12 @@ class Processes:
 
     @contextmanager
     def together(self, task: str, same: Any = None) -> Generator[None]:
-        """Do each rank's own part, then learn whether all succeeded.
+        """Run each rank's own part, then check that all succeeded.
 
         When one rank raises, every rank does: none is left waiting for it. The part itself must not
         be collective.
 
-        A failure of another rank that is no ArgumentError is a PeerError here.
+        A failure of another rank other than an ArgumentError raises a PeerError here.
 
         Args:
             task: What is done, for messages.
@@ -228,9 +228,9 @@ class Processes:
         except RuntimeError as error:
             raise ProcessGroupError(
                 f"rank {self.rank} of {self.size} lost contact with the other processes during "
-                f"{self.task}: one of them has ended, or has not answered within the group's "
-                f"timeout ({_first_line(error)}). What was written is whole; start all processes "
-                "again."
+                f"{self.task}: one of them has ended, or did not respond within the group's "
+                f"timeout ({_first_line(error)}). Files already written are intact; start "
+                "all processes again."
             ) from error
 
     def _raise_everywhere(self, failure: Exception | None) -> NoReturn:
@@ -254,7 +254,7 @@ ALONE = Processes()
 def joined_processes() -> Generator[Processes]:
     """Join the processes that torchrun started; this process alone when it did not.
 
-    Uses nccl where there are GPUs, one a process, and gloo otherwise.
+    Uses nccl where there are GPUs, one per process, and gloo otherwise.
 
     Yields:
         The processes; `ALONE` without torchrun.

@@ -1,6 +1,6 @@
 """Values of any kind as tensors or arrays, whatever `torch.set_default_device` says.
 
-Who has a tensor has imported torch; who has none need not wait for it.
+A caller that has a tensor has imported torch; others need not wait for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyperribbon.core.checks import is_tensor
+from hyperribbon.core.checks import is_array, is_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,8 @@ def tensor_of(values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
     if isinstance(values, torch.Tensor):
         return values if dtype is None else values.to(dtype)
+    if is_array(values) and not values.flags.writeable:
+        values = values.copy()  # torch warns of views that cannot be written to
     return torch.as_tensor(values, dtype=dtype, device="cpu")
 
 

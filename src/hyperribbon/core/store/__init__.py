@@ -1,4 +1,4 @@
-"""Runs on disk: whole files or none, resumable, safe for several processes."""
+"""Runs on disk: atomic files, resumable, safe for several processes."""
 
 from hyperribbon.core.store.atomic import (
     clear_leftovers,

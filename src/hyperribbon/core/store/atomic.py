@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: write beside, sync, rename."""
+"""Atomic file writes: temporary file, sync, rename."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def ensure_folder(argument: str, folder: Path) -> Path:
-    """Create a folder, or say why it cannot be written to."""
+    """Create a folder, or raise if it cannot be written to."""
     try:
         make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -141,8 +141,8 @@ def stored_path(folder: Path, name: object) -> Path:
     path = folder / str(name)
     named_inside = isinstance(name, str) and not {"", ".", ".."} & set(name.split("/"))
     if not named_inside or not path.parent.resolve().is_relative_to(folder.resolve()):
-        reason = f"one of its files names {str(name)!r}, which lies outside it"
-        remedy = "Do not trust this folder; nothing was read or changed there."
+        reason = f"one of its files refers to {str(name)!r}, outside the folder"
+        remedy = "Do not trust this folder; nothing was read or changed."
         raise ArgumentError("folder", str(folder), reason, remedy)
     return path
 

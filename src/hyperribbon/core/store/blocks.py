@@ -1,4 +1,4 @@
-"""Records in blocks: many a file, each with its index and checksums, added by one write and sync.
+"""Record blocks: many records per file with checksums, appended by one write and sync.
 
 A block is a file of frames, one after the other (see `frames`). A frame that is not whole at the
 end of the last block is what a killed or failed write left: it was never reported as written and
@@ -134,7 +134,7 @@ class BlockLog:
         return len(self.frames)
 
     def content(self, index: int) -> dict[str, Any]:
-        """Return the plain values of a record."""
+        """Return the JSON values stored for a record."""
         return self.frames[index].content
 
     def rows(self, indices: Sequence[int], name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Folders of runs checked: trajectories, results and claims, with what killed writers left."""
+"""Verify folders of runs: trajectories, results, claims, and leftover files."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _JSON_FILES = ("run.json", "claims.json", "inspection.json")
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check_folder` read and found.
+    """The result of `check_folder`.
 
     Attributes:
         trajectories: Trajectories read.
         records: Whole records in them.
         files: Results and descriptions of runs read.
-        findings: What is not as it should be.
+        findings: Problems found.
     """
 
     trajectories: int
@@ -39,12 +39,12 @@ class Checked:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is damaged, or all damage has been mended."""
+        """Whether nothing is damaged, or all damage was repaired."""
         return all(f.mended or f.kind != "damage" for f in self.findings)
 
 
 def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
-    """Read every byte of the runs in a folder, and say what cannot be trusted.
+    """Verify every byte of the runs in a folder and report damage.
 
     Args:
         folder: A trajectory, a run, a sweep, or a folder of these at any depth.
@@ -56,11 +56,11 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
         How much was read, and what was found.
 
     Raises:
-        ArgumentError: There is no such folder, or it holds nothing of ours.
+        ArgumentError: The folder does not exist, or contains no hyperribbon runs.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise ArgumentError("folder", str(folder), "there is no such folder", "Check the path.")
+        raise ArgumentError("folder", str(folder), "the folder does not exist", "Check the path.")
     trajectories = records = files = 0
     findings: list[Finding] = []
     for place, names in _folders(folder):
@@ -69,7 +69,7 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
             try:
                 found = mend(place) if repair else examine(place)
                 records += len(found.whole)
-                is_busy = is_locked(place / ".lock")  # what a recorder is writing is no leftover
+                is_busy = is_locked(place / ".lock")  # an active recorder leaves no leftovers
                 findings += [f for f in found.findings if not (is_busy and f.kind == "leftover")]
             except ArgumentError as error:
                 findings.append(Finding(place, error.reason))
@@ -82,10 +82,12 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> Checked:
                 findings.append(Finding(path, what, "damage", _replace(path) if repair else ""))
         for path in clear_leftovers(place, remove=repair):
             done = "removed" if repair else ""
-            findings.append(Finding(path, "a killed process left it", "leftover", done))
+            findings.append(Finding(path, "left over from a killed process", "leftover", done))
     if not trajectories and not files and not findings:
         remedy = "Give the folder of a Recorder, or the --out folder of reproduce or sweep."
-        raise ArgumentError("folder", str(folder), "it holds no trajectory, run or sweep", remedy)
+        raise ArgumentError(
+            "folder", str(folder), "it does not contain a trajectory, run or sweep", remedy
+        )
     return Checked(trajectories, records, files, tuple(findings))
 
 
@@ -103,7 +105,7 @@ def _lost_its_header(place: Path) -> bool:
 
 
 def _damage(path: Path) -> str | None:
-    """Return what is the matter with a file, "" when it is whole, None when it is not ours."""
+    """Return the damage of a file, "" if it is intact, None if it is not ours."""
     if path.name in _JSON_FILES:
         try:
             read_json(path)
@@ -118,7 +120,7 @@ def _damage(path: Path) -> str | None:
                 return None
         load_tree(path)
     except SafetensorError as error:
-        return f"it is not whole ({error})"
+        return f"it is damaged ({error})"
     except (OSError, ArgumentError) as error:
         return getattr(error, "reason", str(error))
     return ""
@@ -131,4 +133,4 @@ def _replace(path: Path) -> str:
     set_aside(path)
     if path.name == "result.safetensors":  # claims make a run complete: it shall run again
         set_aside(path.with_name("claims.json"))
-    return "set aside; it is made anew when it is next needed"
+    return "moved aside; it is recomputed when next needed"

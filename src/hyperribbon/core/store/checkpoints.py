@@ -1,4 +1,4 @@
-"""Checkpoints of any origin, found in a folder by the step in their names."""
+"""Find the checkpoints in a folder by the step in their names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MODEL_FILES = ("model.safetensors", f"model.safetensors{INDEX_SUFFIX}", "pytorc
 def find_checkpoints(folder: Path) -> dict[int, Path]:
     """Return the checkpoint of every step, in order of the steps.
 
-    The step is the number after "step" in a name, or else the last number in it; of two with the
-    same step the later name counts.
+    The step is the number after "step" in a name, or else the last number in it; if two have the
+    same step, the later name is used.
 
     Raises:
         ArgumentError: There is none.
@@ -35,7 +35,7 @@ def find_checkpoints(folder: Path) -> dict[int, Path]:
         if is_model and path.is_file() and numbers:
             found[int(numbers[-1])] = path
     if not found:
-        reason = "it holds no checkpoint whose name carries a step"
+        reason = "it contains no checkpoint with a step in its name"
         remedy = "Name the files like step-500.safetensors or step-500.pt."
         raise ArgumentError("folder", str(folder), reason, remedy)
     return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""Trajectories of format 1, read: a JSON file a record, predictions and metrics as zarr arrays."""
+"""Read trajectories of format 1: one JSON file per record, arrays in zarr."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class FirstFormat:
         return len(self.contents)
 
     def content(self, index: int) -> dict[str, Any]:
-        """Return the plain values of a record."""
+        """Return the JSON values stored for a record."""
         return self.contents[index]
 
     def rows(self, indices: Sequence[int], name: str) -> np.ndarray:

@@ -88,7 +88,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Damage:
-    """A stretch of a block that is no whole frame."""
+    """A part of a block that is not a complete frame."""
 
     block: Path
     start: int
@@ -96,8 +96,8 @@ class Damage:
 
 
 def damaged(folder: Path, what: str) -> ArgumentError:
-    """Return the error that says what is damaged in a folder, and what to do."""
-    remedy = f"See what is whole with: hyperribbon check {folder}; keep that with --repair."
+    """Return the error for a damaged folder, with the remedy."""
+    remedy = f"Verify it with: hyperribbon check {folder}; keep the intact records with --repair."
     return ArgumentError("folder", str(folder), f"it is damaged: {what}", remedy)
 
 
@@ -139,7 +139,7 @@ def encode_frame(index: int, content: Mapping[str, Any], arrays: Mapping[str, np
     payload: list[bytes] = []
     for name, array in arrays.items():
         if array.dtype.kind not in _KINDS:
-            raise ArgumentError(name, array, "it does not hold numbers", "Convert it first.")
+            raise ArgumentError(name, array, "expected numbers", "Convert it first.")
         payload.append(np.ascontiguousarray(array).tobytes())
         described[name] = [array.dtype.str, list(array.shape), digest_of(payload[-1])]
     text = json.dumps({"index": index, **content, "arrays": described})

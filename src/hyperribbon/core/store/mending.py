@@ -1,4 +1,4 @@
-"""A trajectory examined record by record; what is whole can be kept, what is not is set aside."""
+"""Verify a trajectory record by record, and repair it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _Record = tuple[dict[str, Any], Frame | FirstFormat]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be.
+    """A problem found in a stored run.
 
     Attributes:
         place: The file or folder.
-        what: What is the matter.
+        what: Description of the problem.
         kind: "damage" (something that was stored cannot be trusted), "leftover" (of a killed
             writer; harmless) or "note".
         mended: What was done about it; empty when nothing was.
@@ -55,13 +55,13 @@ class Finding:
 
 @dataclass
 class Examined:
-    """What an examination of a trajectory found.
+    """The result of verifying a trajectory.
 
     Attributes:
         folder: The trajectory.
         whole: Its whole records: content, and where the arrays come from.
-        findings: What is not as it should be.
-        tail: Where the remains of an unfinished record begin, if there are any.
+        findings: Problems found.
+        tail: Where a truncated last record begins, if there is one.
     """
 
     folder: Path
@@ -71,16 +71,16 @@ class Examined:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything that was stored is damaged."""
+        """Whether any stored data is damaged."""
         return any(finding.kind == "damage" for finding in self.findings)
 
     def add(self, place: Path, what: str, kind: str = "damage") -> None:
-        """Note a finding."""
+        """Add a finding."""
         self.findings.append(Finding(place, what, kind))
 
 
 def examine(folder: Path) -> Examined:
-    """Read every byte of a trajectory; change nothing.
+    """Verify every byte of a trajectory without changing it.
 
     Raises an ArgumentError where a newer hyperribbon wrote it, or a name leads outside the folder.
 
@@ -96,15 +96,15 @@ def examine(folder: Path) -> Examined:
     found.whole = [(_examine_weights(found, content), source) for content, source in found.whole]
     for path in sorted((folder / "state").glob("*.pt")):
         if not _is_whole_zip(path):
-            found.add(path, "the state to go on from is damaged")
+            found.add(path, "the resume state is damaged")
     steps = [content["step"] for content, _ in found.whole]
     if (folder / "state").is_dir() and steps:
         state = folder / "state" / f"step-{steps[-1]}.pt"
         if not state.is_file():
-            found.add(state, "there is no state to go on from; the records can be read", "note")
+            found.add(state, "there is no resume state; the records can be read", "note")
     for place in (folder, records or folder / "records", folder / "weights", folder / "state"):
         for path in clear_leftovers(place, remove=False):
-            found.add(path, "a killed process left it", "leftover")
+            found.add(path, "left over from a killed process", "leftover")
     return found
 
 
@@ -118,14 +118,14 @@ def mend(folder: Path) -> Examined:
         What was found before it was mended.
 
     Raises:
-        ArgumentError: As `examine`, or a recorder is writing there.
+        ArgumentError: As `examine`, or a recorder is writing to it.
     """
     recorder = FileLock(folder / ".lock")
     try:
         recorder.acquire(timeout=0)
     except Timeout:
         raise ArgumentError(
-            "folder", str(folder), "a recorder is writing there", "Repair it when that has ended."
+            "folder", str(folder), "a recorder is writing to it", "Repair it when that has ended."
         ) from None
     try:
         with exclusively(folder):
@@ -159,7 +159,7 @@ def _keep_whole(found: Examined) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Give a file the ending .damaged, so that nothing reads it any more."""
+    """Rename a file to end in .damaged, so that it is no longer read."""
     if path.is_file() and path.name != HEADER and path.suffix != ".bin":
         path.rename(path.with_name(path.name + ".damaged"))
 
@@ -190,7 +190,7 @@ def _examine_blocks(found: Examined, records: Path) -> None:
         if isinstance(item, Damage) or not item.is_whole():
             if ends_here:
                 found.tail = Damage(block, item.start, item.end)
-                found.add(block, "the remains of a record that was never finished", "leftover")
+                found.add(block, "truncated last record", "leftover")
             else:
                 found.add(block, f"record {expected} is damaged")
             expected += 1
@@ -199,7 +199,7 @@ def _examine_blocks(found: Examined, records: Path) -> None:
         if index > expected:
             found.add(block, f"{index - expected} records before record {index} are missing")
         if not _is_record(item.content, found.whole[-1][0] if found.whole else None):
-            found.add(block, f"record {index} is no record of this trajectory")
+            found.add(block, f"record {index} does not belong to this trajectory")
         else:
             found.whole.append((item.content, item))
         expected = index + 1

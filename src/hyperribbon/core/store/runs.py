@@ -1,4 +1,4 @@
-"""A store of runs: one folder a configuration, named by its hash."""
+"""A store of runs: one folder per configuration, named by its hash."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config_hash(*parts: Any) -> str:
 
 
 def describe_environment(seed: int) -> dict[str, Any]:
-    """Return versions, cores and seed: what a reader needs to repeat a run."""
+    """Return versions, cores and seed, as needed to repeat a run."""
     import torch
 
     packages = {}
@@ -146,7 +146,7 @@ class Store:
     """A folder of runs.
 
     Args:
-        folder: The store's folder; made if absent.
+        folder: The store's folder; created if missing.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -203,5 +203,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _plain(value.item())
     raise ArgumentError(
-        "config", value, "a configuration holds plain values only", "Use numbers, strings, tuples."
+        "config",
+        value,
+        "a configuration may contain plain values only",
+        "Use numbers, strings, tuples.",
     )

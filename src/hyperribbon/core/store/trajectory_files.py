@@ -1,6 +1,6 @@
 """The files of a trajectory: its header and version, its records, what is left from before.
 
-trajectory.json           format, version, and the folder of the records
+trajectory.json           format, version, the folder of the records, and what they hold
 records/block-000000.bin  records with their predictions and metrics; see `blocks`
 weights/000000500.safetensors   weights by step
 """
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, is_dict, is_list
 from hyperribbon.core.store.atomic import (
     clear_leftovers,
     file_digest,
@@ -40,9 +40,11 @@ __all__ = [
     "is_record_folder",
     "migrate",
     "open_records",
+    "read_about",
     "read_header",
     "records_folder",
     "replace_records",
+    "write_about",
 ]
 
 HEADER = "trajectory.json"
@@ -60,8 +62,32 @@ def begin_records(folder: Path) -> BlockLog:
         raise damaged(folder, f"{HEADER} is missing")
     for name in ("records", "weights"):
         make_folder(stored_path(folder, f"{name}/file").parent)
-    _write_header(folder, "records")
+    _write_header(folder, "records", {})
     return BlockLog(folder / "records")
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Return what the header of a trajectory says of its records; nothing where it is older.
+
+    Raises:
+        ArgumentError: The header is damaged.
+    """  # noqa: DOC501 - damaged() returns an ArgumentError
+    about: Any = read_header(folder).get("about", {})
+    names: Any = about.get("parameters", []) if is_dict(about) else None
+    if (
+        not is_list(names)
+        or not all(isinstance(name, str) for name in names)
+        or not is_dict(about.get("omitted", {}))
+        or not isinstance(about.get("predictions", ""), str)
+    ):
+        raise damaged(folder, f"{HEADER} says {str(about)[:80]!r} of the records")
+    return about
+
+
+def write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Write what the records of a trajectory hold into its header."""
+    with exclusively(folder):
+        write_json(folder / HEADER, {**read_header(folder), "about": about})
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -79,7 +105,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise damaged(folder, f"{HEADER} says format {kind!r}, version {version!r}")
     if version > _VERSION:
         reason = (
-            f"a newer hyperribbon wrote it: trajectory format {version}, and this one knows "
+            f"written by a newer hyperribbon: trajectory format {version}; this version reads "
             f"formats 1 to {_VERSION}"
         )
         remedy = "Install a newer hyperribbon: pip install --upgrade hyperribbon."
@@ -132,7 +158,11 @@ def replace_records(
     name = next(n for i in range(2, len(taken) + 3) if (n := f"records-{i}") not in taken)
     make_folder(folder / name)
     write_log(folder / name, records)
-    _write_header(folder, name, migrated=bool(leftovers_of_format1(folder)))
+    try:
+        about = read_about(folder)
+    except ArgumentError:  # records are mended whose header is damaged
+        about = {}
+    _write_header(folder, name, about, migrated=bool(leftovers_of_format1(folder)))
     return BlockLog(folder / name)
 
 
@@ -160,8 +190,11 @@ def is_record_folder(name: object) -> bool:
     return isinstance(name, str) and _RECORD_FOLDER.fullmatch(name) is not None
 
 
-def _write_header(folder: Path, records: str, *, migrated: bool = False) -> None:
+def _write_header(
+    folder: Path, records: str, about: dict[str, Any], *, migrated: bool = False
+) -> None:
     header = {"format": _NAME, "version": _VERSION, "records": records}
+    header |= {"about": about} if about else {}
     write_json(folder / HEADER, {**header, "migrated": True} if migrated else header)
 
 

@@ -58,7 +58,7 @@ def load_tree(path: Path) -> Any:
             raise ValueError("its checksum is wrong")
         return _put_together(json.loads(header["tree"]), arrays)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        reason = f"it is not a whole result file ({error})"
+        reason = f"the result file is damaged ({error})"
         raise ArgumentError("path", str(path), reason, "Remove it and run again.") from None
 
 
@@ -71,9 +71,7 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     if is_dict(node):
         for key in node:
             if not isinstance(key, str) or key == _ARRAY:
-                raise ArgumentError(
-                    "key", key, "keys of a stored tree are strings", "Use str keys."
-                )
+                raise ArgumentError("key", key, "expected string keys", "Use str keys.")
         # Parts of a path are escaped, so that "a/b" and b within a stay apart.
         parts = {key: key.replace("~", "~0").replace("/", "~1") for key in node}
         return {key: _take_apart(node[key], arrays, f"{path}/{parts[key]}") for key in node}

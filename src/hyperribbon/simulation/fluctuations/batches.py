@@ -57,7 +57,7 @@ def chain_batches(
     if sampling == "replacement":
         return _with_replacement(samples, batch_size, chains, rng)
     if sampling == "shuffle":
-        return _shuffled(samples, batch_size, chains, rng)
+        return _shuffle(samples, batch_size, chains, rng)
     draw = _small_subsets if batch_size <= _SMALL else _large_subsets
     return draw(samples, batch_size, chains, rng)
 
@@ -70,7 +70,7 @@ def _with_replacement(
         yield from rng.integers(samples, size=(steps, chains, size), dtype=np.intp)
 
 
-def _shuffled(
+def _shuffle(
     samples: int, size: int, chains: int, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
     order = np.tile(np.arange(samples), (chains, 1))

@@ -23,7 +23,7 @@ from hyperribbon.core.boundary import (
     whole,
     wholes,
 )
-from hyperribbon.core.checks import ArgumentError, check_absent
+from hyperribbon.core.checks import ArgumentError, check_absent, check_shape
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.recording.cadence import steps_between
 from hyperribbon.simulation.fluctuations.batches import chain_batches, check_dynamics
@@ -34,7 +34,7 @@ __all__ = ["ChainStatistics", "RunningMoments", "simulate_one_layer", "trace_one
 _FROM_ELSEWHERE, _AFTER_ANNEALING = 7.0, 0.5
 FROM_SOLUTION = 3.5
 _BUFFERED_ROWS = 4096
-_MOST_STEPS = 1e12  # that anybody waits for
+_MOST_STEPS = 1e12
 
 
 class RunningMoments:
@@ -279,7 +279,7 @@ class _Regression:
         self.start = self.solution
         if start is not None:
             # What no sample sees, gradient descent leaves as it was.
-            self.start = start
+            self.start = check_shape("start", start, (len(X),), f"X has {len(X)} inputs (rows)")
             self.solution = self.start - inverse @ (X.T @ self.start - Y)
         residuals = self.solution @ X - Y
         self.interpolating = bool(

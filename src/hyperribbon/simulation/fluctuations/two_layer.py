@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hyperribbon.core.boundary import checked, count, matrix, positive, whole, wholes
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_shape
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.recording.cadence import steps_between
 from hyperribbon.simulation.fluctuations.batches import chain_batches, check_dynamics
@@ -74,6 +74,7 @@ def descend_two_layer(
     Raises:
         ArgumentError: It diverged or did not get there.
     """
+    _check_shapes(X, Y, W1, W2)
     P = X.shape[1]
     Sxx, Syx = X @ X.T / P, Y @ X.T / P
     W1, W2 = W1.copy(), W2.copy()
@@ -91,6 +92,12 @@ def descend_two_layer(
         remedy = "Use a smaller step if it diverged, or more steps if it was slow."
         raise ArgumentError("lr", lr, reason, remedy)
     return W1, W2
+
+
+def _check_shapes(X: np.ndarray, Y: np.ndarray, W1: np.ndarray, W2: np.ndarray) -> None:
+    check_shape("Y", Y, (len(Y), X.shape[1]), f"X has {X.shape[1]} samples (columns)")
+    check_shape("W1", W1, (len(W1), len(X)), f"X has {len(X)} inputs (rows)")
+    check_shape("W2", W2, (len(Y), len(W1)), f"Y has shape {Y.shape}, W1 {W1.shape}")
 
 
 @checked(
@@ -147,10 +154,7 @@ def simulate_two_layer(
             shapes do not fit, or the run ends before the covariance is measured.
     """
     check_dynamics(dynamics, sampling)
-    if (*W2.shape, *W1.shape, X.shape[1]) != (len(Y), *([len(W1)] * 2), len(X), Y.shape[1]):
-        reason = f"X, Y, W1 have shapes {X.shape}, {Y.shape}, {W1.shape}"
-        remedy = "Give X (N_i×P), Y (N_o×P), W1 (N_h×N_i) and W2 (N_o×N_h)."
-        raise ArgumentError("W2", W2, reason, remedy)
+    _check_shapes(X, Y, W1, W2)
     inputs, targets = np.ascontiguousarray(X.T, dtype=np.float32), Y.T.astype(np.float32)
     kept = np.unique(np.asarray(record, dtype=int))
     wanted = set(kept.tolist())
@@ -182,7 +186,7 @@ def simulate_two_layer(
             if step % 1000 == 0 and not np.isfinite(second).all():
                 break
             if moments is not None and step > waited and (step - waited) % (every or 1) == 0:
-                rows = _stacked(first, W1, second, W2)
+                rows = _stack(first, W1, second, W2)
                 means.append(rows.mean(axis=0))
                 moments.add(rows - means[-1])
             rest = gradient(second @ first)
@@ -195,7 +199,7 @@ def simulate_two_layer(
         )
     samples, mean, covariance = 0, None, None
     if moments is not None:
-        samples, start = moments.count, _stacked(W1[None], 0.0, W2[None], 0.0)[0]
+        samples, start = moments.count, _stack(W1[None], 0.0, W2[None], 0.0)[0]
         mean = np.mean(means, axis=0) + start
         covariance = moments.covariance(about_zero=True) * (chains / (chains - 1))
     layers = (np.stack(history[0]), np.stack(history[1]))
@@ -214,7 +218,7 @@ def _relaxation_steps(X: np.ndarray, W1: np.ndarray, W2: np.ndarray, lr: float) 
     return 1 / (lr * slowest)  # 0 when nothing relaxes: no weight and no gradient
 
 
-def _stacked(first: np.ndarray, W1: Any, second: np.ndarray, W2: Any) -> np.ndarray:
+def _stack(first: np.ndarray, W1: Any, second: np.ndarray, W2: Any) -> np.ndarray:
     """Return (vec(first − W1), vec(second − W2)) of every chain, columns stacked."""
     parts = [first - W1, second - W2]
     return np.hstack([part.transpose(0, 2, 1).reshape(len(part), -1) for part in parts])

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, matrices, positive
+from hyperribbon.core.boundary import (
+    checked,
+    count,
+    function,
+    instance,
+    list_of,
+    mapping,
+    matrices,
+    positive,
+    whole,
+)
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, check_positive_int
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
 from hyperribbon.theory.linear_networks.weight_chains import check_widths, sample_balanced_weights
@@ -72,7 +82,7 @@ class LinearRun:
     measured: dict[str, np.ndarray]
 
 
-@checked()
+@checked(generator=instance(np.random.Generator, "Give np.random.default_rng(seed)."))
 def draw_linear_weights(
     widths: Sequence[int],
     start: str = "kaiming_uniform",
@@ -119,7 +129,15 @@ def draw_linear_weights(
     ]
 
 
-@checked(weights=matrices, lr=positive, epochs=count)
+@checked(
+    weights=matrices,
+    moments=instance(Moments, "Give Moments.of(X, Y)."),
+    lr=positive,
+    epochs=count,
+    schedule=instance(HalvingSchedule, "Give HalvingSchedule()."),
+    measure=mapping,
+    at=list_of(whole),
+)
 def train_linear(
     weights: Sequence[np.ndarray],
     moments: Moments,
@@ -164,6 +182,8 @@ def train_linear(
     array([[1.  , 0.25]])
     """
     times = _check_times(at, epochs)
+    for name, one in (measure or {}).items():
+        function(f"measure[{name!r}]", one)
     reduced = reduce_chain(weights, moments)
     layers, small = reduced.weights, reduced.moments
     measured: dict[str, list[Any]] = {name: [] for name in measure or {}}
@@ -175,8 +195,8 @@ def train_linear(
         for epoch in range(epochs + 1):
             if epoch == due:
                 full = reduced.expand(layers)
-                for name, function in (measure or {}).items():
-                    measured[name].append(function(full))
+                for name, one in (measure or {}).items():
+                    measured[name].append(one(full))
                 due = next(waiting)
             losses[epoch], gradients = _loss_and_gradients(layers, small)
             if not np.isfinite(losses[epoch]):

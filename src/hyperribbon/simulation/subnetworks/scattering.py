@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hyperribbon.core.boundary import checked, count
+from hyperribbon.core.boundary import checked, count, tensor, wholes
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 
 __all__ = ["Scattering", "scattering_features"]
@@ -45,7 +45,7 @@ class Scattering(nn.Module):
     rows: torch.Tensor
     columns: torch.Tensor
 
-    @checked(scales=count, angles=count, layers=count)
+    @checked(shape=wholes, scales=count, angles=count, layers=count)
     def __init__(
         self,
         shape: tuple[int, int],
@@ -58,6 +58,8 @@ class Scattering(nn.Module):
         super().__init__()
         self.scales, self.angles = scales, angles
         self.layers = check_positive_int("layers", layers, maximum=2)
+        if len(shape) != 2 or not all(shape):
+            raise ArgumentError("shape", shape, "expected (height, width)", "Give (28, 28).")
         self.shape = (int(shape[0]), int(shape[1]))
         stride = 2**scales
         if min(shape) < stride:
@@ -72,6 +74,9 @@ class Scattering(nn.Module):
         else:
             # Whole strides before, a multiple of strides in all.
             self.margins = tuple((stride, -size % stride + stride) for size in self.shape)
+            if any(max(m) >= size for m, size in zip(self.margins, self.shape, strict=True)):
+                reason = f"an image of {self.shape} is too small to reflect its edges"
+                raise ArgumentError("scales", scales, reason, "Use fewer scales.")
         padded = tuple(n + sum(m) for n, m in zip(self.shape, self.margins, strict=True))
         wavelets, averages = filter_bank((padded[0], padded[1]), scales, angles)
         self.register_buffer("wavelets", wavelets.float())
@@ -120,7 +125,7 @@ class Scattering(nn.Module):
         return self.rows @ signal @ self.columns.T
 
 
-@checked(scales=count, angles=count, layers=count, batch_size=count)
+@checked(images=tensor, scales=count, angles=count, layers=count, batch_size=count)
 def scattering_features(
     images: torch.Tensor, *, scales: int = 2, angles: int = 8, layers: int = 2, batch_size: int = 64
 ) -> torch.Tensor:
@@ -132,7 +137,12 @@ def scattering_features(
         angles: Number of angles.
         layers: 1 or 2.
         batch_size: Images at a time.
+
+    Raises:
+        ArgumentError: The images have fewer than three axes.
     """
+    if images.ndim < 3:
+        raise ArgumentError("images", images, "expected images (n, C, H, W)", "Add the axes.")
     shape = (images.shape[-2], images.shape[-1])
     transform = Scattering(shape, scales=scales, angles=angles, layers=layers)
     transform = transform.to(images.device, images.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.boundary import checked, count, own_function, positive, seed_number
+from hyperribbon.core.boundary import checked, count, function, positive, seed_number
 from hyperribbon.core.checks import check_finite
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.tensors import tensor_of
@@ -50,7 +50,7 @@ class DiagonalEstimate:
     seed=seed_number,
     max_matvecs=count,
     memory=positive,
-    should_stop=own_function,
+    should_stop=function,
 )
 @plainly
 def trace(
@@ -71,7 +71,7 @@ def trace(
 
         tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q).
 
-    A pilot tells how many probes bring the standard error below `precision` times the value; so
+    A pilot shows how many probes bring the standard error below `precision` times the value; so
     many are drawn, and `interval()` has the coverage it says. With few of them Q stays empty, and
     that is Hutchinson's estimator; `method` says which it was.
 
@@ -83,7 +83,7 @@ def trace(
         op: Any object with `.shape` and `@`.
         precision: Relative standard error to aim at.
         seed: Seed of the probes.
-        max_matvecs: Products that may be spent; the standard error tells what they reached.
+        max_matvecs: Products that may be spent; the standard error shows what they reached.
         memory: Bytes that may be used; None for what the device has free. With less, fewer probes
             are multiplied at once and Q has fewer directions.
         should_stop: Asked at the beginning and before every block of products; not inside one.
@@ -127,7 +127,7 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
     products = Products(op)
     if products.is_explicit or getattr(op, "has_exact_trace", False):
         given = tensor_of(op.diagonal()).to(products.device, products.dtype)
-        exact = check_finite("the operator's diagonal", given)
+        exact = check_finite("op", given)
         return DiagonalEstimate(exact, torch.zeros_like(exact), True, 0)
     if products.size <= matvecs:
         exact = _diagonal_by_columns(products).to(products.dtype)

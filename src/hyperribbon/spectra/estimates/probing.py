@@ -120,7 +120,7 @@ class _Draw:
         sketch: Where they come from.
         target: What their values are.
         count: How many.
-        keep: Whether to keep images, as many as there is room for.
+        keep: Whether to keep images, as many as fit in memory.
     """
 
     def __init__(self, sketch: Sketch, target: Target, count: int, *, keep: bool = False) -> None:

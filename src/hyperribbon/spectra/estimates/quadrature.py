@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from scipy.special import stdtrit
 
-from hyperribbon.core.boundary import checked, count, own_function, positive
+from hyperribbon.core.boundary import checked, count, function, positive
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.generators import torch_generator
@@ -24,12 +24,12 @@ __all__ = ["density"]
 
 _WORKING = 8  # vectors in memory at once besides the chain
 _FINEST = 300  # widths in the range of the nodes, at the most
-_FEWER = 0.8  # part of the steps whose rule tells how far the quadrature may be off
+_FEWER = 0.8  # part of the steps whose rule bounds the error of the quadrature
 _MISPLACED = 0.01  # mass that the two may put in different places
 _INVISIBLE = 1e-6  # part of the largest value below which densities are not told from zero
 
 
-@checked(probes=count, steps=count, points=count, memory=positive, should_stop=own_function)
+@checked(probes=count, steps=count, points=count, memory=positive, should_stop=function)
 @plainly
 def density(
     op: Any,
@@ -86,6 +86,8 @@ def density(
     products = products_until(op, should_stop)
     if probes < 2:
         raise ArgumentError("probes", probes, "a band needs two or more", "Give probes=10.")
+    if points < 2:
+        raise ArgumentError("points", points, "a grid needs two or more", "Give points=1024.")
     steps = min(steps, products.size)
     storage = _storage(products, steps, memory)
     generator = torch_generator(seed, "density")

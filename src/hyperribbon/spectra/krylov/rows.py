@@ -30,7 +30,7 @@ def piece_length(capacity: int, length: int) -> int:
 
 
 class Rows(ABC):
-    """Vectors of equal length, one a row, read and combined piece by piece of their columns.
+    """Vectors of equal length, one per row, read and combined piece by piece of their columns.
 
     Args:
         capacity: Rows that fit.

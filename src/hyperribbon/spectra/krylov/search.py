@@ -19,7 +19,7 @@ from hyperribbon.spectra.rounding import Audit
 __all__ = ["Pairs", "Search", "select"]
 
 _PRINCIPAL = 0.5  # residual directions weaker than this part of the strongest wait their turn
-_ROOM = 9  # vectors a new chain should find room for
+_ROOM = 9  # vectors that should fit when a new chain begins
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,7 @@ def _measured(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale rows to unit length; return their Rayleigh quotients and true residuals.
 
-    That takes one more product a row.
+    That takes one more product per row.
 
     Returns:
         Rayleigh quotients (b,) and norms of the residuals (b,), float64 on the CPU.

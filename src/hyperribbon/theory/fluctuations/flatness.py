@@ -19,7 +19,7 @@ from hyperribbon.core.boundary import (
     row,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_shape
 
 __all__ = [
     "drift_rates",
@@ -80,6 +80,7 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     """
     variances = np.asarray(variances, dtype=np.float64)
     curvatures = np.asarray(curvatures, dtype=np.float64)
+    check_shape("curvatures", curvatures, variances.shape, f"there are {len(variances)} variances")
     use = (variances > 0) & (curvatures > 0)
     if use.sum() < 3 or np.ptp(np.log(curvatures[use])) == 0:
         reason = f"{int(use.sum())} modes have positive variance and curvature, too few for a slope"
@@ -114,7 +115,10 @@ def mode_variance(
     Implements Eqs. (3.41) and (3.42) of [fluctuations]; modes with ω_k = 0 keep their variance.
     """
     decay = np.exp(-2 * input_variance * np.multiply.outer(t, rates))
-    return decay * np.asarray(initial) + strength / (2 * input_variance) * (1 - decay)
+    initial = np.asarray(initial)
+    reason = "there is one for each of the rates"
+    check_shape("initial", initial, np.shape(rates), reason, broadcast=True)
+    return decay * initial + strength / (2 * input_variance) * (1 - decay)
 
 
 @checked(

@@ -25,7 +25,7 @@ from hyperribbon.core.boundary import (
     square,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_shape
 
 __all__ = [
     "geometric_brownian_moments",
@@ -42,6 +42,8 @@ __all__ = [
     "residual_weights",
     "residuals",
 ]
+
+_ONE_EACH = "there is one for each of the rates"
 
 
 def check_design(
@@ -85,7 +87,8 @@ def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> Float[n
     """
     X, Y = check_design(X, Y)
     if w is not None:
-        return np.asarray(w, dtype=np.float64) @ X - Y
+        weights = np.asarray(w, dtype=np.float64)
+        return check_shape("w", weights, (len(X),), f"X has {len(X)} inputs (rows)") @ X - Y
     r = minimum_norm_solution(X, Y) @ X - Y
     rounding = 1e3 * np.finfo(float).eps * max(X.shape) * max(np.linalg.norm(Y), 1e-300)
     return np.where(np.linalg.norm(r) <= rounding, 0.0, r)
@@ -166,8 +169,9 @@ def noise_covariance_limit(
     H = np.asarray(H, dtype=np.float64)
     if deviation is None:
         return label_variance * H / batch_size
-    Hw = H @ np.asarray(deviation, dtype=np.float64)
-    return (np.outer(Hw, Hw) + (np.asarray(deviation) @ Hw + label_variance) * H) / batch_size
+    w = np.asarray(deviation, dtype=np.float64)
+    Hw = H @ check_shape("deviation", w, (len(H),), f"H has shape {H.shape}")
+    return (np.outer(Hw, Hw) + (w @ Hw + label_variance) * H) / batch_size
 
 
 @checked(inputs=count, samples=count)
@@ -218,7 +222,10 @@ def mode_mean(
 ) -> Float[np.ndarray, "*times modes"]:
     """Return ⟨z_k(t)⟩ = z*_k + e^(−ω_k t)(z_k(0) − z*_k), shape (times, modes). Eq. (2.27)."""
     start, solution = np.asarray(start, dtype=np.float64), np.asarray(solution, dtype=np.float64)
-    return solution + np.exp(-np.multiply.outer(t, rates)) * (start - solution)
+    decay = np.exp(-np.multiply.outer(t, rates))
+    for name, given in (("start", start), ("solution", solution)):
+        check_shape(name, given, np.shape(rates), _ONE_EACH, broadcast=True)
+    return solution + decay * (start - solution)
 
 
 @checked(t=zero_or_more, rates=row, noise=square, lr=positive)
@@ -232,7 +239,9 @@ def mode_covariance(
     from Eq. (2.27) of [fluctuations]; `noise` is C̃ = VᵀCV in the eigenbasis of H. Modes without a
     restoring force (ω_i + ω_j = 0) diffuse: λ C̃_ij t.
     """
-    sums = np.add.outer(np.asarray(rates, dtype=np.float64), np.asarray(rates, dtype=np.float64))
+    noise, omega = np.asarray(noise, dtype=np.float64), np.asarray(rates, dtype=np.float64)
+    check_shape("rates", omega, (len(noise),), f"noise has shape {noise.shape}")
+    sums = np.add.outer(omega, omega)
     safe = np.where(sums > 0, sums, 1.0)
     growth = np.where(sums > 0, -np.expm1(-safe * t) / safe, t)
-    return lr * np.asarray(noise, dtype=np.float64) * growth
+    return lr * noise * growth

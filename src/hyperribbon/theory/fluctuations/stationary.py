@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hyperribbon.core.boundary import array, checked, count, matrix, positive, square, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.checks import ArgumentError, check_choice, check_shape
 from hyperribbon.theory.fluctuations.one_layer import (
     batch_factor,
     check_design,
@@ -62,7 +62,7 @@ def stationary_covariance(
     rates, V, noise, null = _in_eigenbasis(H, C)
     lowest, largest = np.linalg.eigvalsh((noise + noise.T) / 2)[[0, -1]]
     if lowest < -_NEGATIVE * max(abs(lowest), largest):
-        reason = f"it has the negative eigenvalue {lowest:.4g}, and a covariance has none"
+        reason = f"it has the negative eigenvalue {lowest:.4g}, and a covariance does not have any"
         raise ArgumentError("C", C, reason, "Give the covariance of the gradient noise.")
     sums = np.add.outer(rates, rates)
     if time == "discrete":
@@ -95,7 +95,10 @@ def probability_current(
     along surfaces of constant density: δwᵀM⁺𝒥 = 0.
     """
     M = stationary_covariance(H, C, lr)
-    force = np.asarray(deviation, dtype=np.float64) @ np.linalg.pinv(M, hermitian=True)
+    deviation = np.asarray(deviation, dtype=np.float64)
+    shape = (*deviation.shape[:-1], len(M))
+    check_shape("deviation", deviation, shape, f"H has shape {M.shape}")
+    force = deviation @ np.linalg.pinv(M, hermitian=True)
     return -(lr / 2) * force @ antisymmetric_part(H, C).T
 
 

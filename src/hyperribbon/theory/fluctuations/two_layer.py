@@ -27,7 +27,7 @@ from hyperribbon.core.boundary import (
     square,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_shape
 
 __all__ = [
     "TwoLayerModes",
@@ -98,10 +98,7 @@ def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
         ArgumentError: The shapes do not chain, or N_i ≥ N_h ≥ N_o does not hold.
     """
     W1, W2 = np.asarray(W1, dtype=np.float64), np.asarray(W2, dtype=np.float64)
-    if W2.shape[1] != W1.shape[0]:
-        raise ArgumentError(
-            "W2", W2, f"W1 has shape {W1.shape}", f"Give W2 of shape (N_o, {len(W1)})."
-        )
+    check_shape("W2", W2, (len(W2), len(W1)), f"W1 has shape {W1.shape}")
     if not W1.shape[1] >= W1.shape[0] >= W2.shape[0]:
         reason = (
             f"the theory needs N_i ≥ N_h ≥ N_o, not {W1.shape[1]}, {W1.shape[0]}, {W2.shape[0]}"
@@ -133,7 +130,10 @@ def moment_covariances(
     [fluctuations] (whose Eq. 3.14 misses σx⁴ on the second term).
     """
     Sxx, Syx = np.asarray(Sxx, dtype=np.float64), np.asarray(Syx, dtype=np.float64)
-    variances = np.broadcast_to(np.asarray(target_variance, dtype=np.float64), (len(Syx),))
+    check_shape("Syx", Syx, (len(Syx), len(Sxx)), f"Sxx has shape {Sxx.shape}")
+    variances, outputs = np.asarray(target_variance, dtype=np.float64), (len(Syx),)
+    check_shape("target_variance", variances, outputs, f"Syx has shape {Syx.shape}", broadcast=True)
+    variances = np.broadcast_to(variances, outputs)
     xx = np.einsum("ik,jl->ijkl", Sxx, Sxx) + np.einsum("il,jk->ijkl", Sxx, Sxx)
     yx = np.einsum("ik,jl->ijkl", np.diag(variances), Sxx) + np.einsum("il,kj->ijkl", Syx, Syx)
     cross = np.einsum("ki,jl->ijkl", Syx, Sxx) + np.einsum("il,kj->ijkl", Sxx, Syx)
@@ -159,6 +159,7 @@ def layer_noise_covariances(
         samples: P; None for P → ∞.
     """
     W1, W2 = np.asarray(W1, dtype=np.float64), np.asarray(W2, dtype=np.float64)
+    check_shape("W2", W2, (len(W2), len(W1)), f"W1 has shape {W1.shape}")
     scale = strength * finite_sample_factor(W1.shape[1], samples)
     first = np.einsum("jl,ik->ijkl", np.eye(W1.shape[1]), W2.T @ W2)
     second = np.einsum("ik,jl->ijkl", np.eye(len(W2)), W1 @ W1.T)
@@ -220,7 +221,7 @@ def first_layer_covariance(
     """Return cov(vec δW₁) (columns stacked) from M of `layer_covariance`. Eq. (3.31a)."""
     N_i, _, N_o = modes.sizes
     lift = np.kron(np.eye(N_i), modes.V)
-    return lift @ np.asarray(M)[: N_o * N_i, : N_o * N_i] @ lift.T
+    return lift @ _check_covariance(modes, M)[: N_o * N_i, : N_o * N_i] @ lift.T
 
 
 @checked(modes=_modes, M=square)
@@ -230,7 +231,13 @@ def second_layer_covariance(
     """Return cov(vec δW₂) (columns stacked) from M of `layer_covariance`. Eq. (3.31b)."""
     N_i, _, N_o = modes.sizes
     lift = np.kron(modes.A, np.eye(N_o))
-    return lift @ np.asarray(M)[N_o * N_i :, N_o * N_i :] @ lift.T
+    return lift @ _check_covariance(modes, M)[N_o * N_i :, N_o * N_i :] @ lift.T
+
+
+def _check_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
+    N_i, N_h, N_o = modes.sizes
+    size = N_o * (N_i + N_h)
+    return check_shape("M", np.asarray(M), (size, size), f"the modes have widths {modes.sizes}")
 
 
 @checked(D1=row, D2=numbers, lr=positive, batch_size=count, target_variance=zero_or_more)

@@ -9,7 +9,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.boundary import checked, count, matrices, positive, row, whole
-from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_array, check_positive_int
 from hyperribbon.theory.linear_networks.weight_chains import check_chain, check_widths
 
 __all__ = ["balance_defect", "balanced_count", "balanced_eigenvalues", "printed_count"]
@@ -112,8 +112,8 @@ def printed_count(widths: Sequence[int]) -> int:
 
 
 def _check_singular_values(values: Sequence[float] | np.ndarray, most: int) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or len(array) > most or not np.all(np.isfinite(array) & (array >= 0)):
+    array = check_array("singular_values", values, ndim=1, empty=True)
+    if len(array) > most or (array < 0).any():
         reason = f"it must be at most {most} finite numbers, zero or more"
         remedy = "Give the singular values that the layers share, each once."
         raise ArgumentError("singular_values", values, reason, remedy)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, matrices, matrix, positive
-from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.checks import ArgumentError, check_array
 from hyperribbon.theory.linear_networks.moments import Moments
 from hyperribbon.theory.linear_networks.weight_chains import chain_products
 
@@ -138,9 +138,9 @@ def _times_inputs(P: np.ndarray, X: np.ndarray | Moments | None, sigma_x: float)
 
 
 def _check_inputs(X: np.ndarray, width: int) -> np.ndarray:
-    X = np.asarray(X, dtype=np.float64)
-    if X.ndim != 2 or X.shape[0] != width or X.shape[1] == 0:
+    X = check_array("X", X, ndim=2)
+    if X.shape[0] != width:
         raise ArgumentError(
             "X", X, f"the first layer takes {width} inputs", f"Give a matrix ({width}, n)."
         )
-    return check_finite("X", X)
+    return X

@@ -86,11 +86,11 @@ def check_labels(
     Raises:
         ArgumentError: Not matrices, different numbers of samples, none, or NaN.
     """
-    way_out = "Put each sample in a column."
-    X = check_array("X", X, ndim=2, way_out=way_out)
-    Y = check_array("Y", Y, ndim=2, way_out=way_out)
+    remedy = "Put each sample in a column."
+    X = check_array("X", X, ndim=2, remedy=remedy)
+    Y = check_array("Y", Y, ndim=2, remedy=remedy)
     if Y.shape[1] != X.shape[1]:
-        raise ArgumentError("Y", Y, f"it must be a matrix (dL, {X.shape[1]})", way_out)
+        raise ArgumentError("Y", Y, f"it must be a matrix (dL, {X.shape[1]})", remedy)
     return X, Y
 
 

@@ -9,7 +9,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.boundary import checked, instance, matrices, numbers, row
-from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.checks import ArgumentError, check_array, check_finite
 
 __all__ = ["chain_products", "check_chain", "check_widths", "sample_balanced_weights"]
 
@@ -43,8 +43,8 @@ def check_chain(weights: Sequence[np.ndarray]) -> list[Float[np.ndarray, "_ _"]]
 
 def check_widths(widths: Sequence[int]) -> list[int]:
     """Return the widths d0, …, dL as ints, if they are at least two positive whole numbers."""
-    values = list(widths)
-    if len(values) < 2 or any(int(w) != w or w < 1 for w in values):
+    values = check_array("widths", widths, ndim=1)
+    if len(values) < 2 or (values != np.floor(values)).any() or (values < 1).any():
         reason = "it must be two or more whole numbers, each at least 1"
         raise ArgumentError("widths", widths, reason, "Give d0, d1, …, dL, such as (784, 64, 10).")
     return [int(width) for width in values]

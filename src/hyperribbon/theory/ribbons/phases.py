@@ -14,11 +14,13 @@ from threadpoolctl import threadpool_limits
 
 from hyperribbon.core.boundary import checked, count, positive
 from hyperribbon.core.boundary import fraction as share
-from hyperribbon.core.checks import ArgumentError, check_finite
+from hyperribbon.core.checks import ArgumentError, check_array
 from hyperribbon.theory.ribbons.geometric_sums import complements, mean_powers, pairs, square_sums
 from hyperribbon.theory.ribbons.truncation import Count, count_dimensions
 
 __all__ = ["PhaseDiagram", "phase_diagram", "smallest_model"]
+
+_LARGEST = 1e150  # ratios whose squares are finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +108,14 @@ def phase_diagram(
         raise ArgumentError("alpha", alpha, "training diverges from 2 on", "Choose alpha below 2.")
     T = _axis("steps", steps)
     if (T < 1).any() or (T % 1 != 0).any():
-        raise ArgumentError("steps", steps, "they are not whole numbers from 1", "Round them.")
+        raise ArgumentError("steps", steps, "expected integers, 1 or more", "Round them.")
     c, ratios = _axis("slopes", slopes), _axis("ratio", ratio)
-    if (c < 0).any() or (ratios <= 0).any():
-        raise ArgumentError("slopes", slopes, "slopes and ratios are positive", "Give others.")
+    for name, values in (("slopes", c), ("ratio", ratios)):
+        if (values < 0).any() or (values > _LARGEST).any():
+            reason = f"expected numbers from 0 to {_LARGEST:g}"
+            raise ArgumentError(name, values, reason, "Give values in that range.")
+    if not ratios.all():
+        raise ArgumentError("ratio", ratio, "a ratio σ*/σw is positive", "Give ratios above 0.")
 
     def column(slope: float) -> Count:
         return _count(np.exp(-slope * np.arange(n)), T, ratios, alpha, fraction)
@@ -195,7 +201,4 @@ def smallest_model(
 
 
 def _axis(name: str, values: float | Sequence[float] | np.ndarray) -> np.ndarray:
-    axis = check_finite(name, np.atleast_1d(np.asarray(values, dtype=float)))
-    if axis.ndim != 1 or not axis.size:
-        raise ArgumentError(name, values, "it is not a list of numbers", "Give at least one.")
-    return axis
+    return np.atleast_1d(check_array(name, values, ndim=(0, 1)))

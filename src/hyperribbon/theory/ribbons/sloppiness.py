@@ -66,7 +66,7 @@ def slope(
     >>> round(fit.value, 6), fit.first, fit.last
     (0.3, 0, 40)
     """
-    given = check_array("eigenvalues", eigenvalues, ndim=1, way_out=_ROW)
+    given = check_array("eigenvalues", eigenvalues, ndim=1, remedy=_ROW)
     values = np.sort(given)[::-1]
     usable = int((values > max(floor * values[0], 0)).sum()) if values.size else 0
     stop = usable if last is None else min(last, usable)

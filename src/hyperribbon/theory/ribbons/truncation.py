@@ -11,6 +11,7 @@ import numpy as np
 
 from hyperribbon.core.boundary import checked, count, function, matrix, row
 from hyperribbon.core.boundary import fraction as share
+from hyperribbon.core.checks import check_shape
 
 __all__ = ["Count", "count_dimensions", "dimensions_of"]
 
@@ -75,7 +76,9 @@ def count_dimensions(
             continue
         for rows in np.array_split(unsure, -(-unsure.size * size**2 // _ENTRIES_AT_ONCE)):
             at = order[rows, :size] if size < n else np.tile(np.arange(n), (len(rows), 1))
-            eigenvalues = np.linalg.eigvalsh(block(rows, at))[:, ::-1]
+            blocks = np.asarray(block(rows, at))
+            check_shape("block", blocks, (len(rows), size, size), f"{size} coordinates were given")
+            eigenvalues = np.linalg.eigvalsh(blocks)[:, ::-1]
             sums = np.cumsum(np.maximum(eigenvalues, 0), axis=1)
             goal = fraction * trace[rows]
             if size == n:

@@ -14,7 +14,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from hyperribbon.core.boundary import checked, count, matrices, matrix, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_fraction
+from hyperribbon.core.checks import ArgumentError, check_choice, check_fraction, check_shape
 from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, pair_sums, square_sums
 from hyperribbon.theory.ribbons.truncation import dimensions_of
@@ -84,6 +84,7 @@ def sgd(
     """
     check_choice("noise", noise, ("exact", "constant"))
     n = len(X)
+    check_shape("y", y, (n,), f"X has {n} samples (rows)")
     K = X @ X.T / n
     residual = -y / np.sqrt(n)
     M = sigma_w**2 * K + np.outer(residual, residual)
@@ -122,8 +123,11 @@ def several_kernels(
         alpha: Learning rate.
         steps: T, points of each trajectory.
     """
-    y = y / np.sqrt(len(y))
-    second, mean = np.zeros((len(y), len(y))), np.zeros(len(y))
+    n = len(y)
+    for index, gram in enumerate(grams):
+        check_shape(f"grams[{index}]", gram, (n, n), f"there are {n} targets")
+    y = y / np.sqrt(n)
+    second, mean = np.zeros((n, n)), np.zeros(n)
     for eigenvalues, U in _spectra(grams, alpha):
         rates, targets = alpha * eigenvalues, U.T @ y
         part = np.outer(targets, targets) * pair_sums(rates, steps)
