@@ -23,8 +23,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import PeerError, Processes
 from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
 from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.samples import few_samples
-from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.engine.subject import Subject, source_of
 from hyperribbon.spectra import StoppedError
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -369,7 +368,8 @@ def check_errors_reach_every_rank() -> None:
     noisy = copy.deepcopy(model)
     if rank == 1:
         noisy.append(nn.Dropout(0.5)).train()
-    raises(ArgumentError, "dropout", MAKERS["hessian"], noisy, share(data), process_group=True)
+    options = {"process_group": True, "mode": None}
+    raises(ArgumentError, "dropout", MAKERS["hessian"], noisy, share(data), **options)
     wrong = (data[0], data[1][:-1]) if rank == 1 else data
     raises(ArgumentError, "lengths", MAKERS["hessian"], model, wrong, process_group=True)
     other = copy.deepcopy(model)
@@ -407,7 +407,7 @@ def check_inspection() -> None:
     values = found.table().set_index("key")["value"]
     answers = Processes.of(True).gather(values.to_dict())
     assert answers[0] == answers[-1]
-    few = few_samples(data, 8, 0)
+    (few,) = source_of(model, data).few(8, 0).batches()
     expected = MAKERS["hessian"](model, few).loss()
     assert found.statistics["loss@8"].value == pytest.approx(expected, rel=1e-5)
     mine = (data[0] + dist.get_rank(), data[1])

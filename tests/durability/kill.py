@@ -61,7 +61,7 @@ def look(task: str, run: Path, whole: list, log: Path) -> None:
     try:
         assert check_folder(run).is_whole
     except ArgumentError as error:  # stopped before there was anything
-        assert "no such folder" in error.reason or "holds no" in error.reason
+        assert "does not exist" in error.reason or "does not contain" in error.reason
 
 
 def finish(task: str, run: Path, whole: list, log: Path) -> None:

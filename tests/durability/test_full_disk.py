@@ -20,7 +20,7 @@ def taken(step):
 def files(tmp_path, monkeypatch):
     """The files of a run on a disk whose blocks have room for five records."""
     files = RunFiles(tmp_path / "run")
-    files.start()
+    files.start({})
     files.save_initial(b"state")
     files._write([taken(0)])
     (block,) = blocks.block_files(tmp_path / "run" / "records")

@@ -94,7 +94,7 @@ def test_lightning_resumes_by_its_own_checkpoint(images, tmp_path):
     )
     assert Trajectory.open(tmp_path / "a").steps.tolist() == list(range(10))
     third = Recorder(tmp_path / "a")
-    with pytest.raises(ArgumentError, match="begins at 0"):
+    with pytest.raises(ArgumentError, match="starts at 0"):
         fit(images, tmp_path, [third.lightning_callback()])
 
 

@@ -37,7 +37,7 @@ def test_without_weights_no_weights_are_written(images, tmp_path):
     assert size_of(tmp_path / "none") < 10_000
     fit(tmp_path / "resume", images, weights=False, resume=True)
     assert size_of(tmp_path / "resume") > 3 * 4 * 64 * 200  # the start, weights and momenta
-    with pytest.raises(ArgumentError, match="no state to go on from"):
+    with pytest.raises(ArgumentError, match="no state to resume from"):
         Recorder(tmp_path / "none", weights=False).attach(mlp((64, 200, 3)))
     fit(tmp_path / "all", images, resume=False)
     assert not (tmp_path / "all" / "state").exists()

@@ -79,11 +79,11 @@ def test_truncate_goes_back(tmp_path):
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        (lambda t: t.append(5), "Steps must grow"),
+        (lambda t: t.append(5), "Steps must increase"),
         (lambda t: t.append(20, predictions=np.zeros((9, 2))), "earlier records have shape"),
-        (lambda t: t.metric("speed"), "There are: loss, top"),
-        (lambda t: Trajectory.create(t.folder, resume=False), "already holds a trajectory"),
-        (lambda t: Trajectory.open(t.folder / "nowhere"), "holds no trajectory"),
+        (lambda t: t.metric("speed"), "Available: loss, top"),
+        (lambda t: Trajectory.create(t.folder, resume=False), "already contains a trajectory"),
+        (lambda t: Trajectory.open(t.folder / "nowhere"), "does not contain a trajectory"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, action, words):
@@ -110,7 +110,7 @@ def test_a_folder_of_checkpoints_opens_in_order_of_steps(tmp_path):
     trajectory = Trajectory.from_checkpoints(tmp_path)
     assert trajectory.steps.tolist() == [5, 7, 20, 100]
     assert [trajectory.weights(i)["w"][0].item() for i in range(4)] == [5, 7, 20, 100]
-    with pytest.raises(ArgumentError, match="open for reading"):
+    with pytest.raises(ArgumentError, match="read-only"):
         trajectory.append(200)
 
 
@@ -135,5 +135,5 @@ def test_truncated_checkpoints_are_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ArgumentError, match="damaged or truncated"):
         load_state(path)
-    with pytest.raises(ArgumentError, match="no such file"):
+    with pytest.raises(ArgumentError, match="file does not exist"):
         load_state(tmp_path / "absent.pt")

@@ -76,7 +76,7 @@ def test_names_that_lead_outside_the_folder_touch_nothing(tmp_path, name, versio
         rewrite(folder, lambda content: content | {"weights": name})
     (tmp_path / "elsewhere").mkdir()
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ArgumentError, match="lies outside it"):
+    with pytest.raises(ArgumentError, match="outside the folder"):
         Trajectory.open(folder).truncate(0)
     assert victim.read_text() == "dear"
 
@@ -159,7 +159,7 @@ def test_stored_names():
     folder = Path("/somewhere")
     assert stored_path(folder, "weights/1.safetensors") == folder / "weights" / "1.safetensors"
     for name in ("/etc/passwd", "..", "a//b", "./a", 3, None):
-        with pytest.raises(ArgumentError, match="lies outside it"):
+        with pytest.raises(ArgumentError, match="outside the folder"):
             stored_path(folder, name)
 
 
@@ -235,7 +235,7 @@ def test_changed_weights_are_said(tmp_path):
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ({"format": "hyperribbon trajectory", "version": 3}, "a newer hyperribbon wrote it"),
+        ({"format": "hyperribbon trajectory", "version": 3}, "written by a newer hyperribbon"),
         ({"format": "something else", "version": 1}, "says format 'something else'"),
         ({"format": "hyperribbon trajectory", "version": "2"}, "version '2'"),
         ({"format": "hyperribbon trajectory", "version": 2, "records": "../x"}, "names '../x'"),
@@ -336,7 +336,7 @@ def test_a_trajectory_of_format_1_is_read_and_goes_on(tmp_path):
     assert_same(Trajectory.open(tmp_path / "old"), drive(tmp_path / "new", 4))
     assert sorted(path for path in (tmp_path / "old").rglob("*")) == before
     if not IS_READABLE:
-        with pytest.raises(ArgumentError, match=r"cannot read torch\.uint32: take a newer one"):
+        with pytest.raises(ArgumentError, match=r"cannot read torch\.uint32; use a newer version"):
             drive(tmp_path / "old", 7)
         return
     assert_same(drive(tmp_path / "old", 7), drive(tmp_path / "whole", 7))
@@ -392,6 +392,6 @@ def test_a_failed_append_leaves_the_records_as_they_were(tmp_path, monkeypatch):
 def test_a_type_that_torch_cannot_read_is_no_code():
     """What torch 2.4 says of unsigned numbers, and what it says of a call."""
     said = "Unsupported global: GLOBAL torch.uint32 was not an allowed global by default."
-    assert refusal(Exception(said)).endswith("cannot read torch.uint32: take a newer one")
+    assert refusal(Exception(said)).endswith("cannot read torch.uint32; use a newer version")
     assert refusal(Exception("GLOBAL posix.system was not")) == "it names posix.system"
     assert refusal(Exception("GLOBAL torch.load was not")) == "it names torch.load"

@@ -37,7 +37,8 @@ def test_together_equals_one_by_one_equals_the_model_itself(case, measure):
 
 
 def test_what_states_have_in_common_is_computed_once(mlp):
-    model, _, data = mlp
+    model, _, (inputs, targets) = mlp
+    data = inputs.repeat(16, 1), targets.repeat(16)
     final = model.state_dict()
     last = list(final)[-2]
     alike = [{**final, last: final[last] * scale} for scale in (1.0, 0.5, 2.0, -1.0)]
@@ -76,8 +77,9 @@ def test_a_model_that_cannot_be_vectorised_says_so(mlp):
     model = Branching()
     states = [{k: v + i for k, v in model.state_dict().items()} for i in range(3)]
     with pytest.raises(ArgumentError, match="together=1"):
-        evaluate(model, states, mlp[2])
-    assert evaluate(model, states, mlp[2], together=1).shape == (3, 60)
+        evaluate(model, states, mlp[2], together=3)
+    one_by_one = evaluate(model, states, mlp[2], together=1)
+    assert torch.equal(evaluate(model, states, mlp[2]), one_by_one)
     with pytest.raises(ArgumentError, match="has shape"):
         evaluate(model, [mlp[1]], mlp[2])
 
@@ -173,7 +175,7 @@ def test_criticality_on_every_kind_of_network(case):
 def test_what_cannot_be_judged_is_explained(mlp):
     model, initial, data = mlp
     metric = metric_of(model, data)
-    with pytest.raises(ArgumentError, match="no such layer"):
+    with pytest.raises(ArgumentError, match="does not have this layer"):
         hr.layer_criticality(model, initial, metric, layers=["nine"])
-    with pytest.raises(ArgumentError, match="recorded start"):
+    with pytest.raises(ArgumentError, match="initial state"):
         hr.layer_criticality(model, None, metric)

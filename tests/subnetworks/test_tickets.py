@@ -121,9 +121,9 @@ def test_bad_requests_are_explained():
     model = _model()
     with pytest.raises(ArgumentError, match="criterion='random'"):
         hr.find_ticket(model, lambda m: None, lambda s: 0.0, criterion="random")
-    with pytest.raises(ArgumentError, match="branches='other'"):
+    with pytest.raises(ArgumentError, match=r"branches.*'other'"):
         hr.find_ticket(model, lambda m: None, lambda s: 0.0, branches=("other",))
     with pytest.raises(ArgumentError, match="same architecture"):
         hr.find_ticket(model, lambda m: None, lambda s: 0.0, rewind={"0.weight": torch.ones(1, 1)})
-    with pytest.raises(ArgumentError, match="not a number"):
+    with pytest.raises(ArgumentError, match="NaN after training"):
         hr.find_ticket(model, lambda m: None, lambda s: float("nan"))

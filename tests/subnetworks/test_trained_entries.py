@@ -130,3 +130,21 @@ def test_frozen_layers_have_a_criticality(trained):
     _, final, initial, _ = trained
     found = layer_criticality(final, initial, lambda state: float(state["embed.weight"].sum()))
     assert "embed" in {layer.layer for layer in found.layers}
+
+
+def test_saved_states_have_tied_weights_once(tmp_path, transformer):
+    """A file keeps no memory that two names share: equal values tell it."""
+    from hyperribbon.core.states import load_state, save_state
+
+    model, initial, _ = transformer
+    save_state(tmp_path / "final.safetensors", model.state_dict())
+    final = load_state(tmp_path / "final.safetensors")
+    assert final["head.weight"].data_ptr() != final["embed.weight"].data_ptr()
+    assert eligible_names(final, "all") == eligible_names(model, "all")
+    mask = hr.select(final, fraction=0.5)
+    assert mask == hr.select(model, fraction=0.5)
+    for changed in (hr.prune(final, mask), hr.reinitialize(final, initial, mask)):
+        assert torch.equal(changed["head.weight"], changed["embed.weight"])
+        network = copy.deepcopy(model)
+        network.load_state_dict(changed)
+        assert torch.equal(network.embed.weight, changed["embed.weight"])

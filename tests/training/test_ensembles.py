@@ -134,7 +134,7 @@ def test_arguments_are_checked(images, tmp_path):
     with pytest.raises(ArgumentError, match="every"):
         train_ensemble(small_float, LOSS, images, seeds=[1], every=[0, 10**6], **common)
     ensemble = train_ensemble(small_float, LOSS, images, seeds=[1], folder=tmp_path, **common)
-    with pytest.raises(ArgumentError, match="already holds"):
+    with pytest.raises(ArgumentError, match="already contains"):
         train_ensemble(small_float, LOSS, images, seeds=[1], folder=tmp_path, **common)
     with pytest.raises(ArgumentError, match="no predictions"):
         ensemble.predictions()

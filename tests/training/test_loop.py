@@ -170,8 +170,8 @@ def test_divergence_is_reported_and_the_last_weights_are_kept(images):
         ({"sampling": "magic"}, "sampling='magic'"),
         ({"nesterov": True}, "nesterov=True"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum=0.9"),
-        ({"data": (torch.zeros(3, 64), torch.zeros(2))}, "equally many"),
-        ({"data": 3}, "pair"),
+        ({"data": (torch.zeros(3, 64), torch.zeros(2))}, "different lengths"),
+        ({"data": 3}, "data=3: it holds no tensors"),
     ],
 )
 def test_bad_arguments_are_named(images, changes, message):

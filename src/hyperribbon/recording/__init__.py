@@ -1,6 +1,6 @@
-"""Runs written down while they happen: the Recorder, what it takes, writes and sends on.
+"""Record training runs: the Recorder, its measurements, storage, and loggers.
 
-Names load on first use, so that recorded runs are read without torch.
+Names load on first use, so reading recorded runs does not import torch.
 """
 
 from __future__ import annotations

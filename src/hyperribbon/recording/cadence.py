@@ -1,4 +1,4 @@
-"""When to record: every so many epochs or steps, within a share of the training time."""
+"""When to record: intervals in epochs or steps, and the time budget."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from math import floor, inf
 from time import perf_counter
 
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.checks import ArgumentError, as_number, check_positive, check_positive_int
 
 __all__ = ["TimeShare", "Cadence", "Overhead", "Position", "steps_between"]
 
 Position = tuple[int, float | None]
-"""Steps taken and epochs done, where these are known."""
+"""Steps taken and epochs completed, if known."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Cadence:
 
     @classmethod
     def parse(cls, text: str, argument: str = "every") -> Cadence:
-        """Read "1ep", "0.5ep" or "500it".
+        """Parse an interval such as "1ep", "0.5ep" or "500it".
 
         Args:
             text: The interval.
-            argument: What it was given as, for messages.
+            argument: Name of the argument, for messages.
 
         Returns:
             The interval: its amount and its unit.
 
         Raises:
-            ArgumentError: It is not such a text.
+            ArgumentError: The text is not an interval.
 
         >>> Cadence.parse("500it")
         Cadence(amount=500.0, unit='it')
@@ -57,7 +57,7 @@ class Cadence:
         """Return whether a multiple of the interval lies in (before, now]."""
         index = 0 if self.unit == "it" else 1
         if now[index] is None:
-            reason = "recording by epochs needs to know the epoch"
+            reason = "recording by epochs requires the epoch"
             remedy = 'Call step(epoch=epochs_done), or record with every="500it".'
             raise ArgumentError("epoch", None, reason, remedy)
         return self._count(now[index]) > self._count(before[index] or 0)
@@ -72,7 +72,7 @@ def steps_between(every: int | str, length: float) -> int:
 
     Args:
         every: A number of steps, "20it" or "0.5ep".
-        length: Steps of an epoch.
+        length: Steps per epoch.
 
     >>> steps_between(20, 10), steps_between("20it", 10), steps_between("0.5ep", 10)
     (20, 20, 5)
@@ -85,17 +85,17 @@ def steps_between(every: int | str, length: float) -> int:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What recording cost.
+    """The time cost of recording.
 
     Attributes:
-        recording_seconds: Time that training stood still for recording, and processor time of the
-            writing beside it.
+        recording_seconds: Time that recording blocked training, plus CPU time of background
+            writing.
         training_seconds: All other time since the run began.
         fraction: Their ratio.
-        records: Moments recorded.
-        skipped: Moments passed over to keep within the bound.
-        failed: Moments that could not be recorded (NaN, full disk).
-        left_out: Measurements that were left out of records to keep within the bound, by name.
+        records: Records made.
+        skipped: Records skipped to stay within the time limit.
+        failed: Records that failed (NaN, full disk).
+        left_out: How often each measurement was skipped to stay within the time limit, by name.
     """
 
     recording_seconds: float
@@ -107,18 +107,18 @@ class Overhead:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return a one-line summary."""
         share = f"{self.fraction:.0f} times" if self.fraction > 9.5 else f"{self.fraction:.1%} of"
         line = (
             f"{self.records} records in {self.recording_seconds:.3g} s, {share} the training time"
         )
         if self.skipped:
-            line += f"; {self.skipped} moments passed over to keep within the bound"
+            line += f"; {self.skipped} records skipped to stay within the time limit"
         if self.left_out:
             counts = ", ".join(f"{name} {number} times" for name, number in self.left_out.items())
-            line += f"; left out of records to keep within the bound: {counts}"
+            line += f"; measurements skipped to stay within the time limit: {counts}"
         if self.failed:
-            line += f"; {self.failed} moments could not be recorded"
+            line += f"; {self.failed} records failed"
         return line
 
 
@@ -126,19 +126,19 @@ _SHARE, _SECONDS = 0.1, 2.0  # of the training time, or this long where that is 
 
 
 class TimeShare:
-    """The clock of a recorder: time spent, and whether there is room for one more record.
+    """A recorder's time budget: time spent, and whether another record fits.
 
     Args:
-        limit: Largest allowed ratio of recording to training time. None: records are made whatever
-            they cost, and bounded measurements stay within a tenth of the training time, or two
-            seconds where that is more.
+        limit: Largest allowed ratio of recording to training time. None: records are always made,
+            and bounded measurements stay within a tenth of the training time or two seconds,
+            whichever is more.
 
     Attributes:
-        beside: Seconds of work in the background, which count as spent.
+        beside: CPU seconds of background work, counted as spent.
     """
 
     def __init__(self, limit: float | None) -> None:
-        is_endless = limit is not None and limit == inf
+        is_endless = limit is not None and as_number("max_overhead", limit) == inf
         self.limit = limit if limit is None or is_endless else check_positive("max_overhead", limit)
         self.cost = 0.0
         self.beside = 0.0
@@ -148,7 +148,7 @@ class TimeShare:
 
     @property
     def spent(self) -> float:
-        """Time spent recording, the record under way included."""
+        """Time spent recording, including the current record."""
         return self._spent + self.beside + _since(self._recording_since)
 
     @property
@@ -157,7 +157,7 @@ class TimeShare:
         return self._elapsed + _since(self._started) - (self.spent - self.beside)
 
     def start(self, spent: float = 0.0, training: float = 0.0, cost: float = 0.0) -> None:
-        """Start the clock, going on from an earlier session's times."""
+        """Start the clock, continuing from an earlier session's times."""
         self._spent, self._elapsed, self.cost = spent, spent + training, cost
         self._started, self.beside = perf_counter(), 0.0
 
@@ -167,18 +167,18 @@ class TimeShare:
         self._started = None
 
     def allows(self) -> bool:
-        """Return whether this record and a closing one both fit within the limit."""
+        """Return whether this record and a final one both fit within the limit."""
         return self.limit is None or (
             self.spent + 2 * self.cost <= self.limit * self.training_seconds
         )
 
     @property
     def share(self) -> float:
-        """Share of the training time that measurements keep to."""
+        """Fraction of the training time that measurements may use."""
         return _SHARE if self.limit is None else self.limit
 
     def permits(self, cost: float, *, is_last: bool) -> bool:
-        """Return whether a measurement fits, and the last one of the run after it."""
+        """Return whether a measurement and the final one of the run both fit."""
         room = self.share * self.training_seconds
         if self.limit is None:
             room = max(room, _SECONDS)

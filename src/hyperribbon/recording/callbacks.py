@@ -1,4 +1,4 @@
-"""The Recorder inside other people's loops: Lightning and transformers."""
+"""Recorder callbacks for Lightning and transformers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lightning_callback(recorder: Recorder) -> Callback:
         MissingExtraError: Lightning is not installed.
     """
     try:
-        # A trainer knows only the callbacks of the package it comes from.
+        # A trainer accepts only callbacks of its own package.
         if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
             from pytorch_lightning import Callback
         else:
@@ -114,12 +114,12 @@ def transformers_callback(recorder: Recorder) -> TrainerCallback:
 
 
 def _total(length: Any, unit: str) -> str | None:
-    """Return the length of a run as a recorder takes it, if it is known."""
+    """Return the length of a run in the recorder's notation, if known."""
     return f"{length:g}{unit}" if isinstance(length, int | float) and length > 0 else None
 
 
 def _metrics(logged: Any) -> dict[str, float]:
-    """Return the single numbers among logged values, under names that can be files."""
+    """Return the logged scalars under valid metric names."""
     numbers = {}
     for name, value in logged.items():
         if isinstance(value, torch.Tensor) and value.numel() == 1:

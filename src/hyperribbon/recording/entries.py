@@ -1,4 +1,4 @@
-"""Records of a run on their way to the disk: taken, handed over, and what became of them."""
+"""Records on their way to disk: capture, writing, and failures."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ __all__ = ["Entries", "RecordingWarning"]
 
 
 class RecordingWarning(UserWarning):
-    """A moment was not recorded; training goes on and earlier records are whole."""
+    """A record could not be made; training continues and earlier records are intact."""
 
 
 class Entries:
-    """The records of a run, from the model to the disk, with a count of what went wrong.
+    """The records of a run, from model to disk, with failure counts.
 
     Args:
         folder: The folder of the run.
         contents: What a record holds.
-        budget: The time that recording may take.
+        budget: The time budget of recording.
 
     Attributes:
         files: The run's files.
-        loggers: Who else is told the scalars.
-        parts: What a killed run puts back, by name.
-        is_resumable: Whether that is stored with every record.
+        loggers: Where scalars are logged.
+        parts: Objects whose state a resumed run restores, by name.
+        is_resumable: Whether that state is stored with every record.
         position: Step and epoch that the run has reached.
-        taken: Those of the last record that was taken.
+        taken: Step and epoch of the last record.
         number: Records made.
-        skipped: Moments passed over to keep within the time allowed.
-        failed: Moments that could not be recorded.
+        skipped: Records skipped to stay within the time limit.
+        failed: Records that failed.
     """
 
     def __init__(self, folder: Path, contents: Contents, budget: TimeShare) -> None:
@@ -59,7 +59,7 @@ class Entries:
         self._failing: int | None = None  # step since which nothing could be recorded
 
     def begin(self, model: nn.Module, records: int | None) -> None:
-        """Forecast the disk space, and make the first record."""
+        """Forecast the disk space and make the first record."""
         initial = pack_parts({"model": model}) if self.is_resumable else b""
         moment = Moment({}, self.position, None, 0, is_first=True)
         if trouble := trouble_with(model, moment):
@@ -76,12 +76,12 @@ class Entries:
             self.settle(strict=True)
 
     def take(self, model: nn.Module, moment: Moment) -> Taken:
-        """Return a moment of the run in memory."""
+        """Capture a record in memory."""
         draft = self._taker.take(model, moment)
         return Taken(draft, pack_parts(self.parts, self._notes()) if self.is_resumable else None)
 
     def hand_over(self, taken: Taken) -> None:
-        """Have a moment written, and tell its scalars."""
+        """Queue a record for writing and log its scalars."""
         self.files.put(taken)
         self.taken = (taken.draft.step, taken.draft.epoch)
         self.number += 1
@@ -89,35 +89,35 @@ class Entries:
             logger(taken.draft.step, taken.draft.metrics or {})
 
     def settle(self, *, wait: bool = True, strict: bool = False) -> None:
-        """Take note of what was written; raise what is no trouble of the disk."""
+        """Process write results; reraise errors other than disk errors."""
         for outcome in self.files.outcomes(wait=wait):
             self._note(outcome, strict)
         self._budget.beside = max(self._budget.beside, self.files.seconds)
 
     def fail(self, reason: str) -> None:
-        """Count a moment that could not be recorded, and say so if it is the first of several."""
+        """Count a failed record and warn if it is the first in a row."""
         self.failed += 1
         if self._failing is None:
             last = "none" if self.files.written is None else self.files.written
             self.warn(
-                f"{reason}. Nothing is recorded until this is mended; training goes on, and all "
-                f"records so far are whole (last step: {last})"
+                f"{reason}. Nothing is recorded until this is fixed; training continues, and all "
+                f"records so far are intact (last step: {last})"
             )
             self._failing = self.position[0]
 
     def warn(self, message: str) -> None:
-        """Say what a person should know."""
+        """Issue a RecordingWarning."""
         warnings.warn(f"{self.files.folder}: {message}.", RecordingWarning, stacklevel=4)
 
     def overhead(self) -> Overhead:
-        """Return what recording has cost so far."""
+        """Return the time cost of recording so far."""
         spent, training = self._budget.spent, self._budget.training_seconds
         fraction = spent / training if training > 0 else 0.0
         counts = self.number, self.skipped, self.failed
         return Overhead(spent, training, fraction, *counts, dict(self._contents.left_out))
 
     def put_back(self, notes: dict[str, Any]) -> None:
-        """Go on with the counts and times of an earlier session."""
+        """Restore the counts and times of an earlier session."""
         self._contents.load_state_dict(notes["measurements"])
         self._contents.left_out = dict(notes.get("left_out", {}))
         self.skipped, self.failed = notes["skipped"], notes["failed"]

@@ -1,4 +1,4 @@
-"""Recorded scalars sent to TensorBoard, MLflow, Weights & Biases, or a function."""
+"""Log recorded scalars to TensorBoard, MLflow, Weights & Biases, or a function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LogTarget = str | Callable[[int, dict[str, float]], None]
 
 
 class ScalarLogger:
-    """Somewhere scalars go, by step.
+    """A destination for scalars by step.
 
     Args:
         log: Called as `log(step, scalars)`.
@@ -29,7 +29,7 @@ class ScalarLogger:
         self._log, self.close = log, close
 
     def __call__(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Send the finite and infinite numbers among the metrics; arrays stay in the records."""
+        """Log the scalar metrics; arrays stay in the records."""
         scalars = {}
         for name, value in metrics.items():
             size = getattr(value, "size", 1)
@@ -44,13 +44,13 @@ class ScalarLogger:
 def make_logger(target: LogTarget, folder: Path, first_step: int) -> ScalarLogger:
     """Return a logger.
 
-    Raises a MissingExtraError when TensorBoard is asked for and not installed.
+    Raises a MissingExtraError when TensorBoard is requested but not installed.
 
     Args:
         target: "tensorboard" (files in folder/tensorboard), "mlflow" (the active run), "wandb"
             (the active run), or a function of (step, scalars).
         folder: The recorder's folder.
-        first_step: Where the run goes on; TensorBoard forgets what was logged after it.
+        first_step: Step the run resumes from; TensorBoard discards later entries.
 
     Raises:
         ArgumentError: The target is unknown, or its package is not installed.

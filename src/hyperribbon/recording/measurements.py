@@ -1,4 +1,4 @@
-"""Measurements taken during training, and the promise that they leave no trace in it."""
+"""Measurements during training, without side effects on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import function, own_function
+from hyperribbon.core.boundary import function
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.devices.gpus import gpu_random_states, set_gpu_random_states
 from hyperribbon.core.results import Spectrum
@@ -75,7 +75,7 @@ class Measurement:
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         """Return the metrics by full name."""
-        value = own_function("function", self.function)(model)
+        value = self.function(model)
         if isinstance(value, Spectrum):
             value = {
                 "eigenvalues": value.eigenvalues,
@@ -91,10 +91,9 @@ class Measurement:
 
 
 def as_measurement(function: str | Callable[..., Any] | Measurement) -> Measurement:
-    """Return a Measurement; a plain function lends its own name.
+    """Return a Measurement; a plain function is stored under its own name.
 
-    Names such as "sharpness" stand for the package's own measurements, which live above this room
-    and are reached by its public names.
+    Names such as "sharpness" select the package's built-in measurements.
 
     Raises:
         ArgumentError: The function has no name.
@@ -108,7 +107,7 @@ def as_measurement(function: str | Callable[..., Any] | Measurement) -> Measurem
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function) or name == "<lambda>":
         remedy = "Wrap it: Measurement('sharpness', function)."
-        raise ArgumentError("measure", function, "it has no name to store its values under", remedy)
+        raise ArgumentError("measure", function, "the function has no name", remedy)
     return Measurement(name, function)
 
 
@@ -116,15 +115,15 @@ def check_name(argument: str, name: str) -> str:
     """Return a metric's name if it can be part of a file name."""
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.\-+@ ]*", name):
         remedy = "Use letters, digits, '_', '-' and '.', such as 'top_eigenvalue'."
-        raise ArgumentError(argument, name, "it cannot name a metric", remedy)
+        raise ArgumentError(argument, name, "not a valid metric name", remedy)
     return name
 
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Let a block do anything with a model, and put all back: weights, buffers, gradients, modes.
+    """Restore a model's weights, buffers, gradients and modes after the block.
 
-    The global random states of torch, numpy and Python are put back too.
+    The global random states of torch, numpy and Python are restored too.
     """
     parameters = list(model.parameters())
     tensors = [*parameters, *model.buffers()]
@@ -165,7 +164,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put back what `random_state` returned."""
+    """Restore the states returned by `random_state`."""
     torch.set_rng_state(state["torch"])
     set_gpu_random_states(state["cuda"])
     kind, words, position, has_gauss, gauss = state["numpy"]

@@ -1,4 +1,4 @@
-"""Weights as few numbers: a random projection that keeps distances."""
+"""Random projection of the weights that preserves distances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 1 << 18  # weights taken at once
 
 
 class Projection:
-    r"""A random projection of all weights to k numbers, the same at every record.
+    r"""A random projection of all weights to k numbers, fixed over a run.
 
     Every weight is added with a random sign to one of k sums, chosen at random (a count sketch):
 
@@ -23,13 +23,13 @@ class Projection:
       \mathrm{E}\,\lVert S w\rVert^2 = \lVert w\rVert^2,\qquad
       \mathrm{Var}\,\lVert S w\rVert^2 \le \tfrac{2}{k}\lVert w\rVert^4$$
 
-    so that squared lengths and distances along a run are right to about √(2/k) of themselves: 4.5%
-    with 1,000 numbers, whatever the number of weights. Projected weights are stored under the name
-    "projection"; `Trajectory.weight_vector` and PCA take them as they are.
+    so squared lengths and distances along a run have a relative error of about √(2/k): 4.5% for k =
+    1,000, whatever the number of weights. Projected weights are stored under the name "projection";
+    `Trajectory.weight_vector` and PCA take them as they are.
 
     Args:
-        k: Numbers kept.
-        seed: Seed of the choice; two runs with the same seed and model can be compared.
+        k: Dimension of the projection.
+        seed: Random seed; runs of the same model with the same seed are comparable.
 
     >>> w = {"a": torch.ones(3, 4), "b": torch.arange(5.0)}
     >>> Projection(8, seed=1)(w).shape

@@ -1,4 +1,4 @@
-"""A run written down while it happens: weights, predictions and metrics, safe against kills."""
+"""Record a training run as it happens: weights, predictions and metrics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from hyperribbon.core.boundary import checked, flag, instance, mapping, whole, zero_or_more
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.boundary import (
+    checked,
+    flag,
+    instance,
+    iterable,
+    mapping,
+    whole,
+    zero_or_more,
+)
+from hyperribbon.core.checks import ArgumentError, as_number
 from hyperribbon.core.store import ensure_folder
+from hyperribbon.operators.risk.data import Data
 from hyperribbon.recording.cadence import Cadence, Overhead, TimeShare
 from hyperribbon.recording.contents import Contents, Measure, Weights
 from hyperribbon.recording.entries import Entries
-from hyperribbon.recording.evaluation import Probe
 from hyperribbon.recording.loggers import LogTarget, make_logger
 from hyperribbon.recording.records import Draft
 from hyperribbon.recording.resuming import Stateful, load_parts, pack_parts, read_parts
@@ -35,11 +43,17 @@ if TYPE_CHECKING:
 __all__ = ["Recorder"]
 
 
-class Recorder:
-    """Writes a training run into a folder as a `Trajectory`, from any loop.
+def _scalar(argument: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value  # read only when it is recorded
+    return as_number(argument, value)
 
-    Recording changes nothing in the training: weights, buffers, gradients, modes and random states
-    are the same with it and without. A run killed at any moment goes on from its last record:
+
+class Recorder:
+    """Records a training run to a folder as a `Trajectory`, from any training loop.
+
+    Recording does not affect training: weights, buffers, gradients, modes and random states are the
+    same with and without it. A run killed at any time resumes from its last record:
 
         recorder = hr.Recorder("run", every="50it", measure="sharpness", loss=loss, data=data)
         start = recorder.attach(model, optimizer)      # 0, or the step of the last record
@@ -48,7 +62,8 @@ class Recorder:
             recorder.step(loss_value, epoch=(step + 1) / steps_per_epoch)
         recorder.close()
 
-    A loop goes on bit for bit if its minibatches follow from the step, as those of `hr.train` do.
+    A resumed loop is bit-identical if its mini-batches are determined by the step, as in
+    `hr.train`.
 
     A record is taken when `step` returns True, and written beside the training, several with one
     sync where they have gathered. It is on disk and whole once `written` has reached its step, at
@@ -56,26 +71,27 @@ class Recorder:
     and the run goes on from before it. With `wait=True`, `step` returns when it is on disk.
 
     Args:
-        folder: Where the trajectory goes; one folder a run.
+        folder: Output folder of the trajectory; one folder per run.
         every: Interval between records, "1ep", "0.5ep" or "500it".
         measure: What to measure at every record: "sharpness", "spectrum", functions of the model
-            (their names become metrics), `Measurement`s, or a list of these. Those with names of
-            the package need `loss` and `data`.
-        probe: Inputs whose predictions are stored with every record: a tensor, or a dict of
-            keyword tensors.
-        predictions: "log_probabilities", "outputs", or a function of (model, probe).
+            (their names become metrics), `Measurement`s, or a list of these. Built-in measurements
+            (given by name) need `loss` and `data`.
+        probe: Inputs whose predictions are stored with every record: a tensor, a dict of keyword
+            tensors, or any data, whose targets are ignored.
+        predictions: "log_probabilities", "outputs", or a function of (model, probe). None: the
+            outputs, but log-probabilities where the loss is a cross-entropy or the targets are
+            labels, and of several outputs where neither loss nor data are known.
         weights: True for the whole state dict, False for none, a Mask for its entries (stored as
             one vector per parameter), `hr.recording.Projection(1000)` for a random projection, or
             names of parameters or modules: one, a pattern or a list.
-        resume: Whether to store what a killed run needs to go on (weights, optimiser, random
-            states; the last one is kept). None: yes where all weights are recorded.
-        max_overhead: Largest ratio of recording to training time. Measurements with names of the
-            package are left out of records that would exceed it, and where that is not enough
-            moments are passed over. Both are said in a warning and counted in `overhead`. The first
-            and the last record are always made. None: every moment is recorded, and measurements
-            with names of the package keep recording within a tenth of the training time, or two
-            seconds where that is more. math.inf: no bound.
-        log: Where scalars go besides: "tensorboard", "mlflow", "wandb", functions of (step,
+        resume: Whether to store the state needed to resume (weights, optimiser, random states; only
+            the last is kept). None: yes if all weights are recorded.
+        max_overhead: Largest ratio of recording to training time. Built-in measurements are skipped
+            when they would exceed it, and if that is not enough, whole records are skipped. Both
+            cause a warning and are counted in `overhead`. The first and the last record are always
+            made. None: every record is made, and built-in measurements stay within a tenth of the
+            training time or two seconds, whichever is more. math.inf: no limit.
+        log: Where to log scalars as well: "tensorboard", "mlflow", "wandb", functions of (step,
             scalars), or several of these.
         loss: The loss, for measurements that need it; `hr.train` gives its own.
         data: The data, as `hr.Risk` takes them, for measurements that need them; likewise.
@@ -89,8 +105,8 @@ class Recorder:
         every: str = "1ep",
         *,
         measure: Measure | Iterable[Measure] = (),
-        probe: Probe | None = None,
-        predictions: str | Callable[[nn.Module, Probe], torch.Tensor] = "log_probabilities",
+        probe: Data | None = None,
+        predictions: str | Callable[[nn.Module, Data], torch.Tensor] | None = None,
         weights: Weights = True,
         resume: bool | None = None,
         max_overhead: float | None = None,
@@ -104,7 +120,8 @@ class Recorder:
         self._contents = Contents(measure, probe, predictions, weights)
         self._keeps_state = self._contents.are_weights_whole if resume is None else bool(resume)
         self._loss, self._data, self._wait = loss, data, wait
-        self._targets = [log] if isinstance(log, str) or callable(log) else list(log)
+        several = not isinstance(log, str) and not callable(log)
+        self._targets: list[Any] = list(iterable("log", log)) if several else [log]
         self._budget = TimeShare(max_overhead)
         self._entries = Entries(self.folder, self._contents, self._budget)
         self._lock = FileLock(self.folder / LOCK)
@@ -124,68 +141,60 @@ class Recorder:
         data: Any = None,
         **parts: Stateful,
     ) -> int:
-        """Begin, or put back the state of the last record and go on; return the steps taken.
+        """Start recording, or restore the last recorded state; return the steps taken.
 
         Args:
             model: The model that trains.
             optimizer: Its optimiser.
-            step: Given when the caller has itself put a run back to this step; the recorder then
-                drops later records and stores no state of its own.
-            total: Length of the run in the unit of `every`, "30ep" or "5000it": the disk space is
-                then forecast for all of it.
-            loss: For measurements, where the recorder was given none.
+            step: Step to which the caller has already restored the run; the recorder then drops
+                later records and does not store the state itself.
+            total: Length of the run in the unit of `every`, "30ep" or "5000it": used to forecast
+                the disk space.
+            loss: For measurements, if not given to the recorder.
             data: Likewise.
-            **parts: Whatever else has `state_dict` and `load_state_dict`, such as a scheduler.
+            **parts: Other objects with `state_dict` and `load_state_dict`, such as a scheduler.
 
         Returns:
-            Steps that the run has taken before; 0 for a new one.
+            Steps already taken; 0 for a new run.
 
         Raises:
-            ArgumentError: The folder holds a run that does not fit, another recorder uses it, or
-                the disk has no room for the records.
+            ArgumentError: The folder holds a run that does not match, another recorder uses it, or
+                there is not enough disk space.
         """
         try:
             self._lock.acquire(timeout=10)
         except Timeout:
-            reason = "another recorder writes there"
-            remedy = "Choose another folder."
+            reason, remedy = "another recorder is writing to it", "Choose another folder."
             raise ArgumentError("folder", str(self.folder), reason, remedy) from None
         try:
             loss = self._loss if loss is None or self._loss is not None else loss
             data = self._data if data is None or self._data is not None else data
             self._budget.start()
             with self._budget.spending():
-                self._contents.begin(model, optimizer, loss, data)
-            return self._begin(model, optimizer, step, count_records(self.cadence, total), parts)
+                self._entries.files.start(self._contents.begin(model, optimizer, loss, data))
+            own = {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
+            self._entries.parts = own | parts
+            return self._begin(model, step, count_records(self.cadence, total))
         except BaseException:
             self.release()
             raise
 
-    def _begin(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-        step: int | None,
-        records: int | None,
-        parts: dict[str, Stateful],
-    ) -> int:
+    def _begin(self, model: nn.Module, step: int | None, records: int | None) -> int:
         entries = self._entries
-        entries.files.start()
         self._model, trajectory = model, entries.files.trajectory
-        own = {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
-        entries.parts = own | parts
         entries.is_resumable = step is None and self._keeps_state
         if step == 0 and len(trajectory):
-            reason = f"it holds a run up to step {trajectory[-1].step}, and this one begins at 0"
+            reason = f"it holds a run up to step {trajectory[-1].step}, but this run starts at 0"
             remedy = "Choose another folder, or resume that run."
             raise ArgumentError("folder", str(self.folder), reason, remedy)
         if step is not None:
             trajectory.truncate(step)
         fresh = len(trajectory) == 0
+        if self._contents.predictor is not None and not fresh:
+            self._contents.predictor.resume(trajectory.about.get("predictions"))
         if not fresh and step is None:
             step = entries.files.newest_state()
-            stored = entries.files.state_path(step)
-            entries.put_back(load_parts(stored, entries.parts))
+            entries.put_back(load_parts(entries.files.state_path(step), entries.parts))
             trajectory.truncate(step)
         epoch = None if fresh else trajectory[-1].epoch
         entries.position = (step or 0, epoch)
@@ -198,7 +207,7 @@ class Recorder:
         self._say("running")
         return entries.position[0]
 
-    @checked(epoch=zero_or_more, metrics=mapping, step=whole)
+    @checked(loss=_scalar, epoch=zero_or_more, metrics=mapping, step=whole)
     def step(
         self,
         loss: float | torch.Tensor | None = None,
@@ -207,16 +216,16 @@ class Recorder:
         metrics: Mapping[str, Any] | None = None,
         step: int | None = None,
     ) -> bool:
-        """Note that one optimiser step was taken; record if it is time.
+        """Report that an optimiser step was taken; make a record if one is due.
 
         Args:
-            loss: The minibatch's loss; stored as "loss".
-            epoch: Passes over the data so far, such as 2.5; needed to record by epochs.
-            metrics: More numbers or small arrays to store.
+            loss: The mini-batch loss; stored as "loss".
+            epoch: Epochs completed, such as 2.5; needed to record by epochs.
+            metrics: Additional numbers or small arrays to store.
             step: Steps taken so far; counted when not given.
 
         Returns:
-            Whether a record was taken; it is on disk once `written` has reached its step.
+            Whether a record was made; it is on disk once `written` has reached its step.
 
         Raises:
             ArgumentError: Nothing is attached.
@@ -237,14 +246,14 @@ class Recorder:
             if not entries.skipped:
                 entries.warn(
                     f"recording would take more than {self._budget.limit:.0%} of the training "
-                    "time; from here on it is done less often"
+                    "time; from now on, fewer records are made"
                 )
             entries.skipped += 1
             return False
         return self._record()
 
     def flush(self) -> None:
-        """Wait until every record that was taken is on disk."""
+        """Wait until every record is on disk."""
         cost = self._budget.cost
         with self._budget.spending():
             self._entries.settle()
@@ -265,7 +274,7 @@ class Recorder:
         self._end("finished" if running else None)
 
     def release(self) -> None:
-        """Write the records that were taken, and release the folder without recording more."""
+        """Write pending records and release the folder without recording the last step."""
         try:
             self.flush()
         finally:
@@ -288,20 +297,20 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close; after an exception without recording the last step."""
+        """Close; after an exception, the last step is not recorded."""
         self.close() if kind is None else self.release()
 
     @property
     def trajectory(self) -> Trajectory:
-        """The records, all that were taken on disk."""
+        """The trajectory, with all records on disk."""
         self.flush()
         return self._entries.files.trajectory
 
     @property
     def written(self) -> int | None:
-        """Step up to which all records are on disk and whole; None before the first.
+        """Last step up to which all records are safely on disk; None before the first.
 
-        Records that a full disk refused are not among them: they are warned of and counted.
+        Records lost to a full disk are excluded; they are counted and cause a warning.
         """
         return self._entries.files.written
 
@@ -312,7 +321,7 @@ class Recorder:
 
     @property
     def overhead(self) -> Overhead:
-        """What recording has cost so far."""
+        """The time cost of recording so far."""
         return self._entries.overhead()
 
     def forecast(
@@ -322,10 +331,10 @@ class Recorder:
         *,
         total: str | None = None,
     ) -> Forecast:
-        """Return the disk space that a run would take; nothing is written.
+        """Return the forecast disk space of a run; nothing is written.
 
         Args:
-            model: The model that is to train.
+            model: The model to train.
             optimizer: Its optimiser.
             total: Length of the run in the unit of `every`, "30ep" or "5000it".
         """
@@ -335,16 +344,15 @@ class Recorder:
         initial = len(pack_parts({"model": model})) if self._keeps_state else 0
         taken = Taken(draft, bytes(initial) if self._keeps_state else None)
         parts = {} if optimizer is None else {"optimizer": optimizer}
-        records = count_records(self.cadence, total)
-        return forecast_run(self.folder, taken, initial, parts, records)
+        return forecast_run(self.folder, taken, initial, parts, count_records(self.cadence, total))
 
     def initial_state(self) -> dict[str, torch.Tensor]:
-        """Return the model's state dict at the beginning of the run."""
+        """Return the model's initial state dict."""
         return read_parts(self._entries.files.initial_path)["parts"]["model"]
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a killed run can go on from its records."""
+        """Whether a killed run can be resumed."""
         return self._entries.is_resumable
 
     def lightning_callback(self) -> Callback:
@@ -360,7 +368,7 @@ class Recorder:
         return transformers_callback(self)
 
     def _record(self, *, is_last: bool = False) -> bool:
-        """Take a record and have it written; say so and go on if that is impossible."""
+        """Make a record and queue it for writing; on failure, warn and continue."""
         entries = self._entries
         assert self._model is not None
         moment = Moment(
@@ -380,7 +388,7 @@ class Recorder:
         return entries.failed == failed
 
     def _say(self, state: str) -> None:
-        """Write what the run is for who looks at its folder; a full disk is no reason to stop."""
+        """Write the status file; disk errors are ignored."""
         self._about = self._about or {
             "begun": datetime.now(UTC).isoformat(timespec="seconds"),
             "every": f"{self.cadence.amount:g}{self.cadence.unit}",

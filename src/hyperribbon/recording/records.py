@@ -1,36 +1,53 @@
-"""One record of a trajectory: as it is given, and as plain values and arrays on disk."""
+"""Records of a trajectory, in memory and as stored on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hyperribbon.core.checks import ArgumentError, is_list, is_mapping, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import file_digest, make_folder, stored_path
 from hyperribbon.core.store.frames import damaged
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
-__all__ = ["Draft", "Record", "arrays_of", "as_record", "rows_of", "stored_content"]
+    from hyperribbon.core.parameters import ParameterFilter
+
+__all__ = [
+    "Draft",
+    "Record",
+    "StoredWeights",
+    "arrays_of",
+    "as_record",
+    "as_table",
+    "check_numbers",
+    "check_tensors",
+    "rows_of",
+    "stored_content",
+]
+
+_MOST_COLUMNS = 50  # of a table, for one metric
 
 
 @dataclass(frozen=True)
 class Record:
-    """One moment of a run.
+    """One record of a run.
 
     Attributes:
         index: Position in the trajectory.
         step: Optimiser steps taken.
-        epoch: Passes over the data taken, or None when unknown.
+        epoch: Epochs completed, or None if unknown.
         weights: File with the weights, or None.
         has_predictions: Whether predictions were stored.
         metrics: Names of the metrics stored.
-        buffers: Names among the weights that are a model's buffers; None where that is not known.
     """
 
     index: int
@@ -39,7 +56,6 @@ class Record:
     weights: Path | None
     has_predictions: bool
     metrics: tuple[str, ...]
-    buffers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,11 +67,10 @@ class Draft:
     weights: Mapping[str, torch.Tensor] | None = None
     predictions: torch.Tensor | np.ndarray | None = None
     metrics: Mapping[str, float | np.ndarray | torch.Tensor] | None = None
-    buffers: Collection[str] | None = None
 
 
 def rows_of(draft: Draft) -> dict[str, np.ndarray]:
-    """Return the metrics and predictions of a record as arrays, by the names they are stored by."""
+    """Return the metrics and predictions of a record as arrays by stored name."""
     metrics = draft.metrics or {}
     rows = {f"metrics/{name}": _as_row(value, float) for name, value in metrics.items()}
     if draft.predictions is not None:
@@ -64,7 +79,7 @@ def rows_of(draft: Draft) -> dict[str, np.ndarray]:
 
 
 def stored_content(folder: Path, draft: Draft, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Store the weights of a record, and return its plain values."""
+    """Store the weights of a record and return its JSON values."""
     file = digest = None
     if draft.weights is not None:
         file = f"weights/{int(draft.step):09d}.safetensors"
@@ -81,16 +96,13 @@ def stored_content(folder: Path, draft: Draft, rows: Mapping[str, np.ndarray]) -
         "digest": digest,
         "metrics": list(draft.metrics or {}),
     }
-    if draft.buffers is not None and draft.weights is not None:
-        known = set(draft.buffers)
-        content["buffers"] = [name for name in draft.weights if name in known]
     single = {n: row for n, row in rows.items() if n != "predictions" and row.ndim == 0}
     numbers = {name.removeprefix("metrics/"): float(row) for name, row in single.items()}
     return {**content, "numbers": numbers}
 
 
 def arrays_of(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the rows that are no single numbers: those stand in the record's line."""
+    """Return the non-scalar arrays; scalars are stored in the record's line."""
     return {name: row for name, row in rows.items() if name == "predictions" or row.ndim > 0}
 
 
@@ -99,7 +111,7 @@ def _as_row(value: Any, dtype: type | None = None) -> np.ndarray:
 
 
 def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
-    """Return a stored record, if all that it says can be."""
+    """Return a validated stored record."""
     try:
         weights, epoch = content["weights"], content["epoch"]
         record = Record(
@@ -109,7 +121,6 @@ def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
             None if weights is None else stored_path(folder, weights),
             content["predictions"],
             tuple(content["metrics"]),
-            None if content.get("buffers") is None else tuple(map(str, content["buffers"])),
         )
     except (KeyError, TypeError) as error:
         raise damaged(folder, f"record {index} cannot be read ({error!r})") from None
@@ -120,3 +131,95 @@ def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
     if not is_step or not are_names or not isinstance(epoch, float | int | None):
         raise damaged(folder, f"record {index} cannot be read")
     return record
+
+
+def as_table(columns: dict[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Return columns and metrics as a table; vector metrics get one column per entry."""
+    import pandas as pd
+
+    for name, values in metrics.items():
+        if values.ndim == 1:
+            columns[name] = values
+        elif values.ndim == 2:
+            columns |= {f"{name}.{i + 1}": c for i, c in enumerate(values.T[:_MOST_COLUMNS])}
+    return pd.DataFrame(columns)
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """The stored entries that are weights.
+
+    Attributes:
+        entries: Stored entries by name, as tensors without data.
+        omitted: Those that are not weights, with the reason.
+    """
+
+    entries: Mapping[str, torch.Tensor]
+    omitted: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        about: Mapping[str, Any],
+        first: Mapping[str, torch.Tensor],
+        last: Mapping[str, torch.Tensor],
+    ) -> StoredWeights:
+        """Return the weights of a recording: the named ones, or else those inferred.
+
+        Args:
+            folder: Where it is, for the warning.
+            about: Its metadata.
+            first: The first weights.
+            last: The last ones.
+        """
+        from hyperribbon.core.parameters import omitted_of_state
+
+        if "parameters" in about:
+            reasons, names = about.get("omitted", {}), set(about["parameters"])
+            omitted = {name: str(reasons.get(name, "")) for name in last if name not in names}
+        else:
+            omitted, buffers = omitted_of_state(last, first), about.get("buffers")
+            omitted |= dict.fromkeys(buffers if is_list(buffers) else (), "buffer")
+            said = [f"{name} ({why})" for name, why in omitted.items() if "floating" not in why]
+            if said:
+                warnings.warn(
+                    f"{folder}: the recording does not list its trainable parameters. Not counted "
+                    f"as weights: {', '.join(said)}. Choose others with params=.",
+                    stacklevel=5,
+                )
+        return cls({name: tensor.to("meta") for name, tensor in last.items()}, omitted)
+
+    def choose(self, params: ParameterFilter) -> list[str]:
+        """Return the names of the weights that match a filter.
+
+        Raises:
+            ArgumentError: No weight matches.
+        """
+        from hyperribbon.core.parameters import choose_names, listing
+
+        weights = {name: t for name, t in self.entries.items() if name not in self.omitted}
+        chosen = choose_names(params, self.entries, weights)
+        if not chosen:
+            reason, remedy = "no recorded weight has that name", f"Available: {listing(weights)}."
+            raise ArgumentError("params", params, reason, remedy)
+        return chosen
+
+
+def check_tensors(argument: str, value: Any) -> Mapping[str, torch.Tensor]:
+    """Return tensors by name."""
+    if not is_mapping(value) or not all(map(is_tensor, value.values())):
+        remedy = "Give model.state_dict()."
+        raise ArgumentError(argument, value, "expected tensors by name", remedy)
+    return value
+
+
+def check_numbers(argument: str, value: Any) -> Any:
+    """Return an array or a tensor of real numbers."""
+    try:
+        real = host_array(value).dtype.kind in "biuf"
+    except ValueError:
+        real = False
+    if not real:
+        raise ArgumentError(argument, value, "expected an array of numbers", "Give an array.")
+    return value

@@ -1,4 +1,4 @@
-"""The state a run needs to go on: weights, optimiser, random states, whole or absent on disk."""
+"""State for resuming a run: weights, optimiser, and random states."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["Stateful", "load_parts", "pack_parts", "read_parts"]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything whose state can be taken and put back: a module, an optimiser, a scheduler."""
+    """An object with a state dict: a module, an optimiser, a scheduler."""
 
     def state_dict(self) -> Any:
         """Return the state: tensors and plain values."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Put a state back."""
+        """Restore a state."""
         ...
 
 
 def pack_parts(parts: Mapping[str, Stateful], notes: Any = None) -> bytes:
-    """Return the state of every part, and of the global random generators, as a file has it."""
+    """Serialize the state of every part and of the global random generators."""
     content = {
         "parts": {name: part.state_dict() for name, part in parts.items()},
         "random": random_state(),
@@ -42,7 +42,7 @@ def pack_parts(parts: Mapping[str, Stateful], notes: Any = None) -> bytes:
 
 
 def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
-    """Put back the state of every part and of the random generators; return the notes.
+    """Restore the state of every part and of the random generators; return the notes.
 
     Returns:
         The notes that were stored with the parts.
@@ -52,7 +52,7 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
             parts.
     """
     if not path.is_file():
-        reason = "its last record has no state to go on from"
+        reason = "its last record has no state to resume from"
         remedy = "Choose another folder, or resume by other means and call attach(step=...)."
         raise ArgumentError("folder", str(path.parent.parent), reason, remedy)
     content = read_parts(path)
@@ -64,7 +64,7 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
         try:
             part.load_state_dict(content["parts"][name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            reason = f"the stored state does not fit it ({' '.join(str(error).split())[:200]})"
+            reason = f"the stored state does not match it ({' '.join(str(error).split())[:200]})"
             remedy = "Attach the same model, optimiser and other parts as before."
             raise ArgumentError("parts", name, reason, remedy) from None
     set_random_state(content["random"])
@@ -72,7 +72,7 @@ def load_parts(path: Path, parts: Mapping[str, Stateful]) -> Any:
 
 
 def read_parts(path: Path) -> dict[str, Any]:
-    """Return what `pack_parts` gave: parts, random states and notes.
+    """Return what `pack_parts` serialized: parts, random states and notes.
 
     Raises:
         ArgumentError: It is damaged, of another kind, or loading it would run code.
@@ -80,12 +80,11 @@ def read_parts(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict) or not {"parts", "random", "notes"} <= content.keys():
-            raise ValueError("it holds no state of a run")
+            raise ValueError("not the state of a run")
         return content
     except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
         reason = (
-            "the state to go on from is damaged, or loading it would run code that it carries "
-            f"({refusal(error)})"
+            f"the state to resume from is damaged, or loading it would run code ({refusal(error)})"
         )
         remedy = "Begin again in another folder; the records in this one can still be read."
         raise ArgumentError("folder", str(path), reason, remedy) from None

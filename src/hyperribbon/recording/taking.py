@@ -1,4 +1,4 @@
-"""A moment of a training taken into memory: its metrics within the time allowed, and the rest."""
+"""Capture a record in memory: metrics within the time budget, predictions, weights."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Moment", "Taker", "trouble_with"]
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a run is when a record is due.
+    """The state of a run when a record is due.
 
     Attributes:
-        scalars: The loss and other numbers that the loop gave.
+        scalars: The loss and other scalars passed by the loop.
         now: Step and epoch.
-        before: Those of the last record, or None.
+        before: Step and epoch of the last record, or None.
         number: Records made before.
-        is_first: Whether it is the first record, at which what fails is raised.
+        is_first: Whether it is the first record, where failures raise.
         is_last: Whether it is the last one of the run.
     """
 
@@ -41,19 +41,19 @@ class Moment:
 
 
 class Taker:
-    """Takes records from a model.
+    """Captures records of a model.
 
     Args:
         contents: What a record holds.
-        budget: The time that recording may take.
-        warn: Called with what a person should know.
+        budget: The time budget of recording.
+        warn: Called with a warning message.
     """
 
     def __init__(self, contents: Contents, budget: TimeShare, warn: Callable[[str], None]) -> None:
         self._contents, self._budget, self._warn = contents, budget, warn
 
     def take(self, model: nn.Module, moment: Moment) -> Draft:
-        """Return the record of a moment, which later training does not change."""
+        """Return a record that later training does not change."""
         scalars = {check_name("metrics", name): value for name, value in moment.scalars.items()}
 
         def on_failure(name: str, error: Exception) -> None:
@@ -70,12 +70,11 @@ class Taker:
             *moment.now,
             weights=self._contents.weights(model),
             predictions=self._contents.predict(model),
-            metrics={name: _kept(value) for name, value in (scalars | measured).items()},
-            buffers=[name for name, _ in model.named_buffers()],
+            metrics={name: _copy(value) for name, value in (scalars | measured).items()},
         )
 
     def _permits(self, measurement: Measurement, cost: float, moment: Moment) -> bool:
-        """Return whether there is time for a measurement; say so the first time there is none."""
+        """Return whether a measurement fits the time budget; warn the first time it does not."""
         if moment.is_first or not measurement.is_bounded:
             return True
         if self._budget.permits(cost, is_last=moment.is_last):
@@ -83,14 +82,14 @@ class Taker:
         if not self._contents.left_out:
             self._warn(
                 f"measuring {measurement.name!r} at every record would take more than "
-                f"{self._budget.share:.0%} of the training time; it is left out of some records, "
-                "which are gaps in metrics(). max_overhead= sets another bound, math.inf none"
+                f"{self._budget.share:.0%} of the training time; it is skipped in some records "
+                "(NaN in metrics()). Set another limit with max_overhead=; math.inf for none"
             )
         return False
 
 
 def trouble_with(model: nn.Module, moment: Moment) -> str:
-    """Return why a moment is not worth a record, or nothing."""
+    """Return why a record is invalid, or an empty string."""
     step, loss = moment.now[0], float(moment.scalars.get("loss", 0.0))
     if not isfinite(loss):
         return f"the loss is {loss} at step {step}"
@@ -100,14 +99,14 @@ def trouble_with(model: nn.Module, moment: Moment) -> str:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Return whether all entries are finite, in one pass where the type has an order."""
+    """Return whether all entries are finite, in one pass for real types."""
     if not tensor.numel() or tensor.is_complex():
         return bool(tensor.isfinite().all())
     return all(bool(end.isfinite()) for end in torch.aminmax(tensor))
 
 
-def _kept(value: Any) -> Any:
-    """Return a number or an array that later training does not change."""
+def _copy(value: Any) -> Any:
+    """Return a copy that later training does not change."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     return np.array(value) if isinstance(value, np.ndarray) else value

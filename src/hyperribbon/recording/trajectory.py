@@ -1,20 +1,20 @@
-"""A training run as a sequence of records: weights, predictions and metrics by step."""
+"""A recorded training run: weights, predictions and metrics by step."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hyperribbon.core.boundary import (
+    checked,
     flag,
     mapping,
     number,
     path,
     text,
-    translated,
     whole,
     zero_or_more,
 )
@@ -32,12 +32,18 @@ from hyperribbon.core.store.trajectory_files import (
     exclusively,
     migrate,
     open_records,
+    read_about,
+    write_about,
 )
 from hyperribbon.recording.records import (
     Draft,
     Record,
+    StoredWeights,
     arrays_of,
     as_record,
+    as_table,
+    check_numbers,
+    check_tensors,
     rows_of,
     stored_content,
 )
@@ -47,56 +53,68 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
-__all__ = ["Trajectory"]
+    from hyperribbon.core.parameters import ParameterFilter
 
-_MOST_COLUMNS = 50  # of a table, for one metric
+__all__ = ["Trajectory"]
 
 
 class Trajectory:
-    """Records of a run on disk, in order of their step.
+    """A recorded training run on disk, ordered by step.
 
-    Weights are safetensors files; predictions and metrics lie in blocks of many records, each with
-    its index and checksums. A record counts only when all of it is on disk, so a run killed at any
-    moment leaves the records before that moment and nothing half-written. Damage is said, never
-    read over; `hyperribbon check FOLDER` finds and mends it. Trajectories of format 1 are read as
-    they are, and become format 2 with the first record that is added.
+    Weights are stored as safetensors files; predictions and metrics in blocks of many records with
+    checksums. A record counts only once it is completely on disk, so a run killed at any time keeps
+    all earlier records and no partial one. Damage raises an error; `hyperribbon check FOLDER` finds
+    and repairs it. Trajectories of format 1 can be read; adding a record converts them to format 2.
 
-    Open with `Trajectory.open`, begin with `Trajectory.create`, or read a folder of checkpoints of
-    any origin with `Trajectory.from_checkpoints`.
+    Open one with `Trajectory.open`, create one with `Trajectory.create`, or read any folder of
+    checkpoints with `Trajectory.from_checkpoints`.
+
+    Attributes:
+        about: Metadata written by a Recorder: names of the trainable "parameters" among the
+            weights, why others are "omitted", and what "predictions" are.
     """
 
     def __init__(self, folder: Path, records: list[Record], log: Records | None) -> None:
         self.folder = folder
+        self.about: dict[str, Any] = {} if log is None else read_about(folder)
+        self._entries: StoredWeights | None = None
         self._records = records
         self._log = log
         self._is_clean = False
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     @classmethod
-    @translated(folder=path, resume=flag)
-    def create(cls, folder: str | Path, *, resume: bool = True) -> Trajectory:
-        """Begin a trajectory in a folder, or go on with the one that is there.
+    @checked(folder=path, resume=flag, about=mapping)
+    def create(
+        cls, folder: str | Path, *, resume: bool = True, about: Mapping[str, Any] | None = None
+    ) -> Trajectory:
+        """Create a trajectory in a folder, or open the existing one for appending.
 
         Args:
-            folder: Where the files go; made if absent.
-            resume: Go on with an existing trajectory; False raises if there is one.
+            folder: Output folder; created if missing.
+            resume: Append to an existing trajectory; False raises if there is one.
+            about: Metadata; ignored for a trajectory that already has records.
 
         Returns:
             The trajectory, to append to.
 
         Raises:
-            ArgumentError: There is one already, and `resume` is False.
+            ArgumentError: A trajectory exists and `resume` is False.
         """
         folder = ensure_folder("folder", Path(folder))
-        if (folder / HEADER).exists():
-            if not resume:
-                remedy = "Choose another folder or pass resume=True."
-                raise ArgumentError("folder", str(folder), "it already holds a trajectory", remedy)
-            return cls.open(folder)
-        return cls(folder, [], begin_records(folder))
+        if not (folder / HEADER).exists():
+            begin_records(folder)
+        elif not resume:
+            remedy = "Choose another folder or pass resume=True."
+            raise ArgumentError("folder", str(folder), "it already contains a trajectory", remedy)
+        found = cls.open(folder)
+        if about and not len(found):
+            write_about(folder, dict(about))
+            found.about = read_about(folder)
+        return found
 
     @classmethod
-    @translated(folder=path)
+    @checked(folder=path)
     def open(cls, folder: str | Path) -> Trajectory:
         """Open an existing trajectory.
 
@@ -104,34 +122,34 @@ class Trajectory:
             The trajectory, with every record read.
 
         Raises:
-            ArgumentError: There is none, a record is missing or damaged, a file names another
-                outside the folder, or a newer hyperribbon wrote it.
+            ArgumentError: There is no trajectory, a record is missing or damaged, a file refers to
+                a path outside the folder, or a newer version of hyperribbon wrote it.
         """  # noqa: DOC501 - damaged() returns an ArgumentError
         folder = Path(folder)
         if not (folder / HEADER).is_file():
             remedy = "Give a Recorder's folder, or use Trajectory.from_checkpoints for checkpoints."
-            raise ArgumentError("folder", str(folder), "it holds no trajectory", remedy)
+            raise ArgumentError("folder", str(folder), "it does not contain a trajectory", remedy)
         log = open_records(folder)
         records: list[Record] = []
         for index in range(len(log)):
             record = as_record(folder, index, log.content(index))
             if records and record.step <= records[-1].step:
-                raise damaged(folder, f"record {index} is of an earlier step than the one before")
+                raise damaged(folder, f"record {index} has an earlier step than the one before")
             records.append(record)
         return cls(folder, records, log)
 
     @classmethod
-    @translated(folder=path)
+    @checked(folder=path)
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
-        """Read a folder of checkpoints whose names carry the step, such as step-500.safetensors.
+        """Read a folder of checkpoints named by step, such as step-500.safetensors.
 
         Takes .safetensors, .pt, .pth, .ckpt and .bin files, as Lightning names them
         (epoch=1-step=500.ckpt), and folders such as the checkpoint-500 of transformers' Trainer,
         with the model in one file or in shards. The step is the number after "step" in a name, or
-        else the last number in it; of two with the same step the later name counts.
+        else the last number in it; if two have the same step, the later name is used.
 
         Returns:
-            A trajectory to read; its weights are loaded when they are asked for.
+            A read-only trajectory; weights are loaded on access.
         """
         found = find_checkpoints(Path(folder))
         records = [Record(i, step, None, found[step], False, ()) for i, step in enumerate(found)]
@@ -159,7 +177,13 @@ class Trajectory:
         """Epochs of the records, (T,); NaN where unknown."""
         return np.array([np.nan if r.epoch is None else r.epoch for r in self._records])
 
-    @translated(step=whole, epoch=zero_or_more, metrics=mapping)
+    @checked(
+        step=whole,
+        epoch=zero_or_more,
+        weights=check_tensors,
+        predictions=check_numbers,
+        metrics=mapping,
+    )
     def append(
         self,
         step: int,
@@ -168,35 +192,33 @@ class Trajectory:
         weights: Mapping[str, torch.Tensor] | None = None,
         predictions: torch.Tensor | np.ndarray | None = None,
         metrics: Mapping[str, float | np.ndarray | torch.Tensor] | None = None,
-        buffers: Collection[str] | None = None,
     ) -> Record:
-        """Add a record; when this returns it is on disk and whole.
+        """Append a record; when this returns, it is safely on disk.
 
         Args:
             step: Optimiser steps taken; larger than the last record's.
-            epoch: Passes over the data taken.
+            epoch: Epochs completed.
             weights: Named tensors, such as a state dict.
             predictions: One array, the same shape every time.
             metrics: Numbers or small arrays by name; a name keeps its shape.
-            buffers: Which of the weights are no parameters, such as running statistics.
 
         Returns:
             The new record.
         """
-        self.extend([Draft(step, epoch, weights, predictions, metrics, buffers)])
+        self.extend([Draft(step, epoch, weights, predictions, metrics)])
         return self._records[-1]
 
     def extend(self, drafts: Sequence[Draft]) -> None:
-        """Add records with one sync for all but their weights; then they are on disk and whole.
+        """Append several records with a single sync (weights are synced separately).
 
         Args:
-            drafts: What `append` takes of each, in order of their steps.
+            drafts: Arguments of `append` for each record, ordered by step.
         """
         shapes = dict(self._shapes)
         try:
             last = self._records[-1].step if self._records else None
             before = [last, *(int(draft.step) for draft in drafts)][: len(drafts)]
-            rows = [self._checked_rows(*pair) for pair in zip(drafts, before, strict=True)]
+            rows = [self._check_rows(*pair) for pair in zip(drafts, before, strict=True)]
             with exclusively(self.folder):
                 log = self._writable_log()
                 pairs = zip(drafts, rows, strict=True)
@@ -206,27 +228,27 @@ class Trajectory:
                 ]
                 try:
                     log.extend(contents)
-                finally:  # what was added before an error counts
+                finally:  # records appended before an error count
                     for index in range(len(self._records), len(log)):
                         self._records.append(as_record(self.folder, index, log.content(index)))
         except BaseException:
             self._shapes = shapes
             raise
 
-    def _checked_rows(self, draft: Draft, last: int | None) -> dict[str, np.ndarray]:
-        """Return the numbers of a record as arrays, if it can follow a step."""
+    def _check_rows(self, draft: Draft, last: int | None) -> dict[str, np.ndarray]:
+        """Return a record's values as arrays after checking that its step increases."""
         if last is not None and draft.step <= last:
-            remedy = "Steps must grow; use truncate to go back."
-            raise ArgumentError("step", draft.step, f"the last record is of step {last}", remedy)
+            remedy = "Steps must increase; use truncate to go back."
+            raise ArgumentError("step", draft.step, f"the last record has step {last}", remedy)
         rows = rows_of(draft)
         for name, row in rows.items():
             self._check_shape(name, row)
         self._shapes |= {name: row.shape for name, row in rows.items()}
         return rows
 
-    @translated(step=number)
+    @checked(step=number)
     def truncate(self, step: int) -> None:
-        """Forget the records after a step, to go on from there."""
+        """Delete the records after a step, to resume from there."""
         count = sum(record.step <= step for record in self._records)
         if count == len(self._records):
             return
@@ -238,11 +260,12 @@ class Trajectory:
             del self._records[count:]
         self._shapes = {}
 
-    @translated()
+    @checked()
     def weights(self, index: int) -> dict[str, torch.Tensor]:
         """Return the stored weights of a record."""
         from hyperribbon.core.states import load_state
 
+        index = self._check_index(index)
         path = self._records[index].weights
         if path is None:
             reason = "this record has no weights"
@@ -252,16 +275,43 @@ class Trajectory:
             raise damaged(self.folder, f"{path.relative_to(self.folder)} has a wrong checksum")
         return load_state(path)
 
-    def weight_vector(self, index: int) -> torch.Tensor:
-        """Return the floating-point weights of a record as one vector."""
+    @checked()
+    def weight_vector(self, index: int, params: ParameterFilter = None) -> torch.Tensor:
+        """Return the weights of a record as one flat vector, in the order of `weight_names`."""
         import torch
 
         state = self.weights(index)
-        return torch.cat([t.reshape(-1) for t in state.values() if t.is_floating_point()])
+        return torch.cat([state[name].reshape(-1) for name in self.weight_names(params)])
 
-    @translated()
+    @checked()
+    def weight_names(self, params: ParameterFilter = None) -> list[str]:
+        """Return the names of the stored entries that are weights, in order.
+
+        These are the trainable parameters of the recorded model, tied ones counted once, as in the
+        operators. If the recording does not list them (older recordings, checkpoints of other
+        programs), entries that look like buffers or copies are omitted with a warning.
+
+        Args:
+            params: A name, a pattern, or a predicate on (name, tensor), which choose among these;
+                or a list of names, which may be of any entry, frozen parameters included.
+        """
+        if self._entries is None:
+            there = [record.index for record in self._records if record.weights is not None] or [0]
+            content = self._log.content(there[-1]) if self._log else {}
+            first, last = self.weights(there[0]), self.weights(there[-1])
+            self._entries = StoredWeights.of(self.folder, {**content, **self.about}, first, last)
+        return self._entries.choose(params)
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether predictions are class probabilities rather than other model outputs."""
+        return self.about.get("predictions") != "outputs"
+
+    @checked(allow_nan=True)
     def predictions(self, index: int | slice = slice(None)) -> np.ndarray:
-        """Return stored predictions: of one record, or (T, ...) of several."""
+        """Return the stored predictions of one record, or (T, ...) of several."""
+        if not isinstance(index, slice):
+            index = self._check_index(index)
         rows = [r.index for r in np.atleast_1d(np.array(self._records, dtype=object)[index])]
         missing = [row for row in rows if not self._records[row].has_predictions]
         if missing or not rows:
@@ -271,14 +321,14 @@ class Trajectory:
         values = self._log.rows(rows, "predictions")
         return values[0] if isinstance(index, int) else values
 
-    @translated(name=text)
+    @checked(allow_nan=True, name=text)
     def metric(self, name: str) -> np.ndarray:
-        """Return a metric over all records, (T,) or (T, ...); NaN where it was not measured."""
+        """Return a metric at all records, (T,) or (T, ...); NaN where it was not measured."""
         present = [record.index for record in self._records if name in record.metrics]
         if not present:
             known = sorted(self.metric_names())
             reason = "no record has this metric"
-            raise ArgumentError("name", name, reason, f"There are: {', '.join(known)}.")
+            raise ArgumentError("name", name, reason, f"Available: {', '.join(known)}.")
         assert self._log is not None
         stored = self._log.rows(present, f"metrics/{name}")
         values = np.full((len(self), *stored.shape[1:]), np.nan)
@@ -288,41 +338,39 @@ class Trajectory:
     def metrics(self) -> pd.DataFrame:
         """Return step, epoch and every metric as a table; NaN where one was not measured.
 
-        A metric that is a row of numbers, such as eigenvalues, has a column for each of the first
-        50: "hessian.eigenvalues.1", "hessian.eigenvalues.2", ….
+        A vector-valued metric, such as eigenvalues, has one column for each of its first 50
+        entries: "hessian.eigenvalues.1", "hessian.eigenvalues.2", ….
         """
-        import pandas as pd
-
-        columns: dict[str, np.ndarray] = {"step": self.steps, "epoch": self.epochs}
-        for name in self.metric_names():
-            values = self.metric(name)
-            if values.ndim == 1:
-                columns[name] = values
-            elif values.ndim == 2:
-                columns |= {f"{name}.{i + 1}": c for i, c in enumerate(values.T[:_MOST_COLUMNS])}
-        return pd.DataFrame(columns)
+        metrics = {name: self.metric(name) for name in self.metric_names()}
+        return as_table({"step": self.steps, "epoch": self.epochs}, metrics)
 
     def metric_names(self) -> list[str]:
-        """Return the names of all metrics, in the order in which they came."""
+        """Return the names of all metrics, in order of first appearance."""
         return list(dict.fromkeys(name for record in self._records for name in record.metrics))
 
-    @translated(name=text)
+    @checked(name=text)
     def plot(self, name: str = "loss") -> Figure:
-        """Return a figure of a metric over training, with its limit where one was recorded.
+        """Return a figure of a metric over training, with its limit if recorded.
 
-        `trajectory.plot("sharpness")` draws the sharpness beside the largest curvature at which the
-        optimiser's step is stable, 2/η without momentum, at every record: a rate that changes
-        gives a limit that changes.
+        `trajectory.plot("sharpness")` draws the sharpness and the largest curvature at which the
+        optimiser's step is stable (2/η without momentum), for the learning rate at each record.
         """
-        import hyperribbon  # figures are made above this room: by the public name
+        import hyperribbon  # plots is a higher layer, reached by its public name
 
         return hyperribbon.plots.draw_metric(self, name)
 
+    def _check_index(self, index: int) -> int:
+        whole = isinstance(index, int | np.integer)
+        if not whole or not -len(self) <= index < len(self):
+            reason = f"the trajectory has {len(self)} records"
+            raise ArgumentError("index", index, reason, "Give the index of one of them.")
+        return int(index)
+
     def _writable_log(self) -> BlockLog:
-        """Return the records to change, of format 2 and free of what killed writers left."""
+        """Return the record log for writing: format 2, without leftovers of killed writers."""
         if self._log is None:
-            reason = "it is a folder of checkpoints, open for reading"
-            remedy = "Begin a new one with Trajectory.create."
+            reason = "a folder of checkpoints is read-only"
+            remedy = "Create a trajectory with Trajectory.create."
             raise ArgumentError("folder", str(self.folder), reason, remedy)
         if self._is_clean and isinstance(self._log, BlockLog):
             return self._log
@@ -346,5 +394,5 @@ class Trajectory:
                     break
         if self._shapes.get(name, row.shape) != row.shape:
             reason = f"earlier records have shape {self._shapes[name]}"
-            remedy = "Keep the shape the same over a trajectory."
+            remedy = "Use the same shape throughout a trajectory."
             raise ArgumentError(name.removeprefix("metrics/"), row, reason, remedy)

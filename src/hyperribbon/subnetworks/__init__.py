@@ -1,4 +1,4 @@
-"""Which weights carry the result: select, prune, re-initialise, re-randomise, rewind."""
+"""Sub-networks: select, prune, re-initialise, re-randomise, and rewind weights."""
 
 from hyperribbon.core.mask import Mask
 from hyperribbon.subnetworks.criticality import Criticality, LayerCriticality, layer_criticality

@@ -1,8 +1,8 @@
-"""Which layers carry the result: re-initialise and re-randomise each, and measure."""
+"""Layer criticality: re-initialise or re-randomise each layer and measure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed
-from hyperribbon.core.boundary import checked, own_function
+from hyperribbon.core.boundary import checked, function, list_of, text
 from hyperribbon.core.checks import check_positive, check_positive_int
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
@@ -22,16 +22,16 @@ __all__ = ["Criticality", "LayerCriticality", "layer_criticality"]
 
 @dataclass(frozen=True)
 class LayerCriticality:
-    """One layer (or block) put back to its start, and drawn anew.
+    """Effect of re-initialising and of re-randomising one layer (or block).
 
     Attributes:
         layer: Its name.
         parameters: Number of entries replaced.
-        reinitialized: The metric with the layer at its recorded start.
+        reinitialized: The metric with the layer at its initial weights.
         drop: Baseline minus that (reversed where lower is better).
         drop_stderr: Standard error of the drop over the samples, which are the same before and
             after; 0 when the metric gives a single number.
-        rerandomized: The metric with the layer drawn anew, mean over the draws.
+        rerandomized: The metric with the layer redrawn, mean over the draws.
         rerandomized_stderr: Its standard error over the draws; NaN for one draw.
         verdict: "critical", "robust" or "undecided".
     """
@@ -48,13 +48,13 @@ class LayerCriticality:
 
 @dataclass(frozen=True)
 class Criticality:
-    """Every layer's verdict.
+    """The criticality of every layer.
 
     Attributes:
         baseline: The metric of the trained network.
         baseline_stderr: Its standard error over the samples; 0 for a single number.
         tolerance: The drop that separates robust from critical.
-        layers: One entry for each layer, in the network's order.
+        layers: One entry per layer, in the network's order.
     """
 
     baseline: float
@@ -63,11 +63,11 @@ class Criticality:
     layers: tuple[LayerCriticality, ...]
 
     def table(self) -> pd.DataFrame:
-        """Return one row for each layer."""
+        """Return a table with one row per layer."""
         return pd.DataFrame([vars(layer) for layer in self.layers])
 
 
-@checked(metric=own_function)
+@checked(metric=function)
 def layer_criticality(
     final: nn.Module | State,
     initial: nn.Module | State,
@@ -80,7 +80,7 @@ def layer_criticality(
     higher_is_better: bool = True,
     seed: int = 0,
 ) -> Criticality:
-    """Re-initialise and re-randomise each layer by itself and say whether it is critical.
+    """Measure which layers are critical by re-initialising and re-randomising each.
 
     A layer is critical when the drop after re-initialisation exceeds the tolerance by more than two
     standard errors, robust when it stays below by as much, and undecided otherwise. Implements
@@ -88,14 +88,14 @@ def layer_criticality(
 
     Args:
         final: The trained network: a module or a state dict; it stays as it is.
-        initial: The state the training started from.
+        initial: The initial state.
         metric: A function of a state dict: one number per sample (as `metric_of` gives), from which
             the uncertainty follows, or a single number.
         initializer: Where re-randomised values come from, as in `rerandomize`; by default the
             initial state, shuffled within each parameter.
-        layers: Names of modules, each taken with all that is below it, or a mapping from a block's
+        layers: Names of modules, each including its submodules, or a mapping from a block's
             name to parameter names; by default every module that owns parameters.
-        draws: Number of re-randomisations of each layer.
+        draws: Number of re-randomisations per layer.
         tolerance: Drop of the metric that separates robust from critical.
         higher_is_better: False for a loss.
         seed: Seed of the re-randomisations.
@@ -104,13 +104,13 @@ def layer_criticality(
         For every layer the drops of the metric with their standard errors, and the verdict.
 
     Raises:
-        ArgumentError: A layer does not exist, or the states do not belong together.
+        ArgumentError: A layer does not exist, or the states do not match.
     """
     check_positive("tolerance", tolerance)
     check_positive_int("draws", draws, maximum=10**6)
     if initial is None:
         remedy = "Keep copy.deepcopy(model.state_dict()) before training."
-        raise ArgumentError("initial", None, "re-initialising needs the recorded start", remedy)
+        raise ArgumentError("initial", None, "re-initialising needs the initial state", remedy)
     state, start = state_of("final", final), state_of("initial", initial)
     blocks = _blocks(final, layers)
     source = initial if initializer is None else initializer
@@ -176,11 +176,11 @@ def _blocks(
             owners.setdefault(layer_of(name), []).append(name)
         return owners
     blocks = {}
-    for layer in layers if isinstance(layers, Iterable) else [layers]:
+    for layer in list_of(text)("layers", [layers] if isinstance(layers, str) else layers):
         below = [name for name in names if name == layer or name.startswith(f"{layer}.")]
         if not below:
             owners_listed = ", ".join(dict.fromkeys(layer_of(name) for name in names))
-            reason = "the network has no such layer"
+            reason = "the network does not have this layer"
             raise ArgumentError("layers", layer, reason, f"It has: {owners_listed}.")
         blocks[layer] = below
     return blocks

@@ -1,109 +1,187 @@
-"""Many sub-networks of one architecture, evaluated together."""
+"""Batched evaluation of many sub-networks of one architecture."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from hyperribbon.core import ArgumentError
-from hyperribbon.core.checks import check_choice, check_positive_int
-from hyperribbon.core.devices.torch_inside import without_fallback_warnings
+from hyperribbon.core.boundary import checked, count, list_of, torch_module
+from hyperribbon.core.checks import check_choice
+from hyperribbon.core.devices.torch_inside import tree_map, without_fallback_warnings
+from hyperribbon.operators.risk.batches import batch_size, split, tensors
+from hyperribbon.operators.risk.calling import call_with_labels, own_loss_of
+from hyperribbon.operators.risk.data import Data, Source
+from hyperribbon.operators.risk.objective import Objective, at_weights
+from hyperribbon.recording.evaluation import class_axis, count_right, own_loss, pieces, read
 from hyperribbon.subnetworks.attention import vectorisable_attention
-from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
+from hyperribbon.subnetworks.states import State, state_of
 
-__all__ = ["Metric", "evaluate", "metric_of"]
+__all__ = ["Evaluator", "Measure", "Metric", "evaluate", "metric_of"]
 
-Measure = str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Measure = str | Callable[[Any, Any], torch.Tensor]
 Metric = Callable[[State], "torch.Tensor | float"]
 
 _ROWS = 1000
 _MEMORY_BYTES = 128 * 2**20
 
 
+@checked(states=list_of(lambda argument, state: state_of(argument, state)), together=count)
 def evaluate(
     model: nn.Module,
     states: Sequence[State],
-    data: tuple[torch.Tensor, torch.Tensor],
+    data: Data,
     *,
     measure: Measure = "accuracy",
     together: int | None = None,
 ) -> torch.Tensor:
-    """Return a measurement of every sample under every state, (states, samples).
+    """Return the accuracy or loss of every sample under every state, (states, samples).
 
     The states run through one vectorised forward pass, several at a time; a parameter that is the
     same memory in a whole group enters once, and layers before the first difference run once. The
-    model stays as it is; dropout and normalisation layers work in evaluation mode.
+    model is not modified; it runs in evaluation mode.
 
     Args:
         model: The architecture.
         states: State dicts of it.
-        data: Inputs and targets.
+        data: As `hr.Risk` takes them.
         measure: "accuracy" (1 where the largest output is the target's), "loss" (cross-entropy), or
-            a function of (outputs, targets) that gives one number per sample.
+            a function of (outputs, targets) that gives one number per sample. With token labels,
+            every label other than −100 counts: the sum over a sample's tokens is divided by the
+            mean number of tokens per sample, so the mean over samples equals the mean over tokens.
+            Causal language models of transformers are scored on the next token.
         together: How many states to evaluate at once; by default as many as keep the activations in
-            about 128 MB. 1 evaluates one after another, for models that cannot be vectorised.
+            about 128 MB, and one after another where a model cannot be vectorised.
 
     Raises:
-        ArgumentError: A state does not fit the model, or the model cannot be vectorised.
+        ArgumentError: A state does not fit the model, or the model cannot be vectorised over as
+            many states as are given as `together`.
     """
-    score = _measure(measure)
-    inputs, targets = check_data(data)
-    check_module("model", model)
-    if isinstance(states, Mapping) or not isinstance(states, Iterable):
-        raise ArgumentError("states", states, "it is not a list of states", "Give a list.")
-    plain = [state_of("states", state) for state in states]
-    if not plain:
-        raise ArgumentError("states", states, "there is nothing to evaluate", "Give states.")
-    network = copy.deepcopy(model).requires_grad_(False).eval()
-    plain = _tensors_of(network, plain)
-    if together is None:
-        together = max(1, min(16, _MEMORY_BYTES // _bytes_per_state(plain[0], inputs)))
-    together = check_positive_int("together", together, maximum=10**6)
-    values = torch.empty(len(plain), len(targets), dtype=torch.float32, device=inputs.device)
-    with torch.no_grad(), vectorisable_attention():
-        for start in range(0, len(plain), together):
-            group = plain[start : start + together]
-            for row in range(0, len(targets), _ROWS):
-                window = slice(row, row + _ROWS)
-                outputs = _forward(network, group, inputs[window])
-                for offset, output in enumerate(outputs):
-                    values[start + offset, window] = score(output, targets[window]).to(values)
-    return values
+    return Evaluator(model, data, measure)(states, together)
 
 
-def metric_of(
-    model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], measure: Measure = "accuracy"
-) -> Metric:
-    """Return the function state → one measurement a sample, as `layer_criticality` wants it."""
-    return lambda state: evaluate(model, [state], data, measure=measure, together=1)[0]
+def metric_of(model: nn.Module, data: Data, measure: Measure = "accuracy") -> Metric:
+    """Return the function state → one number per sample, as `layer_criticality` takes it.
+
+    The data are read once. See `evaluate` for the arguments.
+    """
+    evaluator = Evaluator(model, data, measure)
+    return lambda state: evaluator([state_of("state", state)], together=1)[0]
 
 
-def _forward(network: nn.Module, group: Sequence[State], inputs: torch.Tensor) -> torch.Tensor:
-    if len(group) == 1:
-        return functional_call(network, dict(group[0]), (inputs,))[None]
-    shared, stacked = {}, {}
-    for name, first in group[0].items():
-        if all(_same_memory(state[name], first) for state in group):
-            shared[name] = first
-        else:
-            stacked[name] = torch.stack([state[name] for state in group])
-    if not stacked:
-        output = functional_call(network, shared, (inputs,))
-        return output.expand(len(group), *output.shape)
-    try:
-        with without_fallback_warnings():
-            return vmap(lambda varying: functional_call(network, {**shared, **varying}, (inputs,)))(
-                stacked
-            )
-    except RuntimeError as error:
-        reason = f"its forward pass cannot be vectorised over states ({str(error).splitlines()[0]})"
-        remedy = "Give together=1 to evaluate one state after another."
-        raise ArgumentError("model", type(network).__name__, reason, remedy) from error
+class Evaluator:
+    """Evaluates states of a model on data read once; arguments as for `evaluate`."""
+
+    def __init__(self, model: nn.Module, data: Data, measure: Measure) -> None:
+        self._network = copy.deepcopy(torch_module("model", model)).requires_grad_(False).eval()
+        self._source: Source = read(self._network, data)
+        self._measure, self._call, self._axis = measure, Objective().outputs, 0
+        if not callable(measure):
+            check_choice("measure", measure, ("accuracy", "loss"))
+            self._find_labels()
+        self._function = at_weights(self._network, self._call)
+
+    def __call__(self, states: Sequence[State], together: int | None = None) -> torch.Tensor:
+        """Return (states, samples)."""
+        if not states:
+            raise ArgumentError("states", states, "no states to evaluate", "Give states.")
+        plain = _tensors_of(self._network, states)
+        size = together or max(1, min(16, _MEMORY_BYTES // self._bytes_per_state(plain[0])))
+        rows, counts = [], []
+        with torch.no_grad(), vectorisable_attention():
+            for start in range(0, len(plain), size):
+                group, columns, counts = plain[start : start + size], [], []
+                for batch in pieces(self._network, self._source, _ROWS):
+                    outputs, targets = self._forward(group, batch, is_strict=together is not None)
+                    found = [self._score(each, targets, batch) for each in outputs]
+                    columns.append(torch.stack([values.float() for values, _ in found]))
+                    counts.append(found[0][1])
+                rows.append(torch.cat(columns, 1))
+        return torch.cat(rows) / torch.cat(counts).float().mean()
+
+    def _find_labels(self) -> None:
+        """Find the class axis, and how a model with its own loss aligns its labels."""
+        batch, loss = next(pieces(self._network, self._source, 2)), None
+        with torch.no_grad():
+            outputs, targets = call_with_labels(self._network, batch), split(batch)[1]
+            if not isinstance(outputs, torch.Tensor):
+                if own_loss_of(outputs) is not None:
+                    self._call, loss = own_loss(self._network, self._source)
+                outputs, targets = self._call(self._network, batch)
+        axis = class_axis(outputs, targets, loss)
+        if axis is None:
+            shapes = [tuple(part.shape) for part in tensors((outputs, targets))]
+            reason = f"outputs and targets, of shapes {shapes}, are not class scores and labels"
+            remedy = "Give a function of (outputs, targets) that returns one number per sample."
+            raise ArgumentError("measure", self._measure, reason, remedy)
+        self._axis = axis
+
+    def _score(self, outputs: Any, targets: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return one score per sample and its number of labels."""
+        if callable(self._measure):
+            values, samples = self._measure(outputs, targets), batch_size(batch)
+            if not isinstance(values, torch.Tensor) or values.shape != (samples,):
+                reason = f"it does not return one number for each of {samples} samples"
+                raise ArgumentError("measure", values, reason, "Return a tensor (samples,).")
+            return values, torch.ones_like(values)
+        right, told = count_right(outputs, targets, self._axis)
+        if self._measure == "accuracy":
+            return right, told
+        scores = outputs.movedim(self._axis, 1)
+        losses = F.cross_entropy(scores, targets, reduction="none").reshape(len(scores), -1)
+        return losses.sum(1), told
+
+    def _forward(
+        self, group: Sequence[State], batch: Any, is_strict: bool
+    ) -> tuple[list[Any], Any]:
+        """Return the outputs of every state, and the targets."""
+        shared, stacked = {}, {}
+        for name, first in group[0].items():
+            if all(_same_memory(state[name], first) for state in group):
+                shared[name] = first
+            else:
+                stacked[name] = torch.stack([state[name] for state in group])
+        aside = []
+
+        def outputs_at(varying: State) -> Any:
+            outputs, targets = self._function({**shared, **varying}, batch)
+            aside.append(targets)
+            return outputs
+
+        if not stacked:
+            return [outputs_at({})] * len(group), aside[0]
+        try:
+            with without_fallback_warnings():
+                outputs = vmap(outputs_at)(stacked)
+            return [tree_map(lambda leaf, i=i: leaf[i], outputs) for i in range(len(group))], aside[
+                0
+            ]
+        except RuntimeError as error:
+            if is_strict:
+                cause = str(error).splitlines()[0]
+                reason = f"its forward pass cannot be vectorised over states ({cause})"
+                remedy = "Give together=1 to evaluate one state after another."
+                name = type(self._network).__name__
+                raise ArgumentError("model", name, reason, remedy) from error
+            aside.clear()
+            return [outputs_at({name: state[name] for name in stacked}) for state in group], aside[
+                0
+            ]
+
+    def _bytes_per_state(self, state: State) -> int:
+        """Return the estimated memory per state: weights and activations."""
+        weights = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+        inputs = tensors(split(self._source.some(1))[0])[0]
+        rows = min(_ROWS, self._source.total or _ROWS)
+        widest = max((tensor.shape[0] for tensor in state.values() if tensor.ndim >= 2), default=1)
+        spatial = inputs[0].numel() // max(1, inputs.shape[1]) if inputs.ndim > 2 else 1
+        return weights + 3 * rows * widest * max(1, spatial) * 4
 
 
 def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -114,18 +192,8 @@ def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
     )
 
 
-def _measure(measure: Measure) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    if callable(measure):
-        return measure
-    if check_choice("measure", measure, ("accuracy", "loss")) == "accuracy":
-        return lambda outputs, targets: (outputs.argmax(1) == targets).float()
-    return lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none")
-
-
-def _tensors_of(
-    network: nn.Module, states: list[dict[str, torch.Tensor]]
-) -> list[dict[str, torch.Tensor]]:
-    """Return each state's parameters and buffers, tied ones once, if they fit the network."""
+def _tensors_of(network: nn.Module, states: Sequence[State]) -> list[dict[str, torch.Tensor]]:
+    """Return each state's parameters and buffers, tied ones once, after checking shapes."""
     expected = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     stored = network.state_dict()
     names = [name for name in expected if name in stored]
@@ -139,12 +207,3 @@ def _tensors_of(
                     "Give states of this model.",
                 )
     return [{name: state[name] for name in names} for state in states]
-
-
-def _bytes_per_state(state: State, inputs: torch.Tensor) -> int:
-    """Return a guess of the memory one more state takes: its weights and its activations."""
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-    rows = min(_ROWS, len(inputs))
-    widest = max((tensor.shape[0] for tensor in state.values() if tensor.ndim >= 2), default=1)
-    spatial = max(1, inputs[0].numel() // max(1, inputs.shape[1]))
-    return weights + 3 * rows * widest * (spatial if inputs.ndim > 2 else 1) * 4

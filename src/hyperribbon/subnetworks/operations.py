@@ -1,4 +1,4 @@
-"""What to do with selected entries: zero them, take them back, or draw them anew."""
+"""Operations on selected entries: prune, re-initialise, or re-randomise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
-from hyperribbon.core.parameters import check_mask
+from hyperribbon.core.parameters import check_mask, copies_of
 from hyperribbon.subnetworks.states import (
     State,
-    aliases_of,
     check_same_architecture,
     layer_of,
     state_of,
@@ -45,21 +44,21 @@ def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
 def reinitialize(
     final: nn.Module | State, initial: nn.Module | State, mask: Mask
 ) -> dict[str, torch.Tensor]:
-    """Return a new state whose selected entries are back at their recorded start.
+    """Return a new state whose selected entries are reset to their initial values.
 
     Implements Algorithm 1 of [subnetworks] for the entries that `mask` selects.
 
     Args:
         final: The trained network: a module or a state dict; it stays as it is.
-        initial: The state the training started from.
-        mask: The entries to take back.
+        initial: The initial state.
+        mask: The entries to reset.
 
     Raises:
         ArgumentError: The states or the mask belong to different architectures.
     """
     if initial is None:
         remedy = "Keep copy.deepcopy(model.state_dict()) before training, or use rerandomize."
-        raise ArgumentError("initial", None, "re-initialising needs the recorded start", remedy)
+        raise ArgumentError("initial", None, "re-initialising needs the initial state", remedy)
     final, start = state_of("final", final), state_of("initial", initial)
     check_mask(mask, final, "state")
     check_same_architecture(final, start, list(mask))
@@ -69,18 +68,18 @@ def reinitialize(
 def rerandomize(
     final: nn.Module | State, mask: Mask, initializer: Initializer, *, seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Return a new state whose selected entries are drawn anew from the initialiser.
+    """Return a new state whose selected entries are redrawn from the initialiser.
 
-    Raises an ArgumentError when the mask does not fit, or a layer has no way to draw new values.
+    Raises an ArgumentError when the mask does not match, or a layer cannot draw new values.
 
     Args:
         final: The trained network: a module or a state dict; it stays as it is.
-        mask: The entries to draw anew.
+        mask: The entries to redraw.
         initializer: Where new values come from. A function of a seed that builds a fresh
             module or state (torch's own initialisers follow the seed too, so `lambda seed: Net()`
             will do); a module, whose layers' own `reset_parameters` are used on a copy; or
             the initial state, whose entries are shuffled within each parameter, which is a draw
-            from the same distribution when its entries are independent and alike.
+            from the same distribution when its entries are i.i.d.
         seed: Seed of the draw. The global random state is not touched.
     """
     state = state_of("final", final)
@@ -98,7 +97,7 @@ def redraw(
     Args:
         initializer: Function, module or initial state.
         seed: Seed of the draw.
-        names: The parameters that must be new (all of the module's by default).
+        names: The parameters that must be redrawn (by default all of the module's).
     """
     if isinstance(initializer, nn.Module):
         fresh = copy.deepcopy(initializer)
@@ -140,7 +139,7 @@ def _replace(
     state: State, mask: Mask, value: Callable[[str], torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     check_mask(mask, state, "state")
-    aliases = aliases_of(state)
+    aliases = copies_of(state)
     new = {name: tensor.clone() for name, tensor in state.items() if name not in mask}
     for name, entry in mask.items():
         replaced = torch.where(entry.to(state[name].device), value(name), state[name])

@@ -1,4 +1,4 @@
-"""How much two selections share, and how surprising that is."""
+"""Overlap of two selections, and its significance."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Overlap:
 
 
 def overlap_ratio(first: Mask, second: Mask) -> Overlap:
-    r"""Return the share of the first selection that the second selects too.
+    r"""Return the fraction of the first selection that is also in the second.
 
     $$R = \frac{|S_1 \cap S_2|}{|S_1|},\qquad
       \operatorname{Var}|S_1\cap S_2| = \frac{k_1 k_2 (n-k_1)(n-k_2)}{n^2 (n-1)}$$
 
     Under independence the shared count is hypergeometric; for k₁ = k₂ = pn its variance is
-    n p²(1−p)² up to n/(n−1). Implements Eq. (3.1) of [subnetworks], with the z-score the text
-    leaves out: there the closeness of R and p is taken for independence, although R has a standard
-    deviation of only about (1−p)/√n.
+    n p²(1−p)² up to n/(n−1). Implements Eq. (3.1) of [subnetworks], with the z-score that the text
+    omits: there, R ≈ p is taken as independence, although R has a standard deviation of only about
+    (1−p)/√n.
 
     Args:
         first: A mask that selects at least one entry.
@@ -51,14 +51,14 @@ def overlap_ratio(first: Mask, second: Mask) -> Overlap:
     """
     for argument, mask in (("first", first), ("second", second)):
         if not isinstance(mask, Mask):
-            raise ArgumentError(argument, mask, "it is not a Mask", "Build one with hr.select.")
+            raise ArgumentError(argument, mask, "expected a Mask", "Build one with hr.select.")
     if first.keys() != second.keys():
         reason = f"the first mask covers {list(first)}"
         raise ArgumentError("second", list(second), reason, "Select both from the same parameters.")
     size, k1, k2 = first.size, first.count, second.count
     if k1 == 0:
         remedy = "Select a larger fraction."
-        raise ArgumentError("first", first, "it selects nothing, so the ratio is 0/0", remedy)
+        raise ArgumentError("first", first, "the mask is empty, so the ratio is 0/0", remedy)
     shared = (first & second).count
     variance = k1 * k2 * (size - k1) * (size - k2) / (size**2 * (size - 1)) if size > 1 else 0.0
     deviation = shared - k1 * k2 / size

@@ -1,4 +1,4 @@
-"""Which entries to select: a score an entry, an order, a scope, and an exact count."""
+"""Select entries by score, order, scope, and an exact count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Criterion = str | Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Ranking:
-    """The order in which entries are selected, from which masks of any size are cut.
+    """A ranking of entries, from which masks of any size are taken.
 
     A fraction p of n entries is the whole number nearest to p·n, halves rounded up. Equal scores
     are taken in the order of the state: parameter by parameter, each row by row. So masks of
@@ -67,8 +67,8 @@ class Ranking:
             if not isinstance(value, int | float | np.number) or math.isnan(value):
                 raise ArgumentError(name, value, "it is not a number", "Give a threshold.")
         if low > high:
-            reason = f"the interval from {low} ends before it begins"
-            raise ArgumentError("high", high, reason, "Give the larger one last.")
+            reason = f"the upper threshold is below the lower one, {low}"
+            raise ArgumentError("high", high, reason, "Give the larger threshold last.")
         return Mask({name: (score >= low) & (score <= high) for name, score in self.scores.items()})
 
 
@@ -86,8 +86,8 @@ def rank(
 ) -> Ranking:
     """Rank the entries of a state.
 
-    Raises an ArgumentError when the states do not belong together, a name does not exist, a choice
-    is unknown, or a score is not finite.
+    Raises an ArgumentError when the states do not match, a name does not exist, a choice is
+    unknown, or a score is not finite.
 
     Args:
         final: The trained network: a module or a state dict.
@@ -101,11 +101,11 @@ def rank(
             normalisation parameters too.
         params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
         model: The module that `final` is a state of. It says which entries are trained parameters;
-            without it buffers and frozen layers are told by their values, see `eligible_names`.
+            without it, buffers and frozen layers are inferred from values, see `eligible_names`.
         seed: Seed of the criterion "random".
 
     Returns:
-        The ranking; `.select(fraction)` and `.between(low, high)` cut masks from it.
+        The ranking; `.select(fraction)` and `.between(low, high)` return masks.
     """
     check_choice("order", order, ("smallest", "largest"))
     check_choice("scope", scope, ("global", "layer"))
@@ -157,7 +157,7 @@ def select(
         include: "weights", or "all" for biases and normalisation parameters too.
         params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
         model: The module that `final` is a state of. It says which entries are trained parameters;
-            without it buffers and frozen layers are told by their values, see `eligible_names`.
+            without it, buffers and frozen layers are inferred from values, see `eligible_names`.
         seed: Seed of the criterion "random".
 
     Raises:
@@ -169,7 +169,7 @@ def select(
             [False,  True]])
     """
     if (fraction is None) == (between is None):
-        reason = "exactly one of fraction and between decides how much is selected"
+        reason = "expected exactly one of fraction and between"
         remedy = "Give fraction=0.8 or between=(0.0, 0.05)."
         raise ArgumentError("fraction", fraction, reason, remedy)
     if fraction is not None:
@@ -183,14 +183,14 @@ def select(
     try:
         return ranking.between(*between)
     except (ArgumentError, TypeError) as error:
-        reason = error.reason if isinstance(error, ArgumentError) else "it is not a pair of numbers"
+        reason = error.reason if isinstance(error, ArgumentError) else "expected a pair of numbers"
         remedy = "Give (lowest, highest), such as between=(0.0, 0.05)."
         raise ArgumentError("between", between, reason, remedy) from None
 
 
 def check_only_of_fractions(order: str, scope: str) -> None:
-    """Raise where an order or a scope is given that a selection by thresholds does not have."""
-    reason = "all entries between thresholds are selected, wherever they are"
+    """Raise if an order or a scope is given for a selection by thresholds."""
+    reason = "all entries between the thresholds are selected"
     check_absent("order", None if order == "smallest" else order, reason)
     check_absent("scope", None if scope == "global" else scope, reason)
 
@@ -218,7 +218,7 @@ def _scores(
         scores = {name: final[name].abs() for name in names}
     elif criterion == "change":
         if initial is None:
-            reason = "the criterion 'change' compares with the start"
+            reason = "the criterion 'change' needs the initial state"
             remedy = "Give the state the training started from, or criterion='magnitude'."
             raise ArgumentError("initial", None, reason, remedy)
         start = state_of("initial", initial)

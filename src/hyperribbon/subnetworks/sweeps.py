@@ -1,4 +1,4 @@
-"""Accuracy (or any measurement) of sub-networks over fractions or thresholds."""
+"""Accuracy (or another measure) of sub-networks over fractions or thresholds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, html
+from hyperribbon.core.boundary import torch_module
 from hyperribbon.core.checks import check_array, check_choice, check_fraction
 from hyperribbon.core.devices.tensors import host_array
-from hyperribbon.subnetworks.evaluation import Measure, evaluate
+from hyperribbon.operators.risk.data import Data
+from hyperribbon.subnetworks.evaluation import Evaluator, Measure
 from hyperribbon.subnetworks.operations import prune, reinitialize
 from hyperribbon.subnetworks.selection import Criterion, check_only_of_fractions, rank
-from hyperribbon.subnetworks.states import State, check_data, check_module, state_of
+from hyperribbon.subnetworks.states import State, state_of
 
 __all__ = ["Sweep", "sweep"]
 
@@ -24,8 +26,8 @@ class Sweep:
     """Measurements of a family of sub-networks.
 
     Attributes:
-        settings: (s,) the fractions or thresholds asked for.
-        fractions: (s,) the share of entries that was selected.
+        settings: (s,) the requested fractions or thresholds.
+        fractions: (s,) the fraction of entries selected.
         values: (s,) mean over the samples.
         stderr: (s,) its standard error over the samples.
     """
@@ -50,7 +52,7 @@ def sweep(
     model: nn.Module,
     final: State,
     initial: State | None,
-    data: tuple[torch.Tensor, torch.Tensor],
+    data: Data,
     *,
     operation: str = "reinitialize",
     criterion: Criterion = "change",
@@ -63,16 +65,16 @@ def sweep(
     measure: Measure = "accuracy",
     seed: int = 0,
 ) -> Sweep:
-    """Measure sub-networks over growing fractions, or over growing upper thresholds from zero.
+    """Measure sub-networks over increasing fractions or upper thresholds.
 
-    Implements the scans of Figs. 3.3, 3.4 and 3.6 of [subnetworks]: the entries are ranked
-    once, the sub-networks are evaluated many together, and none is trained.
+    Implements the scans of Figs. 3.3, 3.4 and 3.6 of [subnetworks]: the entries are ranked once,
+    the sub-networks are evaluated in batches, and none is trained.
 
     Args:
-        model: The architecture; it stays as it is.
+        model: The architecture; not modified.
         final: Its trained state.
         initial: Its start (not needed to prune by magnitude).
-        data: Inputs and targets to measure on.
+        data: What to measure on, as `hr.Risk` takes them.
         operation: "reinitialize" or "prune" the selected entries.
         criterion: As in `select`.
         fractions: Shares to select.
@@ -91,11 +93,10 @@ def sweep(
         ArgumentError: Not exactly one of `fractions` and `thresholds` is given, or as in `rank`.
     """
     check_choice("operation", operation, ("reinitialize", "prune"))
-    check_module("model", model)
-    check_data(data)
+    torch_module("model", model)
     settings = fractions if fractions is not None else thresholds
     if settings is None or (fractions is None) == (thresholds is None):
-        reason = "exactly one of fractions and thresholds gives the points of the sweep"
+        reason = "expected exactly one of fractions and thresholds"
         remedy = "Give fractions=[0.5, 0.8] or thresholds=[0.01, 0.05]."
         raise ArgumentError("fractions", fractions, reason, remedy)
     settings = check_array("fractions" if thresholds is None else "thresholds", settings, ndim=1)
@@ -110,7 +111,8 @@ def sweep(
         ranking.select(setting) if fractions is not None else ranking.between(0.0, setting)
         for setting in settings.tolist()
     ]
-    values = _evaluate_masks(model, final, initial, masks, data, operation, measure)
+    evaluator = Evaluator(model, data, measure)
+    values = _evaluate_masks(evaluator, final, initial, masks, operation)
     count = values.shape[1]
     return Sweep(
         settings=torch.from_numpy(settings),
@@ -123,13 +125,11 @@ def sweep(
 
 
 def _evaluate_masks(
-    model: nn.Module,
+    evaluator: Evaluator,
     final: State,
     initial: State | None,
     masks: list[Mask],
-    data: tuple[torch.Tensor, torch.Tensor],
     operation: str,
-    measure: Measure,
     group: int = 16,
 ) -> torch.Tensor:
     """Return (masks, samples); only one group of states is in memory at a time."""
@@ -148,5 +148,5 @@ def _evaluate_masks(
                     for name, tensor in base.items()
                 }
             )
-        rows.append(evaluate(model, states, data, measure=measure))
+        rows.append(evaluator(states))
     return torch.cat(rows).double()

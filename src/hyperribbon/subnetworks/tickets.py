@@ -1,4 +1,4 @@
-"""Winning tickets: iterative pruning with rewinding, beside its controls."""
+"""Winning tickets: iterative pruning with rewinding, and its controls."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
-from hyperribbon.core.boundary import checked, own_function
-from hyperribbon.core.checks import check_absent, check_choice, check_fraction, check_positive_int
+from hyperribbon.core.boundary import checked, count, function, iterable
+from hyperribbon.core.checks import check_absent, check_choice, check_fraction
 from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.parameters import copies_of
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
 from hyperribbon.subnetworks.selection import rank
 from hyperribbon.subnetworks.states import (
     State,
-    aliases_of,
     check_same_architecture,
     eligible_names,
     state_of,
@@ -36,9 +36,9 @@ class TicketLevel:
     """One level of iterative pruning.
 
     Attributes:
-        kept: Share of the entries still there.
+        kept: Fraction of entries that remain.
         ticket: Metric after training the ticket from the rewound weights.
-        branches: Metric of the controls at the same share, by name: "random" keeps as many
+        branches: Metric of the controls at the same sparsity, by name: "random" keeps as many
             entries of every parameter, chosen at random; "reinitialized" keeps the ticket's
             entries but starts from a new draw.
     """
@@ -50,13 +50,13 @@ class TicketLevel:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A sub-network that trains.
+    """A sub-network found by iterative pruning.
 
     Attributes:
-        pruned: The entries that are removed.
+        pruned: The removed entries.
         start: The state to train from: the rewound weights, pruned entries zero.
         final: The state after the last training.
-        levels: One entry a level, the dense network first.
+        levels: One entry per level, the dense network first.
     """
 
     pruned: Mask
@@ -65,7 +65,7 @@ class Ticket:
     levels: tuple[TicketLevel, ...]
 
     def table(self) -> pd.DataFrame:
-        """Return one row a level."""
+        """Return a table with one row per level."""
         return pd.DataFrame(
             [
                 {"kept": level.kept, "ticket": level.ticket, **level.branches}
@@ -74,7 +74,7 @@ class Ticket:
         )
 
 
-@checked(train=own_function, metric=own_function)
+@checked(train=function, metric=function, levels=count)
 def find_ticket(
     model: nn.Module,
     train: Callable[[nn.Module], object],
@@ -98,16 +98,17 @@ def find_ticket(
     criterion="change" the comparison its Sec. 3.4 proposes.
 
     Args:
-        model: The architecture; it stays as it is.
+        model: The architecture; not modified.
         train: Trains the module it is given in place, with any loop. It receives a copy in which
             `torch.nn.utils.prune` holds the removed entries at zero.
         metric: A function of a state dict: one number, or one per sample, of which the mean is
             taken.
-        initial: The start; the model's weights by default.
-        rewind: The state that survivors go back to: the start by default, or the dense network's
-            weights at an early step (one entry of a `Trajectory`), which deep networks need.
-        levels: How often to prune.
-        fraction: Share of the survivors removed at each level.
+        initial: The initial state; by default the model's weights.
+        rewind: The state that survivors are reset to: the initial state by default, or the dense
+            network's weights at an early step (one entry of a `Trajectory`), which deep networks
+            need.
+        levels: Number of pruning rounds.
+        fraction: Fraction of survivors removed at each level.
         criterion: "magnitude" |θ| or "change" |θ − θ_rewind| after training.
         scope: "global" or "layer".
         include: "weights", or "all" for biases and normalisation parameters too.
@@ -121,11 +122,10 @@ def find_ticket(
     """
     check_choice("criterion", criterion, ("magnitude", "change"))
     check_fraction("fraction", fraction)
-    check_positive_int("levels", levels)
-    for branch in branches:
+    for branch in iterable("branches", branches):
         check_choice("branches", branch, BRANCHES)
     if "reinitialized" not in branches:
-        check_absent("initializer", initializer, 'only the branch "reinitialized" draws from it')
+        check_absent("initializer", initializer, 'only the branch "reinitialized" uses it')
     given = state_of("initial", model if initial is None else initial)
     start = _copy(model, given)
     rewound = start if rewind is None else state_of("rewind", rewind)
@@ -144,9 +144,9 @@ def find_ticket(
         for branch in branches:
             stream = derive_seed(seed, branch, level)
             if branch == "random":
-                control = _train(model, rewound, _shuffled(pruned, stream), train)
+                control = _train(model, rewound, _shuffle(pruned, stream), train)
             else:
-                drawn = _redrawn(model, start, initializer, stream, list(pruned))
+                drawn = _redraw(model, start, initializer, stream, list(pruned))
                 control = _train(model, drawn, pruned, train)
             controls[branch] = _value(metric, control)
         records.append(TicketLevel(1.0 - pruned.fraction, _value(metric, trained), controls))
@@ -167,20 +167,20 @@ def _train(
 
 def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
     """Return a copy in which the model's tied parameters share their memory."""
-    aliases = aliases_of(state_of("model", model))
+    aliases = copies_of(state_of("model", model))
     first = {name: aliases.get(name, [name])[0] for name in state}
     copies = {name: state[name].clone() for name in dict.fromkeys(first.values())}
     return {name: copies[first[name]] for name in state}
 
 
-def _redrawn(
+def _redraw(
     model: nn.Module, start: State, initializer: Initializer | None, seed: int, names: list[str]
 ) -> dict[str, torch.Tensor]:
-    """Return the start with its trained parameters drawn anew; buffers and frozen layers stay."""
+    """Return the initial state with its trained parameters redrawn."""
     trained = eligible_names(model, "all")
     source = {name: start[name] for name in trained} if initializer is None else initializer
     fresh = redraw(source, seed=seed, names=names)
-    aliases = aliases_of(start)
+    aliases = copies_of(start)
     drawn = {alias: fresh[name] for name in trained if name in fresh for alias in aliases[name]}
     return {**start, **drawn}
 
@@ -195,7 +195,7 @@ def _prune_further(
     include: str,
     share: float,
 ) -> Mask:
-    """Return the mask of the removed share, which holds what was removed before."""
+    """Return the mask of removed entries, including those removed before."""
     ranking = rank(trained, rewound, criterion=criterion, scope=scope, include=include, model=model)
     if pruned is None:
         return ranking.select(share)
@@ -208,7 +208,7 @@ def _prune_further(
     )
 
 
-def _shuffled(mask: Mask, seed: int) -> Mask:
+def _shuffle(mask: Mask, seed: int) -> Mask:
     """Return a random mask with as many selected entries in every parameter."""
     generator = torch_generator(seed, "shuffled")
     shuffled = {}
@@ -221,6 +221,6 @@ def _shuffled(mask: Mask, seed: int) -> Mask:
 def _value(metric: Metric, state: State) -> float:
     value = float(tensor_of(metric(state), dtype=torch.float64).mean())
     if value != value:
-        reason = "it is not a number after training"
+        reason = "it is NaN after training"
         raise ArgumentError("metric", value, reason, "Lower the learning rate.")
     return value

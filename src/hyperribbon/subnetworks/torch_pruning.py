@@ -1,4 +1,4 @@
-"""Masks to and from `torch.nn.utils.prune`, which keeps `name_orig` and `name_mask`."""
+"""Convert masks to and from `torch.nn.utils.prune`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 from hyperribbon.core import ArgumentError, Mask
-from hyperribbon.core.parameters import check_mask
-from hyperribbon.subnetworks.states import State, aliases_of, layer_of, state_of
+from hyperribbon.core.parameters import check_mask, copies_of
+from hyperribbon.subnetworks.states import State, layer_of, state_of
 
 __all__ = ["from_torch_prune", "to_torch_prune"]
 
@@ -32,7 +32,7 @@ def from_torch_prune(source: nn.Module | State) -> Mask:
         if name.endswith("_mask") and name.removesuffix("_mask") + "_orig" in named
     }
     if not pruned:
-        reason = "it holds no masks of torch.nn.utils.prune"
+        reason = "it has no masks of torch.nn.utils.prune"
         remedy = "Prune it first, or build a mask with hr.select."
         raise ArgumentError("source", list(named)[:5], reason, remedy)
     return Mask(pruned)
@@ -44,12 +44,12 @@ def to_torch_prune(model: nn.Module, mask: Mask) -> nn.Module:
     From then on the selected entries are zero in every forward pass and receive no gradient, so any
     training loop keeps the sub-network. `torch.nn.utils.prune.remove` makes it permanent.
 
-    torch renews a pruned weight when its module is called. The output projection of
-    `nn.MultiheadAttention` is never called, only read, so there the attention module renews it.
+    torch recomputes a pruned weight when its module is called. The output projection of
+    `nn.MultiheadAttention` is never called, only read, so the attention module recomputes it.
 
     Args:
         model: The model to change.
-        mask: The entries to prune; parameters without a selected entry are left alone. Tied
+        mask: The entries to prune; parameters without a selected entry are not changed. Tied
             parameters are pruned together.
 
     Returns:
@@ -57,7 +57,7 @@ def to_torch_prune(model: nn.Module, mask: Mask) -> nn.Module:
     """
     state = state_of("model", model)
     check_mask(mask, state, "state")
-    modules, aliases = dict(model.named_modules()), aliases_of(state)
+    modules, aliases = dict(model.named_modules()), copies_of(state)
     for name, entry in mask.items():
         if not bool(entry.any()):
             continue

@@ -1,10 +1,11 @@
-"""Many trainings: one architecture from many starts at once, several architectures in turn."""
+"""Ensembles: train one or several architectures from many seeds."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -13,26 +14,41 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import stack_module_state, vmap
 
-from hyperribbon.core.boundary import checked, count, flag, optional, own_function, seed_number
+from hyperribbon.core.boundary import (
+    checked,
+    count,
+    flag,
+    function,
+    list_of,
+    optional,
+    path,
+    seed_number,
+    whole,
+)
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import casting_anew
 from hyperribbon.core.devices.torch_inside import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.operators.risk.batches import move, pick, tensors
+from hyperribbon.operators.risk.data import Data, Source
+from hyperribbon.operators.risk.objective import Objective, at_weights
 from hyperribbon.recording.cadence import Cadence
-from hyperribbon.recording.evaluation import Loss, Pair, evaluate, in_memory, predict
+from hyperribbon.recording.contents import about_model
+from hyperribbon.recording.evaluation import Loss, Predictor, evaluate, read
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.training.loop import (
     Augmentation,
     DivergenceError,
     TrainingResult,
     as_history,
+    augmented,
     copy_state,
     train,
 )
 from hyperribbon.training.optimizers import Schedule, make_optimizer, rate_factor
-from hyperribbon.training.sampling import epoch_batches, steps_per_epoch
+from hyperribbon.training.sampling import Minibatches, size_of_batches
 
 __all__ = ["Ensemble", "Member", "train_ensemble"]
 
@@ -41,16 +57,16 @@ Make = Callable[[int], nn.Module]
 
 @dataclass(frozen=True)
 class Member:
-    """One training of an ensemble.
+    """One trained member of an ensemble.
 
     Attributes:
         name: Name of its architecture.
-        seed: Seed of its start, minibatches and augmentation.
+        seed: Seed of its initialization, mini-batches and augmentation.
         result: Initial and final state, history.
         steps: Steps of its snapshots, (T,).
         epochs: Epochs of its snapshots, (T,).
-        predictions: Log-probabilities on the probe set, (T, n, C), or None.
-        trajectory: The same on disk, or None.
+        predictions: Predictions on the probe set, (T, n, …), or None.
+        trajectory: Its snapshots on disk, or None.
     """
 
     name: str
@@ -64,7 +80,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The members of an ensemble, architecture by architecture, seed by seed."""
+    """The members of an ensemble, ordered by architecture, then seed."""
 
     members: list[Member]
 
@@ -81,7 +97,7 @@ class Ensemble:
         return self.members[index]
 
     def predictions(self) -> np.ndarray:
-        """Return the log-probabilities of every snapshot of every member, (M·T, n, C).
+        """Return the predictions of every snapshot of every member, (M·T, n, …).
 
         Raises:
             ArgumentError: The ensemble was trained without a probe set.
@@ -94,23 +110,26 @@ class Ensemble:
 
 
 @checked(
+    loss=optional(function),
+    seeds=list_of(seed_number),
     epochs=count,
-    batch_size=optional(count),
+    batch_size=size_of_batches,
     nesterov=flag,
+    folder=path,
     together=flag,
-    augment=own_function,
-    on_member=own_function,
+    augment=function,
+    on_member=function,
 )
 @torch.enable_grad()
 def train_ensemble(
     make: Make | Mapping[str, Make],
     loss: Loss,
-    data: Pair,
+    data: Data,
     *,
     seeds: Sequence[int],
     epochs: int,
     lr: float,
-    batch_size: int | None = 128,
+    batch_size: int | str | None = "auto",
     optimizer: str = "sgd",
     momentum: float = 0.0,
     nesterov: bool = False,
@@ -118,41 +137,43 @@ def train_ensemble(
     schedule: Schedule = None,
     sampling: str = "shuffle",
     augment: Augmentation | None = None,
-    probe: torch.Tensor | None = None,
+    probe: Data | None = None,
+    predictions: str | None = None,
     every: str | Sequence[int] = "1ep",
     folder: str | Path | None = None,
-    test: Pair | None = None,
+    test: Data | None = None,
     together: bool | None = None,
     on_member: Callable[[str, int], None] | None = None,
 ) -> Ensemble:
-    """Train an architecture, or each of several, from every seed.
+    """Train one or several architectures from every seed.
 
-    Each member equals `hr.train(make(seed), ..., seed=seed)` to rounding, however it is computed.
+    Each member equals `hr.train(make(seed), ..., seed=seed)` up to rounding.
 
     Raises a DivergenceError when a member's loss becomes NaN or infinite.
 
     Args:
         make: A function of the seed that returns a model, or several by name.
-        loss: `loss(outputs, targets)`, a mean over samples.
-        data: Inputs and targets.
-        seeds: One member a seed (of each architecture).
-        epochs: Passes over the data.
+        loss: `loss(outputs, targets)`, a mean over samples; None for the model's own.
+        data: As for `hr.train`.
+        seeds: One member per seed (of each architecture).
+        epochs: Number of epochs.
         lr: Learning rate.
-        batch_size: Minibatch size; None for the full batch.
+        batch_size: Minibatch size, as for `hr.train`.
         optimizer: "sgd", "adam" or "adamw".
         momentum: Momentum of "sgd".
-        nesterov: Nesterov's form of it.
+        nesterov: Whether to use Nesterov momentum.
         weight_decay: Coefficient of ½‖w‖².
         schedule: {epoch: factor} or a function of the epoch; see `hr.train`.
         sampling: "shuffle", "replacement" or "without_replacement".
         augment: `augment(inputs, generator)` applied to every member's minibatch.
-        probe: Inputs whose log-probabilities are kept at every snapshot.
+        probe: Inputs, or any data, whose predictions are kept at every snapshot.
+        predictions: "log_probabilities" or "outputs"; None to decide, as `hr.Recorder` does.
         every: Interval between snapshots, "1ep" or "500it", or the steps themselves; the start and
             the end are always among them.
         folder: Also write each member's snapshots as a Trajectory in folder/name/seed-<seed>.
-        test: Inputs and targets evaluated after every epoch.
+        test: Data evaluated after every epoch.
         together: Whether members train at once with batched operations (`torch.func.vmap`). None:
-            when that is faster and possible, which leaves out convolutions on a CPU, dropout and
+            when that is possible and faster, which excludes convolutions on a CPU, dropout and
             batch norm.
         on_member: Called as `on_member(name, seed)` after each member.
 
@@ -163,11 +184,11 @@ def train_ensemble(
         ArgumentError: An argument cannot be used.
     """
     if not seeds or len(set(seeds)) < len(seeds):
-        reason = "they must be different, at least one"
+        reason = "expected at least one seed, without duplicates"
         raise ArgumentError("seeds", seeds, reason, "Give range(3).")
-    for seed in seeds:
-        seed_number("seeds", seed)
     makers = dict(make) if isinstance(make, Mapping) else {"model": make}
+    for maker in makers.values():
+        function("make", maker)
     settings: dict[str, Any] = {
         "epochs": epochs,
         "lr": lr,
@@ -179,30 +200,35 @@ def train_ensemble(
         "schedule": schedule,
         "sampling": sampling,
         "augment": augment,
-        "test": test,
     }
-    inputs, targets = in_memory(data)
-    size = len(inputs) if batch_size is None else batch_size
-    length = steps_per_epoch(len(inputs), size)
-    moments = _moments(every, epochs, length)
+    given = (list(some) if isinstance(some, Iterator) else some for some in (data, test, probe))
+    data, test, probe = given
     members = []
-    for name, function in makers.items():
-        models = [function(seed) for seed in seeds]
+    for name, maker in makers.items():
+        models = [maker(seed) for seed in seeds]
+        source = read(models[0], data)
+        settings["test"] = None if test is None else read(models[0], test)
+        minibatches = Minibatches(source, batch_size, sampling)
+        moments = _moments(every, epochs, minibatches.length)
+        predictor = None if probe is None else Predictor(probe, predictions)
+        if predictor is not None:
+            predictor.decide(models[0], loss, source)
         places = [None if folder is None else Path(folder) / name / f"seed-{s}" for s in seeds]
-        pages = [_Snapshots(place, moments, length, probe) for place in places]
-        batched = _should_batch(models) if together is None else together
-        if batched and not _can_batch(models[0]):
-            reason = f"{name!r} has dropout or batch norm"
+        about = about_model(models[0], predictor)
+        pages = [
+            _Snapshots(place, moments, minibatches.length, predictor, about) for place in places
+        ]
+        batched = _should_batch(models, minibatches.whole) if together is None else together
+        if batched and (minibatches.whole is None or not _can_batch(models[0])):
+            reason = f"{name!r} has dropout or batch norm, or the data are not one batch in memory"
             raise ArgumentError("together", together, reason, "Use together=False.")
         if batched:
-            results = _train_together(models, seeds, loss, (inputs, targets), pages, **settings)
+            results = _train_together(models, seeds, loss, minibatches, pages, **settings)
         else:
             results = []
             for model, seed, page in zip(models, seeds, pages, strict=True):
                 page.take(0, model)
-                results.append(
-                    train(model, loss, (inputs, targets), seed=seed, on_step=page.take, **settings)
-                )
+                results.append(train(model, loss, source, seed=seed, on_step=page.take, **settings))
                 if on_member is not None:
                     on_member(name, seed)
         for seed, result, page in zip(seeds, results, pages, strict=True):
@@ -217,28 +243,24 @@ def _train_together(
     models: Sequence[nn.Module],
     seeds: Sequence[int],
     loss: Loss,
-    data: Pair,
+    minibatches: Minibatches,
     pages: Sequence[_Snapshots],
     *,
     epochs: int,
     lr: float,
-    batch_size: int | None,
+    batch_size: object,
     schedule: Schedule,
-    sampling: str,
+    sampling: object,
     augment: Augmentation | None,
-    test: Pair | None,
+    test: Source | None,
     **settings: Any,
 ) -> list[TrainingResult]:
-    """Train models of one architecture at once: every parameter stacked along a leading axis."""
-    inputs, targets = data
-    size = len(inputs) if batch_size is None else batch_size
+    """Train models of one architecture together, with parameters stacked along a leading axis."""
     initial = [copy_state(model) for model in models]
     parameters, buffers = stack_module_state(list(models))
     skeleton = copy.deepcopy(models[0]).to("meta").train()
+    member_loss = at_weights(skeleton, Objective(loss))
     device = next(iter(parameters.values())).device
-
-    def member_loss(weights, constants, samples, wanted):
-        return loss(functional_call(skeleton, (weights, constants), (samples,)), wanted)
 
     losses_of = vmap(member_loss)
     updater = make_optimizer([p for p in parameters.values() if p.requires_grad], lr=lr, **settings)
@@ -257,20 +279,16 @@ def _train_together(
         rate = lr * rate_factor(schedule, epoch)
         for group in updater.param_groups:
             group["lr"] = rate
-        orders = [
-            epoch_batches(len(inputs), size, scheme=sampling, seed=seed, epoch=epoch)
-            for seed in seeds
-        ]
+        orders = [minibatches.indices(epoch, seed) for seed in seeds]
         totals = np.zeros(len(models))
         samples_seen = 0
         for batches in zip(*orders, strict=True):
             index = torch.stack(batches)
-            samples = inputs[index]
+            batch = pick(minibatches.whole, index)
             if augment is not None:
                 generators = [torch_generator(seed, "augment", step) for seed in seeds]
-                pairs = zip(samples, generators, strict=True)
-                samples = torch.stack([augment(some, generator) for some, generator in pairs])
-            losses = losses_of(parameters, buffers, samples.to(device), targets[index].to(device))
+                batch = augmented(batch, partial(_augment_each, augment), generators)
+            losses = losses_of({**parameters, **buffers}, move(batch, device))
             values = losses.tolist()
             for seed, value, rows in zip(seeds, values, histories, strict=True):
                 if not isfinite(value):
@@ -290,19 +308,35 @@ def _train_together(
         unstack()
         for rows, total, model in zip(histories, totals, models, strict=True):
             row = {"epoch": epoch + 1, "loss": total / samples_seen, "lr": rate}
-            rows.append(row | (evaluate(model, loss, test, prefix="test_") if test else {}))
+            if test is not None:
+                row |= evaluate(model, loss, test, prefix="test_")
+            rows.append(row)
     finished = zip(initial, models, histories, strict=True)
     return [TrainingResult(i, copy_state(m), as_history(h), step) for i, m, h in finished]
+
+
+def _augment_each(
+    augment: Augmentation, inputs: torch.Tensor, generators: Sequence[torch.Generator]
+) -> torch.Tensor:
+    """Return the augmented inputs (members, n, …), each member with its own generator."""
+    return torch.stack([augment(*pair) for pair in zip(inputs, generators, strict=True)])
 
 
 class _Snapshots:
     """Predictions of one member at chosen steps, in memory and in a Trajectory."""
 
     def __init__(
-        self, folder: Path | None, moments: set[int], length: int, probe: torch.Tensor | None
+        self,
+        folder: Path | None,
+        moments: set[int],
+        length: int,
+        predictor: Predictor | None,
+        about: dict[str, Any],
     ) -> None:
-        self.moments, self.length, self.probe = moments, length, probe
-        self.trajectory = None if folder is None else Trajectory.create(folder, resume=False)
+        self.moments, self.length, self.predictor = moments, length, predictor
+        self.trajectory = None
+        if folder is not None:
+            self.trajectory = Trajectory.create(folder, resume=False, about=about)
         self.steps: list[int] = []
         self.predictions: list[np.ndarray] = []
 
@@ -312,7 +346,7 @@ class _Snapshots:
     def take(self, step: int, model: nn.Module) -> None:
         if not self.is_due(step):
             return
-        predictions = None if self.probe is None else predict(model, self.probe).numpy()
+        predictions = None if self.predictor is None else self.predictor(model).numpy()
         self.steps.append(step)
         if predictions is not None:
             self.predictions.append(predictions)
@@ -329,15 +363,15 @@ class _Snapshots:
 
 
 def _moments(every: str | Sequence[int], epochs: int, length: int) -> set[int]:
-    """Return the steps to take snapshots at; the start and the end belong to them."""
+    """Return the snapshot steps, including the start and the end."""
     last = epochs * length
     if isinstance(every, str):
         cadence = Cadence.parse(every)
         places = [(step, step / length) for step in range(last + 1)]
         steps = {now[0] for before, now in pairwise(places) if cadence.passed(before, now)}
     else:
-        steps = {int(step) for step in every}
-        if min(steps, default=0) < 0 or max(steps, default=0) > last:
+        steps = set(list_of(whole)("every", every))
+        if max(steps, default=0) > last:
             raise ArgumentError("every", every, f"steps run from 0 to {last}", "Leave out others.")
     return steps | {0, last}
 
@@ -347,8 +381,16 @@ def _can_batch(model: nn.Module) -> bool:
     return not any(isinstance(module, kinds) for module in model.modules())
 
 
-def _should_batch(models: Sequence[nn.Module]) -> bool:
-    """On a CPU a batched convolution becomes a grouped one, slower than its parts in turn."""
+def _should_batch(models: Sequence[nn.Module], data: Any) -> bool:
+    """Whether to train members together: on pairs of tensors, if that is faster.
+
+    On a CPU, a batched convolution becomes a grouped one, which is slower than separate ones.
+
+    Returns:
+        True if they do.
+    """
+    if not isinstance(data, tuple) or len(data) != 2 or len(tensors(data)) != 2:
+        return False
     on_cpu = next(models[0].parameters()).device.type == "cpu"
     convolves = any(isinstance(m, Convolution) for m in models[0].modules())
     return len(models) > 1 and _can_batch(models[0]) and not (on_cpu and convolves)

@@ -1,4 +1,4 @@
-"""Starting weights drawn from an explicit generator, never from the global random state."""
+"""Weight initialization from an explicit generator, never the global random state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import sqrt
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import checked, instance
+from hyperribbon.core.boundary import checked, instance, torch_module
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
 from hyperribbon.core.devices.torch_inside import (
     Convolution,
@@ -28,7 +28,7 @@ def build(
 ) -> nn.Module:
     """Return `make()` with weights drawn from `generator`.
 
-    The module is made without memory first, so that its own constructors draw nothing.
+    The module is built on the meta device first, so its constructors draw no random numbers.
 
     Args:
         make: Constructs the module from torch layers.
@@ -42,10 +42,10 @@ def build(
     return model
 
 
-@checked(generator=instance(torch.Generator, "Give torch.Generator()."))
+@checked(model=torch_module, generator=instance(torch.Generator, "Give torch.Generator()."))
 @torch.no_grad()
 def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch") -> None:
-    """Draw every weight of a model anew, in place.
+    """Initialize every weight of a model in place.
 
     Args:
         model: Made of linear, convolutional, normalisation and embedding layers; other modules
@@ -70,7 +70,7 @@ def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch
         elif hasattr(module, "draw"):
             module.draw(generator)  # type: ignore[operator]
         elif next(module.parameters(recurse=False), None) is not None:
-            reason = "its parameters are of a kind with no rule for drawing them"
+            reason = "no initialization rule for its parameters"
             remedy = "Give the module a method draw(generator)."
             raise ArgumentError(
                 f"model.{name}" if name else "model", type(module).__name__, reason, remedy
@@ -106,7 +106,7 @@ def _check(init: Init) -> None:
         check_choice("init", init, _SCHEMES)
     elif isinstance(init, tuple):
         if len(init) != 2:
-            reason = "a pair (σ_w, σ_b) has two entries"
+            reason = "expected a pair (σ_w, σ_b)"
             raise ArgumentError("init", init, reason, "Give (1.0, 0.1).")
         for value in init:
             check_positive("init", value, zero=True)

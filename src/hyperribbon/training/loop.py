@@ -1,4 +1,4 @@
-"""The reference training loop: minibatches by index, explicit seeds, nothing hidden."""
+"""The reference training loop, with explicit seeds and sampling."""
 
 from __future__ import annotations
 
@@ -12,17 +12,30 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
-from hyperribbon.core.boundary import checked, count, flag, optional, own_function
+from hyperribbon.core.boundary import (
+    checked,
+    count,
+    flag,
+    function,
+    instance,
+    optional,
+    torch_module,
+)
+from hyperribbon.core.checks import ArgumentError, is_mapping
 from hyperribbon.core.devices.ambient import casting_anew
 from hyperribbon.core.devices.gpus import seed_gpus
+from hyperribbon.core.devices.torch_inside import tree_map
 from hyperribbon.core.generators import derive_seed, torch_generator
-from hyperribbon.recording.evaluation import Loss, Pair, evaluate, in_memory, in_mode
+from hyperribbon.operators.risk.batches import batch_size as size_of
+from hyperribbon.operators.risk.batches import move, split, tensors
+from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk.objective import Objective
+from hyperribbon.recording.evaluation import Loss, evaluate, in_mode, read
 from hyperribbon.recording.measurements import random_state, set_random_state
 from hyperribbon.recording.recorder import Recorder
 from hyperribbon.training.optimizers import OptimizerChoice, Schedule, make_optimizer, rate_factor
-from hyperribbon.training.sampling import epoch_batches, steps_per_epoch
+from hyperribbon.training.sampling import Minibatches, size_of_batches
 
 __all__ = ["Augmentation", "DivergenceError", "TrainingResult", "train"]
 
@@ -32,7 +45,7 @@ Callback = Callable[[int, nn.Module], bool | None]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What one training run left behind.
+    """The result of a training run.
 
     Attributes:
         initial: State dict before the first step.
@@ -49,7 +62,7 @@ class TrainingResult:
     steps: int
 
     def table(self) -> pd.DataFrame:
-        """Return the history as a table, one row for each epoch."""
+        """Return the history as a table, one row per epoch."""
         return pd.DataFrame(self.history)
 
 
@@ -70,27 +83,30 @@ class DivergenceError(RuntimeError):
         )
 
     def __reduce__(self) -> tuple[type, tuple[int, int, float, dict[str, np.ndarray]]]:
-        """Survive the trip back from a worker process."""
+        """Support pickling across processes."""
         return (type(self), (self.step, self.epoch, self.lr, self.history))
 
 
 @checked(
+    model=torch_module,
+    loss=optional(function),
     epochs=count,
-    batch_size=optional(count),
+    batch_size=size_of_batches,
     nesterov=flag,
-    on_epoch=own_function,
-    on_step=own_function,
-    augment=own_function,
+    recorder=instance(Recorder, "Give hr.Recorder(folder)."),
+    on_epoch=function,
+    on_step=function,
+    augment=function,
 )
 @torch.enable_grad()
 def train(
     model: nn.Module,
     loss: Loss,
-    data: Pair | Dataset,
+    data: Data,
     *,
     epochs: int,
     lr: float,
-    batch_size: int | None = 128,
+    batch_size: int | str | None = "auto",
     optimizer: OptimizerChoice = "sgd",
     momentum: float = 0.0,
     nesterov: bool = False,
@@ -102,40 +118,45 @@ def train(
     on_epoch: Callback | None = None,
     on_step: Callback | None = None,
     recorder: Recorder | None = None,
-    test: Pair | Dataset | None = None,
+    test: Data | None = None,
 ) -> TrainingResult:
     """Train a model in place.
 
-    Every random choice follows from `seed`, dropout included, and the global random state is left
-    as it was found.
+    All randomness, including dropout, is determined by `seed`; the global random state is not
+    changed.
 
-    Raises an ArgumentError when an argument cannot be used.
+    Raises an ArgumentError for invalid arguments.
 
     Args:
         model: Trained in place, in training mode; its mode is restored afterwards.
-        loss: `loss(outputs, targets)`, a mean over samples.
-        data: Inputs and targets, or a Dataset that fits in memory.
-        epochs: Passes over the data.
+        loss: `loss(outputs, targets)`, a mean over samples; None for the model's own loss, where
+            its output has `.loss`, as transformers models do.
+        data: As `hr.Risk` takes them: (inputs, targets), a Dataset, a DataLoader, a list of
+            batches, dict batches. The samples of a loader are read in order and drawn by
+            `sampling`; streams and batches that cannot be joined are used unchanged.
+        epochs: Number of epochs.
         lr: Learning rate.
-        batch_size: Minibatch size; None for the full batch.
+        batch_size: Minibatch size; None for the full batch, "auto" for that of a DataLoader or of
+            the batches in a list, else 128.
         optimizer: "sgd", "adam", "adamw", or a function of the parameters returning an optimiser.
         momentum: Momentum of "sgd".
-        nesterov: Nesterov's form of it.
+        nesterov: Whether to use Nesterov momentum.
         weight_decay: Coefficient of ½‖w‖² (for "adamw": decoupled decay).
         schedule: {epoch: factor}, the rate multiplied by each factor when its epoch begins; or a
             function of the epoch.
         sampling: "shuffle", "replacement" or "without_replacement"; see `epoch_batches`.
         seed: Seed of minibatches, augmentation and dropout.
-        augment: `augment(inputs, generator)` applied to every minibatch.
+        augment: `augment(inputs, generator)` applied to the inputs of every minibatch, which are
+            one tensor.
         on_epoch: Called as `on_epoch(epochs_done, model)`; training stops if it returns True.
         on_step: Called as `on_step(updates_done, model)`; training stops if it returns True.
-        recorder: Keeps records, and is closed at the end. With the folder of a killed run, training
-            goes on from its last record, bit for bit (callbacks may be called again for steps
-            after it).
-        test: Inputs and targets evaluated after every epoch.
+        recorder: Records the run, and is closed at the end. With the folder of a killed run,
+            training resumes bit-identically from its last record (callbacks may be called again for
+            later steps).
+        test: Data evaluated after every epoch.
 
     Returns:
-        The weights at the start and at the end, what was noted at every epoch, and the steps taken.
+        The initial and final weights, the history by epoch, and the number of steps.
 
     Raises:
         DivergenceError: The loss became NaN or infinite.
@@ -146,14 +167,15 @@ def train(
     >>> bool(result.history["loss"][-1] < 0.2 * result.history["loss"][0])
     True
     """
-    inputs, targets = in_memory(data)
-    size = len(inputs) if batch_size is None else batch_size
+    source, objective = read(model, data), Objective(loss)
+    minibatches = Minibatches(source, batch_size, sampling)
     trained = [p for p in model.parameters() if p.requires_grad]
     how = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
     updater = make_optimizer(trained, optimizer, lr=lr, **how)
     rates = [group["lr"] for group in updater.param_groups]
     device = next(model.parameters()).device
-    length = steps_per_epoch(len(inputs), size)
+    length = minibatches.length
+    test = None if test is None else read(model, test)
     initial = copy_state(model)
     run = _Progress()
 
@@ -165,8 +187,10 @@ def train(
     ):
         if recorder is not None:
             total = {"it": f"{epochs * length}it", "ep": f"{epochs}ep"}[recorder.cadence.unit]
+            known = list(source.batches()) if source.is_kept else data
+            known = known if minibatches.whole is None else minibatches.whole
             run.step = recorder.attach(
-                model, updater, total=total, loss=loss, data=(inputs, targets), progress=run
+                model, updater, total=total, loss=loss, data=known, progress=run
             )
             if recorder.keeps_state:
                 initial = recorder.initial_state()
@@ -176,19 +200,18 @@ def train(
             factor = rate_factor(schedule, epoch)
             for group, rate in zip(updater.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-            batches = epoch_batches(len(inputs), size, scheme=sampling, seed=seed, epoch=epoch)
-            for batch in batches[run.step % length :]:
-                samples = inputs[batch]
+            for batch in minibatches.of_epoch(epoch, seed, run.step % length):
                 if augment is not None:
-                    samples = augment(samples, torch_generator(seed, "augment", run.step))
-                value = loss(model(samples.to(device)), targets[batch].to(device))
+                    generator = torch_generator(seed, "augment", run.step)
+                    batch = augmented(batch, augment, generator)
+                value = objective(model, move(batch, device))
                 number = value.item()
                 if not isfinite(number):
                     raise DivergenceError(run.step, epoch, rates[0] * factor, run.history())
                 updater.zero_grad(set_to_none=True)
                 value.backward()
                 updater.step()
-                run.count(number, len(batch))
+                run.count(number, size_of(batch))
                 if on_step is not None and on_step(run.step, model) is True:
                     run.stopped = True
                 row = {}
@@ -210,7 +233,7 @@ def train(
 
 @dataclass
 class _Progress:
-    """Where a run is: kept by the recorder, so that its history too goes on after a kill."""
+    """Progress of a run, saved by the recorder so that a resumed run keeps its history."""
 
     step: int = 0
     total: float = 0.0
@@ -239,8 +262,25 @@ class _Progress:
             setattr(self, name, value)
 
 
+def augmented(batch: Any, augment: Callable[..., torch.Tensor], generator: Any) -> Any:
+    """Return a batch with its inputs x replaced by augment(x, generator).
+
+    Raises:
+        ArgumentError: The inputs are not a single tensor.
+    """
+    inputs, targets = split(batch)
+    found = tensors(inputs)
+    if len(found) != 1:
+        reason = f"a batch has {len(found)} input tensors; augment needs exactly one"
+        raise ArgumentError("augment", augment, reason, "Augment them in the data set.")
+    inputs = tree_map(lambda leaf: augment(leaf, generator) if leaf is found[0] else leaf, inputs)
+    if is_mapping(batch):
+        return type(batch)({**batch, **inputs})  # type: ignore[call-arg]
+    return inputs if isinstance(batch, torch.Tensor) else (inputs, targets)
+
+
 def as_history(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
-    """Return one array a quantity from one dict an epoch."""
+    """Return one array per quantity from one dict per epoch."""
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
@@ -251,7 +291,7 @@ def copy_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _own_randomness(seed: int) -> Iterator[None]:
-    """Give dropout a random stream of its own; the global ones are as before at the end."""
+    """Seed dropout separately and restore the global random states afterwards."""
     before = random_state()
     try:
         torch.set_rng_state(torch_generator(seed, "dropout").get_state())

@@ -1,4 +1,4 @@
-"""Small networks of many kinds, each drawn from a seed or an explicit generator."""
+"""Small reference architectures, initialized from a seed or an explicit generator."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hyperribbon.core.boundary import checked, count, flag, image, instance
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.boundary import checked, count, flag, image, instance, list_of
+from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.training.initialization import Init, build
 
@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 Seed = int | torch.Generator
+_GROUPS = 4  # of the group norms of residual networks
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
@@ -38,7 +39,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@checked(bias=flag, dtype=instance(torch.dtype, "Give torch.float32."))
+@checked(widths=list_of(count), bias=flag, dtype=instance(torch.dtype, "Give torch.float32."))
 def mlp(
     widths: Sequence[int],
     activation: str = "relu",
@@ -54,9 +55,9 @@ def mlp(
         widths: Input size, hidden sizes, output size, such as (784, 256, 256, 256, 10).
         activation: "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "erf", or "linear".
         seed: A seed, or a generator to draw from.
-        init: How weights start; see `hyperribbon.training.initialization.initialize`.
+        init: Initialization; see `hyperribbon.training.initialization.initialize`.
         bias: Whether the layers have biases.
-        dtype: Type of the weights (always drawn in float32, so that types agree).
+        dtype: Type of the weights (always drawn in float32, so all types start alike).
 
     Raises:
         ArgumentError: There are fewer than two widths.
@@ -66,9 +67,7 @@ def mlp(
     """
     check_choice("activation", activation, _ACTIVATIONS)
     if len(widths) < 2:
-        raise ArgumentError("widths", widths, "it needs an input and an output", "Give (784, 10).")
-    for width in widths:
-        check_positive_int("widths", width)
+        raise ArgumentError("widths", widths, "expected two or more widths", "Give (784, 10).")
 
     def make() -> nn.Module:
         modules: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
@@ -91,7 +90,7 @@ def linear(inputs: int, outputs: int, seed: Seed = 0, *, init: Init = "torch") -
 def all_convolutional(
     shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: int = 16
 ) -> nn.Module:
-    """Return a network of convolutions only: strides for pooling, a mean over space to end.
+    """Return an all-convolutional network: strided convolutions and global average pooling.
 
     Args:
         shape: (channels, height, width) of an image.
@@ -129,7 +128,7 @@ def conv_mixer(
     patch: int = 4,
     kernel: int = 5,
 ) -> nn.Module:
-    """Return a ConvMixer: patches, then depthwise and pointwise convolutions in turn.
+    """Return a ConvMixer: patch embedding, then depthwise and pointwise convolutions.
 
     Args:
         shape: (channels, height, width) of an image.
@@ -226,8 +225,14 @@ def wide_resnet(
         classes: Number of outputs.
         seed: A seed, or a generator to draw from.
         width: Channels of the first stage; the second has twice as many.
-        blocks: Residual blocks a stage.
+        blocks: Residual blocks per stage.
+
+    Raises:
+        ArgumentError: The width is not a multiple of 4.
     """
+    if width % _GROUPS:
+        reason = f"its group norms have {_GROUPS} groups"
+        raise ArgumentError("width", width, reason, f"Give a multiple of {_GROUPS}.")
     channels = shape[0]
 
     def make() -> nn.Module:
@@ -241,7 +246,7 @@ def wide_resnet(
         return nn.Sequential(
             nn.Conv2d(channels, width, 3, padding=1, stride=2),
             *stages,
-            nn.GroupNorm(4, previous),
+            nn.GroupNorm(_GROUPS, previous),
             nn.ReLU(),
             _Mean(-2, -1),
             nn.Linear(previous, classes),
@@ -314,9 +319,9 @@ class _Residual(nn.Module):
 class _ResidualBlock(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
-        self.norm1 = nn.GroupNorm(4, channels_in)
+        self.norm1 = nn.GroupNorm(_GROUPS, channels_in)
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
-        self.norm2 = nn.GroupNorm(4, channels_out)
+        self.norm2 = nn.GroupNorm(_GROUPS, channels_out)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
         self.shortcut = (
             nn.Identity()
@@ -330,7 +335,7 @@ class _ResidualBlock(nn.Module):
 
 
 class _Positions(nn.Module):
-    """(n, width, tokens) to (n, tokens, width), plus a learned vector a position."""
+    """(n, width, tokens) to (n, tokens, width), plus learned position embeddings."""
 
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()

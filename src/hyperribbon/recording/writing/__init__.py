@@ -1,1 +1,1 @@
-"""How a recording reaches the disk: in the background, forecast, with its status."""
+"""Writing recordings: background thread, disk forecast, and status file."""

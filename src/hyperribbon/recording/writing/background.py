@@ -1,4 +1,4 @@
-"""Writing beside the training: in order, several records at once where they have gathered."""
+"""Background writing: in order, in batches when several records are pending."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Promise(Generic[T]):
-    """What became of some items: written, or not because of an error."""
+    """The result of writing some items: success or an error."""
 
     items: list[T]
     error: Exception | None
 
 
 class Writer(Generic[T]):
-    """Hands items to a function in another thread, in order.
+    """Passes items in order to a function in a background thread.
 
-    Items that come while it works are handed over together next time. At most 64 MB wait, or one
-    item; a process that ends in the ordinary way writes them first.
+    Items that arrive meanwhile are passed together in the next call. At most 64 MB, or one item,
+    are pending; a process that exits normally writes them first.
 
     Args:
-        write: Called with a list of items; what it raises is kept in the outcome.
+        write: Called with a list of items; exceptions are stored in the outcome.
 
     Attributes:
-        seconds: Processor time that the other thread has taken.
+        seconds: CPU time of the background thread.
     """
 
     def __init__(self, write: Callable[[list[T]], None]) -> None:
@@ -48,7 +48,7 @@ class Writer(Generic[T]):
         self.seconds = 0.0
 
     def put(self, item: T, size: int) -> None:
-        """Add an item of so many bytes; waits while too much waits to be written."""
+        """Add an item of a given size in bytes; blocks while too much is pending."""
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= _MOST_WAITING)
             self._waiting.append((item, size))
@@ -56,18 +56,18 @@ class Writer(Generic[T]):
         self._pool.submit(self._drain)
 
     def flush(self) -> None:
-        """Wait until everything that was put is written or has failed."""
+        """Wait until all pending items are written or have failed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._is_busy)
 
     def outcomes(self) -> list[Promise[T]]:
-        """Return what became of items since the last call."""
+        """Return the outcomes since the last call."""
         with self._changed:
             found, self._outcomes = self._outcomes, []
             return found
 
     def close(self) -> None:
-        """Write what is left and end the thread."""
+        """Write pending items and stop the thread."""
         self._pool.shutdown()
 
     def _drain(self) -> None:
@@ -80,7 +80,7 @@ class Writer(Generic[T]):
         items = [item for item, _ in batch]
         try:
             self._write(items)
-        except Exception as problem:  # told to the training when it next asks
+        except Exception as problem:  # reported to the training thread when it next asks
             error = problem
         with self._changed:
             self.seconds += time.thread_time() - begun

@@ -1,9 +1,10 @@
-"""The files of a run while it is recorded: records, the state to go on from, the run's status."""
+"""Files of a recording in progress: records, resume state, and status."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -17,11 +18,11 @@ __all__ = ["RunFiles", "Taken"]
 
 @dataclass(frozen=True)
 class Taken:
-    """A moment of the run in memory, to be written.
+    """A captured record, to be written.
 
     Attributes:
         draft: The record.
-        state: What the run needs to go on from there, as its file has it; None without.
+        state: Serialized state to resume from; None without.
     """
 
     draft: Draft
@@ -29,17 +30,17 @@ class Taken:
 
     @property
     def arrays_bytes(self) -> int:
-        """Bytes of the record's arrays."""
+        """Size of the record's arrays in bytes."""
         arrays = [*(self.draft.weights or {}).values(), *(self.draft.metrics or {}).values()]
         arrays += [] if self.draft.predictions is None else [self.draft.predictions]
         return sum(int(getattr(array, "nbytes", 8)) for array in arrays)
 
 
 class RunFiles:
-    """What a Recorder writes in its folder, beside the training.
+    """Writes a Recorder's files in the background.
 
-    The state of a record is on disk before the record, and older states go after it. Records that
-    are written together have one state, the last one's.
+    The state of a record is written before the record; older states are removed after it. Records
+    written together share one state, that of the last.
 
     Args:
         folder: The folder of the run.
@@ -50,19 +51,19 @@ class RunFiles:
         self.trajectory = Trajectory.create(folder)
         self._writer: Writer[Taken] | None = None
 
-    def start(self) -> None:
-        """Read the folder anew and begin to write."""
-        self.trajectory = Trajectory.create(self.folder)
+    def start(self, about: dict[str, Any]) -> None:
+        """Reread the folder and start writing records described by `about`."""
+        self.trajectory = Trajectory.create(self.folder, about=about)
         stored_path(self.folder, "state/initial.pt")  # old states are removed there, not elsewhere
         self._writer = Writer(self._write)
 
     def put(self, taken: Taken) -> None:
-        """Have a moment written."""
+        """Queue a record for writing."""
         assert self._writer is not None
         self._writer.put(taken, taken.arrays_bytes + len(taken.state or b""))
 
     def outcomes(self, *, wait: bool) -> list[Promise[Taken]]:
-        """Return what became of moments since the last call, after waiting for all where asked."""
+        """Return the results of writes since the last call, optionally after waiting for all."""
         if self._writer is None:
             return []
         if wait:
@@ -70,54 +71,54 @@ class RunFiles:
         return self._writer.outcomes()
 
     def close(self) -> None:
-        """Write what is left, and end."""
+        """Write pending records and stop."""
         if self._writer is not None:
             self._writer.close()
         self._writer = None
 
     @property
     def seconds(self) -> float:
-        """Processor time of the writing."""
+        """CPU time of writing."""
         return 0.0 if self._writer is None else self._writer.seconds
 
     @property
     def written(self) -> int | None:
-        """Step up to which all records are on disk and whole; None before the first.
+        """Last step up to which all records are safely on disk; None before the first.
 
-        Records that a full disk refused are not among them: they are warned of and counted.
+        Records lost to a full disk are excluded; they are counted and cause a warning.
         """
         return self.trajectory[-1].step if len(self.trajectory) else None
 
     @property
     def initial_path(self) -> Path:
-        """The state in which the run began."""
+        """Path of the initial state."""
         return self.folder / "state" / "initial.pt"
 
     def state_path(self, step: int) -> Path:
-        """The state at a record."""
+        """Path of the state at a record."""
         return self.folder / "state" / f"step-{step}.pt"
 
     def save_initial(self, state: bytes) -> None:
-        """Write the state in which the run begins."""
+        """Write the initial state."""
         make_folder(self.initial_path.parent)
         write_bytes(self.initial_path, state)
 
     def newest_state(self) -> int:
-        """Return the step of the newest record that the run can go on from.
+        """Return the step of the newest record that the run can resume from.
 
-        A kill while several were written can leave the last ones without a state.
+        A run killed while writing several may leave the last ones without a state.
         """
         steps = self.trajectory.steps.tolist()
         return next((s for s in reversed(steps) if self.state_path(s).is_file()), steps[-1])
 
     def _write(self, batch: list[Taken]) -> None:
-        """Put records on disk, in the thread of the writer: all of them, or the first that fit.
+        """Write records to disk in the writer thread: all, or the first ones that fit.
 
-        Were none of them kept, fewer that come later could find room, and would follow a gap.
+        If none were kept, a later and smaller batch could fit and would follow a gap.
 
         Raises:
-            OSError: A record found no room; those before it are on disk.
-            SafetensorError: Likewise, where safetensors says so.
+            OSError: The disk is full; earlier records are on disk.
+            SafetensorError: Likewise, raised by safetensors.
         """
         try:
             self._write_together(batch)
@@ -129,7 +130,7 @@ class RunFiles:
                     self._write_together([taken])
 
     def _write_together(self, batch: list[Taken]) -> None:
-        """Put records on disk with one state, that of the last."""
+        """Write records to disk with one state, that of the last."""
         last = batch[-1]
         if last.state is not None:
             write_bytes(self.state_path(last.draft.step), last.state)

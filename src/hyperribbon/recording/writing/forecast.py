@@ -1,4 +1,4 @@
-"""How much disk a recording will take, said before it does."""
+"""Forecast of the disk space that a recording will take."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hyperribbon.recording.writing.files import Taken
 
 __all__ = ["Forecast", "count_records", "forecast_run", "optimizer_bytes"]
 
-_LARGE = 1e9  # bytes of a whole run that are worth a word
-_LARGE_RECORD = 1e8  # the same of one record, where the length of the run is not known
-_LINE = 600  # bytes of a record without arrays: its line with names, numbers and checksums
+_LARGE = 1e9  # bytes per run above which a warning is issued
+_LARGE_RECORD = 1e8  # the same per record, if the length of the run is unknown
+_LINE = 600  # size of a record's line: names, numbers and checksums
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Forecast:
     """Disk space that a run's records will take.
 
     Attributes:
-        record_bytes: Of one record: weights, predictions and metrics.
-        state_bytes: Of what the run needs to go on, at its largest; 0 without.
-        records: Records that are planned, or None where the length of the run is not known.
-        free_bytes: Free on the disk now.
+        record_bytes: Size of one record: weights, predictions and metrics.
+        state_bytes: Maximum size of the resume state; 0 without.
+        records: Planned number of records, or None if the length of the run is unknown.
+        free_bytes: Free disk space.
     """
 
     record_bytes: int
@@ -39,36 +39,36 @@ class Forecast:
 
     @property
     def total_bytes(self) -> int:
-        """Of the whole run; of one record where its length is not known."""
+        """Size of the whole run, or of one record if its length is unknown."""
         return self.record_bytes * (self.records or 1) + self.state_bytes
 
     @property
     def is_large(self) -> bool:
-        """Whether a person should hear of it."""
+        """Whether to warn the user."""
         if self.records is None:
             return self.record_bytes + self.state_bytes > _LARGE_RECORD
         return self.total_bytes > _LARGE
 
     def check(self) -> None:
-        """Refuse a run that the disk has no room for.
+        """Raise if the run does not fit on the disk.
 
         Raises:
-            ArgumentError: It has not.
+            ArgumentError: There is not enough disk space.
         """
         if self.total_bytes > self.free_bytes:
             reason = f"{self}"
             remedy = (
                 "Record less often (every=), fewer weights (weights=False, a module's name, a "
-                "Mask, or hr.recording.Projection(1000)), without the state to go on from "
+                "Mask, or hr.recording.Projection(1000)), without the resume state "
                 "(resume=False), or on another disk."
             )
             raise ArgumentError("weights", f"{in_words(self.total_bytes)} on disk", reason, remedy)
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return a one-line summary."""
         line = f"each record takes {in_words(self.record_bytes)}"
         if self.state_bytes:
-            line += f", the state to go on from {in_words(self.state_bytes)}"
+            line += f", the resume state {in_words(self.state_bytes)}"
         if self.records is None:
             fit = max(self.free_bytes - self.state_bytes, 0) // self.record_bytes
             return f"{line}; {in_words(self.free_bytes)} are free, enough for {fit:,} records"
@@ -84,11 +84,11 @@ def forecast_run(
     """Return the forecast of a run from its first record.
 
     Args:
-        folder: Where it is recorded.
-        taken: The first record, with its state where states are kept.
-        initial: Bytes of the state in which it begins.
-        parts: What takes part in it; an "optimizer" has no state yet.
-        records: Records that are planned, if that is known.
+        folder: The recording's folder.
+        taken: The first record, with its state if states are kept.
+        initial: Size of the initial state in bytes.
+        parts: Objects with a state; an "optimizer" does not have one yet.
+        records: Planned number of records, if known.
     """
     state = 0
     if taken.state is not None:  # the first state stays; a new one is written beside the last
@@ -98,7 +98,7 @@ def forecast_run(
 
 
 def count_records(every: Cadence, total: str | None) -> int | None:
-    """Return how many records a run of a length has, its start included, if that can be known.
+    """Return the number of records of a run, including its start, if it can be known.
 
     >>> count_records(Cadence.parse("50it"), "1000it"), count_records(Cadence.parse("1ep"), None)
     (21, None)
@@ -110,7 +110,7 @@ def count_records(every: Cadence, total: str | None) -> int | None:
 
 
 def optimizer_bytes(optimizer: Any) -> int:
-    """Return the bytes of an optimiser's state once it has taken a step, as far as that is known.
+    """Return the estimated bytes of an optimiser's state after its first step.
 
     Adam keeps two numbers for each weight (three with amsgrad), SGD with momentum one.
     """
@@ -124,7 +124,7 @@ def optimizer_bytes(optimizer: Any) -> int:
 
 
 def in_words(size: float) -> str:
-    """Return a number of bytes as people say it.
+    """Return a number of bytes with its unit.
 
     >>> in_words(353_000_000), in_words(1400)
     ('353 MB', '1.4 kB')

@@ -1,4 +1,4 @@
-"""What a recording is, for who looks at its folder: running, finished, what it holds."""
+"""Status file of a recording: running or finished, and its contents."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def write_status(folder: Path, state: str, about: dict[str, Any]) -> None:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """Return the status of a recording; the state is "recorded" where nothing is known.
+    """Return the status of a recording; the state is "recorded" if unknown.
 
-    A run that says it is running and whose recorder is gone was killed: "stopped".
+    A run marked as running whose recorder is gone was killed: "stopped".
     """
     path, found = folder / STATUS, None
     try:
