@@ -19,7 +19,7 @@ def experiment():
 def known(monkeypatch, experiment):
     """Return a table to fill with what is measured, by preset."""
     table = {}
-    monkeypatch.setattr(costs, "_measured", lambda: {experiment.id: table} if table else {})
+    monkeypatch.setattr(costs, "_read_costs", lambda: {experiment.id: table} if table else {})
     return table
 
 

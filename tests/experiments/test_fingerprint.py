@@ -1,4 +1,4 @@
-"""Fingerprints of functions: whatever a result depends on changes them, and nothing else does."""
+"""Fingerprints of functions: whatever a result depends on changes them."""
 
 import functools
 import importlib
@@ -120,13 +120,60 @@ def test_a_sweep_never_serves_the_results_of_other_code(study, tmp_path, file, o
     assert after == changed({"x": 1.0}) != before
 
 
+def test_the_same_code_has_the_same_fingerprint(study):
+    assert fingerprint(study().measure) == fingerprint(study().measure)
+
+
+def test_code_in_memory_is_not_taken_for_an_edited_file(study):
+    loaded = study().measure
+    edited = study(*CHANGES[0]).measure
+    assert fingerprint(loaded) != fingerprint(edited)
+
+
+NOTEBOOK = """
+import helpers
+
+RATE, NAMES = 0.1, {"a", "b"}
+
+class Model:
+    gain = 1.0
+
+    @property
+    def size(self):
+        return 3
+
+    @staticmethod
+    def run(value):
+        return value + 1
+
+def scale(value, *, power=2):
+    return value**power
+
+def measure(point):
+    return [RATE * scale(x) + Model.run(x) * Model().size + len(NAMES) for x in range(2)]
+"""
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("# a remark", "# another"), ("UNUSED = 1", "UNUSED = 2"), ("FACTOR =", "\n\n\nFACTOR =")],
+    [
+        ("RATE, NAMES = 0.1", "RATE, NAMES = 0.2"),
+        ('"b"}', '"b", "c"}'),
+        ("gain = 1.0", "gain = 2.0"),
+        ("return 3", "return 4"),
+        ("value + 1", "value - 1"),
+        ("value**power", "value + power"),
+        ("power=2", "power=3"),
+        ("range(2)", "range(3)"),
+    ],
 )
-def test_what_does_not_matter_does_not_change_it(study, old, new):
-    before = fingerprint(study().measure)
-    assert fingerprint(study("study.py", old, new).measure) == before
+def test_code_without_a_file_counts_as_it_is_in_memory(study, old, new):
+    study()
+    prints = []
+    for text in (NOTEBOOK, NOTEBOOK, NOTEBOOK.replace(old, new)):
+        exec(text, names := {"__name__": "__main__"})
+        prints.append(fingerprint(names["measure"]))
+    assert prints[0] == prints[1] != prints[2]
 
 
 def test_an_own_version_stands_for_the_code(study, tmp_path):
@@ -159,6 +206,21 @@ def test_data_and_modules_that_are_read_count():
         before = after
 
 
+def make_reader(data, gain=1.0):
+    return lambda point, offset=gain: data["x"] * offset
+
+
+@pytest.mark.parametrize("data", [torch.ones(2), torch.ones(2, dtype=torch.bfloat16), np.ones(2)])
+def test_data_in_closures_and_defaults_count(data):
+    before = fingerprint(make_reader({"x": data}))
+    assert fingerprint(make_reader({"x": data + 0})) == before
+    assert fingerprint(make_reader({"x": data + 1})) != before
+    assert fingerprint(make_reader({"x": data}, gain=2.0)) != before
+    assert fingerprint(functools.partial(make_reader, data)) != fingerprint(
+        functools.partial(make_reader, data + 1)
+    )
+
+
 @functools.lru_cache
 def remembered(value):
     return value + 1
@@ -181,14 +243,14 @@ NUMPY_GENERATOR = {"rng": np.random.default_rng(0)}
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda p: torch.randn(1, generator=GENERATOR), "the global GENERATOR of <lambda> is a"),
-        (lambda p: LOCK.locked(), "the global LOCK of <lambda> is a _thread.lock"),
-        (lambda p: NUMPY_GENERATOR["rng"].normal(), "numpy.random._generator.Generator"),
-        (lambda p, source=LOCK: source.locked(), "a default of <lambda> is a"),
-        (functools.partial(max, GENERATOR), "an argument of the partial"),
+        (lambda p: torch.randn(1, generator=GENERATOR), "Generator draws other numbers"),
+        (lambda p: NUMPY_GENERATOR["rng"].normal(), "Generator draws other numbers"),
+        (lambda p: LOCK.locked(), "_thread.lock"),
+        (lambda p, source=LOCK: source.locked(), "_thread.lock"),
+        (functools.partial(max, GENERATOR), "Generator draws other numbers"),
     ],
 )
-def test_what_cannot_be_told_is_refused_with_the_way_out(tmp_path, function, words):
+def test_what_cannot_be_hashed_is_refused(tmp_path, function, words):
     with pytest.raises(ArgumentError, match=words) as caught:
         hr.sweep(function, {"x": [1]}, out=tmp_path)
     assert 'version="1"' in str(caught.value)
@@ -209,17 +271,16 @@ def test_the_order_of_sets_does_not_count():
     assert fingerprint(other) == fingerprint(reads_a_set)
 
 
-def test_a_changed_helper_makes_another_experiment(monkeypatch):
+def test_a_changed_helper_makes_another_experiment(monkeypatch, tmp_path):
+    """Of hyperribbon the experiments' own modules count; the rest counts by its version."""
+    from hyperribbon.experiments.subnetworks import _training
+    from hyperribbon.training import loop
+
     experiment = find_experiment("subnetworks/fig3.1")
     before = experiment.code
-    assert experiment.code == before
-    from hyperribbon.experiments.subnetworks import _training
-
-    original = _training._train
-
-    def other(folder, item):
-        original(folder, item)
-
-    other.__module__ = original.__module__
-    monkeypatch.setattr(_training, "_train", other)
+    for module in (loop, _training):
+        assert experiment.code == before
+        changed = tmp_path / Path(module.__file__).name
+        changed.write_text(Path(module.__file__).read_text() + "# changed\n")
+        monkeypatch.setattr(module, "__file__", str(changed))
     assert experiment.code != before

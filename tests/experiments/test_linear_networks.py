@@ -120,7 +120,7 @@ def test_every_experiment_on_shares_of_classes_says_how_many_images_it_takes(
         if item["samples"] != config.samples
     ]
     told = {"samples": f"{config.samples}, but {', '.join(fewer)}"} if fewer else {}
-    assert experiment.reduced(config) == told
+    assert experiment.reductions(config) == told
     item = min(items, key=lambda item: item["samples"])
     data = _data.subsample(item["data"], item["share"], item["samples"], item["data_seed"])
     assert len(data.targets) == item["samples"]

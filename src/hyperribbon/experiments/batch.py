@@ -28,7 +28,7 @@ _LONG = (
     "subnetworks/fig4.4",
     "fluctuations/fig8c",
 )
-"""Experiments of about two minutes and more at preset laptop: begun last, they leave cores idle."""
+"""Experiments of two minutes or more at preset laptop; started last, they leave cores idle."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class RunOutcome:
     Attributes:
         id: The experiment.
         run: Its folder, when it worked.
-        mistake: What a person has to correct, when that stopped it.
-        broken: The traceback, when something broke.
+        mistake: The invalid argument or missing extra that stopped it.
+        broken: The traceback of any other error.
         seconds: How long it took.
     """
 
@@ -66,15 +66,12 @@ def run_experiments(
     Args:
         ids: The experiments.
         workers: Where they run; one after the other in this process by default.
-        progress: Told how far the work is.
+        progress: Receives the progress of the work.
         **options: Passed to `run` (config, preset, seeds, out, seed, with_data, fresh).
     """
-    if (
-        isinstance(ids, str)
-        or not isinstance(ids, Sequence)
-        or not all(isinstance(id, str) for id in ids)
-    ):
-        raise ArgumentError("ids", ids, "they are not names", "Give ['ribbons/fig4'].")
+    is_list = isinstance(ids, Sequence) and not isinstance(ids, str)
+    if not is_list or not all(isinstance(id, str) for id in ids):
+        raise ArgumentError("ids", ids, "expected a list of names", "Give ['ribbons/fig4'].")
     workers = workers or SerialWorkers()
     if len(ids) == 1 or isinstance(workers, SerialWorkers):
         for id in ids:
@@ -84,16 +81,14 @@ def run_experiments(
     watcher = progress or SilentProgress()
     handle = watcher.start("experiments", len(ids))
     try:
-        jobs = [(id, options, inner) for id in sorted(ids, key=_rank)]
-        for outcome in workers.run(_attempt_on_worker, jobs, _lost):
+        rank = {id: place for place, id in enumerate(_LONG)}
+        longest_first = sorted(ids, key=lambda id: rank.get(id, len(rank)))
+        jobs = [(id, options, inner) for id in longest_first]
+        for outcome in workers.run(_attempt_on_worker, jobs, _report_death):
             watcher.advance(handle)
             yield outcome
     finally:
         watcher.finish(handle)
-
-
-def _rank(id: str) -> int:
-    return _LONG.index(id) if id in _LONG else len(_LONG)
 
 
 def _attempt(id: str, options: dict[str, Any]) -> RunOutcome:
@@ -108,7 +103,7 @@ def _attempt(id: str, options: dict[str, Any]) -> RunOutcome:
     return RunOutcome(id, run, mistake, broken, time.monotonic() - started)
 
 
-def _lost(job: tuple[Any, ...]) -> RunOutcome:
+def _report_death(job: tuple[Any, ...]) -> RunOutcome:
     return RunOutcome(job[0], None, None, "Its process died: was it killed for its memory?", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What an experiment is given: random streams, resumable maps, shared computations, progress."""
+"""The context of an experiment: random streams, resumable maps, shared computations, progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Item = Mapping[str, Any]
 
 
 class Progress(Protocol):
-    """Somebody who wants to know how far a computation is."""
+    """Receives the progress of a computation."""
 
     def start(self, label: str, total: int) -> Any:
         """Announce a piece of work; return a handle for it."""
@@ -46,7 +46,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Nobody is watching."""
+    """Progress that is not shown."""
 
     def start(self, label: str, total: int) -> None:
         """Ignore the announcement."""
@@ -65,10 +65,10 @@ class Context:
         seed: Seed of the run; every stream is derived from it by name.
         parts: Folder for finished pieces of this run.
         shared: Folder for computations shared between runs.
-        progress: Told how far the work is.
+        progress: Receives the progress of the work.
         workers: Where items run; one after the other in this process by default.
-        version: State of the functions, named by whoever wrote them; their `fingerprint` by
-            default, so that a changed function is computed anew.
+        version: Version of the functions, in place of their `fingerprint`, by which a changed
+            function is computed anew.
     """
 
     def __init__(
@@ -119,10 +119,7 @@ class Context:
             items: Dicts of plain values.
             label: What the progress display calls it.
         """
-        names = computation_names(function, items, self._version)
-        files = [self._parts / f"{name}.safetensors" for name in names]
-        self._fill(_compute_to_file, function, items, files, files, label)
-        return [load_tree(file) for file in files]
+        return self._compute(_compute_to_file, self._parts, function, items, label)
 
     def shared(self, function: Callable[[Item], Any], item: Item, label: str | None = None) -> Any:
         """Return function(item), computed once for all runs of the store."""
@@ -132,10 +129,7 @@ class Context:
         self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
     ) -> list[Any]:
         """Return [function(item) for item in items], each computed once for all runs."""
-        names = computation_names(function, items, self._version)
-        files = [self._shared / f"{name}.safetensors" for name in names]
-        self._fill(_compute_once, function, items, files, files, label)
-        return [load_tree(file) for file in files]
+        return self._compute(_compute_once, self._shared, function, items, label)
 
     def shared_folder(
         self, function: Callable[[Path, Item], None], item: Item, label: str | None = None
@@ -160,6 +154,19 @@ class Context:
         self._fill(_fill_once, function, items, folders, markers, label)
         return folders
 
+    def _compute(
+        self,
+        work: Callable[..., bool],
+        folder: Path,
+        function: Callable[[Item], Any],
+        items: Sequence[Item],
+        label: str | None,
+    ) -> list[Any]:
+        names = computation_names(function, items, self._version)
+        files = [folder / f"{name}.safetensors" for name in names]
+        self._fill(work, function, items, files, files, label)
+        return [load_tree(file) for file in files]
+
     def _fill(
         self,
         work: Callable[..., bool],
@@ -171,8 +178,8 @@ class Context:
     ) -> None:
         """Run work(function, item, place, patient) on the workers where the marker is missing.
 
-        What another run of the store is computing at this moment is left for the end, so that two
-        runs that need the same pieces divide them instead of waiting for each other.
+        Pieces that another run of the store is computing come last, so that two runs that need the
+        same pieces divide them instead of waiting for each other.
         """
         for folder in {place.parent for place in places}:
             clear_leftovers(folder)
@@ -202,10 +209,11 @@ def computation_names(
     Args:
         function: The function.
         items: What it is called with.
-        version: What the function's state is called; its `fingerprint` by default.
+        version: Version of the function; its `fingerprint` by default.
 
     Raises:
-        ArgumentError: It cannot be told what the function depends on, or an item is not plain.
+        ArgumentError: The function depends on something that cannot be hashed, or an item holds
+            something else than plain values.
     """
     name = getattr(function, "__name__", type(function).__name__)
     module = getattr(function, "__module__", "")
@@ -216,26 +224,24 @@ def computation_names(
 
 
 def _compute_to_file(
-    function: Callable[[Item], Any], item: Item, file: Path, patient: bool = True
+    function: Callable[[Item], Any], item: Item, file: Path, patient: bool
 ) -> bool:
     save_tree(file, function(item))
     return True
 
 
-def _compute_once(
-    function: Callable[[Item], Any], item: Item, file: Path, patient: bool = True
-) -> bool:
-    """Compute a shared file unless it is there; return False if another run is at it."""
+def _compute_once(function: Callable[[Item], Any], item: Item, file: Path, patient: bool) -> bool:
+    """Compute a shared file if it is missing; return False if another run is computing it."""
     with _turn(file, patient) as mine:
         if mine and not file.exists():
-            _compute_to_file(function, item, file)
+            save_tree(file, function(item))
         return mine
 
 
 def _fill_once(
-    function: Callable[[Path, Item], None], item: Item, folder: Path, patient: bool = True
+    function: Callable[[Path, Item], None], item: Item, folder: Path, patient: bool
 ) -> bool:
-    """Fill a shared folder unless it is full; return False if another run is at it."""
+    """Fill a shared folder if it is incomplete; return False if another run is filling it."""
     with _turn(folder, patient) as mine:
         if mine and not (folder / "complete").exists():
             make_folder(folder)
@@ -246,7 +252,7 @@ def _fill_once(
 
 @contextmanager
 def _turn(place: Path, patient: bool) -> Iterator[bool]:
-    """Hold the lock of a shared place; yield False at once if it is taken and we are impatient."""
+    """Hold the lock of a shared place; if it is taken, wait, or yield False unless patient."""
     lock = FileLock(f"{place}.lock", mode=0o644, timeout=-1 if patient else 0)
     try:
         lock.acquire()

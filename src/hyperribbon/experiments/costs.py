@@ -31,7 +31,7 @@ class RunCost:
 
     Attributes:
         seconds: Seconds of one core; of an estimate, what it takes at least.
-        at_most: Of an estimate, what it takes at most; infinite where nothing tells.
+        at_most: Of an estimate, what it takes at most; infinite without a bound.
         megabytes: Largest memory of the process; of an estimate, of the preset it comes from.
         measured: Whether it was measured at this preset.
     """
@@ -42,12 +42,11 @@ class RunCost:
     measured: bool
 
 
-def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> RunCost | None:
+def cost_of(experiment: Experiment, preset: str) -> RunCost | None:
     """Return what an experiment costs at a preset, or None where nothing was measured at all.
 
-    From one measured preset nothing is told but a bound: a larger one takes at least as long. What
-    its time is made of is not known. At preset smoke it is mostly what every run takes, and the
-    rest may grow with the square or cube of a setting.
+    One measured preset gives only a bound: a larger one takes at least as long. At preset smoke the
+    time is mostly what every run takes, and the rest may grow with the square or cube of a setting.
 
     Where two smaller presets were measured, with times c and c + t, their difference is work. On
     the way to the preset the settings that count something (samples, steps, seeds, the length of a
@@ -57,9 +56,8 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
     Args:
         experiment: The experiment.
         preset: "smoke", "laptop" or "paper".
-        with_data: Whether a folder of full data sets is at hand.
     """
-    known = _measured().get(experiment.id, {})
+    known = _read_costs().get(experiment.id, {})
     if preset in known:
         seconds, megabytes = known[preset]
         return RunCost(seconds, seconds, megabytes, True)
@@ -75,8 +73,10 @@ def cost_of(experiment: Experiment, preset: str, *, with_data: bool = False) -> 
     constant = known[below[0]][0]
     if seconds <= constant:
         return RunCost(seconds, math.inf, megabytes, False)
-    configs = (experiment.config(name, with_data=with_data) for name in (below[-1], preset))
-    ratios = [max(ratio, 1.0) for ratio in _ratios(*configs)]
+    configs = [experiment.config(name) for name in (below[-1], preset)]
+    names = [field.name for field in dataclasses.fields(configs[0])]
+    sizes = [[_size(getattr(config, name)) for config in configs] for name in names]
+    ratios = [max(new / old, 1.0) for old, new in sizes if old and new]
     alone, together = max(ratios, default=1.0), math.prod(ratios)
     work = seconds - constant
     return RunCost(constant + work * alone, constant + work * together, megabytes, False)
@@ -101,27 +101,22 @@ def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
 
 
 def peak_megabytes() -> float:
-    """Return the largest memory that this process has had; 0 where the system does not tell."""
+    """Return the peak memory of this process, or 0 where the system does not report it."""
     if resource is None:
         return 0.0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
-def _ratios(before: Any, after: Any) -> list[float]:
-    names = [field.name for field in dataclasses.fields(before)]
-    sizes = [[_size(getattr(config, name)) for config in (before, after)] for name in names]
-    return [new / old for old, new in sizes if old and new]
-
-
 def _size(value: Any) -> int:
+    """Return what a setting counts, or 0 for one that counts nothing."""
     if isinstance(value, tuple):
         return len(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 @cache
-def _measured() -> dict[str, dict[str, tuple[float, float]]]:
+def _read_costs() -> dict[str, dict[str, tuple[float, float]]]:
     text = (files("hyperribbon.experiments") / "costs.json").read_text()
     return {
         id: {preset: (cost[0], cost[1]) for preset, cost in presets.items()}

@@ -67,14 +67,14 @@ def over_seeds(values: Any, why: str = "", *, comparable: bool = True) -> Observ
     """Return a number for each seed or independent repetition; a single one stays undecided."""
     numbers = tuple(float(value) for value in np.atleast_1d(np.asarray(values, dtype=float)))
     if not numbers:
-        raise ArgumentError("values", values, "there is no seed in it", "Give one number a seed.")
+        raise ArgumentError("values", values, "there is no value", "Give one number per seed.")
     return Observed(numbers, None, len(numbers) - 1, why, bool(comparable))
 
 
 def estimate(
     value: Any, error: Any, why: str = "", *, freedom: float = math.inf, comparable: bool = True
 ) -> Observed:
-    """Return a number with the standard error that its own run tells.
+    """Return a number with a standard error from its own run.
 
     Args:
         value: The number.
@@ -133,7 +133,7 @@ def decide(
     error, quantile = deviation / math.sqrt(count), stats.t.ppf((1 + level) / 2, count - 1)
     if compare == "prediction":
         spread = float(quantile) * deviation * math.sqrt(1 + 1 / count)
-        return _predicted(band, mean, error, (mean - spread, mean + spread), count)
+        return _judge_prediction(band, mean, error, (mean - spread, mean + spread), count)
     spread = float(quantile) * error
     interval = (mean - spread, mean + spread)
     verdict = band.verdict(*interval)
@@ -141,11 +141,11 @@ def decide(
     if compare == "run" and 0 < inside < count:
         note = f"the seeds disagree: {inside} of {count} lie in the band"
         return Judgement("undecided", mean, error, interval, note)
-    note = _missing(band, mean, deviation) if verdict == "undecided" else ""
+    note = _seeds_needed(band, mean, deviation) if verdict == "undecided" else ""
     return Judgement(verdict, mean, error, interval, note)
 
 
-def _predicted(
+def _judge_prediction(
     band: Band, mean: float, error: float, interval: tuple[float, float], count: int
 ) -> Judgement:
     low, high = interval
@@ -160,8 +160,8 @@ def _predicted(
     return Judgement("holds", mean, error, interval)
 
 
-def _missing(band: Band, mean: float, deviation: float) -> str:
-    """Say how many seeds would move the interval off the nearest edge."""
+def _seeds_needed(band: Band, mean: float, deviation: float) -> str:
+    """Describe how many seeds would move the interval off the nearest edge."""
     distance = min(abs(mean - edge) for edge in (band.low, band.high) if math.isfinite(edge))
     if distance == 0:
         return "the mean lies on an edge of the band"
@@ -170,7 +170,7 @@ def _missing(band: Band, mean: float, deviation: float) -> str:
 
 
 def wants_seeds(claim: Claim, compare: Comparison = "run") -> bool:
-    """Tell whether more seeds could decide a claim: its interval straddles an edge of the band.
+    """Return whether more seeds could decide a claim: its interval straddles an edge of the band.
 
     Seeds that disagree will not agree again, and a prediction interval does not shrink to nothing.
     """

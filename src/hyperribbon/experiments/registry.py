@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import inspect
 import pkgutil
 import re
 from collections.abc import Callable
@@ -86,11 +84,9 @@ class Experiment:
 
         A changed experiment is another run.
         """
-        judged = (self.module.measure, self.ledger.judge)
-        functions = (self.compute, self.plot, *judged, self.interactive)
-        parts = [fingerprint(function) for function in functions if function is not None]
-        text = inspect.getsource(self.module) + "".join(parts)
-        return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        functions = (self.compute, self.plot, self.module.measure, self.ledger.judge)
+        interactive = () if self.interactive is None else (self.interactive,)
+        return fingerprint(*functions, *interactive)[:8]
 
     def config(self, preset: str, *, with_data: bool = False) -> Any:
         """Return the configuration of a preset.
@@ -105,13 +101,13 @@ class Experiment:
             presets = getattr(self.module, "PRESETS_WITH_DATA", presets)
         return presets[preset]
 
-    def reduced(self, config: Any) -> dict[str, str]:
+    def reductions(self, config: Any) -> dict[str, str]:
         """Return what of a configuration its data do not allow, and what is used instead.
 
-        A paper's package says so, where it has a function of this name.
+        A paper's package with such configurations has a function of this name.
         """
         paper = import_module(self.module.__name__.rpartition(".")[0])
-        return paper.reduced(config) if hasattr(paper, "reduced") else {}
+        return paper.reductions(config) if hasattr(paper, "reductions") else {}
 
     def result(self, tree: dict[str, Any]) -> Any:
         """Return a stored result as the experiment's Result."""

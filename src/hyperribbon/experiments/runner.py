@@ -57,7 +57,7 @@ def run(
         out: The store's folder.
         with_data: Use the presets for full data sets.
         fresh: Forget an earlier result of the same configuration first.
-        progress: Told how far the work is.
+        progress: Receives the progress of the work.
         workers: Where the items of its maps run.
 
     Raises:
@@ -73,7 +73,7 @@ def run(
     experiment = find_experiment(id)
     printed = experiment.config(preset, with_data=with_data)
     chosen = printed if config is None else change_config(printed, config)
-    changed, reduced = changed_settings(printed, chosen), experiment.reduced(chosen)
+    changed, reduced = changed_settings(printed, chosen), experiment.reductions(chosen)
     asked = check_seeds(seeds)
     store = Store(out)
     info: dict[str, Any] = {"title": experiment.title, "preset": preset, "code": experiment.code}
@@ -154,22 +154,21 @@ def _caption(changed: Mapping[str, Any], reduced: Mapping[str, str], seed: int, 
 def _draw(experiment: Experiment, tree: Any, run: RunFolder, caption: str) -> None:
     result = experiment.result(tree)
     with mpl.rc_context(STYLE):
-        for name, figure in _named(experiment.plot(result)).items():
+        for name, figure in _by_name(experiment.plot(result)).items():
             label_logs(figure)
             if caption:
-                figure.supxlabel(caption, fontsize=7, color="0.4")  # the layout makes room for it
+                figure.supxlabel(caption, fontsize=7, color="0.4")  # the layout moves the axes up
             _save_figure(figure, run.figures, name)
     if experiment.interactive is not None:
-        for name, figure in _named(experiment.interactive(result)).items():
+        for name, figure in _by_name(experiment.interactive(result)).items():
             write_text(run.figures / f"{name}.plotly.json", figure.to_json())
 
 
 def _save_figure(figure: Figure, folder: Path, name: str) -> None:
-    for kind in ("png", "svg"):
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         with writing(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, metadata=metadata)
 
 
-def _named(figures: Any) -> Mapping[str, Any]:
+def _by_name(figures: Any) -> Mapping[str, Any]:
     return figures if isinstance(figures, Mapping) else {"figure": figures}

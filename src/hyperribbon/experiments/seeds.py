@@ -33,7 +33,7 @@ def check_seeds(seeds: Any) -> int | Literal["auto"]:
         if seeds == AUTO:
             return AUTO
         if not seeds.isdecimal():
-            raise ArgumentError("seeds", seeds, "it is no number", 'Give a number, or "auto".')
+            raise ArgumentError("seeds", seeds, "expected a number", 'Give a number, or "auto".')
         seeds = int(seeds)
     return check_positive_int("seeds", seeds, maximum=_MOST)
 
@@ -78,9 +78,9 @@ def run_seeds(
     """Return the results of the seeds and the level of the intervals they are judged at.
 
     Each seed's result is kept on disk when it is done. With "auto" the rule is fixed before the
-    run: two seeds tell whether anything is random; then the claims are looked at after 5, 8, 12,
-    18, … seeds, with intervals as `level_at` says, until each claim is decided or its seeds
-    disagree, or until the next look would not fit into the time.
+    run: two seeds show whether anything is random; then the claims are judged after 5, 8, 12, 18, …
+    seeds, with intervals of level `level_at`, until each claim is decided or its seeds disagree, or
+    until the next look would exceed the time.
 
     Args:
         compute: From a seed to its result, a tree.

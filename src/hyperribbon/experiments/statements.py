@@ -1,4 +1,4 @@
-"""What the papers say, stated before anything is measured; and what is judged against it."""
+"""The papers' statements, fixed before anything is measured, and the claims judged by them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_QUOTE = 400
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of a paper and the band it is judged by; fixed in the file before a run.
+    """A sentence of a paper and the band it is judged by, fixed before anything is measured.
 
     Attributes:
         name: Short name, the end of the claim's id.
@@ -133,7 +133,7 @@ class Ledger:
     def judge(self, measured: Measurements) -> list[Claim]:
         """Return a claim for every statement.
 
-        A statement without a measurement is not comparable, and must say what it needs.
+        A statement without a measurement is not comparable, and must name the scale it needs.
 
         Raises:
             ArgumentError: A measurement has no statement, or a statement that any scale could
@@ -154,7 +154,7 @@ class Ledger:
             raise ArgumentError(
                 "measured",
                 statement.name,
-                "it is not comparable, but does not say what would be",
+                "it is not comparable, and the statement does not name the scale it needs",
                 "Give the statement `needs`.",
             )
         judged = decide(measured, statement.band, statement.compare)
@@ -181,7 +181,7 @@ class Ledger:
 def with_settings(
     claims: list[Claim], changed: Mapping[str, object], heading: str = "Changed"
 ) -> list[Claim]:
-    """Return claims whose setting says what is not as stated in it: changed by hand, or fewer."""
+    """Return claims whose setting begins with what differs from it."""
     if not changed:
         return claims
     text = f"{heading}: " + ", ".join(f"{name} = {value}" for name, value in changed.items()) + ". "

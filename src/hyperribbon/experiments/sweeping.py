@@ -1,4 +1,4 @@
-"""`sweep`: a person's own function over a grid, resumable, on many processes or a cluster."""
+"""`sweep`: your own function over a grid, resumable, on many processes or a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperribbon.core import html
-from hyperribbon.core.boundary import checked, count, flag, function, text
+from hyperribbon.core.boundary import checked, count, flag, function, iterable, mapping, text
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import (
     clear_leftovers,
@@ -69,11 +69,11 @@ def sweep(
 ) -> Points:
     """Evaluate a function on every point of a grid, and keep each result when it is done.
 
-    A sweep that was stopped goes on where it was. A function is computed anew when its code has
-    changed, or a function, class or module of yours that it uses, a default, a closure, a global
-    that it reads, or the version of hyperribbon, torch, numpy, scipy or scikit-learn. Points run in
-    `jobs` processes with the cores divided between them, or on a Dask cluster, where a lost
-    worker's points run again. A point that fails does not stop the others.
+    A sweep that was stopped resumes where it was. Results are computed anew when the source of the
+    function's module has changed, or of a module of yours that it imports, a default, closure or
+    global variable of the function, or the version of Python, hyperribbon, torch, numpy, scipy or
+    scikit-learn. Points run in `jobs` processes with the cores divided between them, or on a Dask
+    cluster, where a lost worker's points run again. A point that fails does not stop the others.
 
     Args:
         function: A function of a module, from one point (a dict of plain values) to a tree of
@@ -83,9 +83,9 @@ def sweep(
         out: Folder for the results.
         jobs: Processes on this machine.
         dask: Address of a Dask scheduler, or a `distributed.Client`.
-        progress: Told how far the work is.
-        version: Your name for the state of the function, instead of what its code says: results
-            are kept until you change it.
+        progress: Receives the progress of the work.
+        version: Version of the function, in place of its code and data: results are kept until you
+            change it.
         retry: Run points again that failed in an earlier call; otherwise they keep their error.
 
     Returns:
@@ -94,8 +94,10 @@ def sweep(
 
     Raises:
         ArgumentError: The grid is empty, jobs is not a positive number, both jobs and dask are
-            given, or it cannot be told what the function depends on (give a version then).
+            given, or the function depends on something that cannot be hashed (give a version then).
     """
+    if progress is not None and not hasattr(progress, "start"):
+        raise ArgumentError("progress", progress, "it has no start()", "Give a Progress.")
     points = _points(grid)
     workers = choose_workers(jobs, dask)
     folder = ensure_folder("out", Path(out).resolve())
@@ -120,19 +122,18 @@ def sweep(
     finally:
         watcher.finish(handle)
     entries = Points(_entry(point, file, died) for point, file in zip(points, files, strict=True))
-    _say_failures(entries)
+    _warn_of_failures(entries)
     return entries
 
 
 def _points(grid: Mapping[str, Sequence[Any]] | Sequence[Point]) -> list[dict[str, Any]]:
     if isinstance(grid, Mapping):
-        points = [
-            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
-        ]
+        columns = [iterable(f"grid[{name!r}]", values) for name, values in grid.items()]
+        points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*columns)]
     else:
-        points = [dict(point) for point in grid]
+        points = [dict(mapping("grid", point)) for point in iterable("grid", grid)]
     if not points or not points[0]:
-        raise ArgumentError("grid", grid, "it has no points", "Give at least one value a name.")
+        raise ArgumentError("grid", grid, "it has no points", "Give at least one value per name.")
     return points
 
 
@@ -185,7 +186,7 @@ def _short(value: Any) -> str:
     return html.number(float(value)) if isinstance(value, int | float) else str(value)
 
 
-def _say_failures(entries: list[dict[str, Any]]) -> None:
+def _warn_of_failures(entries: list[dict[str, Any]]) -> None:
     failed = [entry for entry in entries if entry["error"] is not None]
     if failed:
         last_line = failed[0]["error"].strip().splitlines()[-1]

@@ -65,8 +65,8 @@ class ProcessWorkers:
     ) -> Iterator[Any]:
         """Yield what each job returned, in the order they finish.
 
-        When a process dies (killed for its memory, say), the jobs that were running then run again
-        one by one, so that the one which is to blame is known and the others are not lost.
+        When a process dies (killed for its memory, for example), the jobs that were running run
+        again one by one: this finds the one that is to blame and loses no other.
         """
         waiting = list(jobs)[::-1]
         if len(waiting) < 2:
@@ -78,7 +78,7 @@ class ProcessWorkers:
                 yield from self._share(function, waiting, running)
             except BrokenProcessPool:
                 for job in running.values():
-                    yield self._alone(function, job, lost)
+                    yield self._run_alone(function, job, lost)
 
     def _share(
         self, function: Callable[..., Any], waiting: list[Job], running: dict[Future[Any], Job]
@@ -103,7 +103,7 @@ class ProcessWorkers:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _alone(self, function: Callable[..., Any], job: Job, lost: Lost | None) -> Any:
+    def _run_alone(self, function: Callable[..., Any], job: Job, lost: Lost | None) -> Any:
         with self._pool(1) as pool:
             try:
                 return pool.submit(function, *job).result()
@@ -131,7 +131,7 @@ class DaskWorkers:
         address: The scheduler's address, such as "tcp://10.0.0.1:8786", or a `distributed.Client`.
 
     Raises:
-        ArgumentError: Nobody answers at that address.
+        ArgumentError: No scheduler answers at that address.
         MissingExtraError: Dask is not installed.
     """
 
@@ -143,15 +143,15 @@ class DaskWorkers:
         if isinstance(address, Client):
             self._client = address
             return
+        remedy = "Start one with `dask scheduler` and give its address, tcp://HOST:8786."
+        has_port = isinstance(address, str) and ":" in address
+        if not has_port and not hasattr(address, "scheduler_address"):
+            raise ArgumentError("dask", address, "expected the address of a scheduler", remedy)
         try:
             self._client = Client(address, timeout=_CONNECTION_SECONDS)
         except (AssertionError, OSError, TypeError, ValueError) as error:
-            raise ArgumentError(
-                "--dask",
-                address,
-                f"no Dask scheduler answers there ({error})",
-                "Start one with `dask scheduler` and give its address, tcp://HOST:8786.",
-            ) from None
+            reason = f"no Dask scheduler answers there ({error})"
+            raise ArgumentError("dask", address, reason, remedy) from None
 
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
@@ -160,7 +160,9 @@ class DaskWorkers:
         from distributed import KilledWorker
         from distributed import as_completed as dask_as_completed
 
-        futures = {self._client.submit(_on_worker, function, job, pure=False): job for job in jobs}
+        futures = {
+            self._client.submit(_run_on_worker, function, job, pure=False): job for job in jobs
+        }
         try:
             for future in dask_as_completed(list(futures)):
                 try:
@@ -188,7 +190,7 @@ def choose_workers(jobs: int = 1, dask: Any = None) -> Workers:
     return SerialWorkers() if jobs == 1 else ProcessWorkers(jobs)
 
 
-def _on_worker(function: Callable[..., Any], job: Job) -> Any:
+def _run_on_worker(function: Callable[..., Any], job: Job) -> Any:
     from distributed import get_worker
 
     _limit_threads(get_worker().state.nthreads)

@@ -78,7 +78,7 @@ def _read(folder: RunFolder) -> _Run:
 
 
 def _label(runs: list[_Run]) -> None:
-    """Name the runs of one experiment by what tells them apart."""
+    """Name the runs of one experiment by what distinguishes them."""
     presets = [str(run.info.get("preset", "")) or run.folder.path.name for run in runs]
     seeds = [run.info.get("environment", {}).get("seed") for run in runs]
     names = [

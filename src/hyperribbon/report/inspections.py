@@ -12,7 +12,7 @@ from hyperribbon.inspection.answers import TERMS
 from hyperribbon.report.images import stored_pictures
 from hyperribbon.report.parts import (
     AnswerRow,
-    Explained,
+    Explanation,
     Picture,
     Section,
     Tab,
@@ -129,12 +129,12 @@ def _summary(run: _StoredInspection) -> Section:
 
 def _answer(entry: dict[str, str]) -> AnswerRow:
     rest = tuple((label, entry[key]) for key, label in _LABELS if entry.get(key))
-    return AnswerRow(entry["finding"], rest, _explained(entry.get("term", "")))
+    return AnswerRow(entry["finding"], rest, _explain(entry.get("term", "")))
 
 
-def _explained(name: str) -> Explained | None:
+def _explain(name: str) -> Explanation | None:
     term = TERMS.get(name)
-    return None if term is None else Explained(term.title, (term.what, term.reading))
+    return None if term is None else Explanation(term.title, (term.what, term.reading))
 
 
 def _statistics(run: _StoredInspection) -> Table:
@@ -180,7 +180,7 @@ def _part_section(
     name: str, runs: list[_StoredInspection], pictures: dict[int, dict[str, Picture]], *, many: bool
 ) -> Section:
     first = runs[0].parts[name]
-    section = Section(first["title"], term=_explained(_ABOUT.get(name, "")))
+    section = Section(first["title"], term=_explain(_ABOUT.get(name, "")))
     charts = dict.fromkeys(chart["name"] for run in runs for chart in run.parts[name]["charts"])
     for chart in charts:
         for run in runs:
@@ -225,7 +225,7 @@ def _error(quantity: dict[str, Any]) -> str:
 
 
 def _shorten(cell: str) -> str:
-    """Return a number of a CSV file with the digits people read; other text as it is."""
+    """Return a number of a CSV file with five digits; other text as it is."""
     try:
         number = float(cell)
     except ValueError:

@@ -12,7 +12,7 @@ from hyperribbon.core.claims import Claim
 __all__ = [
     "AnswerRow",
     "ClaimRow",
-    "Explained",
+    "Explanation",
     "Page",
     "Picture",
     "Section",
@@ -35,7 +35,6 @@ class Picture:
         chart: Plotly figure as JSON, or None.
         caption: What it shows and how to read it.
         toggles: Axes of the chart that can be switched between linear and logarithmic: "x", "y".
-        wide: Whether it takes the page's whole width.
     """
 
     name: str
@@ -44,7 +43,6 @@ class Picture:
     chart: str | None = None
     caption: str = ""
     toggles: tuple[str, ...] = ()
-    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Table:
         name: File name of the export, without its ending.
         title: Heading; may be empty.
         columns: Column headings.
-        rows: Cells as text, one list a row.
+        rows: Cells as text, one list per row.
         caption: A note below the heading.
         folded: Whether it opens on a click.
     """
@@ -148,7 +146,7 @@ def _details(claim: Claim) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """A word with two paragraphs on it.
 
     Attributes:
@@ -172,7 +170,7 @@ class AnswerRow:
 
     finding: str
     rest: tuple[tuple[str, str], ...]
-    term: Explained | None = None
+    term: Explanation | None = None
 
 
 @dataclass
@@ -182,7 +180,7 @@ class Section:
     Attributes:
         title: Heading.
         note: One line beside the heading: an id, a preset, a folder.
-        answers: What a person wants to know first.
+        answers: The main findings, first on the page.
         term: The word the section is about, explained.
         text: Paragraphs.
         points: Sentences of a list.
@@ -191,14 +189,14 @@ class Section:
         tables: Tables.
         claims: Claims in full.
         columns: Names of the runs that `verdicts` compares.
-        verdicts: Claims in short, side by side: the statement, then one claim a run or None.
+        verdicts: Claims in short, side by side: the statement, then one claim per run or None.
         warning: What is wrong with it, if anything.
     """
 
     title: str
     note: str = ""
     answers: list[AnswerRow] = field(default_factory=list)
-    term: Explained | None = None
+    term: Explanation | None = None
     text: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
@@ -233,7 +231,7 @@ class Page:
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """Return a number as people write it.
+    """Return a number as it is usually written.
 
     >>> format_number(2.28973e-9, 3), format_number(float("nan")), format_number(1234567)
     ('2.29e-09', 'not finite', '1234567')
@@ -246,7 +244,7 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 def distinct_labels(names: Sequence[str], fallbacks: Sequence[str]) -> list[str]:
-    """Return names where they tell things apart, and fallbacks beside them where they do not.
+    """Return names where they are unique, and with fallbacks beside them where they are not.
 
     >>> distinct_labels(["a", "b", "b"], ["1", "2", "3"])
     ['a', 'b (2)', 'b (3)']
@@ -285,7 +283,7 @@ def _format_band(low: float, high: float) -> str:
 
 
 def _band_digits(low: float, high: float) -> int:
-    """Return how many digits tell the edges of a band apart."""
+    """Return how many digits distinguish the edges of a band."""
     if not (math.isfinite(low) and math.isfinite(high)) or low == high:
         return 4
     return min(max(4, 2 - math.floor(math.log10((high - low) / max(abs(low), abs(high))))), 12)

@@ -45,7 +45,7 @@ def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
     joint = embed_runs(trajectories)
     if joint is not None:
         charts.insert(0, _embedding_chart(joint, labels))
-    pictures = [_drawn(chart) for chart in charts]
+    pictures = [_render(chart) for chart in charts]
     rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
     heads = ("run", "records", "last step", *metrics)
     caption = "Values at the last record that has them."
@@ -96,7 +96,7 @@ def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
     return [label, str(len(table)), step, *last]
 
 
-def _drawn(chart: Chart) -> Picture:
+def _render(chart: Chart) -> Picture:
     """Return a chart as a picture, static and interactive."""
     buffer = BytesIO()
     with mpl.rc_context(STYLE):

@@ -180,7 +180,7 @@ def measure(result: Result) -> Measurements:
     return {
         "continuum-large": over_seeds(
             excess[:, large],
-            f"excess over Eq. (2.13), one value a data set; its median by rate: {by_rate}",
+            f"excess over Eq. (2.13), one value per data set; its median by rate: {by_rate}",
         ),
         "exact": estimate(
             np.median(edge),
@@ -191,6 +191,6 @@ def measure(result: Result) -> Measurements:
         ),
         "additive-edge": over_seeds(
             result.measured[:, -1] / result.continuum[:, -1] - 1,
-            "excess over Eq. (2.30), one value a data set",
+            "excess over Eq. (2.30), one value per data set",
         ),
     }

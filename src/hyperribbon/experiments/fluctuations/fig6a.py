@@ -145,6 +145,6 @@ def measure(result: Result) -> Measurements:
         ),
         "no-relation": over_seeds(
             result.correlations,
-            f"one value a data set; {simulated:+.2f} along the modes of SGD in one of them",
+            f"one value per data set; {simulated:+.2f} along the modes of SGD in one of them",
         ),
     }

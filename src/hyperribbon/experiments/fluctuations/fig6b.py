@@ -161,12 +161,12 @@ def measure(result: Result) -> Measurements:
     return {
         "flat": over_seeds(
             contrast(result.stationary),
-            "log ratio of the mean curvatures, one value a data set; "
+            "log ratio of the mean curvatures, one value per data set; "
             f"{contrast(result.measured).mean():+.2f} along the modes of SGD's runs",
         ),
         "rank-correlation": over_seeds(
             result.stationary_correlation,
-            "one value a data set; "
+            "one value per data set; "
             f"{result.rank_correlation.mean():+.2f} along the modes of SGD's runs",
         ),
     }

@@ -141,12 +141,13 @@ def measure(result: Result) -> Measurements:
     return {
         "modal-ratio": over_seeds(
             result.ratios.mean(axis=1),
-            "mean over modes of measured over predicted variance, one value a network; single "
+            "mean over modes of measured over predicted variance, one value per network; single "
             f"modes {result.ratios.min():.2f}–{result.ratios.max():.2f}",
         ),
         "drift": over_seeds(
             result.long_drift.mean(axis=1),
-            "‖W₂‖² at the end over that at the start, one value a network; the leading eigenvalue "
-            f"over time is {np.median(result.long_leading):.3g} for it, below 1 in Eq. (3.34)",
+            "‖W₂‖² at the end over that at the start, one value per network; the leading "
+            f"eigenvalue over time is {np.median(result.long_leading):.3g} for it, below 1 in Eq. "
+            "(3.34)",
         ),
     }

@@ -1,6 +1,6 @@
 """Variance and flatness in a small nonlinear network on digits with cross-entropy.
 
-The network never comes to rest: it learns wrong labels by heart, and its weights grow. Even within
+The network never comes to rest: it interpolates wrong labels, and its weights grow. Even within
 windows of a few epochs the leading mode is this steady motion, in the same flat direction every
 time. With a straight line taken off each window what remains is the noise of the steps. How many
 modes enter a fit matters as much, so exponents over the leading modes and over all are both given.
@@ -289,7 +289,9 @@ def measure(result: Result) -> Measurements:
     shuffled = SCHEMES.index("shuffle")
 
     def over_networks(values: np.ndarray, why: str, comparable: bool = True) -> Observed:
-        return over_seeds(values[:, shuffled], f"one value a network; {why}", comparable=comparable)
+        return over_seeds(
+            values[:, shuffled], f"one value per network; {why}", comparable=comparable
+        )
 
     def mean(values: np.ndarray) -> float:
         return float(values[:, shuffled].mean())

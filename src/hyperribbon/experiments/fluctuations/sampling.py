@@ -127,15 +127,15 @@ def plot(result: Result) -> Figure:
 
 def measure(result: Result) -> Measurements:
     """Measure each scheme's variance, and the statement that two of them agree."""
-    own = "over that with replacement, one value a sample number"
+    own = "over that with replacement, one value per sample number"
     return {
         "independence": over_seeds(result.ratio[:, 1] / result.ratio[:, 0], f"variance {own}"),
         "without-replacement": over_seeds(
             result.ratio[:, 1] / result.finite_factor,
-            "variance over (P−S)/(P−1) of the theory, one value a sample number",
+            "variance over (P−S)/(P−1) of the theory, one value per sample number",
         ),
         "replacement": over_seeds(
-            result.ratio[:, 0], "simulated over predicted variance, one value a sample number"
+            result.ratio[:, 0], "simulated over predicted variance, one value per sample number"
         ),
         "shuffle": estimate(
             result.ratio[-1, 2],

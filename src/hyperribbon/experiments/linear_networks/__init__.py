@@ -15,10 +15,10 @@
 
 from typing import Any
 
-__all__ = ["reduced"]
+__all__ = ["reductions"]
 
 
-def reduced(config: Any) -> dict[str, str]:
+def reductions(config: Any) -> dict[str, str]:
     """Return the numbers of images that the data sets of a configuration leave of those asked for.
 
     With a large share of class 0 there are soon too few images of it; see `fitting_samples`.

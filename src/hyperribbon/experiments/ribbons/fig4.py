@@ -169,7 +169,7 @@ def measure(result: Result) -> Measurements:
         ),
         "simulation": over_seeds(
             result.ratios,
-            f"one value a batch, {result.initialisations} models in all, T = "
+            f"one value per batch, {result.initialisations} models in all, T = "
             f"{result.simulated_steps[-1]}",
         ),
     }

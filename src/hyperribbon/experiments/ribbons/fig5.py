@@ -86,7 +86,7 @@ def measure(result: _parts.Result) -> Measurements:
             f"share of the indices from {handover} on; beyond 10 they differ by "
             f"{off_tail:.1%} at most",
         ),
-        "simulation": over_seeds(result.projections, "one value a batch of models"),
+        "simulation": over_seeds(result.projections, "one value per batch of models"),
         "concentration": estimate(
             drawn.std(),
             drawn.std() / np.sqrt(2 * len(drawn)),

@@ -249,6 +249,6 @@ def measure(result: Result) -> Measurements:
             ),
         ),
         "simulation": over_seeds(
-            result.projections, f"mean over slopes, one value a batch of {models} models"
+            result.projections, f"mean over slopes, one value per batch of {models} models"
         ),
     }

@@ -153,7 +153,7 @@ def plot(result: Result) -> Figure:
 def measure(result: Result) -> Measurements:
     """Measure what training longer does to tail and head."""
     first, last = (1 if len(result.steps) > 1 else 0), -1
-    times = f"T = {result.steps[first]} to {result.steps[last]}, one value a batch of models"
+    times = f"T = {result.steps[first]} to {result.steps[last]}, one value per batch of models"
     heads, tails = result.batches[:, :, 0], result.batches[:, :, -1]
     longer = result.steps[last] / result.steps[first]
 
@@ -163,7 +163,7 @@ def measure(result: Result) -> Measurements:
     return {
         "tail-grows": over_seeds(longer * growth(tails), times),
         "head-grows": over_seeds(longer * growth(heads), times),
-        "simulation": over_seeds(result.projections, "one value a batch of models"),
+        "simulation": over_seeds(result.projections, "one value per batch of models"),
         "tail-share": over_seeds(growth(tails / heads), times),
         "tail-of-P": over_seeds(growth(tails), times),
     }

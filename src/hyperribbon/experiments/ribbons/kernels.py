@@ -186,6 +186,6 @@ def measure(result: Result) -> Measurements:
             f"{result.dimensions[-1]} dimensions of {count}; alone: {listed}",
         ),
         "simulation": over_seeds(
-            result.simulated.sum(axis=1) / result.together.sum(), "one value a batch of models"
+            result.simulated.sum(axis=1) / result.together.sum(), "one value per batch of models"
         ),
     }

@@ -209,7 +209,7 @@ def measure(result: Result) -> Measurements:
     middle = slice(1, 20)
     share = result.constant[small, middle].sum() / result.exact[small, middle].sum()
     ratios = result.ratios[small]
-    each = f"one value a batch of models, b = {result.batch_sizes[small]}"
+    each = f"one value per batch of models, b = {result.batch_sizes[small]}"
     return {
         "constant": over_seeds(
             share / ratios,

@@ -173,6 +173,6 @@ def measure(result: Result) -> Measurements:
         "bound": exactly(result.violations, settings),
         "exact": over_seeds(
             result.ratios[result.decays > 0].mean(axis=0),
-            "mean over decays, one value a batch of models",
+            "mean over decays, one value per batch of models",
         ),
     }
