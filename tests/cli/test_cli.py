@@ -53,7 +53,7 @@ def test_settings_of_ones_own_are_read_and_belong_to_one_experiment(cli, tmp_pat
     (run,) = tmp_path.glob("ribbons*/run.json")
     assert json.loads(run.read_text())["changed"] == {"samples": 20}
     status, _, error = cli("reproduce", "--paper", "ribbons", *options)
-    assert status == 2 and "one experiment" in error
+    assert status == 2 and "single experiment" in error
 
 
 def test_reproduce_writes_claims(cli, tmp_path):
@@ -84,10 +84,10 @@ def test_a_second_run_is_read_from_the_store(cli, tmp_path):
     [
         (("reproduce", "ribbons/fig44"), "Did you mean"),
         (("reproduce",), "--paper, or --all"),
-        (("reproduce", "--all", "--paper", "ribbons"), "either ids"),
+        (("reproduce", "--all", "--paper", "ribbons"), "expected IDs"),
         (("reproduce", "--paper", "rib"), "'ribbons'"),
         (("reproduce", "ribbons/fig4", "--preset", "huge"), "'smoke'"),
-        (("reproduce", "ribbons/fig4", "--data", "/nowhere"), "no such folder"),
+        (("reproduce", "ribbons/fig4", "--data", "/nowhere"), "folder does not exist"),
         (("reproduce", "ribbons/fig4", "--out", "/proc/none"), "cannot be written to"),
         (("reproduce", "ribbons/fig4", "--jobs", "0"), "jobs=0"),
         (("reproduce", "ribbons/fig4", "--seed", "-1"), "seed=-1"),
@@ -166,7 +166,7 @@ def test_ctrl_c_leaves_a_resumable_store(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "run the same command to go on" in errors and "Traceback" not in errors
+    assert "run the same command again to resume" in errors and "Traceback" not in errors
     assert not list(Path(tmp_path).rglob("*.tmp"))
 
 

@@ -23,6 +23,29 @@ def make():
 def digits():
     return nn.Sequential(nn.Linear(64, 10)), nn.CrossEntropyLoss()
 
+def normed():
+    model, loss, data = make()
+    model[1] = nn.Sequential(nn.BatchNorm1d(6), nn.Tanh())
+    return model, loss, data
+
+def dropped():
+    model, loss, data = make()
+    model[1] = nn.Sequential(nn.Tanh(), nn.Dropout(0.5))
+    return model.train(), loss, data
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = make()[0]
+
+    def forward(self, x, labels=None):
+        logits = self.inner(x)
+        return {"logits": logits, "loss": nn.functional.cross_entropy(logits, labels)}
+
+def own():
+    inputs, labels = make()[2]
+    return Own(), None, {"x": inputs, "labels": labels}
+
 def broken():
     raise ValueError("no such weights")
 
@@ -79,10 +102,34 @@ def test_a_model_is_inspected_with_its_checkpoint_and_its_start(folder):
         "out",
     )
     assert result.exit_code == 0, result.output
-    assert "stability limit of SGD, η = 0.1, momentum 0.9" in " ".join(result.output.split())
+    assert "Learning rate 0.1 is at" in " ".join(result.output.split())
     assert (folder / "out" / "report.html").stat().st_size > 1e6
     assert (folder / "out" / "tables" / "quantities.csv").is_file()
     assert list((folder / "out" / "figures").glob("*.svg"))
+
+
+def test_the_mode_is_chosen_and_named(folder):
+    told = {
+        mode: " ".join(_run("own_model.py:normed", "--mode", mode, "--out", mode).output.split())
+        for mode in ("eval", "train")
+    }
+    assert "all 60 samples, evaluation mode" in told["eval"]
+    assert "all 60 samples, training mode, one batch of 60 samples" in told["train"]
+    assert "mode" in _refused("own_model.py:normed", "--mode", "training", "--out", "out")
+    assert "dropout in training mode" in _refused("own_model.py:dropped", "--mode", "train")
+
+
+@pytest.mark.parametrize("name", ["dropped", "own"])
+@pytest.mark.parametrize("command", ["plan", "inspect"])
+def test_models_in_training_mode_and_with_losses_of_their_own_are_taken(folder, command, name):
+    options = ["--seconds", "4", "--out", "out"] if command == "inspect" else []
+    result = CliRunner().invoke(app, [command, f"own_model.py:{name}", "--k", "2", *options])
+    assert result.exit_code == 0, result.output
+    if command == "plan":
+        assert "44 weights" in result.output
+        more = [command, f"own_model.py:{name}", "--mode", "train"]
+        refused = CliRunner().invoke(app, more).exception
+        assert (refused is None) is (name == "own")
 
 
 def test_a_named_data_set_is_given_as_rows_to_a_model_of_rows(folder):
@@ -107,7 +154,7 @@ def test_truncated_and_foreign_checkpoints_are_refused(folder):
     torch.save({"0.weight": torch.zeros(6, 4)}, "whole.pt")
     Path("cut.pt").write_bytes(Path("whole.pt").read_bytes()[:200])
     assert "damaged" in _refused("own_model.py:make", "--checkpoint", "cut.pt")
-    assert "no such file" in _refused("own_model.py:make", "--checkpoint", "absent.pt")
+    assert "file does not exist" in _refused("own_model.py:make", "--checkpoint", "absent.pt")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +173,7 @@ def test_a_wrong_factory_gets_one_clear_message(folder, spec, reason):
 
 
 def test_momentum_needs_a_rate(folder):
-    assert "needs --lr" in _refused("own_model.py:make", "--momentum", "0.9")
+    assert "together with --lr" in _refused("own_model.py:make", "--momentum", "0.9")
 
 
 def test_help_has_examples_and_is_quick():

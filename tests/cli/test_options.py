@@ -5,7 +5,7 @@ from torch import nn
 
 from hyperribbon.cli.inspect import _optimizer
 from hyperribbon.cli.listing import _time
-from hyperribbon.cli.reproduce import _counted
+from hyperribbon.cli.reproduce import _count_verdicts
 from hyperribbon.core import Band
 from hyperribbon.experiments.statements import Ledger, exact, observe, says
 
@@ -35,7 +35,7 @@ def test_claims_are_counted_by_origin_and_observations_apart():
         observe("d", "Fig. 4", "so", band),
     )
     claims = ledger.judge({"a": exact(0.5), "b": exact(0.5), "c": exact(2.0), "d": exact(0.5)})
-    assert _counted(claims).splitlines() == [
+    assert _count_verdicts(claims).splitlines() == [
         "3 claims",
         "  printed: 1 holds",
         "  words: 1 holds, 1 fails",

@@ -136,7 +136,8 @@ def test_each_group_counts_along_its_own_and_the_others_directions():
     data = (x, torch.zeros(64, 1, dtype=torch.float64))
     side = Side(Subject(model, loss, data, memory=1e9), 4, 0, "")
     found = measure_sharpness(side.grouped("hessian"), 1, 0)
-    parts = [2 * group.data[0].T @ group.data[0] / 16 for group in side.groups]
+    inputs = [next(group.source.batches())[0] for group in side.groups]
+    parts = [2 * rows.T @ rows / 16 for rows in inputs]
     inside, outside = [], []
     for g, part in enumerate(parts):
         others = sum(p for h, p in enumerate(parts) if h != g) / 3

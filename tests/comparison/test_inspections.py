@@ -126,5 +126,5 @@ def test_mistakes_are_explained(pair, tmp_path):
     (folder / "inspection.json").write_text(json.dumps({"title": "x"}))
     with pytest.raises(ArgumentError, match="damaged"):
         hr.compare(a, folder)
-    with pytest.raises(ArgumentError, match="on samples"):
+    with pytest.raises(ArgumentError, match="data is required"):
         hr.compare(network(1.0), network(2.0), nn.CrossEntropyLoss())

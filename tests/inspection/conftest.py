@@ -1,4 +1,6 @@
 import copy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,6 +8,10 @@ from rich.console import Console
 from torch import nn
 
 from hyperribbon.training import mlp, train
+
+TESTS = str(Path(__file__).parents[1])
+if TESTS not in sys.path:
+    sys.path.append(TESTS)
 
 
 @pytest.fixture(scope="session")

@@ -62,13 +62,13 @@ def test_there_are_at_most_six_each_with_a_number_and_an_explained_term():
     ]
     assert all(any(c.isdigit() for c in answer.finding) for answer in found)
     assert "10 ± 0.5 on 512 samples" in found[0].finding
-    assert "50% ± 2%" in found[1].finding
+    assert "SGD, η = 0.1 is at 50 ± 2% of its stability limit on 512 samples" in found[1].finding
     assert "80 ± 9" in found[4].finding
     assert "conv1 (Conv2d) holds 60%" in found[3].finding
 
 
 @pytest.mark.parametrize(
-    ("ratio", "word"), [(0.5, "stable"), (0.9, "edge of stability"), (1.3, "too long")]
+    ("ratio", "word"), [(0.5, "is stable"), (0.9, "near the limit"), (1.3, "above the largest")]
 )
 def test_the_step_is_judged_by_its_limit(ratio, word):
     found = answers(_numbers(stability__ratio=(ratio, 0.01)), "", CONFIG)

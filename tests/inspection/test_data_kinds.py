@@ -13,7 +13,7 @@ from torch.utils.data import (
 )
 
 import hyperribbon as hr
-from hyperribbon.inspection.engine.samples import count_samples, few_samples, gathered
+from hyperribbon.inspection.engine.subject import source_of
 from hyperribbon.operators.risk.batches import batch_size
 
 LOSS = nn.CrossEntropyLoss()
@@ -87,22 +87,25 @@ def _loss(data):
     return hr.Risk(_model(), LOSS, data).value()
 
 
+def _source(data):
+    return source_of(_model(), data)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_counted_and_the_same_ones_drawn(kind):
-    data = gathered(KINDS[kind]())
-    assert count_samples(data) == 60
-    few = few_samples(data, 10, seed=4)
-    assert count_samples(few) == 10
-    expected = few_samples((INPUTS, LABELS), 10, seed=4)
+    source = _source(KINDS[kind]())
+    assert source.total == 60
+    few, expected = (s.few(10, seed=4) for s in (source, _source((INPUTS, LABELS))))
+    assert few.total == 10
     assert _loss(few) == pytest.approx(_loss(expected), rel=1e-6)
-    assert _loss(data) == pytest.approx(_loss((INPUTS, LABELS)), rel=1e-6)
+    assert _loss(source) == pytest.approx(_loss((INPUTS, LABELS)), rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_streams_give_their_first_batches_and_leave_the_random_state_alone(kind):
-    data, before = gathered(STREAMS[kind]()), torch.get_rng_state()
-    assert count_samples(data) is None
-    batches = few_samples(data, 10, seed=0).dataset.batches
+    source, before = _source(STREAMS[kind]()), torch.get_rng_state()
+    assert source.total is None
+    batches = list(source.few(10, seed=0).batches())
     assert torch.equal(before, torch.get_rng_state())
     assert 10 <= sum(map(batch_size, batches)) <= 60
     assert torch.equal(batches[0][0][:7], INPUTS[:7])
@@ -110,9 +113,9 @@ def test_streams_give_their_first_batches_and_leave_the_random_state_alone(kind)
 
 def test_batches_of_different_shapes_are_counted_and_drawn_from():
     shapes = [(torch.zeros(4, 3), torch.zeros(4)), (torch.zeros(6, 5), torch.zeros(6))]
-    data = gathered(shapes)
-    assert count_samples(data) == 10
-    few = few_samples(data, 7, seed=0)
+    source = _source(shapes)
+    assert source.total == 10
+    few = list(source.few(7, seed=0).batches())
     assert sum(map(batch_size, few)) == 7
     assert {batch[0].shape[1] for batch in few} == {3, 5}
 
@@ -122,7 +125,7 @@ def test_batches_of_different_shapes_are_counted_and_drawn_from():
 )
 def test_what_holds_no_batches_is_refused(data):
     with pytest.raises(hr.core.checks.ArgumentError, match="data"):
-        gathered(data)
+        _source(data)
 
 
 @pytest.mark.parametrize("kind", ["batches", "dicts", "two inputs"])

@@ -23,9 +23,8 @@ from hyperribbon.inspection.engine.clock import OutOfTimeError
 from hyperribbon.inspection.engine.looks import Look
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import make_plan
-from hyperribbon.inspection.engine.samples import count_samples, few_samples, groups_of_samples
 from hyperribbon.inspection.engine.steps import STEPS
-from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.engine.subject import Subject, source_of
 from hyperribbon.inspection.evaluating import loss_at
 from hyperribbon.inspection.update_rules import update_rule
 from hyperribbon.manifold.predictions import as_probabilities
@@ -161,6 +160,7 @@ def test_every_number_says_on_how_many_samples_it_is(trained, quiet, monkeypatch
     monkeypatch.setattr(time, "monotonic", look)
     found = inspect(model, loss, data, start, k=3, budget=20, optimizer=0.1, console=quiet)
     bare = {"model.parameters", "model.samples", "stability.limit", "stability.curvature"}
+    bare.add("stability.own_rate")
     assert {quantity.key for quantity in found if not quantity.samples} <= bare
     for part in found.parts.values():
         if part.name in NEEDY and part.charts:
@@ -296,19 +296,19 @@ class _Stream(IterableDataset):
 @settings(max_examples=20, deadline=None)
 def test_fewer_samples_are_distinct_members_in_order(number, seed):
     data = (torch.arange(50.0), torch.arange(50))
-    inputs, targets = few_samples(data, number, seed)
+    ((inputs, targets),) = source_of(nn.Linear(1, 1), data).few(number, seed).batches()
     assert len(inputs) == min(number, 50)
     assert torch.equal(inputs, targets.float())
     assert (targets.diff() > 0).all()
 
 
 def test_groups_are_disjoint_and_streams_give_their_first_batches():
-    groups = groups_of_samples((torch.arange(50),), 8, 0)
-    members = torch.cat([group[0] for group in groups])
+    groups = source_of(nn.Linear(1, 1), (torch.arange(50),)).groups(8, 0)
+    members = torch.cat([inputs for group in groups for (inputs,) in group.batches()])
     assert len(members.unique()) == len(members) == 48
-    assert count_samples(_Stream()) is None
-    first = few_samples(_Stream(), 100, 0)
-    assert sum(len(batch[0]) for batch in first) == 128
+    stream = source_of(nn.Linear(1, 1), _Stream())
+    assert stream.total is None
+    assert [len(inputs) for inputs, _ in stream.few(100, 0).batches()] == [200]
 
 
 @pytest.mark.parametrize(

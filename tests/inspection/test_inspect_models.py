@@ -142,13 +142,19 @@ def test_a_lightning_module_that_a_trainer_has_trained(quiet, tmp_path):
     assert "criticality" in [chart.name for chart in found.parts["subnetworks"].charts]
 
 
-def test_token_scores_come_with_the_class_axis_second(quiet):
+def test_token_scores_are_moved_by_the_loss(quiet):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(12, 6), nn.Tanh(), nn.Linear(6, 4))
     tokens = torch.randint(0, 12, (20, 5))
-    found = _inspect(model, nn.CrossEntropyLoss(), (tokens, tokens % 4), quiet)
-    loss = nn.CrossEntropyLoss()(model(tokens).transpose(1, 2), tokens % 4)
-    assert found["model.loss"].value == pytest.approx(loss.item(), rel=1e-5)
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs.transpose(1, 2), targets)
+
+    found = _inspect(model, loss, (tokens, tokens % 4), quiet)
+    expected = loss(model(tokens), tokens % 4)
+    assert found["model.loss"].value == pytest.approx(expected.item(), rel=1e-5)
+    right = (model(tokens).argmax(-1) == tokens % 4).double().mean()
+    assert found["model.accuracy"].value == pytest.approx(float(right))
 
 
 def test_a_plain_network(trained, quiet):

@@ -205,7 +205,7 @@ def test_readings_are_plain_sentences_about_the_numbers(found):
     text = " ".join(found.reading())
     assert "Fisher trace" in text
     assert "critical" in text
-    assert "stability limit" in text
+    assert "of the largest stable one" in text
     assert all(sentence.endswith(".") for sentence in found.reading())
 
 

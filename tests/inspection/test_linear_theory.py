@@ -209,3 +209,27 @@ def test_models_without_a_linear_end_and_bad_data_are_explained(setting):
         compare_with_theory(
             nn.Sequential(nn.Linear(6, 3, dtype=torch.float64), nn.Unflatten(1, (3, 1))), data
         )
+
+
+@pytest.mark.parametrize("kind", ["numbers", "column", "whole numbers", "squeezed outputs"])
+def test_targets_of_one_output_may_be_one_number_each(kind):
+    generator = torch.Generator().manual_seed(0)
+    X, y = torch.randn(40, 5, generator=generator).double(), torch.arange(40) % 3
+    Y = y.double().unsqueeze(1)
+    targets = {"column": Y, "whole numbers": y}.get(kind, Y[:, 0])
+    weights = [torch.randn(4, 5, generator=generator), torch.randn(1, 4, generator=generator)]
+    model = network([weight.double().numpy() for weight in weights])
+    exact = np.linalg.eigvalsh(dense_hessian(model, X, Y))[-1]
+    given = nn.Sequential(model, nn.Flatten(0)) if kind == "squeezed outputs" else model
+    found = compare_with_theory(given, (X, targets), k=1)
+    assert found.measured.sharpness == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_model_in_training_mode_is_compared_in_evaluation_mode(setting):
+    weights, data, _ = setting
+    model = nn.Sequential(nn.Dropout(0.5), network(weights)).train()
+    expected = compare_with_theory(network(weights), data, k=2)
+    found = compare_with_theory(model, data, k=2)
+    assert np.allclose(found.measured.eigenvalues, expected.measured.eigenvalues, rtol=1e-6)
+    assert found.chain.deviation < 1e-12
+    assert model[0].training

@@ -7,7 +7,7 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection import memory as memories
 from hyperribbon.inspection.engine.clock import Clock
-from hyperribbon.inspection.engine.looks import _pairs
+from hyperribbon.inspection.engine.looks import find_pairs
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.linear.chains import find_chain, find_layers
@@ -94,9 +94,9 @@ def test_the_plan_of_a_gram_matrix_counts_its_factors(convolutions, monkeypatch)
 
 def test_a_gram_matrix_without_room_leaves_it_to_lanczos(convolutions, monkeypatch):
     ggn, notebook = Subject(*convolutions, memory=1e9).ggn, Notebook(k=12, seed=0, memory=1e9)
-    exact = _pairs(ggn, 12, "LA", 1e-4, notebook)
+    exact = find_pairs(ggn, 12, "LA", 1e-4, notebook)
     monkeypatch.setattr(GGN, "gram_bytes", lambda self: 10**9)
-    found = _pairs(ggn, 12, "LA", 1e-4, notebook)
+    found = find_pairs(ggn, 12, "LA", 1e-4, notebook)
     assert (exact.method, found.method) == ("gram", "lanczos")
     assert torch.allclose(exact.eigenvalues, found.eigenvalues, rtol=1e-3)
 

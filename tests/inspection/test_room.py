@@ -32,7 +32,7 @@ def subject_of(memory=1e8, samples=64, model=None):
 
 
 def graphs_of(subject):
-    return len(subject.risk._kept._chunks)
+    return len(subject.risk._kept.chunks)
 
 
 def test_only_one_look_keeps_its_graphs_and_the_others_have_the_same_products_again():
@@ -130,7 +130,7 @@ def test_the_last_group_follows_from_the_mean_of_all():
         sharpness_error(subject, v, 0), rel=1e-3
     )
     subject.loss = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 5.0]))
-    weighted = Subject(subject.model, subject.loss, subject.data)
+    weighted = Subject(subject.model, subject.loss, subject.source)
     assert not weighted.has_equal_samples
     assert standard_error(weighted, along, 0, value) == standard_error(weighted, along, 0)
     uneven = subject_of(samples=67)

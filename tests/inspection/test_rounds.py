@@ -86,6 +86,10 @@ MODELS = {
 }
 
 
+SEVERAL = {"LSTM": lambda o: o[0], "a tuple": lambda o: o[0], "a dict": lambda o: o["a"]}
+"""Which of several outputs is meant: operators ask for it too."""
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_are_called_or_answer_in_other_ways(name, quiet):
     torch.manual_seed(0)
@@ -95,7 +99,12 @@ def test_models_that_are_called_or_answer_in_other_ways(name, quiet):
         loss, targets = nn.MSELoss(), torch.randn(24)
     if name == "LSTM":
         loss, targets = nn.MSELoss(), torch.randn(24, 7, 3)
-    found = inspect(model, loss, (inputs, targets), k=2, budget=10, console=quiet)
+    options = {"k": 2, "budget": 10, "console": quiet}
+    if name in SEVERAL:
+        with pytest.raises(ArgumentError, match="its output is not a tensor"):
+            inspect(model, loss, (inputs, targets), **options)
+        options["forward"] = lambda model, batch: SEVERAL[name](model(batch[0]))
+    found = inspect(model, loss, (inputs, targets), **options)
     assert set(found.parts) >= FIRST
     assert not [o for o in found.outcomes if o.status == "failed"], found.outcomes
     assert len(found.answers()) >= 4

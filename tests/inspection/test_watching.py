@@ -1,5 +1,8 @@
 """Sharpness recorded by name: the right number, its limit, gaps where there was no time."""
 
+import copy
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +10,11 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.engine.samples import few_samples
+from hyperribbon.inspection.engine.subject import source_of
 from hyperribbon.recording import RecordingWarning
 from hyperribbon.training import mlp
+from inspection.autograd import sharpest
+from inspection.language import language_model, tokens
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -37,37 +42,50 @@ def loop(recorder, model, optimizer, data, steps=12, schedule=None):
     return hr.Trajectory.open(recorder.folder)
 
 
-def dense_sharpness(model, data):
+def dense_sharpness(model, data, mode):
     """Return the largest eigenvalue on the fixed sample by dense double backward, in float64."""
-    import copy
-
-    inputs, targets = few_samples((data.inputs, data.targets), 64, 0)
+    ((inputs, targets),) = source_of(model, (data.inputs, data.targets)).few(64, 0).batches()
     twin = copy.deepcopy(model).double().eval()
-    parameters = list(twin.parameters())
-    gradients = torch.autograd.grad(
-        LOSS(twin(inputs.double()), targets), parameters, create_graph=True
-    )
-    flat = torch.cat([g.reshape(-1) for g in gradients])
-    rows = [
-        torch.cat([r.reshape(-1) for r in torch.autograd.grad(e, parameters, retain_graph=True)])
-        for e in flat
-    ]
-    return float(torch.linalg.eigvalsh(torch.stack(rows))[-1])
+    for part in twin.modules():
+        part.training = mode == "train" and isinstance(part, nn.BatchNorm1d)
+    return sharpest(twin, lambda: LOSS(twin(inputs.double()), targets))[0]
 
 
-def test_recorded_sharpness_is_the_largest_eigenvalue(data, tmp_path):
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_recorded_sharpness_is_the_largest_eigenvalue(data, tmp_path, mode):
+    """Of the network as it trains, with batch norm's statistics of the sample and no dropout."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    pair = (data.inputs, data.targets)
-    recorder = hr.Recorder(
-        tmp_path, "4it", measure="sharpness", loss=LOSS, data=pair, max_overhead=np.inf
-    )
+    options = {"loss": LOSS, "data": (data.inputs, data.targets), "max_overhead": np.inf}
+    measure = "sharpness"
+    if mode == "eval":
+        measure = hr.recording.Measurement("sharpness", hr.inspection.Curvature(mode="eval"))
+    recorder = hr.Recorder(tmp_path, "4it", measure=measure, **options)
     table = loop(recorder, model, optimizer, data).metrics()
     assert np.isfinite(table["sharpness"]).all()
-    expected = dense_sharpness(model, data)
+    expected = dense_sharpness(model, data, mode)
     last = table.iloc[-1]
     assert abs(last["sharpness"] - expected) <= last["sharpness.error"] <= 0.02 * expected
     np.testing.assert_allclose(table["sharpness.limit"], 2 * 1.9 / 0.1)
+    words = "training mode, dropout off, one batch of 64 samples"
+    assert (words if mode == "train" else "evaluation mode") in note(tmp_path)
+
+
+def test_the_sharpness_of_a_language_model_is_that_of_its_own_loss(tmp_path):
+    model = language_model()
+    batch = {"input_ids": tokens(12), "labels": tokens(12)}
+    options = {"measure": "sharpness", "data": batch, "max_overhead": np.inf}
+    recorder = hr.Recorder(tmp_path, "1it", **options)
+    recorder.attach(model)
+    recorder.close()
+    model.eval()
+    expected, _ = sharpest(model, lambda: model(**batch).loss)
+    (found,) = hr.Trajectory.open(tmp_path).metric("sharpness")
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+def note(folder):
+    return json.loads((folder / "recording.json").read_text())["notes"]["sharpness"]
 
 
 def test_the_limit_follows_the_rate_and_adam_has_none(data, tmp_path):
@@ -83,7 +101,7 @@ def test_the_limit_follows_the_rate_and_adam_has_none(data, tmp_path):
     (axes,) = trajectory.plot("sharpness").axes
     assert [line.get_label() for line in axes.lines] == [
         "sharpness",
-        "limit of the step at each record",
+        "stability limit at each record",
     ]
     np.testing.assert_allclose(axes.lines[0].get_ydata(), trajectory.metric("sharpness"))
     np.testing.assert_allclose(axes.lines[1].get_ydata(), trajectory.metric("sharpness.limit"))
@@ -164,5 +182,9 @@ def test_errors_name_what_is_missing(tmp_path):
     with pytest.raises(ArgumentError, match="measure='sharpnes'"):
         hr.Recorder(tmp_path, measure="sharpnes")
     recorder = hr.Recorder(tmp_path, measure="sharpness")
-    with pytest.raises(ArgumentError, match="loss=None: measuring curvature needs the loss"):
+    with pytest.raises(ArgumentError, match="data=None: measuring curvature needs the data"):
         recorder.attach(mlp((64, 10)))
+    pair = torch.randn(8, 64), torch.arange(8)
+    recorder = hr.Recorder(tmp_path / "a", measure="sharpness", data=pair)
+    with pytest.raises(ArgumentError, match="loss=None: the output of Sequential has no loss"):
+        recorder.attach(nn.Sequential(nn.Linear(64, 10)))

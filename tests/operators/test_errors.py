@@ -129,7 +129,7 @@ def test_targets_of_another_shape():
         Hessian(model(), nn.MSELoss(), (X, Y.double()))
     with pytest.raises(ArgumentError, match="different lengths"):
         Hessian(model(), nn.CrossEntropyLoss(), (X, Y[:4]))
-    with pytest.raises(ArgumentError, match="need labels of shape"):
+    with pytest.raises(ArgumentError, match="the model returns shape"):
         Hessian(model(), nn.CrossEntropyLoss(), (X, Y.unsqueeze(1)))
 
 

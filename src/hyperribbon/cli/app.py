@@ -63,8 +63,7 @@ def _options(
 def main() -> None:
     """Run the command line.
 
-    Exit status 0 when the run worked, 2 for a mistake in the arguments, 1 when something broke,
-    130 when it was interrupted.
+    Exit status: 0 on success, 2 for invalid arguments, 1 for other errors, 130 when interrupted.
     """
     console = Console(stderr=True)
     try:

@@ -1,4 +1,4 @@
-"""`hyperribbon check`: whether stored runs are whole, and what to do if not."""
+"""`hyperribbon check`: verify and repair stored runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def check(
         Path, typer.Argument(help="A recording, a run, a sweep, or a folder of these.")
     ],
     repair: Annotated[
-        bool, typer.Option("--repair", help="Keep what is whole, and set the rest aside.")
+        bool, typer.Option("--repair", help="Keep intact records and move damaged files aside.")
     ] = False,
 ) -> None:
-    """Read every byte of stored runs and say what cannot be trusted.
+    """Verify the checksums of stored runs and list damaged files.
 
-    Exit status 0 when everything is whole or was mended, 1 when damage is left.
+    Exit status 0 when everything is intact or was repaired, 1 when damage remains.
 
     Example: `hyperribbon check runs --repair`
     """
@@ -40,9 +40,9 @@ def check(
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)
     console.print(
-        f"{checked.trajectories} trajectories with {checked.records} whole records and "
+        f"{checked.trajectories} trajectories with {checked.records} intact records and "
         f"{checked.files} files of runs read: "
-        + ("nothing is damaged" if checked.is_whole else "damage is left; --repair mends it")
+        + ("no damage found" if checked.is_whole else "damage found; repair it with --repair")
         + ".",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""`hyperribbon compare`: is one checkpoint or inspection flatter than the other, what differs."""
+"""`hyperribbon compare`: compare the curvature of two checkpoints or inspections."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ def compare_models(
         str | None, typer.Option(help="A data set such as mnist5k, instead of the factory's.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Samples to compare on, 512 if not given.")
+        int | None, typer.Option(help="Samples to compare on (default 512).")
     ] = None,
     groups: Annotated[
-        int | None, typer.Option(help="Disjoint groups they are cut into, 8 if not given.")
+        int | None, typer.Option(help="Disjoint groups of samples (default 8).")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of everything random, 0 if not given.")
+    mode: Annotated[
+        str | None,
+        typer.Option(help="eval or train: whether batch norm normalises by the batch; eval."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write a report too, an HTML file.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed (default 0).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write an HTML report.")] = None,
 ) -> None:
-    """Say which of two checkpoints is flatter, and what else differs, on the same samples.
+    """Compare the curvature of two checkpoints on the same samples.
 
     Example: `hyperribbon compare mymodel.py:make first.safetensors second.safetensors`, or
     `hyperribbon compare first-inspection second-inspection`.
@@ -44,11 +46,11 @@ def compare_models(
     from hyperribbon.inspection import compare
 
     if len(places) not in (2, 3):
-        reason = f"there are {len(places)} of them"
+        reason = f"{len(places)} arguments given"
         remedy = "Give a factory and two checkpoints, or two folders of inspections."
         raise ArgumentError("FACTORY A B", " ".join(places), reason, remedy)
     *factory, a, b = places
-    given = {"samples": samples, "groups": groups, "seed": seed}
+    given = {"samples": samples, "groups": groups, "mode": mode, "seed": seed}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if factory:
         from hyperribbon.inspection.loading import load_factory, make_case
@@ -62,8 +64,8 @@ def compare_models(
             raise ArgumentError(
                 "--" + next(iter(options), "data"),
                 next(iter(options.values()), data),
-                "inspections are laid together as they are, on the samples they had",
-                "Leave it out, or give a factory and the two checkpoints.",
+                "stored inspections are compared on the samples they were measured on",
+                "Omit it, or give a factory and two checkpoints.",
             )
     names = (first.stem, second.stem) if first.stem != second.stem else (a, b)
     found = compare(first, second, names=names, **options)
@@ -74,12 +76,12 @@ def compare_models(
 
 
 def _inspection(place: str) -> Path:
-    """Return a folder of an inspection."""
+    """Return the folder of a stored inspection."""
     from hyperribbon.core.checks import ArgumentError
     from hyperribbon.inspection.comparison.inspections import is_inspection
 
     if not is_inspection(place):
-        reason = "it is no folder of a stored inspection, and there is no factory for checkpoints"
-        remedy = "Put the factory before: hyperribbon compare mymodel.py:make A B."
+        reason = "expected the folder of a stored inspection, because no factory is given"
+        remedy = "For checkpoints, give a factory: hyperribbon compare mymodel.py:make A B."
         raise ArgumentError("A B", place, reason, remedy)
     return Path(place)

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a live display, or plain lines when nobody watches one."""
+"""Terminal progress: live bars, or plain lines when output is not a terminal."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class _Work:
 
 @contextmanager
 def keeping_finished_work() -> Iterator[None]:
-    """Turn Ctrl-C into a message that says how to go on, and exit status 130."""
+    """On Ctrl-C, explain how to resume and exit with status 130."""
     try:
         yield
     except KeyboardInterrupt:
         Console(stderr=True).print(
-            "Stopped. What is finished is kept: run the same command to go on."
+            "Interrupted. Finished work is kept; run the same command again to resume."
         )
         raise typer.Exit(130) from None
 
 
 class ConsoleProgress(AbstractContextManager["ConsoleProgress"]):
-    """Shows how far the work is.
+    """Progress display on the terminal.
 
-    On a terminal each piece of work has a bar that goes away when it is finished; elsewhere a line
-    is printed every ten seconds.
+    On a terminal, each task has a bar that disappears when it finishes; otherwise a line is printed
+    every ten seconds.
 
     Args:
-        console: Where to show it.
+        console: Console to print to.
     """
 
     def __init__(self, console: Console) -> None:
@@ -63,7 +63,7 @@ class ConsoleProgress(AbstractContextManager["ConsoleProgress"]):
             )
 
     def __enter__(self) -> ConsoleProgress:
-        """Begin the display."""
+        """Start the display."""
         if self._live is not None:
             self._live.start()
         return self
@@ -74,18 +74,18 @@ class ConsoleProgress(AbstractContextManager["ConsoleProgress"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the display."""
+        """Stop the display."""
         if self._live is not None:
             self._live.stop()
 
     def start(self, label: str, total: int) -> Any:
-        """Announce a piece of work."""
+        """Start a task."""
         if self._live is not None:
             return self._live.add_task(label, total=total)
         return _Work(label, total, last_line=time.monotonic())
 
     def advance(self, handle: Any, count: int = 1) -> None:
-        """Report finished units."""
+        """Report completed units."""
         if self._live is not None:
             self._live.advance(handle, count)
             return
@@ -96,6 +96,6 @@ class ConsoleProgress(AbstractContextManager["ConsoleProgress"]):
             self._console.print(f"  {handle.label}: {handle.done} of {handle.total}", markup=False)
 
     def finish(self, handle: Any) -> None:
-        """Report the end of the piece."""
+        """Mark a task as finished."""
         if self._live is not None:
             self._live.remove_task(handle)

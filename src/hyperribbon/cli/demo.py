@@ -1,4 +1,4 @@
-"""`hyperribbon demo`: train, inspect, reproduce and report, in a few minutes."""
+"""`hyperribbon demo`: train, inspect, reproduce and report in a few minutes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RATE, _BATCH = 0.1, 64
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything it writes.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("demo"),
     epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 10,
-    seconds: Annotated[float, typer.Option(help="Time the inspection may take.")] = 60.0,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Time budget of the inspection.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
     """Train a network on 4,000 digits, inspect it, reproduce three figures, write a report.
 

@@ -1,4 +1,4 @@
-"""`hyperribbon doctor`: whether a machine computes what it should, in one table."""
+"""`hyperribbon doctor`: check the installation and every device."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ERROR = 1e-6  # relative; single precision rounds to 6e-8
 
 
 def doctor() -> None:
-    """Say what is installed, which devices there are, and whether each finds a known eigenvalue.
+    """Check the installation and every device.
 
     For f(x) = wᵀx and the squared error on the rows of diag(1, 2, 3), the Hessian is
     (2/3)·diag(1, 4, 9): its largest eigenvalue is 6.
 
-    Exit status 0 when every device finds it to 1e-6, 1 when one does not.
+    Each device computes it. Exit status 0 if all agree to a relative error of 1e-6, otherwise 1.
     """
     table = Table("what", "found", "", box=None, pad_edge=False)
     for name, found in (*_software(), *_machine()):
@@ -44,7 +44,7 @@ def _software() -> Iterator[tuple[str, str]]:
         if "extra ==" not in requirement:
             name = requirement.split(";")[0].split("[")[0].strip()
             name = name.translate(str.maketrans(dict.fromkeys("<>=!~,", " "))).split()[0]
-            yield name, f"{_version_of(name)} (asked for: {requirement})"
+            yield name, f"{_version_of(name)} (required: {requirement})"
 
 
 def _version_of(name: str) -> str:
@@ -64,7 +64,7 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _devices() -> Iterator[tuple[str, str, bool]]:
-    """Yield each device, what it found, and whether that is right."""
+    """Yield each device, its result, and whether it is correct."""
     import torch
 
     names = ["cpu"]

@@ -1,4 +1,4 @@
-"""`hyperribbon explore`: the explorer in the browser."""
+"""`hyperribbon explore`: open the explorer in a browser."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["explore"]
 def explore(
     store: Annotated[Path, typer.Argument(help="The folder of runs to show.")] = Path("runs"),
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 shares it with your network.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 makes it available on your network.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8050,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8050,
     name: Annotated[
-        list[str] | None, typer.Option(help="A further name that this machine is reached by.")
+        list[str] | None, typer.Option(help="Additional host name of this machine.")
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
-    """Open a page of your runs: list, overlay, follow one live; the theory stands behind it.
+    """Open the explorer: browse, overlay and follow runs, and explore the theory.
 
     Examples: `hyperribbon explore runs`, `hyperribbon explore demo --port 9000 --no-browser`
     """
@@ -32,12 +32,12 @@ def explore(
     server = serve(store, host=host, port=port, names=name or ())
     console = Console()
     console.print(
-        f"The explorer is at {server.address}  (Ctrl-C ends it)", markup=False, soft_wrap=True
+        f"The explorer is at {server.address}  (Ctrl-C stops it)", markup=False, soft_wrap=True
     )
     if server.token is not None:
         console.print(
-            f"It listens on {host}: others on the network can open it and read the runs. Only who "
-            "opens the whole address above, with its token, can start measurements.",
+            f"It listens on {host}: others on the network can open it and read the runs. Only "
+            "users of the full address above, with its token, can start measurements.",
             markup=False,
         )
     if browser:

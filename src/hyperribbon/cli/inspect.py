@@ -1,4 +1,4 @@
-"""`hyperribbon inspect`: the geometry of a person's own model."""
+"""`hyperribbon inspect`: measure the geometry of your own model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def inspect_model(
     factory: Annotated[
         str,
         typer.Argument(
-            help="module:function or file.py:function that returns (model, loss, data)."
+            help="module:function or file.py:function that returns (model, loss, data); the loss "
+            "None for the model's own."
         ),
     ],
     checkpoint: Annotated[
@@ -36,22 +37,25 @@ def inspect_model(
         float | None, typer.Option(help="Learning rate, for the stability limit.")
     ] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of SGD, with --lr.")] = 0.0,
-    k: Annotated[int, typer.Option(help="Leading eigenpairs.")] = 50,
+    mode: Annotated[
+        str, typer.Option(help="eval or train: whether batch norm normalises by the batch.")
+    ] = "eval",
+    k: Annotated[int, typer.Option(help="Number of leading eigenpairs.")] = 50,
     seconds: Annotated[
-        float, typer.Option("--seconds", "--budget", help="Time it may take, in seconds.")
+        float, typer.Option("--seconds", "--budget", help="Time budget in seconds.")
     ] = 60.0,
     memory: Annotated[
-        float | None, typer.Option(help="Memory it may take, in GB; half of what is free if unset.")
+        float | None, typer.Option(help="Memory budget in GB (default: half of the free memory).")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and the report.")] = Path(
         "inspection"
     ),
 ) -> None:
     """Measure the geometry of your own model and write a report.
 
-    It says first what it will do and how long that takes. Ctrl-C ends it early and keeps what is
-    done. Under torchrun the processes share the samples.
+    The plan and its estimated time are printed first. Ctrl-C stops early and keeps finished
+    results. Under torchrun, the processes share the samples.
 
     Examples:
     `hyperribbon inspect mymodel:make --checkpoint final.safetensors --initial start.safetensors`,
@@ -80,7 +84,7 @@ def inspect_model(
             optimizer = _optimizer(model, lr, momentum)
         console = Console(quiet=not is_first)
         known = {"initial": start, "trajectory": trajectory, "optimizer": optimizer}
-        options = {"k": k, "budget": budget, "seed": seed, "console": console}
+        options = {"k": k, "budget": budget, "mode": mode, "seed": seed, "console": console}
         found = inspect(model, loss, samples, **known, **options, process_group=processes)
         if is_first:
             page = write_report([found.save(out)], out / "report.html", title=found.title)
@@ -91,7 +95,7 @@ def inspect_model(
 
 
 def _optimizer(model: Any, lr: float | None, momentum: float) -> Any:
-    """Return what sets the stability limit: nothing, a rate, or SGD with momentum."""
+    """Return the optimizer settings for the stability limit: None, a rate, or SGD with momentum."""
     from torch.optim import SGD
 
     from hyperribbon.core.checks import ArgumentError, check_positive
@@ -100,6 +104,9 @@ def _optimizer(model: Any, lr: float | None, momentum: float) -> Any:
         return lr
     if lr is None or not 0 < momentum < 1:
         raise ArgumentError(
-            "--momentum", momentum, "it needs --lr, and lies between 0 and 1", "Give --lr 0.1 too."
+            "--momentum",
+            momentum,
+            "expected a number between 0 and 1, together with --lr",
+            "Give --lr 0.1 too.",
         )
     return SGD(model.parameters(), lr=check_positive("--lr", lr), momentum=momentum)

@@ -1,4 +1,4 @@
-"""`hyperribbon list`: the experiments there are."""
+"""`hyperribbon list`: list the experiments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hyperribbon.core.checks import check_choice
 __all__ = ["list_experiments"]
 
 _PRESETS = ("smoke", "laptop", "paper")
-_VAGUE = 30  # ratio of the bounds of an estimate from which the upper one says nothing
+_VAGUE = 30  # above this ratio of bounds, the upper one is uninformative
 
 
 def list_experiments(
@@ -23,14 +23,13 @@ def list_experiments(
         str | None, typer.Option(help="Only ribbons, subnetworks, fluctuations or linear_networks.")
     ] = None,
     cost: Annotated[
-        bool, typer.Option("--cost", help="Time and memory of each preset, on one core.")
+        bool, typer.Option("--cost", help="Show time and memory of each preset, on one core.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments, by paper and figure.
 
-    Times are for one core and one seed; "about" and "at least" mark what was estimated from other
-    presets.
+    Times are for one core and one seed; "about" and "at least" mark estimates from other presets.
 
     Examples: `hyperribbon list --paper ribbons`, `hyperribbon list --cost`
     """
@@ -54,7 +53,7 @@ def _cost(id: str, preset: str) -> str:
 
     found = cost_of(find_experiment(id), preset)
     if found is None:
-        return "not known"
+        return "unknown"
     if found.measured:
         return f"{_time(found.seconds)}, {found.megabytes / 1000:.1f} GB"
     if found.seconds == found.at_most:
@@ -65,7 +64,7 @@ def _cost(id: str, preset: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a time as people say it."""
+    """Format a duration."""
     for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.2g} {name}"

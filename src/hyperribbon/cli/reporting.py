@@ -1,4 +1,4 @@
-"""`hyperribbon report`: stored runs as one HTML file."""
+"""`hyperribbon report`: write an HTML report of stored runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report(
     ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write stored runs as one HTML file that needs no network to view.
+    """Write a self-contained HTML report of stored runs.
 
     Examples: `hyperribbon report`, `hyperribbon report runs --out figures.html`
     """

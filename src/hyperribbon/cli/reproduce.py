@@ -1,4 +1,4 @@
-"""`hyperribbon reproduce`: compute, draw and judge figures of the papers."""
+"""`hyperribbon reproduce`: reproduce the papers' figures and check their claims."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder with MNIST/raw, FashionMNIST/raw, cifar-10-batches-bin."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The store: one folder a run.")] = Path("runs"),
-    jobs: Annotated[int, typer.Option(help="Processes to use.")] = 1,
+    out: Annotated[Path, typer.Option(help="Output folder; one subfolder per run.")] = Path("runs"),
+    jobs: Annotated[int, typer.Option(help="Number of worker processes.")] = 1,
     dask: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler to run on, tcp://HOST:8786.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     seeds: Annotated[
         str,
         typer.Option(
@@ -48,17 +48,17 @@ def reproduce(
     ] = "1",
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting of yours, such as depth=3; may be repeated."),
+        typer.Option("--set", help="Override a setting, such as depth=3; may be repeated."),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results first.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results first.")] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the claims here too.")
+        Path | None, typer.Option("--json", help="Also write the claims to this file.")
     ] = None,
 ) -> None:
-    """Compute, draw and judge figures of the papers.
+    """Reproduce figures of the papers and check their claims.
 
-    A claim that fails is a finding, not an error: the exit status is 0 when the run worked. A run
-    that was stopped goes on where it was when the same command is given again.
+    A failed claim is a finding, not an error: the exit status is 0 if the run completed. To resume
+    an interrupted run, give the same command again.
 
     Examples:
     `hyperribbon reproduce ribbons/fig4 --preset smoke --json claims.json`,
@@ -73,7 +73,7 @@ def reproduce(
     ensure_folder("--out", out)
     if json_file is not None:
         ensure_folder("--json", json_file.parent)
-    config = _changed(chosen, preset, with_data, changes or [])
+    config = _overrides(chosen, preset, with_data, changes or [])
     workers = choose_workers(jobs, dask)
     console = Console()
     found: list[Claim] = []
@@ -104,12 +104,14 @@ def reproduce(
                 found += claims
                 _show(claims, console)
                 if preset == "paper":
-                    console.print(f"  {_as_printed(claims)}", markup=False, soft_wrap=True)
+                    console.print(f"  {_describe_scale(claims)}", markup=False, soft_wrap=True)
                 console.print(f"  {outcome.run.path}\n", markup=False, soft_wrap=True)
                 if json_file is not None:
                     write_json(json_file, [claim.to_json() for claim in found])
     worked = len(chosen) - len(broken) - len(mistakes)
-    console.print(f"{worked} experiments at preset {preset}: {_counted(found)}", soft_wrap=True)
+    console.print(
+        f"{worked} experiments at preset {preset}: {_count_verdicts(found)}", soft_wrap=True
+    )
     if broken:
         console.print(f"[bold red]Broke:[/] {', '.join(broken)}")
         raise typer.Exit(1)
@@ -123,7 +125,7 @@ def _choose(ids: list[str], paper: str | None, everything: bool) -> list[str]:
     ways = [bool(ids), paper is not None, everything]
     if sum(ways) != 1:
         raise ArgumentError(
-            "ID", ids, "give either ids, or --paper, or --all", "See: hyperribbon reproduce --help"
+            "ID", ids, "expected IDs, --paper, or --all", "See: hyperribbon reproduce --help"
         )
     if paper is not None:
         check_choice("--paper", paper, PAPERS)
@@ -131,28 +133,28 @@ def _choose(ids: list[str], paper: str | None, everything: bool) -> list[str]:
     return list(all_experiments()) if everything else [find_experiment(id).id for id in ids]
 
 
-def _changed(chosen: list[str], preset: str, with_data: bool, texts: list[str]) -> dict[str, Any]:
-    """Return the settings that were changed by hand."""
+def _overrides(chosen: list[str], preset: str, with_data: bool, texts: list[str]) -> dict[str, Any]:
+    """Return the settings overridden on the command line."""
     from hyperribbon.experiments import find_experiment
     from hyperribbon.experiments.settings import read_changes
 
     if not texts:
         return {}
     if len(chosen) > 1:
-        raise ArgumentError("--set", texts, "settings belong to one experiment", "Give one ID.")
+        raise ArgumentError("--set", texts, "--set applies to a single experiment", "Give one ID.")
     return read_changes(texts, find_experiment(chosen[0]).config(preset, with_data=with_data))
 
 
-def _as_printed(claims: list[Claim]) -> str:
-    """Say where the largest preset is smaller than the paper."""
+def _describe_scale(claims: list[Claim]) -> str:
+    """Describe where the largest preset is smaller than the paper."""
     missing = dict.fromkeys(c.needs for c in claims if c.verdict == "not comparable")
     if missing:
         return f"not as printed; the paper has {'; '.join(missing)}"
     return "as printed, where the paper prints its settings"
 
 
-def _counted(claims: list[Claim]) -> str:
-    """Return how many claims came out how, by the origin of their bands."""
+def _count_verdicts(claims: list[Claim]) -> str:
+    """Summarize the verdicts by the origin of the expected interval."""
     ours = [claim for claim in claims if not claim.on_the_paper]
     rows = []
     for origin in dict.fromkeys((*ORIGINS, *(claim.expected.origin for claim in claims))):
@@ -169,7 +171,7 @@ def _use_data(folder: Path | None) -> bool:
     if folder is not None:
         if not folder.is_dir():
             raise ArgumentError(
-                "--data", str(folder), "there is no such folder", "Give the folder with the data."
+                "--data", str(folder), "the folder does not exist", "Give the folder with the data."
             )
         os.environ[DATA_VARIABLE] = str(folder.resolve())
     return DATA_VARIABLE in os.environ

@@ -1,4 +1,4 @@
-"""The experiments' ids and titles, read from their files without running them."""
+"""Experiment IDs and titles, read from source files without importing them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TITLE = re.compile(r'^TITLE = (".*")$', re.MULTILINE)
 def experiment_titles() -> dict[str, str]:
     """Return every experiment's title by its id, in the order of papers and figures.
 
-    The same as `hyperribbon.experiments.all_experiments`, but nothing is imported for it.
+    Same as `hyperribbon.experiments.all_experiments`, but without importing the experiments.
     """
     package = Path(hyperribbon.__file__).parent / "experiments"
     found = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import checked, flag
+from hyperribbon.core.boundary import (
+    checked,
+    flag,
+    instance,
+    list_of,
+    tensor,
+    torch_module,
+    whole,
+    wholes,
+)
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.inspection.engine.subject import measured_copy
 from hyperribbon.operators import Fisher, Jacobian
 from hyperribbon.spectra import eigsh
 from hyperribbon.subnetworks.states import State, layer_of, state_of
@@ -83,7 +92,18 @@ class Anisotropy:
         return float(self.eigenvalues[:k].sum() / self.trace) if self.trace > 0 else float("nan")
 
 
-@checked(vectors=flag)
+_mask = instance(Mask, "Give hr.select(...) or hr.Mask(...).")
+_spectrum = instance(Anisotropy, "Give the result of measure_anisotropy.")
+
+
+def _columns(argument: str, value: Any) -> torch.Tensor:
+    found = tensor(argument, value)
+    if found.ndim != 2 or not len(found):
+        raise ArgumentError(argument, value, "expected columns (P, k)", "Give a matrix (P, k).")
+    return found.double() if not found.is_floating_point() else found
+
+
+@checked(model=torch_module, inputs=tensor, vectors=flag, mask=_mask)
 def measure_anisotropy(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -126,9 +146,12 @@ def measure_anisotropy(
     count = min(check_positive_int("k", k), len(gram), fisher.shape[0])
     dense = len(gram) <= _DENSE_LIMIT or _DENSE_SHARE * count >= len(gram)
     spectrum = eigsh(gram, count, tol=1e-9, method="dense" if dense else "lanczos")
-    if keep is True:
-        keep = range(count)
-    kept = tuple(keep) if keep is not False else ()
+    kept = tuple(range(count)) if keep is True else ()
+    if not isinstance(keep, bool):
+        kept = tuple(wholes("keep", keep).tolist())
+        if max(kept) >= count:
+            remedy = f"Give positions from 0 to {count - 1}."
+            raise ArgumentError("keep", keep, f"there are {count} eigenvectors", remedy)
     lifted = range(count) if vectors else kept
     columns = _lift(fisher, spectrum.eigenvectors, list(lifted)) if lifted else None
     norms = gram.diagonal().reshape(len(inputs), -1).sum(1)
@@ -147,7 +170,7 @@ def measure_anisotropy(
     )
 
 
-@checked(vectors=flag)
+@checked(model=torch_module, inputs=tensor, vectors=flag, mask=_mask)
 def anisotropy_by_layer(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -184,7 +207,7 @@ def anisotropy_by_layer(
     }
 
 
-@checked()
+@checked(vectors=_columns)
 def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
     r"""Return the effective number of entries that each column involves.
 
@@ -205,7 +228,7 @@ def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
     return (total.log() - logs / total).exp()
 
 
-@checked()
+@checked(vectors=_columns)
 def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
     r"""Return the excess kurtosis of the entries of each column.
 
@@ -225,7 +248,7 @@ def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
     return len(vectors) * fourth / second.square() - 3.0
 
 
-@checked()
+@checked(model=torch_module, spectrum=_spectrum, inputs=tensor, which=list_of(whole))
 def eigenfunctions(
     model: nn.Module,
     spectrum: Anisotropy,
@@ -297,7 +320,7 @@ def _lift(fisher: Fisher, coefficients: torch.Tensor | None, columns: list[int])
 
 
 def _prepared(model: nn.Module, state: State | None) -> nn.Module:
-    network = copy.deepcopy(model).eval()
+    network = measured_copy(model)
     if state is not None:
         network.load_state_dict(state_of("state", state))
     return network.double()

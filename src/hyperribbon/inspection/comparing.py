@@ -47,10 +47,13 @@ def embed_runs(trajectories: Sequence[Trajectory], *, seed: int = 0) -> JointEmb
         seed: Seed of the draw.
 
     Returns:
-        The paths, or None when predictions are missing, differ in shape, or never change.
+        The paths, or None when predictions are missing, are not of classes, differ in shape, or
+        never change.
     """
     rows = [[r.index for r in trajectory if r.has_predictions] for trajectory in trajectories]
     if not rows or min(len(kept) for kept in rows) < 2:
+        return None
+    if not all(trajectory.has_probabilities for trajectory in trajectories):
         return None
     predictions = [
         np.asarray(trajectory.predictions())[kept, :_SAMPLES]

@@ -9,22 +9,26 @@ from typing import Any
 import torch
 
 from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.operators.risk.batches import cut
+from hyperribbon.operators.risk.losses import CallableLoss
+from hyperribbon.operators.risk.own_loss import OwnLoss
 
-__all__ = ["is_classification", "loss_at", "outputs_at", "scores_at"]
+__all__ = ["class_axis", "is_ignored", "is_classification", "loss_at", "outputs_at", "scores_at"]
 
 _ROWS = 512
 _IGNORED = -100  # the label that torch's losses ignore unless told otherwise
+_FALLING = 0.9  # share of the labels whose score lowers a loss of class scores when it grows
 OtherWeights = Mapping[str, torch.Tensor] | torch.Tensor | None
 """Named tensors, coordinates (P,), or None for the model's own."""
 
 
 def outputs_at(
-    subject: Subject, weights: OtherWeights = None
+    subject: Subject, weights: OtherWeights = None, rows: int = _ROWS
 ) -> Iterator[tuple[torch.Tensor, Any]]:
     """Yield outputs and targets of this rank's data, piece by piece, without derivatives."""
     risk = subject.risk if weights is None else subject.risk.at(weights)
     with torch.no_grad():
-        for _, batch in risk.source.chunks(subject.risk.rows_at_once(_ROWS)):
+        for _, batch in risk.source.chunks(subject.risk.rows_at_once(rows)):
             if not subject.processes.is_parallel:
                 subject.clock.check()
             yield risk.evaluate(batch)
@@ -33,25 +37,35 @@ def outputs_at(
 def loss_at(subject: Subject, weights: torch.Tensor) -> float:
     """Return the loss at coordinates (P,)."""
     risk = subject.risk
-    assert risk.loss is not None
     subject.clock.check()
     with subject.processes.together("an evaluation of the loss"):
         total = torch.zeros((), dtype=torch.float64, device="cpu")
         for outputs, targets in outputs_at(subject, weights):
-            total += risk.loss.total(outputs, targets).cpu()
+            total += risk.criterion.total(outputs, targets).cpu()
     return float(subject.processes.sum(total)) / risk.amount
+
+
+def class_axis(subject: Subject) -> int | None:
+    """Return the axis of the outputs that holds scores of classes; None where none does.
+
+    torch's losses have it second. A function's outputs (n, …, C) with labels (n, …) have it last,
+    and outputs (n, C, …) second, if a larger score of its label lowers the loss of nearly every
+    label: a loss of shifted labels, or of similarities, is none of class scores.
+    """
+    with subject.processes.together("an evaluation of the model"):
+        found = [_axis(subject, *piece) for piece in islice(outputs_at(subject), 1)]
+    axes = {axis for share in subject.processes.gather(found) for axis in share}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def is_classification(subject: Subject) -> bool:
     """Whether outputs are scores of classes and targets are labels."""
-    with subject.processes.together("an evaluation of the model"):
-        labelled = all(
-            isinstance(targets, torch.Tensor)
-            and not targets.is_floating_point()
-            and outputs.ndim == targets.ndim + 1
-            for outputs, targets in islice(outputs_at(subject), 1)
-        )
-    return all(subject.processes.gather(labelled))
+    return class_axis(subject) is not None
+
+
+def is_ignored(subject: Subject, targets: torch.Tensor) -> torch.Tensor:
+    """Return which labels count for nothing in the loss."""
+    return targets == getattr(subject.loss, "ignore_index", _IGNORED)
 
 
 def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
@@ -61,27 +75,50 @@ def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
 
     With several processes the samples are ordered by rank, and every rank gets all of them.
     """
-    risk = subject.risk
-    assert risk.loss is not None
-    labelled, ignored = is_classification(subject), getattr(subject.loss, "ignore_index", _IGNORED)
+    loss, axis = subject.risk.criterion, class_axis(subject)
     subject.clock.check()
     with subject.processes.together("an evaluation of the model"):
         scores = [torch.empty(0, dtype=torch.float64, device="cpu")]
-        for outputs, targets in outputs_at(subject, weights):
-            if labelled:
-                scores.append(_share_right(outputs, targets, ignored).cpu())
+        rows = 1 if isinstance(loss, OwnLoss) else _ROWS  # its outputs are the loss of a batch
+        for outputs, targets in outputs_at(subject, weights, rows):
+            if axis is not None:
+                scores.append(_share_right(subject, outputs.argmax(axis), targets).cpu())
             else:
                 losses = [
-                    risk.loss.total(outputs[i : i + 1], targets[i : i + 1])
+                    loss.total(outputs[i : i + 1], cut(targets, i, i + 1))
                     for i in range(len(outputs))
                 ]
                 scores.append(-torch.stack(losses).double().cpu())
     return torch.cat(subject.processes.gather(torch.cat(scores)))
 
 
-def _share_right(outputs: torch.Tensor, targets: torch.Tensor, ignored: int) -> torch.Tensor:
+def _axis(subject: Subject, outputs: torch.Tensor, targets: Any) -> int | None:
+    loss = subject.risk.criterion
+    if (
+        not isinstance(targets, torch.Tensor)
+        or targets.is_floating_point()
+        or outputs.ndim != targets.ndim + 1
+        or subject.risk.function.packing is not None
+    ):
+        return None
+    if not isinstance(loss, CallableLoss):
+        return 1
+    told, slope = ~is_ignored(subject, targets), loss.gradient(outputs, targets)
+    for axis in (outputs.ndim - 1, 1):
+        slopes, labels = slope.movedim(axis, -1), targets[told]
+        named = (labels >= 0) & (labels < slopes.shape[-1])
+        if slopes.shape[:-1] != targets.shape or not bool(named.all()):
+            continue
+        own = slopes[told].gather(1, labels[:, None].long())
+        if float((own <= 0).double().mean()) >= _FALLING and bool((own < 0).any()):
+            return axis
+    return None
+
+
+def _share_right(subject: Subject, chosen: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the share of right labels of each sample, of those that the loss does not ignore."""
-    right, told = (outputs.argmax(1) == targets), targets != ignored
-    right, told = (part.reshape(len(targets), -1).double() for part in (right & told, told))
+    told = ~is_ignored(subject, targets)
+    parts = (part.reshape(len(targets), -1).double() for part in ((chosen == targets) & told, told))
+    right, told = parts
     counts = told.sum(1)
     return (right.sum(1) / counts)[counts > 0]

@@ -1,7 +1,7 @@
 """The linear operator every curvature matrix is: shape, dtype, device and products."""
 
 # pyright: reportUnnecessaryIsInstance=false
-# A person may give anything, whatever the annotations say.
+# Users may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -133,7 +133,7 @@ class LinearOperator(ABC):
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly.
 
-        Without further structure this costs one product a column.
+        Without further structure this costs one product per column.
         """
         pieces: list[torch.Tensor] = []
         for start in range(0, self.shape[1], _COLUMNS):
@@ -143,7 +143,7 @@ class LinearOperator(ABC):
 
     @plainly
     def trace(self) -> float:
-        """Return the exact trace; `has_exact_trace` tells whether it is cheap."""
+        """Return the exact trace; see `has_exact_trace` for whether it is cheap."""
         return float(self.diagonal().sum(dtype=torch.float64))
 
     def cost(self) -> Cost | None:

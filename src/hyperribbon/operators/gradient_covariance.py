@@ -81,6 +81,14 @@ class GradientCovariance(FactoredOperator):
             memory=memory,
             process_group=process_group,
         )
+        is_whole = risk.mixes_samples or risk.criterion.reduction == "whole"
+        if is_whole:
+            reason = (
+                "a sample's loss depends on the others of its batch (batch norm in training mode, "
+                "a contrastive loss), so single samples have no gradients of their own"
+            )
+            remedy = "Use mode='eval' or a loss that is a mean over samples."
+            raise ArgumentError("model", "GradientCovariance", reason, remedy)
         super().__init__(risk)
         self.centered = bool(centered)
         if batch_size is None:

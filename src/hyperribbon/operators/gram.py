@@ -47,8 +47,7 @@ class GramParts:
 
     Attributes:
         size: Rows of R J.
-        layers: Weights that are whole and have one position a sample, and whether their layer's
-            bias is done with them.
+        layers: Weights that are whole and have one position per sample.
         others: The other factors.
         windows: Samples and parameters whose gradients are written out.
         selections: Entries of each parameter that are coordinates.
@@ -57,7 +56,7 @@ class GramParts:
     def __init__(self, risk: Risk, rows: Rows, structured: set[str]) -> None:
         self._risk = risk
         self.selections = _selections(risk.space)
-        self.layers: list[tuple[Outer, bool]] = []
+        self.layers: list[Outer] = []
         self.others: list[Factor] = []
         self.windows: list[Window] = []
         self.size = 0
@@ -69,8 +68,12 @@ class GramParts:
                 pieces.setdefault(factor.name, []).append(factor.to(risk.dtype))
             self.windows += _windows(risk, chunk, seeds, structured, self.size)
             self.size += chunk.count * len(seeds)
-        while pieces:
-            self._sort(joined(pieces.pop(next(iter(pieces)))), pieces)
+        for name, found in pieces.items():
+            factor, is_whole = joined(found), self.selections[name] is None
+            if isinstance(factor, Outer) and is_whole and factor.left.shape[2] == 1:
+                self.layers.append(factor)
+            else:
+                self.others.append(factor)
 
     def matrix(self) -> torch.Tensor:
         """Return the Gram matrix of these samples."""
@@ -82,17 +85,6 @@ class GramParts:
             add_layer_grams(gram, self.layers)
         _add_written(gram, self.windows, risk.memory)
         return gram
-
-    def _sort(self, factor: Factor, pieces: dict[str, list[Factor]]) -> None:
-        is_whole = self.selections[factor.name] is None
-        if isinstance(factor, Outer) and is_whole and factor.left.shape[2] == 1:
-            bias = factor.bias or ""
-            whole = bias in pieces and self.selections[bias] is None
-            self.layers.append((factor, whole))
-            if whole:
-                pieces.pop(bias)
-        else:
-            self.others.append(factor)
 
 
 def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:

@@ -39,17 +39,15 @@ def tiled_gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
     place = slice(starts[processes.rank], starts[processes.rank] + parts.size)
     gram[place, place] = own
     tiles = _Tiles(processes, gram, starts)
-    factors: dict[str, tuple[Factor, bool]] = {layer.name: (layer, b) for layer, b in parts.layers}
-    factors |= {factor.name: (factor, False) for factor in parts.others}
+    factors = {factor.name: factor for factor in (*parts.layers, *parts.others)}
     names = sorted({name for found in processes.gather(list(factors)) for name in found})
     for name in names:
-        factor, bias = factors.pop(name, (None, False))
-        bias = any(processes.gather(bias))
+        factor = factors.pop(name, None)
         for source in range(processes.size):
             other = _send_factor(processes, factor, source, gram)
             with processes.together("a tile of a Gram matrix"):
                 if other is not None and factor is not None:
-                    tiles.add(factor, other, source, parts.selections[name], bias)
+                    tiles.add(factor, other, source, parts.selections[name])
     tiles.add_written(parts.windows)
     return processes.sum(gram)
 
@@ -66,12 +64,11 @@ class _Tiles:
         other: Factor,
         source: int,
         selection: torch.Tensor | None,
-        bias: bool,
     ) -> None:
         """Add the products of this rank's gradients with another's, and their transpose."""
         mine, theirs = self._share(source, own.samples, other.samples)
         if len(mine) and len(theirs):
-            product = _cross(_cut(own, mine), _cut(other, theirs), selection, bias)
+            product = _cross(_cut(own, mine), _cut(other, theirs), selection)
             self._write(product, source, mine.start * own.rows, theirs.start * other.rows)
 
     def add_written(self, windows: list[Window]) -> None:
@@ -140,13 +137,11 @@ def _send_factor(
     return Explicit("", sent["gradients"]) if sent else None
 
 
-def _cross(
-    first: Factor, second: Factor, selection: torch.Tensor | None, bias: bool
-) -> torch.Tensor:
+def _cross(first: Factor, second: Factor, selection: torch.Tensor | None) -> torch.Tensor:
     """Return G₁G₂ᵀ over the selected entries, (n₁·m₁, n₂·m₂)."""
     if isinstance(first, Outer) and isinstance(second, Outer):
         if selection is None and first.left.shape[2] == second.left.shape[2] == 1:
-            return _cross_of_layers(first, second, bias)
+            return _cross_of_layers(first, second)
         return _cross_in_blocks(first, second, selection)
     ours, theirs = (written(factor).flatten(0, 1) for factor in (first, second))
     if selection is not None:
@@ -154,9 +149,9 @@ def _cross(
     return ours @ theirs.T
 
 
-def _cross_of_layers(first: Outer, second: Outer, bias: bool) -> torch.Tensor:
-    """Return (B₁B₂ᵀ)∘(A₁A₂ᵀ), with 1 added to the second where the layer's bias is done too."""
-    inner = first.right[:, 0] @ second.right[:, 0].T + float(bias)
+def _cross_of_layers(first: Outer, second: Outer) -> torch.Tensor:
+    """Return (B₁B₂ᵀ)∘(A₁A₂ᵀ)."""
+    inner = first.right[:, 0] @ second.right[:, 0].T
     product = first.left.flatten(0, 2) @ second.left.flatten(0, 2).T
     shape = (first.samples, first.rows, second.samples, second.rows)
     product.view(shape).mul_(inner[:, None, :, None])

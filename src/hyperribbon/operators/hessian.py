@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core.boundary import checked
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.derivatives.linearisation import Block
@@ -81,6 +82,9 @@ class Hessian(RiskOperator):
             memory=memory,
             process_group=process_group,
         )
+        if risk.loss is None:
+            remedy = "Give a loss, such as torch.nn.CrossEntropyLoss()."
+            raise ArgumentError("loss", None, "a Hessian needs a loss", remedy)
         super().__init__(risk)
 
     @property

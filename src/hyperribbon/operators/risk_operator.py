@@ -65,19 +65,19 @@ class RiskOperator(LinearOperator):
         return Cost(self.risk.working_bytes(self._kind), flops, self.risk.bytes_beside())
 
     def layers(self: Self) -> dict[str, Self]:
-        """Return the diagonal blocks: one operator a layer, by the layer's name."""
+        """Return the diagonal blocks: one operator per layer, by the layer's name."""
         return {name: self._with(self.risk.on(s)) for name, s in self.space.layers().items()}
 
     @plainly
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal, exactly; `has_exact_trace` tells whether it is cheap."""
+        """Return the diagonal, exactly; see `has_exact_trace` for whether it is cheap."""
         if not self._has_rows:
             return super().diagonal()
         return squared_columns(self.risk, self._rows) * self._scale()
 
     @plainly
     def trace(self) -> float:
-        """Return the trace, exactly; `has_exact_trace` tells whether it is cheap."""
+        """Return the trace, exactly; see `has_exact_trace` for whether it is cheap."""
         if not self._has_rows:
             return super().trace()
         return squared_norm(self.risk, self._rows) * self._scale()

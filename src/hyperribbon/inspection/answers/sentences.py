@@ -15,8 +15,8 @@ __all__ = ["Answer", "answers"]
 
 MOST = 6
 """Answers that a person is shown at once."""
-_EDGE, _SAFE = 1.05, 0.8
-"""Parts of the stability limit beyond which a step leaves a minimum, and below which it is safe."""
+_SAFE = 0.8
+"""Part of the stability limit below which a step is safe."""
 _MUCH, _LITTLE = 2.0, 0.5
 """Batch sizes over the noise scale beyond which the mean gradient or the noise leads."""
 
@@ -79,7 +79,10 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
         advice = "Give a larger budget=, or fewer weights with params=."
         return Answer("sharpness", finding, meaning, usual("sharpness"), advice)
     advice = ""
-    if found.value > 0 and "stability.ratio" not in numbers:
+    if config.get("is_normalised") and config.get("mode") == "eval":
+        advice = "Batch norm changes it in training mode, where the stability limit is measured"
+        advice += "." if "stability.ratio" in numbers else ": pass optimizer= to have it."
+    elif found.value > 0 and "stability.ratio" not in numbers:
         advice = (
             f"Plain gradient descent is stable up to a rate of 2/λ = {2 / found.value:.2g}; "
             "pass optimizer= to have the limit of yours."
@@ -96,23 +99,31 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
 
 
 def _stability(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
-    ratio = numbers.get("stability.ratio")
+    ratio, best = numbers.get("stability.ratio"), numbers.get("stability.rate")
     if ratio is None:
         return None
-    rule = config.get("optimizer", "")
-    finding = f"Your step is at {_percent(ratio)} of the stability limit of {rule}{_of(ratio)}."
-    if ratio.value > _EDGE:
-        meaning = "It is too long: full-batch steps would leave this minimum."
-        advice = f"Lower the learning rate by a factor {ratio.value / _SAFE:.2g} or more."
+    own, part = numbers.get("stability.own_rate"), _percent(ratio)
+    finding = f"The step of {config.get('optimizer', '')} is at {part} of its stability limit"
+    if own is not None and best is not None:
+        largest = f"({best.method} = {best.value:.3g}, full batch)"
+        finding = f"Learning rate {own.value:g} is at {part} of the largest stable one {largest}"
+    margin = "" if best is None else f"{_SAFE * best.value:.3g} would keep a 20% margin."
+    if ratio.value - max(ratio.error, 0.0) > 1:
+        limit, growth = numbers.get("stability.limit"), "from step to step"
+        if limit is not None and limit.value == 2:  # without momentum
+            growth = f"by |1 − ηλ₁| = {2 * ratio.value - 1:.3g} per step"
+        meaning = (
+            "It is above the largest stable one: displacements along the sharpest direction grow "
+            f"{growth}; training may settle in a flatter place (edge of stability)."
+        )
     elif ratio.value > _SAFE:
-        meaning = "It is at the edge of stability, where the loss falls unsteadily."
-        advice = "Keep it if the loss still falls; lower it for a steadier end of training."
+        meaning = (
+            "It is near the limit: displacements along the sharpest direction decay slowly, and "
+            "the loss may fall unsteadily (edge of stability)."
+        )
     else:
-        meaning, advice = "It is stable.", ""
-        if ratio.value > 0:
-            room = f"{_SAFE / ratio.value:.2g} times as large"
-            advice = f"There is room for a learning rate up to {room}."
-    return Answer("stability", finding, meaning, "", advice)
+        meaning = "It is stable."
+    return Answer("stability", f"{finding}{_of(ratio)}.", meaning, "", margin)
 
 
 def _concentration(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
@@ -235,11 +246,14 @@ _MAKERS += (_trace, _loss)
 
 
 def _of(quantity: Quantity) -> str:
-    """Say on how many samples a number is."""
-    return f" on {quantity.samples:,} samples" if quantity.samples else ""
+    """Say on how many samples a number is, and in which mode where that matters."""
+    some = f" on {quantity.samples:,} samples" if quantity.samples else ""
+    return f"{some}, {quantity.mode}" if quantity.mode else some
 
 
 def _percent(quantity: Quantity) -> str:
     digits = 0 if quantity.error == 0 or quantity.error > 0.005 else 1
-    error = f" ± {quantity.error:.{digits}%}" if quantity.error > 5e-4 else ""
-    return f"{quantity.value:.0%}{error}" if not error else f"{quantity.value:.{digits}%}{error}"
+    if not quantity.error > 5e-4:
+        return f"{quantity.value:.0%}"
+    value, error = 100 * quantity.value, 100 * quantity.error
+    return f"{value:.{digits}f} ± {error:.{digits}f}%"

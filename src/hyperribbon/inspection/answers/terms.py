@@ -25,10 +25,10 @@ class Term:
 TERMS = {
     "loss": Term(
         "Loss and gradient",
-        "The loss is the mean over the samples that were used, with the model in evaluation mode: "
-        "batch norm takes its running averages and dropout is off. The gradient is the slope of "
-        "that mean by all weights together; its norm says how far from a stationary point the "
-        "weights are.",
+        "The loss is the mean over the samples that were used, in evaluation mode unless another "
+        "is named: batch norm takes its running averages and dropout is off. The gradient is the "
+        "slope of that mean by all weights together; its norm says how far from a stationary point "
+        "the weights are.",
         "A loss on training samples says how well they are fitted, not how well others will be. A "
         "gradient that is not small means that training had not come to rest, and then curvature "
         "describes a place on the way: many networks are stopped there on purpose.",
@@ -52,9 +52,10 @@ TERMS = {
         "weight by D = η/(√v + ε), so that the largest eigenvalue of D½HD½ counts and the limit is "
         "2(1+β₁)/(1−β₁). Parameter groups may differ in all of this.",
         "Below about four fifths of the limit the step is safe; near it, training often settles at "
-        "the edge of stability, where the loss still falls, unsteadily; beyond it the weights "
-        "would leave the minimum along the sharpest direction. The limit is that of full batches: "
-        "the noise of minibatches lowers it.",
+        "the edge of stability, where the loss still falls, unsteadily; beyond it displacements "
+        "along the sharpest direction grow, and training may settle in a flatter place. The limit "
+        "is that of full batches: the noise of mini-batches lowers it. With batch norm it is "
+        "measured in training mode, on fixed batches and with dropout off.",
     ),
     "concentration": Term(
         "Share of the trace in a few directions",

@@ -10,7 +10,9 @@ import torch
 
 from hyperribbon.inspection.comparison.differences import Difference, Shared, paired
 from hyperribbon.inspection.comparison.sides import Side
-from hyperribbon.inspection.evaluating import is_classification, loss_at, outputs_at
+from hyperribbon.inspection.evaluating import class_axis, is_ignored, loss_at, outputs_at
+from hyperribbon.operators.risk.batches import cut
+from hyperribbon.operators.risk.own_loss import OwnLoss
 from hyperribbon.spectra import alignment
 from hyperribbon.subnetworks import select
 
@@ -27,17 +29,26 @@ def predictions(a: Side, b: Side) -> tuple[list[Shared], str]:
     −log Σ_c √(p_c q_c) of their probabilities, by which inPCA places networks. Other outputs: the
     root mean square of their difference over that of the outputs.
     """
-    first, second = _outputs(a), _outputs(b)
-    if first.shape != second.shape:
-        return [], f"outputs have shapes {tuple(first.shape[1:])} and {tuple(second.shape[1:])}"
-    if not is_classification(a.subject):
-        size = (first.square().mean().sqrt() + second.square().mean().sqrt()) / 2
-        apart = float((first - second).square().mean().sqrt() / size.clamp(min=1e-30))
+    pairs, axis = _pairs(a, b), class_axis(a.subject)
+    if pairs is None:
+        return [], "the model's own loss is not recognised as a function of outputs"
+    for p, q, _ in pairs:
+        if p.shape != q.shape:
+            return [], f"outputs have shapes {tuple(p.shape[1:])} and {tuple(q.shape[1:])}"
+    if axis is None:
+        p, q = (torch.cat([pair[side].reshape(-1) for pair in pairs]) for side in (0, 1))
+        size = (p.square().mean().sqrt() + q.square().mean().sqrt()) / 2
+        apart = float((p - q).square().mean().sqrt() / size.clamp(min=1e-30))
         name = "root mean square of the outputs' difference, over that of the outputs"
         return [Shared("predictions.distance", name, apart, float("nan"))], ""
-    same = (first.argmax(1) == second.argmax(1)).double()
-    log_p, log_q = first.log_softmax(1), second.log_softmax(1)
-    distance = -torch.logsumexp((log_p + log_q) / 2, dim=1)
+    same, distance = [], []
+    for p, q, targets in pairs:
+        told = ~is_ignored(a.subject, targets).cpu()
+        if bool(told.any()):
+            p, q = (scores.movedim(axis, -1)[told] for scores in (p, q))
+            same.append((p.argmax(-1) == q.argmax(-1)).double().mean())
+            halves = (p.log_softmax(-1) + q.log_softmax(-1)) / 2
+            distance.append(-torch.logsumexp(halves, dim=-1).mean())
     return [
         _mean("predictions.agreement", "share of samples with the same label", same),
         _mean("predictions.distance", "Bhattacharyya distance of the predictions", distance),
@@ -46,11 +57,11 @@ def predictions(a: Side, b: Side) -> tuple[list[Shared], str]:
 
 def same_function(a: Side, b: Side) -> bool:
     """Whether outputs are equal but for rounding on all samples."""
-    first, second = _outputs(a), _outputs(b)
-    if first.shape != second.shape:
+    pairs = _pairs(a, b)
+    if pairs is None or any(p.shape != q.shape for p, q, _ in pairs):
         return False
-    scale = first.abs().max().clamp(min=1e-30)
-    return bool((first - second).abs().max() <= _EQUAL * scale)
+    scale = max(float(p.abs().max()) for p, *_ in pairs)
+    return all(float((p - q).abs().max()) <= _EQUAL * max(scale, 1e-30) for p, q, _ in pairs)
 
 
 def pruned_losses(a: Side, b: Side) -> list[Difference]:
@@ -81,8 +92,19 @@ def weights(a: Side, b: Side, bases: Sequence[torch.Tensor]) -> tuple[list[Share
     return found, ""
 
 
-def _outputs(side: Side) -> torch.Tensor:
-    return torch.cat([outputs.detach().double().cpu() for outputs, _ in outputs_at(side.subject)])
+def _pairs(a: Side, b: Side) -> list[tuple[torch.Tensor, torch.Tensor, Any]] | None:
+    """Return the outputs of both and the targets, sample by sample, whose shapes may differ."""
+    if any(isinstance(side.subject.risk.loss, OwnLoss) for side in (a, b)):
+        return None
+    first, second = (
+        [
+            (outputs[i : i + 1].double().cpu(), cut(targets, i, i + 1))
+            for outputs, targets in outputs_at(side.subject)
+            for i in range(len(outputs))
+        ]
+        for side in (a, b)
+    )
+    return [(p, q, targets) for (p, targets), (q, _) in zip(first, second, strict=True)]
 
 
 def _losses(side: Side, vector: torch.Tensor) -> np.ndarray:
@@ -100,6 +122,6 @@ def _without_smallest(side: Side, removed: float) -> torch.Tensor:
     return space.flatten(kept)
 
 
-def _mean(key: str, name: str, values: torch.Tensor) -> Shared:
-    values = values.reshape(len(values), -1).mean(1)
+def _mean(key: str, name: str, found: list[torch.Tensor]) -> Shared:
+    values = torch.stack(found)
     return Shared(key, name, float(values.mean()), float(values.std() / max(len(values), 1) ** 0.5))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from rich.progress import Progress
 from scipy.special import stdtrit
 from torch import nn
 
-from hyperribbon.core.boundary import checked, count, instance, positive, seed_number
+from hyperribbon.core.boundary import checked, count, instance, iterable, positive, seed_number
 from hyperribbon.core.checks import ArgumentError, check_absent, check_choice
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.memory import free_memory
@@ -23,7 +23,7 @@ from hyperribbon.inspection.comparison.inspections import compare_inspections, i
 from hyperribbon.inspection.comparison.result import Comparison
 from hyperribbon.inspection.comparison.sharpness import measure_sharpness
 from hyperribbon.inspection.comparison.sides import Side, as_model
-from hyperribbon.inspection.engine.samples import count_samples, few_samples, gathered
+from hyperribbon.inspection.engine.clock import DeclinedError
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.operators.risk.calling import Forward
 
@@ -63,6 +63,7 @@ def compare(
     k: int = 5,
     params: ParameterFilter = None,
     forward: Forward | None = None,
+    mode: str | None = "eval",
     memory: float | None = None,
     seed: int = 0,
     console: Console | None = None,
@@ -71,15 +72,15 @@ def compare(
 
     Samples are drawn once and cut into disjoint groups; every quantity is measured on each group
     for both networks, and the differences of the groups give its uncertainty, see `Difference`.
-    Both are copied and measured in evaluation mode.
+    Both are copied.
 
     Args:
         a: A module; or a state dict, a checkpoint file, a recorded run or its folder (the last
             weights of it), with `model`; or an inspection or the folder of a stored one, of which
             what both have is laid together, without loss and data.
         b: Likewise; it may be of another architecture.
-        loss: A torch.nn loss, or any mean or sum over samples.
-        data: (inputs, targets), a Dataset, a DataLoader, or a dict of tensors with "labels".
+        loss: A torch.nn loss, or any mean or sum over samples; None for the models' own.
+        data: (inputs, targets), a Dataset, a DataLoader, a list of batches, or dict batches.
         model: The module that weights belong to.
         names: What to call the two.
         parts: What to compare, of "sharpness", "trace", "noise", "pruning", "predictions" and
@@ -89,6 +90,8 @@ def compare(
         k: Leading Hessian eigenpairs, whose directions are compared.
         params: Name pattern, list of names or predicate that chooses parameters.
         forward: forward(model, batch), for models that are called in another way.
+        mode: "eval", "train", or None for each layer's own, as for `Risk`. Samples that depend on
+            each other, as those of batch norm do in training mode, have no groups: refused.
         memory: Bytes that may be taken; half of what is free if None.
         seed: Seed of everything random: the same samples for every call with it.
         console: Where progress is shown; standard error by default.
@@ -99,7 +102,7 @@ def compare(
     Raises:
         ArgumentError: There are too few samples, or model, loss and data do not belong together.
     """
-    parts = [parts] if isinstance(parts, str) else parts
+    parts = [parts] if isinstance(parts, str) else list(iterable("parts", parts))
     for part in parts:
         check_choice("parts", part, PARTS)
     if is_inspection(a) or is_inspection(b):
@@ -107,12 +110,12 @@ def compare(
         for name, value in {**others, "forward": forward, "memory": memory}.items():
             check_absent(name, value, "inspections are laid together as they are")
         return compare_inspections(a, b, names)
-    if loss is None:
-        raise ArgumentError("loss", loss, "what is compared is its curvature", "Give one.")
-    if data is None:
-        raise ArgumentError("data", data, "networks are compared on samples", "Give some.")
-    data = gathered(data)
-    total = count_samples(data)
+    memory = free_memory() / 2 if memory is None else memory
+    options = {"params": params, "forward": forward, "mode": mode, "memory": memory / 2}
+    models = as_model("a", a, model), as_model("b", b, model)
+    data = list(data) if isinstance(data, Iterator) else data
+    subjects = [Subject(network, loss, data, **options) for network in models]
+    total = subjects[0].total
     if groups < 3:
         raise ArgumentError("groups", groups, "an uncertainty needs several", "Give 8.")
     if total is None or min(total, samples) < 2 * groups:
@@ -120,15 +123,29 @@ def compare(
         reason = f"{groups} groups need at least {2 * groups}"
         raise ArgumentError("data", given, reason, "Give a data set with more samples.")
     used = min(total, samples) // groups * groups
-    chosen = few_samples(data, used, seed)
+    chosen = [subject.with_samples(used, seed) for subject in subjects]
+    for subject in chosen:
+        _check_apart(subject, mode)
     where = f"all {total:,} samples" if used == total else f"{used:,} of {total:,} samples"
-    memory = free_memory() / 2 if memory is None else memory
-    options = {"params": params, "forward": forward, "memory": memory / 2}
-    models = as_model("a", a, model), as_model("b", b, model)
-    subjects = (Subject(network, loss, chosen, **options) for network in models)
-    first, second = (Side(subject, groups, seed, where) for subject in subjects)
+    manners = dict.fromkeys(subject.manner for subject in chosen if subject.manner)
+    where = ", ".join([where, *manners])
+    first, second = (Side(subject, groups, seed, where) for subject in chosen)
     with progress_bar(console or Console(stderr=True)) as progress:
         return _compare(first, second, names, parts, k, seed, progress)
+
+
+def _check_apart(subject: Subject, mode: str | None) -> None:
+    """Raise when the loss of samples is not the mean of the losses of groups of them."""
+    if not subject.risk.must_be_whole:
+        return
+    remedy = "Compare inspections: hr.compare(hr.inspect(a, …), hr.inspect(b, …))."
+    if not subject.risk.mixes_samples:
+        reason = "it is no mean over samples, so groups of them have another loss"
+        raise ArgumentError("loss", subject.loss, reason, remedy)
+    reason = "the samples of a batch depend on each other, so groups of them have another loss"
+    if mode == "eval":
+        raise ArgumentError("model", type(subject.model).__name__, reason, remedy)
+    raise ArgumentError("mode", mode, reason, f"Use mode='eval'. {remedy}")
 
 
 def _compare(
@@ -182,7 +199,11 @@ def _compare(
     for part in (sharpness, trace, noise, pruning, predictions, weights):
         if part.__name__ in parts:
             progress.update(task, description=part.__name__)
-            part()
+            try:
+                part()
+            except DeclinedError as error:
+                name = part.__name__.capitalize()
+                notes.append(f"{name} was not compared: {error.reason}.")
             progress.advance(task)
     is_same = behaviour.same_function(a, b)
     return Comparison(names, tuple(found), tuple(shared), a.where, is_same, tuple(notes))

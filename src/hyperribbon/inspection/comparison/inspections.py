@@ -20,6 +20,8 @@ __all__ = ["compare_inspections", "is_inspection"]
 _FILE = "inspection.json"
 _DERIVED = ("bound", "gradient", "rank50")
 """Statistics of which a difference says nothing by itself."""
+_BEFORE = {"mode": "eval"}
+"""What inspections that do not say it were measured with."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,12 @@ def compare_inspections(a: Any, b: Any, names: tuple[str, str]) -> Comparison:
         ArgumentError: One of them is no inspection, or they have no statistic in common.
     """
     first, second = _stored("a", a), _stored("b", b)
-    for key in ("seed", "loss"):
-        if first.config.get(key) != second.config.get(key):
-            reason = f"the other was inspected with {key}={first.config.get(key)}"
+    for key in ("seed", "loss", "mode"):
+        ours, theirs = (side.config.get(key, _BEFORE.get(key)) for side in (first, second))
+        if ours != theirs:
+            reason = f"the other was inspected with {key}={ours}"
             remedy = f"Inspect both with the same {key}, or compare the models themselves."
-            raise ArgumentError("b", f"{key}={second.config.get(key)}", reason, remedy)
+            raise ArgumentError("b", f"{key}={theirs}", reason, remedy)
     common: dict[str, int] = {}
     for name in first.statistics.keys() & second.statistics.keys():
         key, _, samples = name.partition("@")

@@ -193,6 +193,10 @@ class _Timed:
 
     clock = Clock()
 
+    def __init_subclass__(cls) -> None:
+        """Let messages name the operator that users know."""
+        cls.__name__ = next(k.__name__ for k in cls.__mro__ if ".operators." in k.__module__)
+
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
         self.clock.check()
         product: Any = super().__matmul__(other)  # type: ignore[misc]

@@ -115,7 +115,8 @@ class Inspection:
             for name, part in self.parts.items()
             for quantity in part.quantities
         ]
-        columns = ["part", "key", "name", "value", "error", "samples", "method", "certainty"]
+        columns = ["part", "key", "name", "value", "error", "samples", "mode"]
+        columns += ["method", "certainty"]
         return pd.DataFrame(rows, columns=columns)
 
     def summary(self, console: Console | None = None, *, numbers: bool = False) -> None:

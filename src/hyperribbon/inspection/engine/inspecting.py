@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import nn
-from torch.utils.data import DataLoader
 
-from hyperribbon.core.boundary import checked, count, names, path
+from hyperribbon.core.boundary import checked, count, instance, names, path
 from hyperribbon.core.checks import ArgumentError, check_positive_int
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.processes import Processes, ProcessGroupError
@@ -24,7 +23,7 @@ from hyperribbon.core.progress import progress_bar
 from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.inspection.answers import kind_of
-from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
+from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError, why_not
 from hyperribbon.inspection.engine.findings import Inspection, Outcome
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Budget, InspectionPlan, PlannedStep, make_plan
@@ -32,7 +31,7 @@ from hyperribbon.inspection.engine.quantities import Part
 from hyperribbon.inspection.engine.rounds import Rounds
 from hyperribbon.inspection.engine.steps import STEPS
 from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.memory import Heap, lacking_room
+from hyperribbon.inspection.memory import Heap
 from hyperribbon.inspection.parts.curvature import found_parts, noise_found
 from hyperribbon.inspection.parts.layers import traces_part
 from hyperribbon.inspection.update_rules import update_rule
@@ -57,12 +56,12 @@ _PATIENCE = 1.5
 """Factor by which a step may exceed its expected time before it settles for what it has."""
 
 
-@checked(batch_size=count, params=names)
+@checked(batch_size=count, params=names, console=instance(Console, "Give rich.console.Console()."))
 @plainly
 def inspect(
     model: nn.Module,
-    loss: Any,
-    data: Any,
+    loss: Any = None,
+    data: Any = None,
     initial: nn.Module | Mapping[str, torch.Tensor] | str | Path | None = None,
     trajectory: Trajectory | str | Path | None = None,
     k: int = 50,
@@ -72,6 +71,7 @@ def inspect(
     batch_size: int | None = None,
     params: ParameterFilter = None,
     forward: Forward | None = None,
+    mode: str | None = "eval",
     seed: int = 0,
     console: Console | None = None,
     process_group: Any = None,
@@ -83,14 +83,17 @@ def inspect(
     with that seed and data, and so are the numbers: a slow machine has fewer of them, not others.
     Then it decides what else fits in the budget, says so, and measures the most telling things
     first. When the time is up, the step under way ends before its next product and what is done is
-    kept; so it is after Ctrl-C. What fails is a line of the result. The model is copied and
-    measured in evaluation mode; your own is not touched.
+    kept; so it is after Ctrl-C. What fails is a line of the result. The model is copied; your own
+    is not touched.
 
     Args:
         model: Any module.
-        loss: A torch.nn loss, or any mean or sum over samples.
-        data: (inputs, targets), a Dataset, a DataLoader, or a dict of tensors with "labels" as
-            transformers' models take.
+        loss: A torch.nn loss, or any function (outputs, targets) that is a mean or a sum over
+            samples; it gets the outputs as the model returns them. None for the loss that the
+            model's output has, as those of transformers; where it is not recognised as a function
+            of the logits, Gauss-Newton, Fisher and noise are left out.
+        data: (inputs, targets), a Dataset, a DataLoader, a list of batches, or dict batches, with
+            "labels" as transformers' models take them.
         initial: The state training started from, for sub-networks: a state dict, a module, or a
             file.
         trajectory: The recorded training, for the manifold it moved on: a Trajectory or its folder.
@@ -98,10 +101,15 @@ def inspect(
         budget: Seconds, or a `Budget` of seconds and memory.
         optimizer: The optimiser after training, or a learning rate, to compare the sharpness with
             its stability limit.
-        batch_size: Samples in a minibatch of the training; taken from a DataLoader.
+        batch_size: Samples in a mini-batch of the training; taken from a DataLoader.
         params: Name pattern, list of names or predicate that chooses parameters.
         forward: forward(model, batch) -> outputs or (outputs, targets), for models that are called
             in another way.
+        mode: "eval" for evaluation mode and "train" for training mode, whatever mode the model is
+            in; None to keep each layer's own. In training mode batch norm has the statistics of
+            fixed batches of `batch_size` samples, or of all that are drawn; dropout is refused. The
+            stability limit is always that of training mode: with batch norm it is measured there,
+            dropout off.
         seed: Seed of everything random.
         console: Where plan and progress are shown; standard error by default. Give
             `Console(quiet=True)` for silence.
@@ -122,15 +130,15 @@ def inspect(
     # Ranks may find different memory free.
     budget = Budget(budget.seconds, processes.choose(budget.memory))
     heap = Heap(budget.bytes)
-    options = {"params": params, "forward": forward, "processes": processes}
-    subject = Subject(model, loss, data, memory=budget.bytes, **options)
+    options = {"params": params, "forward": forward, "mode": mode, "batch_size": batch_size}
+    subject = Subject(model, loss, data, memory=budget.bytes, processes=processes, **options)
     notebook = Notebook(
         k=check_positive_int("k", k),
         seed=seed,
         initial=_initial_state(model, initial),
         trajectory=_open_trajectory(trajectory),
         rule=None if optimizer is None else update_rule(optimizer, model),
-        batch_size=batch_size or _loader_batch(data),
+        batch_size=subject.source.batch_size,
         memory=budget.bytes,
     )
     subject.clock = notebook.clock = Clock(began + budget.seconds, processes, heap)
@@ -169,17 +177,20 @@ def inspect(
     if noise is not None:
         notebook.parts["noise"] = noise
     parts += notebook.parts.values()
+    modes = {look.samples: look.subject.manner for look in rounds.looks}
+    parts = [part.named(modes) for part in parts]
     config = {"model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": plan.samples}
     config["parameters"] = sum(p.numel() for p in subject.model.parameters())
     config |= {"seconds": budget.seconds, "memory": budget.memory, "total": subject.total}
     config["optimizer"] = "" if notebook.rule is None else notebook.rule.text
-    config |= {"batch_size": notebook.batch_size, "kind": kind_of(subject.model)}
+    config |= {"batch_size": notebook.batch_size, "kind": kind_of(subject.model), "mode": mode}
+    config["is_normalised"] = subject.is_normalised
     return Inspection(
         title,
         plan,
         {part.name: part for part in parts},
         (*rounds.outcomes.values(), *outcomes),
-        _where(subject, parts, plan.samples),
+        _where(rounds.looks[-1].subject, parts, plan.samples),
         describe_environment(seed),
         config,
         statistics=rounds.statistics(),
@@ -273,7 +284,7 @@ def _run(
             except ProcessGroupError:
                 raise
             except Exception as error:
-                took, reason = time.monotonic() - began, lacking_room(error)
+                took, reason = time.monotonic() - began, why_not(error)
                 status = "left out" if reason else "failed"
                 outcomes.append(Outcome(title, status, took, reason or str(error) or repr(error)))
             else:
@@ -357,9 +368,5 @@ def _open_trajectory(trajectory: Trajectory | str | Path | None) -> Trajectory |
     return Trajectory.from_checkpoints(folder)
 
 
-def _loader_batch(data: Any) -> int | None:
-    return data.batch_size if isinstance(data, DataLoader) else None
-
-
 def _name(thing: Any) -> str:
-    return getattr(thing, "__name__", type(thing).__name__)
+    return "the model's own" if thing is None else getattr(thing, "__name__", type(thing).__name__)

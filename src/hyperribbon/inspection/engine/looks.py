@@ -45,7 +45,7 @@ from hyperribbon.inspection.parts.matrices import COUNTS, eigenpair, how_found, 
 from hyperribbon.inspection.reaching import Reached
 from hyperribbon.spectra import alignment
 
-__all__ = ["TASKS", "Look", "Task", "rungs", "time_product"]
+__all__ = ["RUNGS", "TASKS", "Look", "Task", "find_pairs", "rungs", "time_product"]
 
 RUNGS = (8, 64, 512, 4096)
 """Samples of the looks; the last one is at all of them."""
@@ -112,8 +112,9 @@ class Look:
     missing: dict[str, float] = field(default_factory=dict)
 
     def add(self, quantity: Quantity) -> None:
-        """Keep a number, with the samples it is of."""
-        self.statistics[quantity.key] = replace(quantity, samples=self.samples)
+        """Keep a number, with the samples and the mode it is of."""
+        told = {"samples": self.samples, "mode": self.subject.manner}
+        self.statistics[quantity.key] = replace(quantity, **told)
 
     def number(self, *values: Any) -> None:
         """Keep a `Quantity` of these values, in the same way."""
@@ -241,7 +242,7 @@ def _noise(look: Look, notebook: Notebook) -> None:
 def _shares(look: Look, notebook: Notebook) -> None:
     ggn, subject = look.subject.ggn, look.subject
     number = min(MANY, notebook.k, subject.dimension)
-    found = _pairs(ggn, number, "LA", 1e-3, notebook)
+    found = find_pairs(ggn, number, "LA", 1e-3, notebook)
     if "trace" in look.statistics:
         given = look.statistics["trace"]
         exactly = "sum of" in given.method
@@ -311,7 +312,7 @@ TASKS = (
 )
 
 
-def _pairs(
+def find_pairs(
     op: Any, k: int, which: str, tol: float, notebook: Notebook, seconds: float | None = None
 ) -> Spectrum:
     """Return eigenpairs by a route that depends on sizes alone, never on speed."""
@@ -349,11 +350,11 @@ def _ends_of(
         look.reached = Reached.of(whole, look.images)
         look.images = []
     if not isinstance(look.reached, Reached) or k > look.reached.shape[0]:
-        return _pairs(whole, k, which, tol, notebook, seconds)
-    found = _pairs(look.reached, k, which, tol, notebook, seconds)
+        return find_pairs(whole, k, which, tol, notebook, seconds)
+    found = find_pairs(look.reached, k, which, tol, notebook, seconds)
     last = float(found.eigenvalues[0 if which == "SA" else -1])
     if (last > 0) if which == "SA" else (last < 0):
-        return _pairs(whole, k, which, tol, notebook, seconds)
+        return find_pairs(whole, k, which, tol, notebook, seconds)
     found = notebook.trimmed(found, whole.shape[0])
     assert found.eigenvectors is not None
     return replace(found, eigenvectors=look.reached.lifted(found.eigenvectors))

@@ -46,6 +46,7 @@ class Quantity:
         method: How it was obtained.
         certainty: What the error is, in words.
         samples: How many it is of; 0 where it is not of samples.
+        mode: Mode of the layers, and the batches, where these matter; or "".
     """
 
     key: str
@@ -55,6 +56,7 @@ class Quantity:
     method: str
     certainty: str
     samples: int = 0
+    mode: str = ""
 
     def text(self) -> str:
         """Return the number with its error.
@@ -144,6 +146,11 @@ class Part:
         told = (replace(q, samples=q.samples or samples) for q in self.quantities)
         notes = () if samples == usual else (f"Measured on {samples:,} samples.",)
         return replace(self, quantities=tuple(told), notes=(*self.notes, *notes))
+
+    def named(self, modes: Mapping[int, str]) -> Part:
+        """Return the part with the mode that its numbers were measured in, by their samples."""
+        told = (replace(q, mode=q.mode or modes.get(q.samples, "")) for q in self.quantities)
+        return replace(self, quantities=tuple(told))
 
 
 @dataclass

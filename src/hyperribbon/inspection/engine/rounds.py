@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+
+import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import ProcessGroupError
-from hyperribbon.inspection.engine.clock import OutOfTimeError
+from hyperribbon.inspection.engine.clock import DeclinedError, OutOfTimeError, why_not
 from hyperribbon.inspection.engine.findings import Outcome
-from hyperribbon.inspection.engine.looks import TASKS, Look, Task, rungs, time_product
+from hyperribbon.inspection.engine.looks import RUNGS, TASKS, Look, Task, rungs, time_product
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.quantities import Quantity
 from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.memory import give_back, lacking_room
+from hyperribbon.inspection.memory import give_back
 
 __all__ = ["Rounds"]
 
@@ -38,7 +42,6 @@ class Rounds:
         outcomes: What became of each task.
         refusal: Why the model cannot be differentiated; then nothing else is tried.
         absent: The next look, that did not fit: what it needs.
-        plain_loss: The loss of the first samples from one evaluation; None if it is not finite.
     """
 
     subject: Subject
@@ -47,11 +50,17 @@ class Rounds:
     outcomes: dict[tuple[int, str], Outcome] = field(default_factory=dict)
     refusal: str = ""
     absent: Look | None = None
-    plain_loss: float | None = None
 
     def __post_init__(self) -> None:
         self._sizes = list(rungs(self.subject.total))
         self._seconds: dict[tuple[int, str], float] = {}
+        self._declined: set[str] = set()
+
+    @cached_property
+    def plain_loss(self) -> float | None:
+        """The loss of the first samples from one evaluation; None if it is not finite."""
+        value = self.looks[0].subject.plain_loss()
+        return value if isfinite(value) else None
 
     def first(self, seconds: float) -> None:
         """Look at the fewest samples: loss, sharpness, trace and layers.
@@ -62,10 +71,10 @@ class Rounds:
         with self.notebook.clock.at_most(seconds):
             until = time.monotonic() + seconds
             look = self._begin(self._sizes[0])
-            for task in TASKS:
+            for task in () if self.refusal else TASKS:
                 if not (task.is_first or look.samples >= _WIDE or len(self._sizes) == 1):
                     continue
-                if self.refusal or self._fits(look.samples, task, until):
+                if self._fits(look.samples, task, until):
                     self._try(look, task)
                 else:
                     look.missing[task.name] = self.expected(look.samples, task)
@@ -93,7 +102,8 @@ class Rounds:
     def make_room(self, look: Look) -> None:
         """Let one look alone keep graphs and vectors; others build theirs again when needed."""
         for other in self.looks:
-            other.subject.release(is_idle=other.subject is not look.subject)
+            if other.subject is not look.subject:
+                other.subject.release()
         give_back()
 
     def finest(self, key: str) -> Look | None:
@@ -141,31 +151,38 @@ class Rounds:
             subject.know(self.looks[-1].subject)
         look = Look(subject, size)
         if not self.looks:
-            self._open(look)
+            look = self._open(look)
         if not self.refusal and subject.total is None:
             look.samples = subject.samples
         self.looks.append(look)
         return look
 
-    def _open(self, look: Look) -> None:
-        """Build the risk; a model whose loss can be had, but no derivatives, is not refused."""
-        self.plain_loss = look.subject.plain_loss()
+    def _open(self, look: Look) -> Look:
+        """Build the risk of a look, or of one at all samples where these few cannot be measured.
+
+        A loss may compare each sample with all others, or ignore all labels of some. A model in
+        TorchScript has a loss and no derivatives; it is not refused.
+        """
+        model, total = self.subject.model, self.subject.total
         try:
-            _ = look.subject.risk
-        except OutOfTimeError as error:
-            self.refusal = str(error)
-        except ArgumentError as error:
-            if self.plain_loss is None:
-                raise
-            self.refusal = str(error)
+            risk = look.subject.risk
         except ProcessGroupError:
             raise
         except Exception as error:
-            reason = f"calling it on the first samples fails ({type(error).__name__}: {error})"
-            remedy = "Call the model and the loss on a batch of the data first; forward= says how."
-            raise ArgumentError(
-                "model", type(self.subject.model).__name__, reason, remedy
-            ) from error
+            is_scripted = any(isinstance(m, torch.jit.ScriptModule) for m in model.modules())
+            if isinstance(error, OutOfTimeError) or is_scripted:
+                self.refusal = str(error)
+                failed = Outcome("Derivatives", "failed", 0.0, self.refusal)
+                self.outcomes[look.samples, ""] = failed
+                return look
+            if total is not None and look.samples < total <= RUNGS[-1]:
+                self._sizes = [total]
+                return self._open(Look(self.subject, total))
+            if not isinstance(error, ArgumentError):
+                _check_call(look.subject)
+            raise
+        self._sizes = [size for size in self._sizes if size <= look.samples or risk.holds(size)]
+        return look
 
     def _time_product(self, look: Look, until: float) -> None:
         """Time a product on more samples, where that is sure to leave most of the time."""
@@ -188,6 +205,7 @@ class Rounds:
             task
             for task in TASKS
             if (look.samples, task.name) not in self.outcomes
+            and task.name not in self._declined
             and (task.is_first or look.samples >= _WIDE or is_last)
         ]
 
@@ -204,9 +222,6 @@ class Rounds:
 
     def _try(self, look: Look, task: Task) -> None:
         place, title = (look.samples, task.name), f"{task.title}, {look.samples:,} samples"
-        if self.refusal:
-            self.outcomes[place] = Outcome(title, "failed", 0.0, self.refusal)
-            return
         began, expected = time.monotonic(), self.expected(look.samples, task)
         left = self.notebook.clock.left
         room = max(_PATIENCE * expected, _GENEROUS * left) if expected else task.share * left
@@ -221,10 +236,12 @@ class Rounds:
             self.outcomes[place] = Outcome(title, "stopped", took, str(error))
         except ProcessGroupError:
             raise
-        except Exception as error:  # whatever a person's model raises is a line of the result
-            took = time.monotonic() - began
-            reason = lacking_room(error)
+        except Exception as error:  # whatever a user's model raises is a line of the result
+            took, reason = time.monotonic() - began, why_not(error)
             status = "left out" if reason else "failed"
+            if isinstance(error, DeclinedError):  # on any samples
+                self._declined.add(task.name)
+                title = task.title
             self.outcomes[place] = Outcome(title, status, took, reason or str(error) or repr(error))
         else:
             for other in self.looks:
@@ -233,3 +250,13 @@ class Rounds:
             took = time.monotonic() - began
             self._seconds[place] = self.subject.processes.largest(took)
             self.outcomes[place] = Outcome(title, "done", took)
+
+
+def _check_call(subject: Subject) -> None:
+    """Raise when it is the model or the loss by themselves that fail on the samples."""
+    try:
+        subject.plain_loss()
+    except Exception as error:
+        reason = f"calling it on the first samples fails ({type(error).__name__}: {error})"
+        remedy = "Call the model and the loss on a batch of the data; forward= says how."
+        raise ArgumentError("model", type(subject.model).__name__, reason, remedy) from error

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.inspection.engine.clock import OutOfTimeError
-from hyperribbon.inspection.engine.samples import count_samples
 from hyperribbon.inspection.engine.subject import Subject
 
 __all__ = [
@@ -42,7 +42,8 @@ def standard_error(
     """Return the standard error of a mean over samples, from its values on disjoint groups.
 
     With g groups of equally many samples it is s/√g, s the standard deviation over groups. None
-    where there are fewer than eight samples, or no time.
+    where there are fewer than eight samples, no time, or a group that has no loss (every label is
+    ignored).
 
     Args:
         subject: The model on all samples.
@@ -54,14 +55,14 @@ def standard_error(
     groups = groups_for(subject.samples)
     last_follows = (
         mean is not None
-        and count_samples(subject.data) == subject.samples
+        and subject.source.total == subject.samples
         and subject.samples % groups == 0
         and subject.has_equal_samples
     )
     try:
         some = islice(subject.groups(groups, seed), groups - last_follows)
         values = [measure(group) for group in some]
-    except OutOfTimeError:
+    except (OutOfTimeError, ArgumentError):
         return None
     if last_follows and values:
         values.append(groups * float(mean or 0.0) - sum(values))
@@ -107,7 +108,7 @@ def sharpness_error(
         for own, other in zip(halves, reversed(halves), strict=True):
             value, a = _climbed(own, v)
             excess += (value - float(a @ (other @ a))) / 2
-    except OutOfTimeError:
+    except (OutOfTimeError, ArgumentError):
         return None
     return hypot(spread, max(excess, 0.0) / 4)
 

@@ -15,12 +15,13 @@ from torch.nn.functional import one_hot
 
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.ambient import preserved_random_state
-from hyperribbon.operators.risk.data import Source
+from hyperribbon.inspection.engine.subject import measured_copy, source_of
+from hyperribbon.operators.risk.batches import split
+from hyperribbon.operators.risk.calling import call as call_model
 from hyperribbon.theory.linear_networks.moments import Moments
 
-__all__ = ["FoundChain", "find_chain", "find_layers", "numeric_targets"]
+__all__ = ["FoundChain", "find_chain", "find_layers", "numeric_targets", "output_matrix"]
 
-_MEMORY = 2**28
 _Calls = list[tuple[str, nn.Module, Any, Any]]
 
 
@@ -48,19 +49,19 @@ class FoundChain:
 def find_chain(model: nn.Module, data: Any) -> FoundChain:
     """Find the linear layers that end a model, and take the moments of their data.
 
-    The model is run once over the data; nothing in it is changed.
+    A copy of the model is run once over the data, in evaluation mode.
 
     Raises:
         ArgumentError: The last layer is not linear, a layer is used twice, a layer works on
             sequences, or the last layer's output is joined with something else.
     """
-    batches = _batches(model, data)
+    model, batches = measured_copy(model), source_of(model, data).batches()
     opening = next(batches)
-    chain = _chain(model, opening[0])
+    chain = _chain(model, opening)
     weights = [_double(layer.weight) for _, layer, *_ in chain]  # type: ignore[arg-type]
     sums = _Sums(chain[0][0], weights)
     for batch in itertools.chain([opening], batches):
-        sums.add(*_run(model, batch[0]), batch[1])
+        sums.add(*_run(model, batch), split(batch)[1])
     return FoundChain(
         layers=tuple(name for name, *_ in chain),
         weights=weights,
@@ -76,16 +77,36 @@ def find_layers(model: nn.Module, data: Any) -> dict[str, tuple[int, int]]:
 
     The model is run on the first batch of the data alone; errors are those of `find_chain`.
     """
-    chain = _chain(model, next(_batches(model, data))[0])
+    chain = _chain(measured_copy(model), next(source_of(model, data).batches()))
     return {name: (layer.out_features, layer.in_features) for name, layer, *_ in chain}  # type: ignore[misc]
+
+
+def output_matrix(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Return the outputs of a model as a matrix (n, dL), also where they are one number each.
+
+    Raises:
+        ArgumentError: They are something else.
+    """
+    outputs = call_model(model, batch)[0]
+    if isinstance(outputs, torch.Tensor) and outputs.ndim in (1, 2):
+        return outputs if outputs.ndim == 2 else outputs.unsqueeze(1)
+    reason = "its outputs are not a matrix (n, dL)"
+    remedy = "Give a model with one vector of outputs for each sample."
+    raise ArgumentError("model", type(outputs).__name__, reason, remedy)
 
 
 def numeric_targets(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return targets shaped like the outputs (n, dL): class labels become one-hot.
 
+    Numbers (n,) are those of one output.
+
     Raises:
         ArgumentError: The targets do not fit the outputs.
     """
+    if targets is None:
+        raise ArgumentError("data", None, "it has no targets", "Give (inputs, targets).")
+    if outputs.shape[1] == 1 and targets.shape == outputs.shape[:1]:
+        targets = targets.unsqueeze(1)
     if not targets.is_floating_point() and targets.ndim == 1:
         classes = outputs.shape[1]
         if int(targets.min()) < 0 or int(targets.max()) >= classes:
@@ -136,26 +157,14 @@ class _Sums:
         return Moments(self.inputs / self.count, self.cross / self.count, power / self.count)
 
 
-def _batches(model: nn.Module, data: Any) -> Iterator[Any]:
-    first = next(model.parameters(), None)
-    if first is None:
-        raise ArgumentError("model", model, "it has no parameters", "Give a model with weights.")
-    return Source(data, dtype=first.dtype, device=first.device, memory=_MEMORY).batches()
+def _chain(model: nn.Module, batch: Any) -> _Calls:
+    calls, outputs = _run(model, batch)
+    return _connected(model, batch, _last_chain(calls), outputs)
 
 
-def _chain(model: nn.Module, inputs: torch.Tensor) -> _Calls:
-    calls, outputs = _run(model, inputs)
-    return _connected(model, inputs, _last_chain(calls), outputs)
-
-
-def _run(model: nn.Module, inputs: torch.Tensor) -> tuple[_Calls, torch.Tensor]:
+def _run(model: nn.Module, batch: Any) -> tuple[_Calls, torch.Tensor]:
     with _recording(model) as calls, torch.no_grad(), preserved_random_state():
-        outputs = model(inputs)
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
-        reason = "its outputs are not a matrix (n, dL)"
-        remedy = "Give a model with one vector of outputs for each sample."
-        raise ArgumentError("model", type(outputs).__name__, reason, remedy)
-    return calls, outputs
+        return calls, output_matrix(model, batch)
 
 
 @contextmanager
@@ -199,9 +208,7 @@ def _last_chain(calls: _Calls) -> _Calls:
     return chain
 
 
-def _connected(
-    model: nn.Module, inputs: torch.Tensor, chain: _Calls, outputs: torch.Tensor
-) -> _Calls:
+def _connected(model: nn.Module, batch: Any, chain: _Calls, outputs: torch.Tensor) -> _Calls:
     """Return the end of a chain in which each layer is given what the one before it put out.
 
     Where samples are exchanged in a layer's output, and in nothing else, what follows it alone has
@@ -218,7 +225,7 @@ def _connected(
         layer = call[1]
         handle = layer.register_forward_hook(lambda module, given, output: output.roll(1, 0))
         try:
-            calls, exchanged = _run(model, inputs)
+            calls, exchanged = _run(model, batch)
         finally:
             handle.remove()
         before, after = outputs, exchanged

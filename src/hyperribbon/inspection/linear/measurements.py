@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, instance, matrices, own_function
+from hyperribbon.core.boundary import checked, count, function, instance, iterable, matrices
 from hyperribbon.core.checks import check_choice
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import linear_networks as theory
@@ -22,7 +22,7 @@ _NAMES = ("sharpness", "trace", "balance_defect", "singular_values")
 _MOMENTS = instance(Moments, "Give theory.linear_networks.Moments.of(X, Y).")
 
 
-@checked(weights=matrices, moments=_MOMENTS, k=count, should_stop=own_function)
+@checked(weights=matrices, moments=_MOMENTS, k=count, should_stop=function)
 def leading_eigenvalues(
     weights: Sequence[np.ndarray],
     moments: Moments,
@@ -84,7 +84,7 @@ def linear_measurements(
         "balance_defect": theory.balance_defect,
         "singular_values": _singular_values,
     }
-    listed = [names] if isinstance(names, str) else names
+    listed = [names] if isinstance(names, str) else iterable("names", names)
     return {check_choice("names", name, _NAMES): functions[name] for name in listed}
 
 

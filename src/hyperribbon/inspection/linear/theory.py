@@ -9,13 +9,20 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hyperribbon.core.boundary import checked
+from hyperribbon.core.boundary import checked, positive, torch_module
 from hyperribbon.core.checks import check_positive_int
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.inspection.engine.clock import Clock, TimedHessian, TimedRisk
-from hyperribbon.inspection.linear.chains import FoundChain, find_chain, numeric_targets
+from hyperribbon.inspection.engine.subject import source_of
+from hyperribbon.inspection.linear.chains import (
+    FoundChain,
+    find_chain,
+    numeric_targets,
+    output_matrix,
+)
 from hyperribbon.inspection.linear.comparison import Assumption, Rung, TheoryComparison
 from hyperribbon.inspection.linear.measurements import leading_eigenvalues
+from hyperribbon.operators.risk.batches import split
 from hyperribbon.spectra import eigsh
 from hyperribbon.spectra import trace as estimate_trace
 from hyperribbon.theory import linear_networks as theory
@@ -26,7 +33,7 @@ __all__ = ["compare_with_theory"]
 _PRESENT = 1e-12  # variance over the largest below which inputs have no direction
 
 
-@checked()
+@checked(model=torch_module, memory=positive)
 @plainly
 def compare_with_theory(
     model: nn.Module,
@@ -41,7 +48,7 @@ def compare_with_theory(
 
     The chain of linear layers that ends the model is taken; activations between them are allowed
     and measured as the broken assumption that they are. The loss is (1/2n)‖f(X) − Y‖², with class
-    labels one-hot, whatever the model was trained with.
+    labels one-hot, whatever the model was trained with, in evaluation mode.
 
     From the measured Hessian, one assumption after the other is made: a linear chain (Eq. 1), a
     stationary residual (Gauss-Newton, Eq. 3), white inputs (Assumption 2), balanced layers
@@ -51,7 +58,7 @@ def compare_with_theory(
 
     Args:
         model: Any model that ends in linear layers; it is not changed.
-        data: (inputs, targets), a Dataset or a DataLoader.
+        data: (inputs, targets), a Dataset, a DataLoader or batches, as for `Risk`.
         k: Leading eigenvalues to compare.
         seed: Seed of the eigensolver and of the trace estimate.
         clock: Looked at before every product; None lets it take what it takes.
@@ -60,6 +67,7 @@ def compare_with_theory(
     Raises:
         ArgumentError: The model does not end in linear layers, or the data do not fit it.
     """
+    data = source_of(model, data, memory=memory)
     chain = find_chain(model, data)
     size = sum(weight.size for weight in chain.weights)
     k = check_positive_int("k", k, maximum=size)
@@ -113,8 +121,8 @@ def _measure(
     memory: float | None,
 ) -> tuple[Rung, float]:
     def forward(module: nn.Module, batch: Any) -> Any:
-        outputs = module(batch[0])
-        return outputs, numeric_targets(outputs, batch[1])
+        outputs = output_matrix(module, batch)
+        return outputs, numeric_targets(outputs, split(batch)[1])
 
     names = [f"{layer}.weight" if layer else "weight" for layer in chain.layers]
     squares = nn.MSELoss(reduction="sum")

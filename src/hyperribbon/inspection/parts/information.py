@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.inspection.engine.clock import DeclinedError
 from hyperribbon.inspection.engine.looks import MANY
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet
 from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.evaluating import is_classification
+from hyperribbon.inspection.evaluating import class_axis
 from hyperribbon.inspection.parts.matrices import (
     matrix_quantities,
     measure_matrix,
@@ -52,7 +53,12 @@ def fisher_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         how = f"{times}the Gauss-Newton matrix, which it is for this loss"
         note = f"Fisher information of {_MODELS[likelihood]}: {how}."
     else:
-        likelihood = "categorical" if is_classification(subject) else "gaussian"
+        axis = class_axis(subject)
+        if axis not in (None, 1):
+            reason = "it takes class scores (n, C, …), and those of this loss are on the last axis"
+            remedy = "Move the axis in forward=, and give the loss of such outputs."
+            raise DeclinedError("loss", subject.loss, reason, remedy)
+        likelihood = "gaussian" if axis is None else "categorical"
         found = measure_matrix(subject.fisher(likelihood), min(notebook.k, MANY), notebook)
         other = "the Gauss-Newton matrix of this loss is another matrix"
         note = f"Fisher information of {_MODELS[likelihood]}; {other}."
@@ -75,10 +81,11 @@ def gauss_newton_factor(subject: Subject) -> tuple[str, float] | None:
     a loss that divides by a (the samples, the elements, or one).
     """
     risk = subject.hessian.risk
-    likelihoods = ["categorical"] if is_classification(subject) else ["bernoulli", "gaussian"]
+    axis = class_axis(subject)
+    likelihoods = ["bernoulli", "gaussian"] if axis is None else ["categorical"]
     for likelihood in likelihoods:
         with subject.processes.together("a comparison of curvatures"):
-            own = _ratios(risk, likelihood)
+            own = _ratios(risk, likelihood, axis or 1)
         found = subject.processes.gather(own)
         ratios = [ratio for share in found for ratio in share or ()]
         if None not in found and max(ratios) - min(ratios) <= _EQUAL * max(ratios):
@@ -86,7 +93,7 @@ def gauss_newton_factor(subject: Subject) -> tuple[str, float] | None:
     return None
 
 
-def _ratios(risk: Risk, likelihood: str) -> list[float] | None:
+def _ratios(risk: Risk, likelihood: str, axis: int) -> list[float] | None:
     """Return the ratio of each chunk of this rank; None when one has no single ratio."""
     ratios = []
     for chunk in risk.chunks():
@@ -95,6 +102,9 @@ def _ratios(risk: Risk, likelihood: str) -> list[float] | None:
         u = torch.randn(1, *outputs.shape, generator=generator, dtype=outputs.dtype, device="cpu")
         u = u.to(outputs.device)
         curved = risk.criterion.curvature(outputs, chunk.targets, u)
+        if axis > 1:  # likelihoods have the class axis second
+            outputs = outputs.movedim(axis, 1)
+            u, curved = (block.movedim(axis + 1, 2) for block in (u, curved))
         information = _information(likelihood, outputs, chunk.inputs, u)
         size = float(information.abs().max())
         ratio = float((information * curved).sum() / (curved * curved).sum())

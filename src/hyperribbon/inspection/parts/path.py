@@ -57,6 +57,8 @@ def _predictions(
     rows = [record.index for record in trajectory if record.has_predictions]
     if len(rows) < _FEWEST:
         return ""
+    if not trajectory.has_probabilities:
+        return "; the predictions are outputs of a regression, not probabilities"
     size = int(np.prod(trajectory.predictions(rows[0]).shape)) * 8
     rows = _thinned(rows, memory / _PART / size)
     rows = _thinned(rows, (memory / _PART / 8) ** 0.5)

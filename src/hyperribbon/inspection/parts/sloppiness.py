@@ -14,6 +14,7 @@ from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.parts.matrices import spectral_chart
+from hyperribbon.operators.risk.batches import split
 from hyperribbon.plots import Curve
 from hyperribbon.spectra import summarize
 from hyperribbon.theory.ribbons import slope
@@ -50,7 +51,7 @@ def _own_inputs(subject: Subject, most: float) -> list[np.ndarray] | None:
 
 
 def _real_inputs(batch: Any) -> torch.Tensor | None:
-    inputs = batch[0] if isinstance(batch, tuple | list) else batch
+    inputs = split(batch)[0]
     return inputs if isinstance(inputs, torch.Tensor) and inputs.is_floating_point() else None
 
 

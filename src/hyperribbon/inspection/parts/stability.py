@@ -11,10 +11,11 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.core.results import Spectrum
+from hyperribbon.inspection.engine.looks import find_pairs
 from hyperribbon.inspection.engine.notebook import Notebook
 from hyperribbon.inspection.engine.planning import Step
 from hyperribbon.inspection.engine.quantities import Part, Sheet
-from hyperribbon.inspection.engine.sampling import standard_error
+from hyperribbon.inspection.engine.sampling import sharpness_error
 from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.inspection.update_rules import UpdateRule
 from hyperribbon.operators import Rescaled
@@ -23,51 +24,55 @@ __all__ = ["STEP", "stability_part"]
 
 
 def stability_part(subject: Subject, notebook: Notebook, products: int) -> Part:
-    """Compare the sharpness with the optimiser's stability limit."""
+    """Compare the sharpness with the optimiser's stability limit, in the mode one trains in."""
     rule = notebook.rule
     assert rule is not None
-    hessian = subject.hessian
+    trained = subject.as_trained(notebook.batch_size, notebook.seed)
     rate = None if isinstance(rule.rates, Mapping) else rule.rates
-    sharpness = notebook.sharpness
+    sharpness = notebook.sharpness if trained is subject else None
     if rate is not None and sharpness is not None:
         value, error = rate * (sharpness.value + _decay_of_all(rule)), rate * sharpness.error
         method = "η times the largest eigenvalue of the Hessian and the weight decay"
         samples, certainty = sharpness.samples, sharpness.certainty
     else:
-        scaled = Rescaled(hessian, *_coordinates(rule, hessian.space))
-        spectrum = notebook.eigsh(scaled, 1, tol=1e-3, max_matvecs=200)
+        scaled = Rescaled(trained.hessian, *_coordinates(rule, trained.hessian.space))
+        spectrum = find_pairs(scaled, 1, "LA", 1e-3, notebook)
         value, error = float(spectrum.eigenvalues[0]), float(spectrum.residuals[0])
         method = f"largest eigenvalue of D½(H+W)D½, {spectrum.method}, {spectrum.matvecs} products"
-        samples, certainty = subject.samples, "residual of the eigenpair"
-        spread = _spread(subject, rule, spectrum, notebook.seed)
+        samples, certainty = trained.samples, "residual of the eigenpair"
+        spread = _spread(trained, rule, spectrum, notebook.seed)
         if spread is not None:
             error, certainty = spread, "standard error over samples"
     sheet = Sheet("stability", STEP.title, is_of_samples=False)  # its numbers say so themselves
     sheet.exact("stability.limit", "Stability limit of the step", rule.limit, rule.text)
-    if rate is not None:
-        largest = rule.limit / rate - _decay_of_all(rule)
-        sheet.exact("stability.curvature", "Largest stable curvature", largest, rule.text)
-    told = method, certainty, samples
+    told = method, certainty, samples, trained.manner
     sheet.number("stability.sharpness", "Sharpness in units of the step", value, error, *told)
-    told = method, f"{certainty}; batch noise not included", samples
+    told = method, f"{certainty}; batch noise not included", *told[2:]
     ratio, error = value / rule.limit, error / rule.limit
     sheet.number("stability.ratio", "Sharpness over stability limit", ratio, error, *told)
+    if rate is not None:
+        decay = _decay_of_all(rule)
+        largest = rule.limit / rate - decay
+        sheet.exact("stability.curvature", "Largest stable curvature", largest, rule.text)
+        sheet.exact("stability.own_rate", "Learning rate", rate, rule.text)
+        if ratio > 0:
+            how = f"{rule.limit:g}/" + (f"(λ₁ + {decay:g})" if decay else "λ₁")
+            best = rate / ratio, rate * error / ratio**2, how
+            sheet.number("stability.rate", "Largest stable learning rate", *best, *told[1:])
     sheet.notes.append(
         "The limit is that of full-batch steps on a quadratic; gradient noise lowers it."
     )
+    if trained.manner:
+        sheet.notes.append(f"Measured on {samples:,} samples, {trained.manner}.")
     return sheet.part()
 
 
 def _spread(subject: Subject, rule: UpdateRule, spectrum: Spectrum, seed: int) -> float | None:
     """Return the standard error of the largest eigenvalue of the scaled Hessian over samples."""
     assert spectrum.eigenvectors is not None
-    v = spectrum.eigenvectors[:, 0]
-
-    def along(group: Subject) -> float:
-        scaled = Rescaled(group.hessian, *_coordinates(rule, group.hessian.space))
-        return float(v @ (scaled @ v))
-
-    return standard_error(subject, along, seed)
+    coordinates = _coordinates(rule, subject.hessian.space)
+    v, on = spectrum.eigenvectors[:, 0], lambda hessian: Rescaled(hessian, *coordinates)
+    return sharpness_error(subject, v, seed, on)
 
 
 def _decay_of_all(rule: UpdateRule) -> float:
@@ -96,12 +101,18 @@ def _flat(values: Any, space: ParameterSpace) -> torch.Tensor:
     return space.flatten({name: value.detach().expand(shapes[name]) for name, value in given})
 
 
+def _wish(subject: Subject, notebook: Notebook) -> float:
+    if subject.is_normalised and subject.mode == "eval":
+        return 150  # eigenpairs and their errors over samples, of derivatives that are checked anew
+    return 40 if notebook.rule and isinstance(notebook.rule.rates, Mapping) else 1
+
+
 STEP = Step(
     "stability",
     "Sharpness against the stability limit",
     order=10,
     run=stability_part,
-    wish=lambda s, n: 40 if n.rule and isinstance(n.rule.rates, Mapping) else 1,
+    wish=_wish,
     is_fixed=True,
     obstacle=lambda s, n: "" if n.rule else "pass optimizer= (or a learning rate) to have it",
 )

@@ -28,11 +28,13 @@ _COPIES = 6
 
 def no_chain(subject: Subject, notebook: Notebook) -> str:
     """Return why linear-network theory cannot be laid beside the model, or ""."""
+    if subject.mode != "eval":
+        return "linear-network theory is compared in evaluation mode"
     batch = next(subject.hessian.risk.source.batches())
     if not (isinstance(batch, tuple | list) and len(batch) == 2):
         return "the data are not pairs (inputs, targets)"
     try:
-        layers = find_layers(subject.model, subject.with_samples(16, notebook.seed).data)
+        layers = find_layers(subject.model, subject.with_samples(16, notebook.seed).source)
     except ArgumentError as error:
         return f"linear-network theory needs a model that ends in linear layers: {error.reason}"
     owned = dict(subject.model.named_parameters())
@@ -68,7 +70,7 @@ def theory_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     """Compare the curvature with linear-network theory and list what other theories assume."""
     fewer = subject.with_samples(_SAMPLES, notebook.seed, 0.25)
     comparison = compare_with_theory(
-        fewer.model, fewer.data, seed=notebook.seed, clock=notebook.clock, memory=fewer.memory
+        fewer.model, fewer.source, seed=notebook.seed, clock=notebook.clock, memory=fewer.memory
     )
     predicted, measured = comparison.predicted().sharpness, comparison.measured.sharpness
     broken = comparison.responsible()

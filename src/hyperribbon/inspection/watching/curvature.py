@@ -12,7 +12,7 @@ from torch import nn
 from hyperribbon.core.boundary import checked, count, positive, seed_number
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.inspection.engine.subject import TRAINED, Subject
 from hyperribbon.inspection.update_rules import update_rule
 from hyperribbon.operators import Hessian
 from hyperribbon.operators.risk.calling import Forward
@@ -27,11 +27,12 @@ _WARM_PRODUCTS = 10  # that a spectrum usually takes when it starts from the las
 class Curvature:
     """The k largest eigenvalues of the Hessian at every record, each started from the last ones.
 
-    The loss is that of a fixed sample, drawn once, with the model in evaluation mode: numbers of
-    one run compare with each other to the accuracy of the solver, and with the loss of all data to
-    the accuracy of so many samples. With an optimiser whose limit is one number (SGD with one
-    learning rate, momentum and decay), the largest curvature at which its step is stable stands
-    beside it: 2/η, with momentum 2(1 + β)/η; see `hr.inspection.update_rules`.
+    The loss is that of a fixed sample, drawn once: numbers of one run compare with each other to
+    the accuracy of the solver, and with the loss of all data to the accuracy of so many samples.
+    Batch norm has the statistics of the sample, as in training, and dropout is off. With an
+    optimiser whose limit is one number (SGD with one learning rate, momentum and decay), the
+    largest curvature at which its step is stable stands beside it: 2/η, with momentum
+    2(1 + β)/η; see `hr.inspection.update_rules`.
 
     As a measurement of a Recorder it gives "name" (the largest eigenvalue), "name.error" (how far
     the solver may be off), "name.limit", and for several eigenvalues "name.eigenvalues".
@@ -47,6 +48,9 @@ class Curvature:
         params: Which parameters are coordinates: a name of a parameter or module, a pattern, a
             list or a predicate.
         forward: As for `hr.Risk`.
+        mode: "train" for the mode in which one trains, dropout off: batch norm has the statistics
+            of the sample as one batch, or of the batches that the data come in. "eval" for
+            evaluation mode, None for the mode that each layer is in when the run begins.
         tol: Largest residual of an eigenpair relative to the eigenvalue.
         seed: Seed of the sample and the solver.
     """
@@ -59,11 +63,13 @@ class Curvature:
         samples: int = 64,
         params: ParameterFilter = None,
         forward: Forward | None = None,
+        mode: str | None = "train",
         tol: float = 1e-2,
         seed: int = 0,
     ) -> None:
         self.samples, self.seed = samples, seed
         self._params, self._forward = params, forward
+        self._mode = TRAINED if mode == "train" else mode
         self._tracker = Tracker(k, tol=tol, seed=seed)
         self._subject: Subject | None = None
         self._optimizer: Any = None
@@ -74,17 +80,17 @@ class Curvature:
         """Draw the sample; called by the Recorder before the run.
 
         Raises:
-            ArgumentError: The loss or the data are not known.
+            ArgumentError: The data are missing, or the loss of a model without a loss of its own.
         """
-        for name, value in (("loss", loss), ("data", data)):
-            if value is None:
-                reason = f"measuring curvature needs the {name} of the training"
-                remedy = (
-                    "Give it to the recorder: hr.Recorder(..., measure='sharpness', loss=loss, "
-                    "data=(inputs, targets))."
-                )
-                raise ArgumentError(name, None, reason, remedy)
-        whole = Subject(model, loss, data, params=self._params, forward=self._forward)
+        if data is None:
+            reason = "measuring curvature needs the data of the training"
+            remedy = (
+                "Give them to the recorder: hr.Recorder(..., measure='sharpness', loss=loss, "
+                "data=(inputs, targets))."
+            )
+            raise ArgumentError("data", None, reason, remedy)
+        options = {"params": self._params, "forward": self._forward, "mode": self._mode}
+        whole = Subject(model, loss, data, **options)
         self._subject = whole.with_samples(self.samples, self.seed)
         self._optimizer = optimizer
         self._tracker.reset()

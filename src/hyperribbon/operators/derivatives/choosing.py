@@ -29,7 +29,7 @@ class Choices:
         return self._best.get(question)
 
     def settle(self, question: Any, way: str) -> None:
-        """Take a way from now on: it was seen to work, and is preferred to others that may."""
+        """Take a way from now on: it works, and is preferred to others."""
         self._best[question] = way
 
     def exclude(self, question: Any, way: str) -> None:

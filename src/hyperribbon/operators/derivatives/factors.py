@@ -51,7 +51,7 @@ class Factor(ABC):
 
     @abstractmethod
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return Σ_n w_n G[n], (m, entries), for a weight a sample."""
+        """Return Σ_n w_n G[n], (m, entries), for one weight per sample."""
 
     def to(self, dtype: torch.dtype) -> Factor:
         """Return the same gradients in a precision, for models whose weights have several."""
@@ -108,7 +108,6 @@ class Outer(Factor):
         name: The parameter.
         left: (n, m, T, d_left), what flows back.
         right: (n, T, d_right), what flowed in.
-        bias: Name of the layer's bias, whose gradients are Σ_t left[n, j, t], when it has factors.
         is_transposed: Whether the parameter is (d_right, d_left) instead.
     """
 
@@ -117,10 +116,9 @@ class Outer(Factor):
         name: str,
         left: torch.Tensor,
         right: torch.Tensor,
-        bias: str | None = None,
         is_transposed: bool = False,
     ) -> None:
-        self.name, self.left, self.right, self.bias = name, left, right, bias
+        self.name, self.left, self.right = name, left, right
         self.is_transposed = is_transposed
         self.samples, self.rows = left.shape[:2]
 
@@ -155,14 +153,14 @@ class Outer(Factor):
         return entries.transpose(-1, -2) if self.is_transposed else entries
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return (B²)ᵀA² for one position a sample."""
+        """Return (B²)ᵀA² for one position per sample."""
         if self.left.shape[2] > 1:
             return super().squared_columns(selection)
         squares = self._ordered(self.left[:, :, 0].square().sum(1).T @ self.right[:, 0].square())
         return squares.reshape(-1) if selection is None else squares.reshape(-1)[selection]
 
     def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return Σ_ts (b_t·b_s)(a_t·a_s), which is ‖b‖²‖a‖² for one position a sample.
+        """Return Σ_ts (b_t·b_s)(a_t·a_s), which is ‖b‖²‖a‖² for one position per sample.
 
         With many positions the gradients are written out instead, where that costs less.
         """
@@ -248,20 +246,19 @@ class Lookup(Factor):
             yield read, sums.index_add_(1, places, own)
 
 
-def add_layer_grams(gram: torch.Tensor, layers: list[tuple[Outer, bool]]) -> None:
-    """Add Σ (B Bᵀ)∘(A Aᵀ + 1) over layers with one position a sample to a matrix (n·m, n·m).
+def add_layer_grams(gram: torch.Tensor, layers: list[Outer]) -> None:
+    """Add Σ (B Bᵀ)∘(A Aᵀ) over layers with one position per sample to a matrix (n·m, n·m).
 
-    The 1 is a layer's bias, left out where the flag is False. A stripe of samples is summed over
-    all layers, row by row of R so that A Aᵀ multiplies contiguous runs, before it is written; only
-    stripes below the diagonal are formed.
+    A stripe of samples is summed over all layers, row by row of R so that A Aᵀ multiplies
+    contiguous runs, before it is written; only stripes below the diagonal are formed.
 
     Args:
         gram: The matrix, ordered by sample, then by row; symmetric.
-        layers: Factors of the weights, and whether their bias is included.
+        layers: Factors of the weights.
     """
-    count, rows = layers[0][0].samples, layers[0][0].rows
-    inner = [factor.right[:, 0] @ factor.right[:, 0].T + float(bias) for factor, bias in layers]
-    lefts = [factor.left[:, :, 0].transpose(0, 1).contiguous() for factor, _ in layers]
+    count, rows = layers[0].samples, layers[0].rows
+    inner = [factor.right[:, 0] @ factor.right[:, 0].T for factor in layers]
+    lefts = [factor.left[:, :, 0].transpose(0, 1).contiguous() for factor in layers]
     blocks = gram.view(count, rows, count, rows)
     step = max(1, min(-(-count // _STRIPES), _STRIPE_BYTES // (gram.nbytes // count)))
     for start in range(0, count, step):
@@ -284,7 +281,7 @@ def joined(pieces: list[Factor]) -> Factor:
     outer = [piece for piece in pieces if isinstance(piece, Outer)]
     if len(outer) == len(pieces) and len({piece.left.shape[2:] for piece in outer}) == 1:
         left, right = (torch.cat([getattr(p, side) for p in outer]) for side in ("left", "right"))
-        return Outer(name, left, right, outer[0].bias, outer[0].is_transposed)
+        return Outer(name, left, right, outer[0].is_transposed)
     tables = [piece for piece in pieces if isinstance(piece, Lookup)]
     if len(tables) == len(pieces) and len({table.indices.shape[1] for table in tables}) == 1:
         left = torch.cat([table.left for table in tables])

@@ -34,7 +34,7 @@ _STEPS = (1e-7, 1e-6, 1e-8, 1e-5, 1e-4, 1e-3)  # of differences in float64, rela
 _COARSE_STEPS = (1e-3, 1e-4, 1e-2)  # in lower precisions
 _AGREE = {torch.float64: 1e-3, torch.float32: 2e-2}
 _COARSE = 0.3  # in half precisions
-_KINKED = 5  # times that a derivative in a kink may be off by the difference of its two sides
+_KINKED = 5  # times the difference of both sides by which a derivative at a kink may be off
 _PIECE = 2**17  # entries that are compared at once, in the processor's cache
 
 FIRST_STEP = _STEPS[0]
@@ -160,7 +160,7 @@ def _compare(found: Block, shifted: Shifted, precision: torch.dtype, order: str)
 
 
 def _is_kinked(names: Sequence[str], shifted: Shifted, error: float) -> bool:
-    """Whether slopes to both sides differ as much at the smallest steps: the weights lie in a kink.
+    """Whether slopes to both sides differ as much at the smallest steps: the weights are at a kink.
 
     So do those of pruned networks, where units are at zero exactly: there is no derivative, and
     autograd's convention is as good as any. It lies between the two sides, so what it is off the

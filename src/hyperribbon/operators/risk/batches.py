@@ -126,7 +126,7 @@ def batch_size(batch: Any) -> int:
         remedy = "Give (inputs, targets), a Dataset, a DataLoader or a list of batches."
         raise ArgumentError("data", batch, "it holds no tensors", remedy)
     if any(leaf.ndim == 0 for leaf in found):
-        reason = "a tensor of a batch has no axes, so no entry a sample"
+        reason = "a tensor of a batch has no axes, so no entry per sample"
         remedy = (
             "Give every sample one entry along the first axis; single samples become batches in "
             "DataLoader(data, batch_size=...)."
@@ -160,7 +160,7 @@ def pick(batch: Any, chosen: torch.Tensor) -> Any:
 
 
 def split(batch: Any) -> tuple[Any, Any]:
-    """Return inputs and targets of a batch; targets are None where it has none.
+    """Return inputs and targets of a batch; targets are None if the batch does not hold any.
 
     The last item of a tuple holds the targets, the items before the inputs. In a dict the targets
     are under "labels", "label", "targets", "target" or "y", and the other entries are inputs.

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from hyperribbon.core.checks import ArgumentError, is_list
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.torch_inside import tree_map
+from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.core.generators import numpy_generator, torch_generator
 from hyperribbon.operators.risk.batches import (
     batch_size,
@@ -112,7 +113,9 @@ class Source:
         self._is_read = self._is_loaded = False
         self._kept: list[Any] = []
         if isinstance(data, TensorDataset):
-            data = data.tensors if len(data.tensors) != 1 else data.tensors[0]
+            held: Any = data.tensors
+            data = held if len(held) != 1 else held[0]
+        data = cast(Any, data)
         if is_batch(data, has_targets):
             self._take_batch(plain(data))
         elif is_list(data):
@@ -170,7 +173,7 @@ class Source:
         """
         other = copy.copy(self)
         if self._kept:
-            other._kept = self._bundle(list(_rows_of(self._kept, torch.from_numpy(places))))
+            other._kept = self._bundle(list(_rows_of(self._kept, from_numpy(places))))
             other._is_one = self.is_one_batch or len(other._kept) == 1
         elif length_of(self._reader) is None:
             remedy = "Give a Dataset, or a DataLoader that reads one by index."
@@ -212,7 +215,7 @@ class Source:
         return other
 
     def fixed(self, size: int | None) -> Source:
-        """Return the same samples in fixed batches of a size, or in one; large data as they come."""
+        """Return the same samples in fixed batches of a size, or in one; large data as read."""
         self._load()
         other = copy.copy(self)
         other._is_fixed, other.batch_size = True, size

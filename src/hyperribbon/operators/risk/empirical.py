@@ -12,8 +12,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
+from hyperribbon.core.boundary import checked, function
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_positive,
+    is_mapping,
+    is_tensor,
+)
 from hyperribbon.core.devices.ambient import plainly, preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.typed import listed
@@ -43,6 +49,13 @@ OUTPUTS_ONLY: Any = object()
 """In place of a loss: a risk whose outputs alone are differentiated."""
 
 _BESIDE = 8  # part of the memory for the same risk in another precision, beside it
+
+
+def _weights(argument: str, value: Any) -> Any:
+    if not is_mapping(value) and not is_tensor(value):
+        remedy = "Give named tensors, or coordinates (P,)."
+        raise ArgumentError(argument, value, "expected a tensor or tensors by name", remedy)
+    return value
 
 
 class Risk:
@@ -89,7 +102,7 @@ class Risk:
         ArgumentError: The model, the loss or the data do not define a fixed finite function.
     """
 
-    @checked()
+    @checked(forward=function)
     @plainly
     def __init__(
         self,
@@ -191,7 +204,7 @@ class Risk:
             self._engine.prepare(kind)
             self._layout(is_measured=False)
 
-    @checked()
+    @checked(weights=_weights)
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
         named = self.space.unflatten(weights) if isinstance(weights, torch.Tensor) else weights
@@ -242,7 +255,7 @@ class Risk:
         """
         if kind not in self._kept.whole_for:
             self._engine.prepare(kind)
-        if self._kept.whole_for == self._engine.kinds:  # nothing was prepared since
+        if self._kept.whole_for == frozenset(self._engine.kinds):  # nothing was prepared since
             yield from self._kept.chunks.values()
             self._own = self._kept.own
             return
@@ -289,7 +302,7 @@ class Risk:
         """The loss, for operators that need one.
 
         Raises:
-            ArgumentError: None was given, and the model's output has none.
+            ArgumentError: No loss was given, and the model's output does not have one.
         """  # noqa: DOC501 - no_own_loss() returns one
         if self.loss is None:
             raise no_own_loss(self.function.module)

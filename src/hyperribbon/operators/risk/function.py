@@ -31,7 +31,7 @@ class ModelFunction:
     """Outputs and targets of batches at fixed weights, with leaves to differentiate by.
 
     The weights and buffers are copies: later training does not reach them, and evaluations change
-    nothing of the person's model. Buffers that an evaluation changes are put back before the next.
+    nothing of the user's model. Buffers that an evaluation changes are put back before the next.
 
     Args:
         model: Any module.
@@ -190,7 +190,7 @@ class ModelFunction:
             return torch.zeros_like(outputs) if along is None else along.detach()
 
     def reaches_outside(self, nodes: Nodes) -> list[str]:
-        """Return the person's own parameters that a graph depends on, around the private copy."""
+        """Return the user's own parameters that a graph depends on, around the private copy."""
         reached = (id(leaf) for leaf in graph_leaves(nodes))
         return [self._theirs[leaf] for leaf in reached if leaf in self._theirs]
 

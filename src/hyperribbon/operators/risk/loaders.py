@@ -60,9 +60,10 @@ def in_order(loader: DataLoader[Any], drops_last: bool = False) -> DataLoader[An
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
     grouped: Any = loader.batch_sampler
-    if type(loader) is DataLoader and loader.batch_size is None and type(grouped) is BatchSampler:
-        if type(grouped.sampler) in (SequentialSampler, RandomSampler):
-            return again(loader, dataset, grouped.batch_size)
+    in_batches = type(loader) is DataLoader and loader.batch_size is None
+    is_plain = in_batches and type(grouped) is BatchSampler
+    if is_plain and type(grouped.sampler) in (SequentialSampler, RandomSampler):
+        return again(loader, dataset, grouped.batch_size)
     if type(loader) is not DataLoader or loader.batch_size is None:
         return loader
     if isinstance(dataset, IterableDataset):

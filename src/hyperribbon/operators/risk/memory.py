@@ -5,7 +5,7 @@ tensor that comes into being is counted.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
-# Storages are told apart by `_cdata`; the dispatch mode has no types.
+# Storages are distinguished by `_cdata`; the dispatch mode has no types.
 from __future__ import annotations
 
 import weakref
@@ -181,8 +181,8 @@ class Footprint:
     """What products take.
 
     Attributes:
-        kept: Bytes a sample that stay between products: graphs and activations.
-        working: Bytes a sample and vector that a product takes beside them.
+        kept: Bytes per sample that stay between products: graphs and activations.
+        working: Bytes per sample and vector that a product takes beside them.
         fixed: Bytes whatever the number of samples.
     """
 

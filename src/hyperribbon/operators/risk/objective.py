@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.risk.calling import Forward, call, call_with_labels, own_loss_of
+from hyperribbon.operators.risk.losses.recognition import recognise
 
 __all__ = ["Objective", "at_weights", "no_own_loss"]
 
@@ -31,20 +32,33 @@ class Objective:
         if loss is not None and not callable(loss):
             reason = "expected a function of outputs and targets"
             raise ArgumentError("loss", loss, reason, "Give a loss such as nn.CrossEntropyLoss().")
-        self._loss, self._forward = loss, forward
+        self._loss: Any = loss
+        self._forward = forward
 
     def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Return the loss of a batch, differentiable in the model's weights.
 
         Raises:
-            ArgumentError: No loss is given and the model's output has none.
+            ArgumentError: No loss is given and the model's output does not have one.
         """  # noqa: DOC501 - no_own_loss() returns one
         if self._loss is not None:
-            return self._loss(*call(model, batch, self._forward))
+            return self.value(*call(model, batch, self._forward))
         value = own_loss_of(call_with_labels(model, batch, self._forward))
         if value is None:
             raise no_own_loss(model)
         return value
+
+    def value(self, outputs: Any, targets: Any) -> torch.Tensor:
+        """Return the loss of outputs; where it fails on targets that do not fit, say which would.
+
+        Raises an ArgumentError for a loss of torch.nn whose targets have the wrong shape or kind.
+        """  # noqa: DOC501 - the error of the loss passes through
+        try:
+            return self._loss(outputs, targets)
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+            if isinstance(outputs, torch.Tensor):
+                recognise(self._loss).check(outputs, targets)
+            raise
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         """Return the model's outputs on a batch as it returns them, and the batch's targets."""

@@ -138,23 +138,26 @@ def _is_same(
             return bool(own.isnan())
         other = loss.total(outputs, targets) / amount
     leaves = list(function.leaves.values())
-    how = {"allow_unused": True, "materialize_grads": True}
-    gradients = [torch.autograd.grad(value, leaves, **how) for value in (own, other)]
+    first, second = (
+        torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        for value in (own, other)
+    )
     eps = torch.finfo(own.dtype).eps * _SAME
-    largest = max(float(slope.abs().max()) for slope in gradients[0])
+    largest = max(float(slope.abs().max()) for slope in first)
     return torch.allclose(own, other.to(own), rtol=eps, atol=eps) and all(
-        torch.allclose(a, b, rtol=0.0, atol=eps * largest) for a, b in zip(*gradients, strict=True)
+        torch.allclose(a, b, rtol=0.0, atol=eps * largest)
+        for a, b in zip(first, second, strict=True)
     )
 
 
 def _judge(function: ModelFunction, batch: Any, forward: Forward | None) -> str:
     """Return whether a model's own loss is the mean or sum of its samples', or neither."""
     count = batch_size(batch)
-    kinds = {"mean", "sum"} if count > 1 else set()
+    kinds: set[str] = {"mean", "sum"} if count > 1 else set()
 
     def value(start: int, stop: int) -> torch.Tensor:
         found = own_loss_of(function.raw(cut(batch, start, stop), forward))
-        return torch.tensor(torch.nan) if found is None else found.detach().double()
+        return torch.tensor(torch.nan, device="cpu") if found is None else found.detach().double()
 
     for middle in {1, count // 2, count - 1} if kinds else ():
         whole, first, second = value(0, count), value(0, middle), value(middle, count)

@@ -1,7 +1,7 @@
-"""A private copy of a person's module, so that nothing that runs here reaches theirs.
+"""A private copy of the user's module, so that nothing that runs here reaches theirs.
 
 The copy has modules of its own and tensors of its own; everything else (configurations, functions,
-classes) it shares with the person's. What a forward pass sets or swaps is set in the copy.
+classes) it shares with the user's. What a forward pass sets or swaps is set in the copy.
 """
 
 # pyright: reportPrivateUsage=false

@@ -114,7 +114,7 @@ def _embedding(
 ) -> torch.Tensor:
     """Rows of a table, with gradients that are dense.
 
-    Rows for padding have no derivative in reverse mode; here they have none in forward mode either.
+    Rows for padding have no derivative in reverse mode; nor here in forward mode.
 
     Returns:
         What the kernel returns.

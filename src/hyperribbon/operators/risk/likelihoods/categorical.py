@@ -28,7 +28,7 @@ class Categorical(Likelihood):
         return softmax.covariance_product(class_probabilities(outputs), block).to(block.dtype)
 
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return √p_j (e_j − p), one row a class and a position."""
+        """Return √p_j (e_j − p), one row per class and position."""
         rows = softmax.covariance_root(class_probabilities(outputs))
         return softmax.one_position_each(rows.to(outputs.dtype))
 

@@ -34,10 +34,10 @@ class FromDistribution(Likelihood):
 
     With parameters (or log-probabilities) θ(f) whose information is diagonal with entries w,
     I(f) = (∂θ/∂f)ᵀ diag(w) (∂θ/∂f). Such w are known for Normal, LogNormal, Laplace, StudentT (with
-    a fixed ν), Bernoulli, Poisson, Exponential and Geometric, and for every distribution on finitely many
-    values, where θ are their log-probabilities and w their probabilities. Others have the
-    estimators "mc" and "empirical" only, from gradients of log p. Draws are by the inverse
-    distribution function where torch has it, else sample after sample, which takes longer.
+    a fixed ν), Bernoulli, Poisson, Exponential and Geometric, and for every distribution on
+    finitely many values, where θ are their log-probabilities and w their probabilities. Others have
+    the estimators "mc" and "empirical" only, from gradients of log p. Draws are by the inverse
+    distribution function where torch has it, else sample by sample, which takes longer.
 
     Args:
         function: Takes outputs (n, …), in single or double precision.
@@ -85,7 +85,7 @@ class FromDistribution(Likelihood):
                     chance = self._at(leaf).log_prob(targets)
             except (ValueError, RuntimeError) as error:
                 reason = f"the likelihood's distribution does not take them: {error}"
-                remedy = "Give values that it can have, one a sample."
+                remedy = "Give values that it can have, one per sample."
                 raise ArgumentError("targets", targets, reason, remedy) from None
             if chance.shape[:1] != outputs.shape[:1]:
                 reason = f"log p has shape {tuple(chance.shape)} for {len(outputs)} samples"
@@ -139,6 +139,8 @@ class FromDistribution(Likelihood):
         try:
             with _validated():
                 distribution = self._function(outputs)
+        except ArgumentError:
+            raise
         except ValueError as error:
             reason = f"its distribution does not take the outputs: {error}"
             remedy = (
@@ -206,7 +208,9 @@ class StudentT(FromDistribution):
 
     def __init__(self, df: float, scale: float | torch.Tensor = 1.0) -> None:
         _check_scale(scale)
-        check_positive("df", df)
+        info = torch.finfo(torch.float32)
+        if not info.tiny <= check_positive("df", df) <= info.max:
+            raise ArgumentError("df", df, "it is outside the range of float32", "Give df=4.")
         super().__init__(lambda f: td.StudentT(f.new_tensor(df), f, _scale_of(scale, f)))
 
 

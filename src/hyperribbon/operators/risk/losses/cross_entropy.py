@@ -35,10 +35,10 @@ class CrossEntropyLoss(Loss):
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when a label names no class or shapes differ."""
         if not isinstance(targets, torch.Tensor) or not targets.is_floating_point():
-            check_labels("cross-entropy", outputs, targets, self._ignored)
+            check_labels("CrossEntropyLoss", outputs, targets, self._ignored)
         elif targets.shape != outputs.shape or outputs.ndim < 2:
             reason = f"probabilities must have the outputs' shape {tuple(outputs.shape)}"
-            remedy = "Give integer labels or one probability a class, along the second axis."
+            remedy = "Give integer labels or one probability per class, along the second axis."
             raise ArgumentError("targets", targets, reason, remedy)
         elif self._ignored >= 0:
             reason = "targets that are probabilities have no index to ignore"
@@ -97,7 +97,7 @@ class CrossEntropyLoss(Loss):
         return curvature
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return √Σq·√p_j (e_j − p), one row a class and a position.
+        """Return √Σq·√p_j (e_j − p), one row per class and position.
 
         Raises:
             ArgumentError: A sample's total mass is negative.

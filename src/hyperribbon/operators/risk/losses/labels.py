@@ -61,9 +61,17 @@ def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | 
         raise ArgumentError("targets", targets, reason, remedy)
     expected = (outputs.shape[0], *outputs.shape[2:])
     if targets.shape != expected:
-        reason = f"outputs of shape {tuple(outputs.shape)} need labels of shape {expected}"
-        remedy = "The class axis is the second one; transpose in forward= if it is the last."
-        raise ArgumentError("targets", targets, reason, remedy)
+        given, classes = tuple(targets.shape), outputs.shape[-1]
+        wanted = (*given[:1], classes if given == outputs.shape[:-1] else "C", *given[1:])
+        reason = (
+            f"the model returns shape {tuple(outputs.shape)} but {name} expects "
+            f"({', '.join(map(str, wanted))}) for targets {given}"
+        )
+        remedy = (
+            "Use loss=None where the model has a loss of its own, or move the class axis: "
+            "loss=lambda z, y: F.cross_entropy(z.transpose(1, 2), y)."
+        )
+        raise ArgumentError("loss", name, reason, remedy)
     kept = targets if ignored is None else targets[targets != ignored]
     classes = outputs.shape[1]
     if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):

@@ -86,7 +86,7 @@ def recognise(loss: Any) -> Loss:
         raise ArgumentError("loss", loss, "it takes more than outputs and targets", remedy)
     module = _as_module(loss)
     if type(module) is nn.GaussianNLLLoss:
-        return CallableLoss(lambda outputs, targets: module(outputs, *targets))
+        return CallableLoss(partial(_gaussian, module))
     if type(module) is nn.MultiMarginLoss:
         return CallableLoss(partial(_multi_margin, module))
     reduction = getattr(module, "reduction", "mean")
@@ -97,6 +97,10 @@ def recognise(loss: Any) -> Loss:
         )
     closed = _CLOSED.get(type(cast(object, module)))
     return CallableLoss(loss) if closed is None else closed(module)
+
+
+def _gaussian(module: nn.Module, f: torch.Tensor, y: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return module(f, *y)
 
 
 def _multi_margin(module: nn.MultiMarginLoss, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.torch_inside import BatchNorm, Dropout, InstanceNorm
-from hyperribbon.core.devices.typed import linalg, named_modules
+from hyperribbon.core.devices.typed import linalg, listed, named_modules
 from hyperribbon.operators.derivatives.graphs import (
     Nodes,
     graph_nodes,
@@ -72,7 +72,7 @@ def probe_model(
 
     Raises:
         ArgumentError: Evaluations differ, the outputs have no row a sample, the forward pass
-            writes to its weights, or it reaches the person's own ones.
+            writes to its weights, or it reaches the user's own ones.
     """  # noqa: DOC501 - _random_error() returns one
     count = MadeBytes(watches_jumps=False)
     with preserved_random_state(), warnings.catch_warnings(record=True) as said:
@@ -89,8 +89,8 @@ def probe_model(
     if len(outputs) != batch_size(batch):
         reason = f"its output has {len(outputs)} rows for {batch_size(batch)} samples"
         remedy = (
-            "Return one row a sample, first axis first (batch_first=True in recurrent layers), or "
-            "rearrange with forward=."
+            "Return one row per sample, along the first axis (batch_first=True in recurrent "
+            "layers), or rearrange with forward=."
         )
         raise ArgumentError("model", tuple(outputs.shape), reason, remedy)
     written = function.has_changed()
@@ -156,7 +156,7 @@ def mixes_samples(
     """Whether a sample's outputs depend on the others of its batch.
 
     The first ones are evaluated without the rest, and all but the very first without it. Two
-    samples that depend on each other alone are told by the second evaluation.
+    samples that depend only on each other show in the second evaluation.
 
     Args:
         function: The model in private.
@@ -225,23 +225,24 @@ def check_fixed(
         loss: The loss.
         outputs: Of some samples.
         targets: Of these.
-        expected: An earlier value; without it the loss is evaluated once more.
+        expected: An earlier value to compare with.
 
     Raises:
         ArgumentError: Two values differ, a random number is drawn, or a number that the function
             keeps (a step counter) changes.
     """
     outputs = outputs.detach()
-    first = loss.value(outputs, targets) if expected is None else expected
+    first = loss.value(outputs, targets)
     state, kept = _random_states(), kept_numbers(loss.function)
     second = loss.value(outputs, targets)
     eps = torch.finfo(outputs.dtype).eps
     cause = ""
     if _random_states() != state:
         cause = "it draws random numbers"
-    elif isfinite(first) and not abs(first - second) <= 8 * eps * abs(first):
-        cause = f"two values on the same outputs and targets differ ({first:.9g}, {second:.9g})"
-    elif kept_numbers(loss.function) != kept:
+    for other in (first, second if expected is None else expected):
+        if isfinite(second) and not abs(other - second) <= 8 * eps * abs(second):
+            cause = f"two values on the same outputs and targets differ ({other:.9g}, {second:.9g})"
+    if not cause and not kept.items() <= kept_numbers(loss.function).items():  # logs may grow
         cause = "a number that it keeps, such as a step counter, changes with every call"
     if cause:
         reason = f"it is not a fixed function of outputs and targets: {cause}"
@@ -252,26 +253,28 @@ def check_fixed(
         raise ArgumentError("loss", loss, reason, remedy)
 
 
-def kept_numbers(thing: Any, depth: int = 4) -> list[Any]:
-    """Return the numbers that a function or an object keeps: attributes, buffers, closures."""
+def kept_numbers(thing: Any, place: str = "", depth: int = 4) -> dict[str, Any]:
+    """Return the numbers that a function or object keeps in attributes, buffers and closures."""
     if isinstance(thing, bool | int | float):
-        return [thing]
+        return {place: thing}
     if isinstance(thing, torch.Tensor):
-        return [thing._version] if thing.numel() > _FEW else [thing.tolist()]
+        return {place: thing._version if thing.numel() > _FEW else listed(thing.reshape(-1))}
     if depth == 0 or isinstance(thing, str | bytes | type):
-        return []
-    parts: list[Any] = []
+        return {}
+    parts: dict[Any, Any] = {}
     if is_mapping(thing):
-        parts = list(thing.values())
+        parts = dict(thing)
     elif is_listed(thing):
-        parts = list(thing[:_FEW])
+        parts = dict(enumerate(thing[:_FEW]))
     else:
-        parts = list(vars(thing).values()) if hasattr(thing, "__dict__") else []
+        names = ("__self__", "func", "args", "keywords", "__defaults__")
+        parts = {**getattr(thing, "__dict__", {}), **{n: getattr(thing, n, None) for n in names}}
         cells = getattr(thing, "__closure__", None) or ()
-        parts += [cell.cell_contents for cell in cells if _is_filled(cell)]
-        parts += [getattr(thing, name, None) for name in ("__self__", "func", "args", "keywords")]
-        parts += list(getattr(thing, "__defaults__", None) or ())
-    return [number for part in parts for number in kept_numbers(part, depth - 1)]
+        parts |= {i: cell.cell_contents for i, cell in enumerate(cells) if _is_filled(cell)}
+    found: dict[str, Any] = {}
+    for key, part in parts.items():
+        found |= kept_numbers(part, f"{place}.{key}", depth - 1)
+    return found
 
 
 def _is_filled(cell: Any) -> bool:
@@ -294,7 +297,7 @@ def probe_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module
         loss: The loss.
         outputs: Outputs of the samples.
         targets: Their targets.
-        model: The person's model, whose weights the loss must not touch.
+        model: The user's model, whose weights the loss must not touch.
 
     Raises:
         ArgumentError: The targets do not fit, the loss is not finite or depends on the weights

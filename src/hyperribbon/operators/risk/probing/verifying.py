@@ -55,7 +55,7 @@ class Verification:
         batch: The samples.
         more: Gives more samples, on which rounding is judged where these few have next to no
             curvature: a network that has learned them well says nothing of single precision.
-        is_smooth: Whether no value was seen to jump and no rule of differentiation is the person's
+        is_smooth: Whether no value jumps and no rule of differentiation is the user's
             own, so that few evaluations may confirm what is right.
         has_kinks: Whether an operation is known to have kinks.
     """
@@ -95,7 +95,7 @@ class Verification:
     def _either_way(self, check: Callable[[], None], point: Linearisation) -> None:
         """Check J v, and by forward mode where the graph of Jᵀu has it wrong.
 
-        A person's rule for Jᵀu may not be differentiable, which torch does not always notice.
+        A user's rule for Jᵀu may not be differentiable, which torch does not always notice.
 
         Raises:
             Disagreement: It is wrong both ways.
@@ -130,7 +130,7 @@ class Verification:
         gradient = point.gradient(loss, targets)
         here = {name: slope.detach() for name, slope in gradient.items()}
         if set(here) != set(whole) or not all(bool(slope.any()) for slope in here.values()):
-            return False  # where gradients vanish they do not tell which weights count
+            return False  # vanishing gradients do not show which weights count
         direction = {name: v.masked_fill(here[name] == 0, 0) for name, v in whole.items()}
         curved = _curved(point, loss, targets, direction)
         try:
