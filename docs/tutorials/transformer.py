@@ -1,9 +1,9 @@
 # %% [markdown]
-# # A transformer: which of two trainings is flatter?
+# # A transformer: which of two training runs is flatter?
 #
-# Two trainings of the same small transformer end with nearly the same loss. Is one in a flatter place
-# than the other? Which of its parts carry the curvature? Flatness is easily confused with the scale of
-# the weights, so this page uses a comparison that says when it cannot tell.
+# Two training runs of the same small transformer end with nearly the same loss. Is one minimum flatter than
+# the other? Which parameters contain the curvature? Flatness is easily confused with the scale of the
+# weights, so this page uses a comparison that reports when it is inconclusive.
 
 # %%
 import torch
@@ -33,9 +33,9 @@ answers = torch.stack([(symbols == c).sum(1) for c in range(8)], 1).argmax(1)
 loss = nn.CrossEntropyLoss()
 
 # %% [markdown]
-# ## Two trainings
+# ## Two training runs
 #
-# The same start, the same data; small batches in one, large ones in the other.
+# Both have the same initialisation and data; one uses small batches, the other large ones.
 
 # %%
 models = {}
@@ -57,9 +57,9 @@ for name, size, epochs in (("small batches", 16, 12), ("large batches", 128, 48)
 # %% [markdown]
 # ## Which one is flatter?
 #
-# The samples are cut into groups, and everything is measured on each group for both networks. The
-# answer needs two measures to agree: the sharpness itself, and one that no rescaling of weights can
-# change. If they do not, the answer is that neither is flatter.
+# The samples are split into groups, and everything is measured on each group for both networks. Two measures
+# must agree: the sharpness itself, and a scale-invariant one. If they do not, neither network is called
+# flatter.
 
 # %%
 compared = hr.compare(
@@ -76,7 +76,7 @@ compared
 # %% [markdown]
 # ## Where is the curvature?
 #
-# The trace of the Gauss-Newton matrix splits exactly into layers, without any sampling.
+# The trace of the Gauss-Newton matrix is an exact sum over layers, without sampling.
 
 # %%
 import matplotlib.pyplot as plt
@@ -93,13 +93,13 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# A part with a long bar is one where a small change of the weights moves the predictions most. If you
-# want to train with larger steps, these are the parameters to give a smaller rate of their own.
+# A long bar means that a small change of these weights changes the predictions most. To train with larger
+# steps, give these parameters a smaller learning rate of their own.
 #
 # ## The shape of the whole spectrum
 #
-# Most eigenvalues sit near zero; the tail on the right is what an optimiser has to live with. The
-# shaded band holds the error of the estimate.
+# Most eigenvalues are near zero; the tail on the right limits the learning rate. The shaded band is the error
+# of the estimate.
 
 # %%
 hr.density(hr.Hessian(models["small batches"], loss, (symbols[:64], answers[:64])), probes=4)

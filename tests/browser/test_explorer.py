@@ -328,8 +328,8 @@ BAD_UPLOADS = [
     ("small.csv", b"1,2\n3,4\n", "shape is (2, 2)"),
     ("holes.csv", b"1,2,3,4\n" * 3 + b"1,nan,3,4\n" * 6, "NaN or infinite"),
     ("broken.npy", b"\x80\x04nonsense", "not a matrix of numbers"),
-    ("program.exe", b"MZ", "format is unknown"),
-    ("huge.csv", b"1," * 10_500_000, "20 MB are allowed"),
+    ("program.exe", b"MZ", "unknown file format"),
+    ("huge.csv", b"1," * 10_500_000, "exceeds the limit of 20 MB"),
 ]
 
 

@@ -111,7 +111,7 @@ def test_the_live_page_follows_a_run_within_two_seconds(visit, store, curves):
     np.testing.assert_allclose(shown["loss"], table["loss"].dropna(), rtol=1e-6)
     found = curves(page, "live-sharpness", lambda found: len(found["sharpness"]) == 11)
     np.testing.assert_allclose(found["sharpness"], table["spectrum.eigenvalues.1"], rtol=1e-6)
-    np.testing.assert_allclose(found["limit of the step"], 2 * 1.5 / 0.2)
+    np.testing.assert_allclose(found["stability limit"], 2 * 1.5 / 0.2)
     page.wait_for_function(
         "() => document.querySelector('#live-spectrum .js-plotly-plot')?._fullData?.[0].z.length"
         " === 10"

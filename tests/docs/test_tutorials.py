@@ -43,7 +43,7 @@ def test_an_inspected_model_has_its_report(tmp_path, capsys):
     run("inspect_a_model", tmp_path)
     printed = capsys.readouterr().out
     assert "The sharpness is" in printed
-    assert "stability limit" in printed
+    assert "of the largest stable one" in printed
     assert (tmp_path / "report.html").stat().st_size > 1e6
 
 

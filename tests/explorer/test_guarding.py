@@ -151,7 +151,7 @@ def test_unclamped_jobs_block_nobody(client):
         answer = client.ask(
             "linear-tick.disabled", "linear-start.n_clicks", {"visitor.data": visitor}
         )
-        assert answer.json["response"]["linear-status"]["children"] == "Open the page again."
+        assert answer.json["response"]["linear-status"]["children"] == "Reload the page."
     for visitor in others:
         client.ask("linear-tick.disabled", "linear-stop.n_clicks", {"visitor.data": visitor})
     mine = {"visitor.data": client.visitor(), "linear-depth.value": 1, "linear-d_in.value": 6}

@@ -1,4 +1,4 @@
-"""The explorer: a local web page of stored runs, live ones too, and of the theory behind them."""
+"""The explorer: a local web app for stored and live runs and the theory behind them."""
 
 try:
     import dash  # noqa: F401

@@ -1,4 +1,4 @@
-"""The Dash application: pages, addresses, look."""
+"""The Dash application: pages, routing, and theme."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ function(clicks) {
 
 
 def create_app(store: str | Path = "runs", guard: Guard | None = None) -> Dash:
-    """Return the explorer over a store of runs.
+    """Return the explorer's Dash application for a folder of runs.
 
     Args:
         store: Folder of stored runs; it may be empty or absent.
-        guard: Who may ask; by default only this machine.
+        guard: Request checks; by default only this machine has access.
     """
     guard = Guard() if guard is None else guard
     app = Dash(

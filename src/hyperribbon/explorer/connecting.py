@@ -1,4 +1,4 @@
-"""What happens when something is moved, pressed, clicked or uploaded on a theory page."""
+"""Callbacks of the theory pages: sliders, buttons, clicks, and uploads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyperribbon.explorer.papers.uploads import dataset_slope, matrix_slope, rea
 __all__ = ["connect_page", "connect_uploads", "keep_link"]
 
 _REDRAWS = 10
-_NO_TOKEN = "Open the whole address that the terminal shows, with its token, to start this."
+_NO_TOKEN = "To start this, open the full address shown in the terminal, including its token."
 _REPLACE_LINK = """
 function(link) {
     const here = window.location.pathname;
@@ -36,7 +36,7 @@ function(clicks) {
 
 
 def keep_link(app: Dash, key: str) -> None:
-    """Show the link that a page holds in its store as the address, while that page is open."""
+    """Show a page's stored link in the address bar while that page is open."""
     store = f"{key or 'home'}-link"
     app.clientside_callback(
         _REPLACE_LINK % key, Output(store, "modified_timestamp"), Input(store, "data")
@@ -93,7 +93,7 @@ def connect_page(app: Dash, page: TheoryPage, jobs: Jobs, guard: Guard) -> None:
 
 
 def connect_uploads(app: Dash, page: TheoryPage, control: str, guard: Guard) -> None:
-    """Let a data set or an uploaded matrix set a control by its slope."""
+    """Set the slope control from a data set or an uploaded matrix."""
     slider = next(c for c in page.controls if isinstance(c, Slider) and c.name == control)
 
     @app.callback(
@@ -134,7 +134,7 @@ def _flat(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _fresh(page: TheoryPage, values: Values, overlay: Any) -> Any:
-    """Return the overlay's result unless it belongs to other settings."""
+    """Return the overlay's result if it matches the current settings."""
     if overlay is None or page.action is None:
         return None
     same = all(overlay["values"].get(name) == values[name] for name in page.action.uses)
@@ -188,7 +188,7 @@ def _connect_action(
     def _drive(start: int, stop: int, ticks: int, *arguments: Any) -> Any:
         *positions, visitor, overlay = _flat(arguments)
         if not guard.is_visitor(visitor):
-            return True, False, True, "0", "Open the page again.", no_update
+            return True, False, True, "0", "Reload the page.", no_update
         owner = f"{visitor}/{key}"
         if ctx.triggered_id == f"{key}-start":
             if not guard.may_start():
@@ -208,7 +208,7 @@ def _connect_action(
             return True, False, True, "0", "", no_update
         found = no_update
         shown = int(_REDRAWS * job.progress)
-        # A picture that is redrawn faster than the browser can show it is never seen.
+        # Redrawing faster than the browser renders would never show a figure.
         if job.result and (job.finished or shown != (overlay or {}).get("shown")):
             found = {"values": job.settings, "result": job.result, "shown": shown}
         status = job.message or ("Done." if job.finished else f"{job.progress:.0%}")

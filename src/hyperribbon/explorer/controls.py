@@ -1,4 +1,4 @@
-"""Controls of a page: what can be set, within which limits, and how it stands in a link."""
+"""Page controls: sliders and choices, their ranges, and their encoding in links."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _BAR_HEIGHT = 150
 
 @dataclass(frozen=True)
 class Slider:
-    """A number on a line.
+    """A numeric slider.
 
     Attributes:
         name: Its name in the link and in the values.
-        label: What a person reads.
+        label: Displayed label.
         low: Smallest value.
         high: Largest value.
-        default: Value at the start.
-        step: Distance of the values; for a logarithmic slider, in decades.
-        log: Whether the line is logarithmic.
-        whole: Whether values are whole numbers.
-        help: One sentence for the curious and for screen readers.
-        is_bar: Whether it stands upright and is drawn as a bar, beside others of its kind.
+        default: Initial value.
+        step: Step between values; in decades for a logarithmic slider.
+        log: Whether the scale is logarithmic.
+        whole: Whether values are integers.
+        help: One-sentence description, also for screen readers.
+        is_bar: Whether it is drawn as a vertical bar in a group.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Slider:
     is_bar: bool = False
 
     def position(self, value: float) -> float:
-        """Return where a value stands on the line."""
+        """Return the slider position of a value."""
         return round(math.log10(value), 6) if self.log else value
 
     def value(self, position: float) -> float | int:
-        """Return the value at a position of the line, whatever a browser calls one."""
+        """Return the value at a slider position; malformed browser input gives the default."""
         try:
             place = float(position)
         except (TypeError, ValueError, OverflowError):
@@ -62,7 +62,7 @@ class Slider:
         return round(number) if self.whole else float(f"{number:.4g}")
 
     def parse(self, text: str) -> float | int:
-        """Return the value a link states, brought inside the limits; the default if it is none."""
+        """Return a link's value clipped to the range, or the default if it is invalid."""
         try:
             number = float(text)
         except ValueError:
@@ -73,7 +73,7 @@ class Slider:
         return round(number) if self.whole else number
 
     def show(self, value: float) -> str:
-        """Return the value as a person reads it."""
+        """Return the formatted value."""
         return f"{round(value):,}".replace(",", " ") if self.whole else f"{value:.4g}"
 
     def component(self, page: str) -> html.Div:
@@ -92,18 +92,18 @@ class Slider:
             vertical=self.is_bar,
             verticalHeight=_BAR_HEIGHT,
         )
-        return _framed(self, page, slider, self.show(self.default))
+        return _add_label(self, page, slider, self.show(self.default))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several words.
+    """A choice among several options.
 
     Attributes:
         name: Its name in the link and in the values.
-        label: What a person reads.
-        choices: Words to choose from, with what a person reads.
-        default: Word at the start.
+        label: Displayed label.
+        choices: Options with their displayed labels.
+        default: Initial option.
         help: One sentence.
     """
 
@@ -123,11 +123,11 @@ class Choice:
         return position if isinstance(position, str) and position in self.choices else self.default
 
     def parse(self, text: str) -> str:
-        """Return the word a link states, or the default."""
+        """Return the option given in a link, or the default."""
         return self.value(text)
 
     def show(self, value: str) -> str:
-        """Return nothing: the choice shows itself."""
+        """Return an empty string: the control already shows the choice."""
         return ""
 
     def component(self, page: str) -> html.Div:
@@ -135,19 +135,19 @@ class Choice:
         options = [{"label": v, "value": k} for k, v in self.choices.items()]
         name = f"{page}-{self.name}"
         items = dcc.RadioItems(id=name, options=options, value=self.default, className="choices")
-        return _framed(self, page, items, "")
+        return _add_label(self, page, items, "")
 
 
 Control = Slider | Choice
 
 
 def aria(label: str) -> dict[str, Any]:
-    """Return the attribute by which a screen reader names a component."""
+    """Return the aria-label attribute of a component."""
     return {"aria-label": label}
 
 
 def read_link(search: str | None, controls: Sequence[Control]) -> Values:
-    """Return the values that a link's query states, with defaults for the rest."""
+    """Return the values in a link's query, with defaults for the rest."""
     stated = dict(parse_qsl((search or "").lstrip("?")))
     return {
         control.name: control.parse(stated[control.name])
@@ -158,7 +158,7 @@ def read_link(search: str | None, controls: Sequence[Control]) -> Values:
 
 
 def write_link(values: Values, controls: Sequence[Control]) -> str:
-    """Return the query that states every value that is not the default."""
+    """Return the query string with every non-default value."""
     stated = {
         control.name: values[control.name]
         for control in controls
@@ -167,8 +167,8 @@ def write_link(values: Values, controls: Sequence[Control]) -> str:
     return f"?{urlencode(stated)}" if stated else ""
 
 
-def _framed(control: Control, page: str, inner: Any, shown: str) -> html.Div:
-    """Return a control with its label, and beside it the value that is shown."""
+def _add_label(control: Control, page: str, inner: Any, shown: str) -> html.Div:
+    """Return a control with its label and displayed value."""
     name = f"{page}-{control.name}"
     label = html.Label(control.label, id=f"{name}-label", title=control.help)
     head = html.Div([label, html.Output(shown, id=f"{name}-shown")], className="control-head")

@@ -1,4 +1,4 @@
-"""Who may ask the explorer: known names of this machine, its own pages, holders of its token."""
+"""Request checks of the explorer: host names, same origin, and access token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address to listen on lets only this machine in."""
+    """Return whether an address accepts connections from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -35,18 +35,18 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Refuses requests that no page of the explorer makes.
+    """Rejects requests that do not come from the explorer's own pages.
 
-    A page of a stranger may point a name of his own at this machine (DNS rebinding) or send
-    requests across origins: the Host header must be a name of this machine, and the Origin of what
-    changes something that same host. Names cannot be chosen for numbers, so addresses in numbers
-    pass when the explorer listens beyond this machine. There, what makes the machine work needs the
-    token too.
+    A malicious page may point its own domain at this machine (DNS rebinding) or send cross-origin
+    requests. The Host header must therefore be a name of this machine, and state-changing requests
+    must have the same host as their Origin. Numeric addresses cannot be rebound, so they are
+    accepted when the explorer listens beyond this machine; starting measurements then also requires
+    the token.
 
     Args:
-        host: The address that is listened on.
-        token: What a visitor must bring to start measurements; None lets everybody.
-        names: Further names of this machine.
+        host: Address the server listens on.
+        token: Access token required to start measurements; None requires none.
+        names: Additional host names of this machine.
     """
 
     def __init__(
@@ -61,20 +61,20 @@ class Guard:
         self._policy: str | None = None
 
     def protect(self, app: Dash) -> None:
-        """Look at every request to an application, and at every answer."""
+        """Check every request to an application and add headers to every response."""
         server: Flask = app.server  # type: ignore[assignment]
         server.config["MAX_CONTENT_LENGTH"] = _MAX_REQUEST
 
         @server.before_request
         def _ask() -> Any:
             if not self._knows(request.host):
-                abort(421, "This name is not one of the explorer's; see --name.")
+                abort(421, "Unknown host name; allow it with --name.")
             origin = request.headers.get("Origin")
             foreign = origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()
             if foreign or (
                 request.method != "GET" and request.headers.get("Sec-Fetch-Site") == "cross-site"
             ):
-                abort(403, "Another site asked for this.")
+                abort(403, "Cross-origin request rejected.")
             return self._admit() if "token" in request.args else None
 
         @server.after_request
@@ -102,26 +102,26 @@ class Guard:
                 return error
             _LOG.debug("request refused", exc_info=error)
             known = isinstance(error, _MALFORMED)
-            return ("This is no request of the explorer's pages.", 400) if known else ("", 500)
+            return ("Not a request of the explorer's pages.", 400) if known else ("", 500)
 
     def may_start(self) -> bool:
-        """Return whether the present visitor may make the machine work."""
+        """Return whether the current visitor may start measurements."""
         return self._token is None or self._matches(request.cookies.get(_COOKIE, ""))
 
     def user(self) -> str:
-        """Return whose turn a measurement takes: a browser's, or that of an address without one.
+        """Return the user identifier for queueing: the browser session, or else the address.
 
-        People behind one address, as all on this machine are, do not wait for each other's.
+        Users who share an address, as all on this machine do, are queued separately.
         """
         return self._session() or request.remote_addr or ""
 
     def new_visitor(self) -> str:
-        """Return a name for a visit, which nobody else can make."""
+        """Return a signed identifier for a visit."""
         name = secrets.token_hex(16)
         return f"{name}-{self._sign(name)}"
 
     def is_visitor(self, name: Any) -> bool:
-        """Return whether a name was given to a visit here."""
+        """Return whether an identifier was signed by this server."""
         if not isinstance(name, str) or len(name) > 200:
             return False
         plain, _, signature = name.partition("-")
@@ -138,7 +138,7 @@ class Guard:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())
 
     def _admit(self) -> Any:
-        """Keep the token of a link as a cookie, and go on without it in the address."""
+        """Store the link's token in a cookie and redirect to the address without it."""
         given = request.args.get("token", "")
         rest = request.args.to_dict()
         rest.pop("token", None)
@@ -159,9 +159,9 @@ class Guard:
 
 
 def _policy(app: Dash) -> str:
-    """Return what pages may load: this server's files, and the inline scripts that Dash writes.
+    """Return the Content-Security-Policy: this server's files and Dash's inline scripts.
 
-    Those are named by their hashes. Styles stay free: plotly and Dash set them on elements.
+    Inline scripts are allowed by hash. Inline styles are allowed: plotly and Dash set them.
     """
     scripts = " ".join(app.csp_hashes())
     return (

@@ -1,4 +1,4 @@
-"""Measurements that run in the background: in turn, with progress and a way to stop."""
+"""Background measurements: queued fairly, with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Job:
     """One measurement.
 
     Attributes:
-        progress: Share of the work that is done.
+        progress: Fraction of the work done.
         result: The result so far.
         finished: Whether it has ended, by itself or stopped.
-        message: What to tell the person: an error, or that it was stopped.
+        message: Text shown to the user: an error, or that it was stopped.
         settings: What the measurement belongs to.
     """
 
@@ -46,15 +46,14 @@ class Job:
 class Jobs:
     """The measurements of all visitors.
 
-    Each visitor has one; those that find no room wait. Users take turns, so that one who asks for
-    many waits for himself. Where too many wait, one that nobody asks about any more makes room. A
-    measurement that takes too long is told to stop, and its room is given to others whether it
-    listens or not.
+    Each visitor has one; others queue. Users take turns, so a user with many requests delays only
+    themselves. When the queue is full, an abandoned measurement is dropped. A measurement that
+    exceeds the time limit is asked to stop, and its slot is freed whether or not it does.
 
     Args:
-        at_once: How many may run at the same time.
-        waiting: How many of one user may wait.
-        seconds: How long one may run.
+        at_once: Number of measurements that may run concurrently.
+        waiting: Number of measurements per user that may be queued.
+        seconds: Time limit per measurement.
     """
 
     def __init__(self, at_once: int = 2, waiting: int = 64, seconds: float = 120.0) -> None:
@@ -65,19 +64,19 @@ class Jobs:
         self._lock = threading.Lock()
 
     def start(self, visitor: str, work: Work, settings: Any = None, *, user: str = "") -> Job:
-        """Start a measurement or let it wait, stopping an earlier one of the same visitor.
+        """Start or queue a measurement, stopping the visitor's earlier one.
 
         Args:
-            visitor: Who asks.
-            work: Called with a function to report to, which returns False when it should stop.
+            visitor: Identifier of the visit.
+            work: Called with a progress callback, which returns False when it should stop.
             settings: What the measurement belongs to.
-            user: Whose turn it takes: the pages of one browser share theirs.
+            user: Identifier for queueing; the pages of one browser share it.
 
         Returns:
             The measurement, running or waiting.
 
         Raises:
-            ArgumentError: Too many of this user's are waiting.
+            ArgumentError: Too many of this user's measurements are queued.
         """
         with self._lock:
             self._forget_old()
@@ -104,13 +103,13 @@ class Jobs:
             return job
 
     def stop(self, visitor: str) -> None:
-        """Ask the visitor's measurement to stop; what it has found so far is kept."""
+        """Ask the visitor's measurement to stop; its result so far is kept."""
         job = self.get(visitor)
         if job is not None:
             job.stopping.set()
 
     def _go_on(self) -> None:
-        """Start what there is room for, one of each user in turn."""
+        """Start queued measurements up to the limit, one per user in turn."""
         now = time.monotonic()
         busy = []
         for job in self._running:
@@ -149,7 +148,7 @@ class Jobs:
             job.message = str(error)
         except Exception:
             _LOG.warning("a measurement failed", exc_info=True)
-            job.message = "It failed; the terminal that serves this page says why."
+            job.message = "The measurement failed; the explorer's terminal shows the error."
         finally:
             job.finished = True
             with self._lock:
@@ -164,7 +163,7 @@ class Jobs:
 
 
 def _drop_forgotten(queue: deque[tuple[Job, Work]]) -> bool:
-    """Drop the waiting measurement that was asked about longest ago, if that is long ago."""
+    """Drop the queued measurement polled longest ago, if it looks abandoned."""
     place = min(range(len(queue)), key=lambda i: queue[i][0].touched)
     job = queue[place][0]
     if time.monotonic() - job.touched < _FORGOTTEN_SECONDS:

@@ -1,4 +1,4 @@
-"""How a page looks: its head, controls, pictures, numbers and code."""
+"""Page layout: header, controls, figures, readouts, and code."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EXPORTS = ("SVG", "PNG", "CSV")
 
 
 def shell(menu: Sequence[tuple[str, str]], visitor: str, own: int) -> html.Div:
-    """Return the frame around every page: head, menu, place for the page.
+    """Return the layout shared by every page: header, menu, and content area.
 
     Args:
         menu: Path and name of each page.
-        visitor: Name of this visit; background work belongs to it.
-        own: How many pages, the first ones, are of the person's runs; the others are theory.
+        visitor: Identifier of the visit, which owns its background work.
+        own: Number of leading pages that show the user's runs; the others are theory.
     """
     links = [dcc.Link(name, href=f"/{key}", id=f"menu-{key or 'home'}") for key, name in menu]
     return html.Div(
@@ -47,7 +47,7 @@ def shell(menu: Sequence[tuple[str, str]], visitor: str, own: int) -> html.Div:
 
 
 def page_layout(page: TheoryPage, values: Values) -> html.Div:
-    """Return a theory page with its controls set to values."""
+    """Return the layout of a theory page with its controls set to `values`."""
     controls: list[Any] = []
     bars: list[Any] = []
     for control in page.controls:
@@ -86,7 +86,7 @@ def page_layout(page: TheoryPage, values: Values) -> html.Div:
 
 
 def reading_rows(readings: Readings) -> list[Any]:
-    """Return the numbers as terms and definitions."""
+    """Return the readouts as a definition list."""
     return [html.Div([html.Dt(name), html.Dd(value)]) for name, value in readings]
 
 
@@ -121,14 +121,14 @@ def picture_block(
     export_ids: Mapping[str, str | dict[str, str]],
     figure: Any = None,
 ) -> html.Figure:
-    """Return a figure with its heading and the buttons that export it.
+    """Return a figure with its heading and export buttons.
 
     Args:
         title: Heading.
         describe: What it shows, for screen readers.
         id: Id of the graph.
         export_ids: Ids of the buttons by kind: "SVG", "PNG", "CSV".
-        figure: What it shows at first.
+        figure: The initial figure.
     """
     exports = [
         html.Button(
@@ -152,10 +152,10 @@ def picture_block(
 
 
 def code_block(id: str | dict[str, str], text: str = "") -> html.Details:
-    """Return Python lines that unfold, with a button to copy them."""
+    """Return collapsible Python code with a copy button."""
     return html.Details(
         [
-            html.Summary("The Python lines that make this"),
+            html.Summary("Python code for this page"),
             html.Div(
                 [
                     dcc.Clipboard(target_id=id, title="Copy", className="copy"),

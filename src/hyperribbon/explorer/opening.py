@@ -1,4 +1,4 @@
-"""The explorer from Python: opened beside what else is going on."""
+"""Open the explorer from Python, in the background."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Explorer", "explore"]
 
 
 class Explorer:
-    """An explorer that answers in the background until it is closed or the process ends.
+    """An explorer server running in the background until closed or the process ends.
 
     Attributes:
-        address: Where a browser finds it.
+        address: Its URL.
     """
 
     def __init__(self, server: ExplorerServer, store: Path) -> None:
@@ -26,7 +26,7 @@ class Explorer:
         self._thread.start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
@@ -40,11 +40,11 @@ class Explorer:
         self.close()
 
     def __repr__(self) -> str:
-        """Say where it is."""
+        """Return a line with the address."""
         return f"The explorer of {self._store} is at {self.address} (close() ends it)"
 
     def _repr_html_(self) -> str:
-        """Return a link for notebooks; the page lets nobody put it into a frame."""
+        """Return a link for notebooks; the page cannot be embedded in a frame."""
         link = f'<a href="{escape(self.address)}" target="_blank" rel="noopener">'
         return f"The explorer of {escape(str(self._store))}: {link}{escape(self.address)}</a>"
 
@@ -53,20 +53,20 @@ class Explorer:
 def explore(
     folder: str | Path = "runs", *, host: str = "127.0.0.1", port: int = 0, browser: bool = False
 ) -> Explorer:
-    """Open the explorer on a folder of runs, and return at once.
+    """Open the explorer on a folder of runs; returns immediately.
 
     Its first page lists the runs; one that is being recorded can be followed live.
 
-    Raises an ArgumentError when the address cannot be listened on.
+    Raises an ArgumentError when the server cannot listen on the address.
 
     Args:
         folder: Runs, or one run; it may be empty.
-        host: Address to listen on; the default lets only this machine in.
-        port: Port to listen on; 0 takes a free one.
+        host: Address to listen on; by default reachable from this machine only.
+        port: Port to listen on; 0 picks a free one.
         browser: Whether to open a browser; a notebook shows a link in any case.
 
     Returns:
-        What answers, with its `address` and `close`.
+        The running explorer, with `address` and `close()`.
     """
     found = Explorer(serve(folder, host=host, port=port), Path(folder))
     if browser:

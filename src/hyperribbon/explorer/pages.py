@@ -1,4 +1,4 @@
-"""What a theory page is: controls, pictures, numbers, the Python lines that make them."""
+"""Theory pages: controls, figures, readouts, and the Python code that reproduces them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Drawing = dict[str, Any]
 """A figure in plotly's JSON. Its classes check every value, which takes longer than the theory."""
 
 Readings = Sequence[tuple[str, str]]
-"""Numbers beside the pictures: what it is, and its value as a person reads it."""
+"""Readouts beside the figures: label and formatted value."""
 
 Report = Callable[[float, Any], bool]
-"""Told the share of the work that is done and the result so far; False means stop."""
+"""Called with the fraction of work done and the result so far; returns False to stop."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class TheoryPicture:
     Attributes:
         name: Part of its id and of the exported file's name.
         title: Heading.
-        draw: From the values, and the overlay of the last measurement or None, to a figure.
+        draw: Returns a figure from the values and the overlay of the last measurement (or None).
         describe: One sentence on what it shows, for screen readers.
-        sets: Controls that a click in the picture sets: from the clicked point to values.
+        sets: Maps a clicked point to the control values that it sets.
     """
 
     name: str
@@ -57,11 +57,11 @@ class TheoryPicture:
 
 @dataclass(frozen=True)
 class Action:
-    """A measurement that a button starts and that is laid over the pictures.
+    """A measurement started by a button and overlaid on the figures.
 
     Attributes:
         label: The button's text.
-        run: From the values and a function to report to, to the final result (plain values).
+        run: Returns the final result (plain values) from the values and a progress callback.
         uses: Controls whose change makes the result stale.
     """
 
@@ -80,10 +80,10 @@ class TheoryPage:
         lead: One or two sentences at the top.
         controls: What can be set.
         pictures: What is drawn.
-        read: From the values to the numbers beside the pictures.
-        code: From the values to Python lines that make the same numbers.
+        read: Returns the readouts beside the figures.
+        code: Returns Python code that computes the same numbers.
         action: The measurement it offers, if any.
-        bars: What the controls that are bars are called together.
+        bars: Group label of the controls drawn as bars.
         extra: Further components above the pictures.
     """
 
@@ -113,7 +113,7 @@ _SPATIAL = ("scatter3d", "surface", "mesh3d")
 
 
 def blend_in(figure: go.Figure) -> go.Figure:
-    """Give a figure colours that suit the light and the dark page."""
+    """Make a figure's colours suit both the light and the dark theme."""
     figure.update_layout(**_PAPER, font=_TEXT)
     figure.update_xaxes(**_AXIS)
     figure.update_yaxes(**_AXIS)
@@ -125,7 +125,7 @@ def blend_in(figure: go.Figure) -> go.Figure:
 
 
 def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, Any]:
-    """Return the explorer's look of a figure: titles, room for them, colours of the page.
+    """Return the explorer's figure layout: axis titles, margins, and theme colours.
 
     Args:
         x: Title of the horizontal axis.
@@ -159,19 +159,19 @@ def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, An
 
 
 def drawing(traces: Sequence[dict[str, Any]], x: str, y: str, **layout: Any) -> Drawing:
-    """Return a figure of some traces; the rest as in `axes_layout`."""
+    """Return a figure of the given traces; other arguments as in `axes_layout`."""
     return {"data": list(traces), "layout": axes_layout(x, y, **layout)}
 
 
 def curve(
     name: str, x: ArrayLike, y: ArrayLike, mode: str = "lines", **look: Any
 ) -> dict[str, Any]:
-    """Return a trace of points, joined by lines or not."""
+    """Return a trace of points, optionally joined by lines."""
     return {"type": "scatter", "name": name, "x": plain(x), "y": plain(y), "mode": mode, **look}
 
 
 def plain(values: ArrayLike) -> list[Any]:
-    """Return numbers as JSON has them: what is not finite is left out."""
+    """Convert numbers to JSON values; non-finite entries become null."""
     array = np.asarray(values)
     entries = array.astype(object)
     entries[~np.isfinite(array)] = None

@@ -1,1 +1,1 @@
-"""Pages of the papers: theory with controls, and measurements laid over it."""
+"""Theory pages of the papers, with overlaid measurements."""

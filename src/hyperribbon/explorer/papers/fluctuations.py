@@ -1,4 +1,4 @@
-"""The pages on fluctuations: one layer against SGD, two layers and flatness."""
+"""Fluctuations pages: one layer compared with SGD; two layers and flatness."""
 
 from __future__ import annotations
 

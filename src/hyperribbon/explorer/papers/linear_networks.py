@@ -1,4 +1,4 @@
-"""The page on linear networks: the Hessian's eigenvalues from the labels."""
+"""Linear networks page: Hessian eigenvalues predicted from the labels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _proportions(values: Values) -> np.ndarray:
     return weights / weights.sum()
 
 
-def _predicted(values: Values) -> np.ndarray:
+def _predict(values: Values) -> np.ndarray:
     """Return the non-zero eigenvalues of a balanced network that interpolates the labels."""
     singular = np.sort(np.sqrt(_proportions(values)) / values["sigma_x"])[::-1]
     layers = singular ** (1 / values["depth"])
@@ -67,7 +67,7 @@ def _predicted(values: Values) -> np.ndarray:
 
 
 def _draw_spectrum(values: Values, overlay: Any) -> Drawing:
-    eigenvalues = _predicted(values)
+    eigenvalues = _predict(values)
     traces = [
         curve(
             "predicted from the labels",
@@ -115,7 +115,7 @@ def _read(values: Values) -> Readings:
     rank = int((shares > 0).sum())
     depth, d_in = values["depth"], values["d_in"]
     widths = [d_in] + [values["width"]] * (depth - 1) + [_CLASSES]
-    eigenvalues = _predicted(values)
+    eigenvalues = _predict(values)
     return [
         ("Sharpness, Eq. 14", f"{theory.label_sharpness(shares, depth, values['sigma_x']):.4f}"),
         ("Largest class share", f"{shares.max():.3f}"),
@@ -123,7 +123,7 @@ def _read(values: Values) -> Readings:
         ("Non-zero eigenvalues", str(theory.balanced_count(rank, depth, d_in, _CLASSES))),
         ("… by the printed rule (min d)²", str(theory.printed_count(widths))),
         ("Largest stable learning rate, 2/λmax", f"{2 / eigenvalues[0]:.4g}"),
-        ("Samples of the network that is trained, n = d₀", str(d_in)),
+        ("Training samples, n = d₀", str(d_in)),
     ]
 
 
@@ -139,7 +139,7 @@ def _train(values: Values, report: Report) -> dict[str, Any]:
     moments = theory.Moments.of(inputs, labels)
     widths = [d_in] + [max(values["width"], _CLASSES)] * (depth - 1) + [_CLASSES]
     weights = draw_linear_weights(widths, "balanced", generator=rng)
-    lr = 0.05 / max(_predicted(values)[0], depth * sigma_x**2)
+    lr = 0.05 / max(_predict(values)[0], depth * sigma_x**2)
     result: dict[str, Any] = {}
     for done in range(1, _ROUNDS + 1):
         run = train_linear(weights, moments, lr=lr, epochs=_EPOCHS_A_ROUND)

@@ -1,4 +1,4 @@
-"""The page on ribbons: the spectrum of training trajectories and its phase diagram."""
+"""Ribbons page: spectrum of training trajectories and its phase diagram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data matrix from a person: read, checked, and its slope found."""
+"""Uploaded data matrices: parsing, validation, and slope estimation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DATASETS = {"mnist5k": "MNIST, 5,000 digits", "digits": "8×8 digits"}
 
 
 def upload_panel(page: str) -> html.Div:
-    """Return the panel to place a data set on the diagram by its slope."""
+    """Return the panel that places a data set on the diagram by its slope."""
     return html.Div(
         [
             html.Span("Place data on the diagram:", className="panel-label"),
@@ -51,7 +51,7 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
 
     Args:
         contents: The file as a data URI.
-        name: Its name, which tells the format.
+        name: File name; its extension sets the format.
 
     Raises:
         ArgumentError: It is too large, not a matrix of finite numbers, or of another format.
@@ -59,9 +59,9 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
     try:
         content = base64.b64decode(contents.partition(",")[2], validate=True)
     except binascii.Error:
-        raise ArgumentError("file", name, "it arrived damaged", "Upload it again.") from None
+        raise ArgumentError("file", name, "the upload is damaged", "Upload it again.") from None
     if len(content) > MAX_BYTES:
-        reason = f"it has {len(content) / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are allowed"
+        reason = f"{len(content) / 1e6:.0f} MB exceeds the limit of {MAX_BYTES / 1e6:.0f} MB"
         raise ArgumentError("file", name, reason, "Upload fewer samples.")
     try:
         if name.endswith(".npy"):
@@ -69,7 +69,7 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
         elif name.endswith((".csv", ".txt")):
             matrix = np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
         else:
-            raise ArgumentError("file", name, "its format is unknown", "Give a .npy or .csv file.")
+            raise ArgumentError("file", name, "unknown file format", "Give a .npy or .csv file.")
     except ArgumentError:
         raise
     except (ValueError, UnicodeDecodeError, EOFError, OSError, MemoryError) as error:
@@ -80,7 +80,7 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
         remedy = "Give a matrix of at least 3 samples × 3 features."
         raise ArgumentError("file", name, f"its shape is {matrix.shape}", remedy)
     if matrix.size > MAX_ENTRIES:
-        reason = f"it has {matrix.size:,} entries, and {MAX_ENTRIES:,} are allowed"
+        reason = f"{matrix.size:,} entries exceed the limit of {MAX_ENTRIES:,}"
         raise ArgumentError("file", name, reason, "Upload fewer samples.")
     if not np.issubdtype(matrix.dtype, np.number) or np.iscomplexobj(matrix):
         raise ArgumentError("file", name, f"it holds {matrix.dtype}", "Give real numbers.")
@@ -92,20 +92,20 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
 
 
 def _read_npy(content: bytes) -> np.ndarray:
-    """Return the array of a .npy file, if it is as long as its head says."""
+    """Return the array of a .npy file after checking its length against the header."""
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0
     shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
     if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(content) - file.tell():
-        raise ValueError("its head does not fit its content")
+        raise ValueError("the header does not match the content")
     return np.load(io.BytesIO(content), allow_pickle=False)
 
 
 def matrix_slope(matrix: np.ndarray) -> dict[str, Any]:
-    """Return the slope c of a data matrix, its uncertainty and the range fitted."""
+    """Return the slope c of a data matrix, its standard error, and the fit range."""
     if not (matrix != matrix[0]).any():
-        raise ArgumentError("file", matrix, "all its samples are the same", "Give others.")
+        raise ArgumentError("file", matrix, "all samples are identical", "Upload data that varies.")
     singular = np.linalg.svd(matrix - matrix.mean(axis=0), compute_uv=False)
     eigenvalues = singular**2 / len(matrix)
     found = slope(eigenvalues[eigenvalues > 1e-12 * eigenvalues[0]])

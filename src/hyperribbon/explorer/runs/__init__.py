@@ -1,1 +1,1 @@
-"""Pages of stored runs: the list, one run opened, one run followed while it is recorded."""
+"""Pages of stored runs: the list, single runs, and live recordings."""

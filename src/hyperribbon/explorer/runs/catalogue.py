@@ -1,4 +1,4 @@
-"""What a store holds: experiments, inspections and trajectories, found and read."""
+"""Find and read the experiments, inspections and trajectories in a folder."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Entry:
     """One stored run.
 
     Attributes:
-        name: Its folder relative to the store: its address on the page.
+        name: Its folder relative to the store, used in links.
         kind: "experiment", "inspection" or "trajectory".
-        folder: Where it lies.
+        folder: Its folder.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The name that a person reads."""
+        """The displayed name."""
         return self.folder.resolve().name if self.name == "." else self.name
 
     @cached_property
     def damage(self) -> str:
-        """Why the run cannot be shown, or nothing."""
+        """Why the run cannot be shown; empty if it can."""
         try:
             _ = self.info, self.claims, self.reading, self.code()
         except UNREADABLE as error:
@@ -67,7 +67,7 @@ class Entry:
 
     @cached_property
     def reading(self) -> list[str]:
-        """An inspection in plain sentences."""
+        """The inspection's summary sentences."""
         found = self._read("inspection.json", dict, {"reading": []})
         return [str(sentence) for sentence in found["reading"]]
 
@@ -84,9 +84,11 @@ class Entry:
         return found
 
     def _inside(self, path: Path) -> Path:
-        """Return a path that lies in the run's folder, is no link out of it, and is not huge."""
+        """Return a path after checking that it stays in the run's folder and is not too large."""
         if not path.resolve().is_relative_to(self.folder.resolve()):
-            raise ArgumentError("run", path.name, "it leads out of the run's folder", "Remove it.")
+            raise ArgumentError(
+                "run", path.name, "it points outside the run's folder", "Remove it."
+            )
         if path.is_file() and path.stat().st_size > _MOST_BYTES:
             raise ArgumentError(
                 "run", path.name, f"it has {path.stat().st_size / 1e6:.0f} MB", "Remove it."
@@ -94,7 +96,7 @@ class Entry:
         return path
 
     def figures(self) -> dict[str, go.Figure]:
-        """Return interactive figures by title, or by name where they have none."""
+        """Return the interactive figures by title, or by name if untitled."""
         parts = self._read("inspection.json", dict, {"parts": []})["parts"]
         titles = {
             str(chart["name"]): str(chart["title"]) for part in parts for chart in part["charts"]
@@ -109,13 +111,13 @@ class Entry:
         ]
         return {
             titles.get(name, name): go.Figure(
-                _decoded(json.loads(self._inside(paths[name]).read_text())), skip_invalid=True
+                _decode(json.loads(self._inside(paths[name]).read_text())), skip_invalid=True
             )
             for name in order
         }
 
     def images(self) -> dict[str, str]:
-        """Return printed figures as data URIs, of which there is no interactive version."""
+        """Return static figures without an interactive version, as data URIs."""
         folder = self.folder / "figures"
         interactive = {p.name.removesuffix(".plotly.json") for p in folder.glob("*.plotly.json")}
         pictures = [p for p in sorted(folder.glob("*.png")) if p.stem not in interactive]
@@ -126,7 +128,7 @@ class Entry:
         }
 
     def code(self) -> str:
-        """Return Python lines that make or open this run."""
+        """Return Python code that reproduces or opens this run."""
         info = self.info
         if self.kind == "experiment":
             seed = info.get("environment", {}).get("seed", 0)
@@ -154,15 +156,15 @@ class Entry:
         )
 
     def trajectory(self) -> Trajectory | None:
-        """Return the trajectory, of a recorded run."""
+        """Return the trajectory of a recorded run."""
         return Trajectory.open(self.folder) if self.kind == "trajectory" else None
 
     def curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return pruning curves of an inspection: fraction and accuracy by name."""
+        """Return an inspection's pruning curves: fractions and accuracies by name."""
         path = self._inside(self.folder / "figures" / "fractions.plotly.json")
         if not path.is_file():
             return {}
-        traces = _decoded(json.loads(path.read_text()))["data"]
+        traces = _decode(json.loads(path.read_text()))["data"]
         return {
             str(trace["name"]): (np.asarray(trace["x"], float), np.asarray(trace["y"], float))
             for trace in traces
@@ -171,25 +173,25 @@ class Entry:
 
 
 def _claim(given: Any) -> dict[str, Any]:
-    """Return a claim as texts, and what was measured as a number or nothing."""
+    """Return a claim as strings, with the measured value as a number or None."""
     measured = given["measured"]
     texts = {name: str(given[name]) for name in ("verdict", "place", "reading", "why")}
     return {**texts, "measured": None if measured is None else float(measured)}
 
 
-def _decoded(tree: Any) -> Any:
-    """Return a stored figure with the arrays that plotly packs into text unpacked."""
+def _decode(tree: Any) -> Any:
+    """Return a stored figure with plotly's base64 arrays decoded."""
     if isinstance(tree, dict):
         if tree.keys() >= {"dtype", "bdata"}:
             array = np.frombuffer(base64.b64decode(tree["bdata"]), dtype=tree["dtype"])
             shape = str(tree.get("shape", "")).split(",")
             return array.reshape([int(n) for n in shape]) if len(shape) > 1 else array
-        return {key: _decoded(value) for key, value in tree.items()}
-    return [_decoded(value) for value in tree] if isinstance(tree, list) else tree
+        return {key: _decode(value) for key, value in tree.items()}
+    return [_decode(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def find_entries(store: Path) -> dict[str, Entry]:
-    """Return everything that is complete in a store, by name; "." is the store itself."""
+    """Return the complete runs in a folder, by name; "." is the folder itself."""
     entries = {}
     for marker, kind in (
         ("claims.json", "experiment"),

@@ -1,4 +1,4 @@
-"""The first page: every run with its state and two small curves, searched, filtered, overlaid."""
+"""Home page: all runs with status and sparklines; search, filter, and overlay."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HomePage:
         self._summaries = Summaries()
 
     def layout(self, search: str | None) -> html.Div:
-        """Return the page, with the search, filter and overlay that a link states."""
+        """Return the page with the search, filter and overlay given in a link."""
         stated = parse_qsl((search or "").lstrip("?"))
         given = dict(stated)
         picked = {value for name, value in stated if name == "pick"}
@@ -65,7 +65,7 @@ class HomePage:
                     **aria("Runs"),
                 ),
                 html.P(id="home-none", className="message", role="status"),
-                html.Section(id="home-overlay", **aria("Overlay of the chosen runs")),
+                html.Section(id="home-overlay", **aria("Overlay of the selected runs")),
             ],
             className="page",
             id="page-home",
@@ -81,17 +81,17 @@ class HomePage:
         )
 
     def _welcome(self) -> list[Any]:
-        """Return what a person with an empty folder is shown."""
+        """Return the instructions shown for an empty folder."""
         example = _EXAMPLE.format(folder=self._store)
         return [
             html.H1("No runs yet"),
             html.P(
-                f"Nothing is recorded in {self._store}. Three lines record a training and show it "
-                "here while it runs:",
+                f"Nothing is recorded in {self._store}. Three lines record a training run and "
+                "show it here while it runs:",
                 className="lead",
             ),
             html.Pre(example, tabIndex="0", id="home-example"),
-            html.P("In a loop of your own:", className="lead"),
+            html.P("In your own training loop:", className="lead"),
             html.Pre(
                 f'recorder = hr.Recorder("{self._store}/first", every="50it", '
                 'measure="sharpness", loss=loss, data=(inputs, targets))\n'
@@ -102,9 +102,9 @@ class HomePage:
             ),
             html.P(
                 [
-                    "Then open this page again. Without a training at hand: ",
+                    "Then reload this page. To try it without a model: ",
                     html.Code(f"hyperribbon demo --out {self._store}"),
-                    ", or play with the theory on the pages above.",
+                    ", or explore the theory pages above.",
                 ],
                 className="lead",
             ),
@@ -127,7 +127,7 @@ class HomePage:
                 or not self._summaries.of(entries[name]).matches(str(text or ""), str(choice))
                 for name in (given["run"] for given in ids)
             ]
-            return hidden, "No run fits this search." if all(hidden) else ""
+            return hidden, "No run matches this search." if all(hidden) else ""
 
         @app.callback(
             Output("home-overlay", "children"),
@@ -136,7 +136,7 @@ class HomePage:
         )
         def _overlay(values: list[Any], ids: list[dict[str, str]]) -> Any:
             chosen = [given["run"] for given, on in zip(ids, values, strict=True) if on]
-            return self._overlaid(chosen)
+            return self._overlay_charts(chosen)
 
         @app.callback(
             Output("home-link", "data"),
@@ -154,8 +154,8 @@ class HomePage:
 
         keep_link(app, self.key)
 
-    def _overlaid(self, chosen: list[str]) -> list[Any]:
-        """Return one chart for each metric, with all chosen runs."""
+    def _overlay_charts(self, chosen: list[str]) -> list[Any]:
+        """Return one chart per metric with all selected runs."""
         entries, trajectories, left_out = find_entries(self._store), {}, []
         for name in chosen:
             if name not in entries:
@@ -174,7 +174,7 @@ class HomePage:
         note = f"Without metrics to overlay: {', '.join(left_out)}." if left_out else ""
         return [
             html.H2("Overlay"),
-            html.P(f"One chart a metric, one colour a run. {note}", className="quiet-text"),
+            html.P(f"One chart per metric, one colour per run. {note}", className="quiet-text"),
             html.Div(
                 [
                     picture_block(

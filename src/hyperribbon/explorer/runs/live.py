@@ -1,4 +1,4 @@
-"""A run followed while it is recorded: loss, sharpness with its limit, spectrum, path."""
+"""Live page of a recording: loss, sharpness and stability limit, spectrum, trajectory."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ _TICK_MS = 700
 _MOST_POINTS = 1500
 _MOST_ON_PATH = 150
 _PICTURES = {
-    "loss": ("Loss", "Loss of the minibatches over training"),
-    "sharpness": ("Sharpness and its limit", "Largest curvature over training with its limit"),
+    "loss": ("Loss", "Mini-batch loss over training"),
+    "sharpness": (
+        "Sharpness and stability limit",
+        "Largest Hessian eigenvalue over training with the stability limit",
+    ),
     "spectrum": ("Spectrum", "Eigenvalues over training as a heat map"),
-    "path": ("Path of the predictions (inPCA)", "Path of the training in three dimensions"),
+    "path": ("Path of the predictions (inPCA)", "Training trajectory in three dimensions"),
 }
 _STATES = {
     "running": "running",
     "finished": "finished",
-    "stopped": "stopped: it was killed or failed, and can go on",
+    "stopped": "stopped: killed or failed; it can be resumed",
     "recorded": "recorded",
     "damaged": "damaged",
 }
 
 
 class LivePage:
-    """One recording, drawn anew whenever it has a new record.
+    """A recording, redrawn whenever a record is added.
 
     Args:
         store: Folder of stored runs; it may be absent.
@@ -53,15 +56,15 @@ class LivePage:
         self._store = store
 
     def layout(self, search: str | None) -> html.Div:
-        """Return the page of the run that a link names, or of the one that changed last."""
+        """Return the page of the run named in a link, or of the most recent one."""
         stated = dict(parse_qsl((search or "").lstrip("?")))
         entries = self._recordings()
         name = stated.get("run")
         if name not in entries:
-            name = max(entries, key=lambda n: _changed(entries[n]), default=None)
+            name = max(entries, key=lambda n: _last_change(entries[n]), default=None)
         if name is None:
             text = (
-                f"There is no recording in {self._store} yet; the first page says how to make one."
+                f"There is no recording in {self._store} yet; the home page shows how to make one."
             )
             return html.Div([html.H1("Live"), html.P(text, className="lead")], className="page")
         entry = entries[name]
@@ -84,7 +87,7 @@ class LivePage:
                 html.P(id="live-note", className="quiet-text"),
                 html.P(
                     dcc.Link(
-                        "Everything in this run, and others beside it",
+                        "All charts · compare with another run",
                         href=f"/runs?{urlencode({'run': name})}",
                     )
                 ),
@@ -109,39 +112,39 @@ class LivePage:
             Input("live-tick", "n_intervals"),
             State("live-name", "data"),
             State("live-seen", "data"),
-            # A question that comes before the last answer would make the browser drop that answer.
+            # A request sent before the last response would make the browser drop that response.
             running=[(Output("live-tick", "disabled"), True, False)],
         )
         def _follow(_: int | None, name: str, seen: Any) -> Any:
             seen = seen if isinstance(seen, dict) else {}
             entry = self._recordings().get(str(name))
             if entry is None:
-                return _answer("This run is no longer there.")
+                return _answer("This run no longer exists.")
             try:
                 status = read_status(entry.folder)
                 files = [status["state"], _signature(entry)]
                 if files == seen.get("files"):
-                    return _answer(_facts(seen, status, _changed(entry)))
+                    return _answer(_facts(seen, status, _last_change(entry)))
                 trajectory = Trajectory.open(entry.folder)
                 now = _now(trajectory, files, seen)
                 drawn = _draw(trajectory, now["path"] != seen.get("path"))
             except UNREADABLE as error:
-                return _answer(f"This run cannot be read now: {error}")
-            facts = _facts(now, status, _changed(entry))
+                return _answer(f"This run cannot be read: {error}")
+            facts = _facts(now, status, _last_change(entry))
             return _answer(facts, _note(status), now, drawn)
 
 
 def _answer(
     facts: Any, note: Any = no_update, now: Any = no_update, drawn: dict[str, Any] | None = None
 ) -> tuple[Any, ...]:
-    """Return what the page is told: what is not given stays as it is."""
+    """Return the callback outputs; omitted ones stay unchanged."""
     figures = [no_update if drawn is None else drawn.get(key, no_update) for key in _PICTURES]
     hidden = [no_update if drawn is None else key not in drawn for key in _PICTURES]
     return facts, note, now, *figures, *hidden
 
 
 def _now(trajectory: Trajectory, files: list[Any], seen: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page has seen after this; the path is drawn anew when it has grown by 3%."""
+    """Return the page's new state; the path is redrawn when it has grown by 3%."""
     number = len(trajectory)
     drawn = seen.get("path")
     is_due = not isinstance(drawn, int) or number < drawn or number > 1.03 * drawn
@@ -156,13 +159,13 @@ def _now(trajectory: Trajectory, files: list[Any], seen: dict[str, Any]) -> dict
 
 
 def _signature(entry: Entry) -> str:
-    """Return what changes with every record."""
+    """Return a value that changes with every record."""
     blocks = sorted(entry.folder.glob("records*/block-*.bin"))
     return "" if not blocks else f"{blocks[-1].name} {blocks[-1].stat().st_size}"
 
 
-def _changed(entry: Entry) -> float:
-    """Return when the run had its last record."""
+def _last_change(entry: Entry) -> float:
+    """Return the time of the run's last record."""
     blocks = [p.stat().st_mtime for p in entry.folder.glob("records*/block-*.bin")]
     return max(blocks, default=0.0)
 
@@ -192,7 +195,7 @@ def _note(status: dict[str, Any]) -> str:
 
 
 def _draw(trajectory: Trajectory, with_path: bool) -> dict[str, Any]:
-    """Return the pictures that the records have numbers for; a path that stays is not drawn."""
+    """Return the figures that the records have data for; an unchanged path is skipped."""
     names, drawn = trajectory.metric_names(), {}
     if "loss" in names:
         x, y = _series(trajectory, "loss")
@@ -204,7 +207,7 @@ def _draw(trajectory: Trajectory, with_path: bool) -> dict[str, Any]:
         limit = f"{sharpness.removesuffix('.eigenvalues')}.limit"
         if limit in names:
             dashed = {"color": "#8b94a3", "dash": "dash", "shape": "hv"}
-            traces.append(curve("limit of the step", *_series(trajectory, limit), line=dashed))
+            traces.append(curve("stability limit", *_series(trajectory, limit), line=dashed))
         drawn["sharpness"] = _chart(traces, "largest eigenvalue")
     rows = next((n for n in names if n.endswith("eigenvalues")), None)
     if rows is not None:
@@ -224,7 +227,7 @@ def _chart(traces: list[dict[str, Any]], label: str) -> Drawing:
 
 
 def _series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values where a metric was measured, thinned where there are very many."""
+    """Return the steps and values of a metric, subsampled when there are very many."""
     steps, values = measured(trajectory, trajectory.metric(name))
     if len(steps) > _MOST_POINTS:
         rows = np.unique(np.linspace(0, len(steps) - 1, _MOST_POINTS).astype(int))

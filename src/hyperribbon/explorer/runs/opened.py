@@ -1,4 +1,4 @@
-"""The page of stored runs: open one, look at everything in it, put another beside it."""
+"""Page of stored runs: open one and compare it with another."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RunsPage:
         self._store = store
 
     def layout(self, search: str | None) -> html.Div:
-        """Return the page with the runs that a link names opened."""
+        """Return the page with the runs named in a link opened."""
         stated = dict(parse_qsl((search or "").lstrip("?")))
         options = [
             {"label": f"{'damaged' if entry.damage else entry.kind}: {name}", "value": name}
@@ -174,12 +174,12 @@ class RunsPage:
 
 
 def _show_or_explain(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
-    """Return a run, or why it cannot be shown: one that is damaged must not hide the others."""
+    """Return a run, or an error message if it cannot be shown."""
     try:
         if not entry.damage:
             return _show_entry(entry, side, stated)
         reason = entry.damage
-    except Exception as error:  # files of a run may be wrong in any way
+    except Exception as error:  # a run's files may be damaged in any way
         reason = str(error) or repr(error)
     message = f"This run is damaged and cannot be shown: {reason}"
     return html.Article(
@@ -217,7 +217,7 @@ def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Arti
 
 
 def _fraction_slider(side: str, stated: Mapping[str, str]) -> html.Div:
-    label = "Fraction of weights removed or put back"
+    label = "Fraction of weights pruned or re-initialised"
     return html.Div(
         [
             html.Label(label),
@@ -261,7 +261,7 @@ def _embedding_blocks(
     return [
         picture_block(
             "Training in the space of predictions (inPCA)",
-            "Path of the training in three dimensions; it can be rotated",
+            "Training trajectory in three dimensions; drag to rotate",
             {"type": "stored", "of": number},
             {kind: {"type": f"export-{kind}", "of": number} for kind in EXPORTS},
             draw_embedding(trajectory, color or choices[0]),

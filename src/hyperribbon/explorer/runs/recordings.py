@@ -29,7 +29,7 @@ _LIMIT = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
 
 
 def draw_spectra(trajectory: Trajectory) -> dict[str, go.Figure]:
-    """Return a heat map over training of every metric that is a row of numbers."""
+    """Return a heat map over training for every vector-valued metric."""
     figures = {}
     for name in trajectory.metric_names():
         values = trajectory.metric(name)
@@ -52,10 +52,10 @@ def draw_spectra(trajectory: Trajectory) -> dict[str, go.Figure]:
 
 
 def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, go.Figure]:
-    """Return a figure for each metric with every run that has it; no axis mixes units.
+    """Return one figure per metric with every run that has it.
 
-    Of rows of numbers the first one counts. A limit is drawn with the metric that it limits, and
-    the errors of a solver are left to the table.
+    For vector-valued metrics, the first entry is drawn. A limit is drawn with the metric that it
+    bounds; solver errors appear only in the table.
 
     Args:
         trajectories: Runs by the name in the legend.
@@ -89,7 +89,7 @@ def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, go.Figure]
 
 
 def _columns(trajectory: Trajectory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return steps and values of every metric where it was measured."""
+    """Return the measured steps and values of every metric."""
     found = {}
     for name in trajectory.metric_names():
         values = trajectory.metric(name)
@@ -101,21 +101,22 @@ def _columns(trajectory: Trajectory) -> dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def measured(trajectory: Trajectory, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values where a metric was measured; of rows of numbers the first ones."""
+    """Return the measured steps and values of a metric (first entry of a vector)."""
     first = values.reshape(len(values), -1)[:, 0] if values.size else np.full(len(values), np.nan)
     there = np.isfinite(first)
     return trajectory.steps[there], first[there]
 
 
 def has_path(trajectory: Trajectory) -> bool:
-    """Return whether there are predictions enough to draw the path of a training."""
-    return len(trajectory) >= 4 and all(record.has_predictions for record in trajectory)
+    """Return whether there are enough predictions to draw the trajectory."""
+    recorded = all(record.has_predictions for record in trajectory)
+    return len(trajectory) >= 4 and recorded and trajectory.has_probabilities
 
 
 def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
-    """Return what points of the embedding may be coloured by: time, and every metric.
+    """Return the quantities that can colour embedding points: time and every metric.
 
-    Of a metric that is a row of numbers, such as a spectrum, the first one counts.
+    For a vector-valued metric, such as a spectrum, the first entry is used.
     """
     colors = {"step": trajectory.steps.astype(float)}
     if not np.isnan(trajectory.epochs).any():
@@ -132,8 +133,8 @@ def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS
 
     Args:
         trajectory: A recorded run with predictions.
-        color: What points are coloured by, one of `point_colors`.
-        most: Records that are shown, evenly chosen.
+        color: Quantity that colours the points, one of `point_colors`.
+        most: Maximum number of records shown, evenly spaced.
     """
     rows = np.unique(np.linspace(0, len(trajectory) - 1, most).astype(int))
     chosen = np.stack([trajectory.predictions(int(row)) for row in rows])

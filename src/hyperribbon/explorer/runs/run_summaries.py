@@ -1,4 +1,4 @@
-"""A run in a few words and two small curves, for the list: kept until its files change."""
+"""Run summaries with sparklines for the list, cached until the files change."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Series = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What the list says of a run.
+    """Summary of a run in the list.
 
     Attributes:
-        name: Its address on the page.
-        label: Its name for people.
+        name: Its identifier in links.
+        label: Its displayed name.
         kind: "recording", "inspection" or "experiment".
         state: "running", "finished", "stopped", "recorded" or "damaged".
         when: Time of its last change.
-        size: Its files, as people say it.
-        text: One line on what it holds.
+        size: Size on disk, formatted.
+        text: One-line description.
         curves: Steps and values of the loss and the sharpness, where they were recorded.
         metrics: Names of what was recorded.
     """
@@ -55,11 +55,11 @@ class RunSummary:
 
     @property
     def date(self) -> str:
-        """When it last changed, by the clock of this machine."""
+        """Time of the last change, in local time."""
         return datetime.fromtimestamp(self.when).strftime("%Y-%m-%d %H:%M")
 
     def matches(self, text: str, choice: str) -> bool:
-        """Return whether a search and a filter leave it in the list."""
+        """Return whether the run matches a search and a filter."""
         words = (
             f"{self.label} {self.kind} {self.state} {self.text} {' '.join(self.metrics)}".lower()
         )
@@ -68,7 +68,7 @@ class RunSummary:
 
 
 class Summaries:
-    """The summaries of a store; what has not changed is not read again."""
+    """The summaries of all runs, reread only when files change."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Path, tuple[object, RunSummary]] = OrderedDict()
@@ -97,7 +97,7 @@ def _summarise(entry: Entry, state: str, changed: float, size: int) -> RunSummar
     try:
         damage = entry.damage
         if damage:
-            text, state = f"It cannot be read: {damage}", "damaged"
+            text, state = f"Cannot be read: {damage}", "damaged"
         elif (trajectory := entry.trajectory()) is not None:
             curves, metrics = _curves(trajectory), tuple(trajectory.metric_names())
             last = f", up to step {trajectory[-1].step:,}" if len(trajectory) else ""
@@ -108,13 +108,13 @@ def _summarise(entry: Entry, state: str, changed: float, size: int) -> RunSummar
         else:
             text = (entry.reading or [entry.info["title"]])[0]
     except UNREADABLE as error:
-        text, state = f"It cannot be read: {str(error) or repr(error)}", "damaged"
+        text, state = f"Cannot be read: {str(error) or repr(error)}", "damaged"
     about = (kind, state, changed, in_words(size), text[:300])
     return RunSummary(entry.name, entry.label, *about, curves, metrics)
 
 
 def sharpness_name(trajectory: Trajectory) -> str | None:
-    """Return the metric that is the sharpness: by that name, or the first of some eigenvalues."""
+    """Return the name of the sharpness metric, or else of the leading eigenvalues."""
     names = trajectory.metric_names()
     if "sharpness" in names:
         return "sharpness"
@@ -129,7 +129,7 @@ def _curves(trajectory: Trajectory) -> dict[str, Series]:
 
 
 def _files(folder: Path) -> tuple[float, int]:
-    """Return the time of the last change in a folder, and the bytes of its files."""
+    """Return a folder's last modification time and total file size in bytes."""
     changed, size, number = 0.0, 0, 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -146,7 +146,7 @@ def _files(folder: Path) -> tuple[float, int]:
 
 
 def sparkline(series: Series, color: str) -> str:
-    """Return a small curve as the address of a picture; the vertical axis is its own."""
+    """Return a sparkline as a data URI, scaled to its own range."""
     x, y = (np.asarray(values, dtype=float) for values in series)
     if len(x) > _WIDTH:
         rows = np.unique(np.linspace(0, len(x) - 1, _WIDTH).astype(int))
