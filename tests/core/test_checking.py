@@ -4,7 +4,6 @@ import contextlib
 import json
 import random
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from hyperribbon.core.store import Store, blocks, save_tree
 from hyperribbon.core.store.checking import check_folder
 from hyperribbon.recording import Recorder
 from hyperribbon.recording.trajectory import Trajectory
-
-FORMAT1 = Path(__file__).parent / "data" / "trajectory-1"
 
 
 def fill(folder, steps):
@@ -122,27 +119,6 @@ def test_the_remains_of_an_unfinished_record_are_no_damage(tmp_path):
     assert finding.kind == "leftover" and check_folder(tmp_path).is_whole
     check_folder(tmp_path, repair=True)
     assert block.read_bytes() == whole
-
-
-def test_format_1_is_checked_and_repaired_into_format_2(tmp_path):
-    shutil.copytree(FORMAT1, tmp_path / "run")
-    assert check_folder(tmp_path / "run").findings == ()
-    assert check_folder(tmp_path / "run", repair=True).findings == ()
-    (tmp_path / "run" / "records" / "000001.json").unlink()
-    (tmp_path / "run" / "records" / "000003.json").write_text("{ cut")
-    (tmp_path / "run" / "weights" / "000000.safetensors").write_text("cut")
-    assert [f.what for f in check_folder(tmp_path).findings] == [
-        "record 1 is missing",
-        "records/000003.json is damaged",
-        "the weights of step 0 are damaged",
-    ]
-    assert check_folder(tmp_path, repair=True).is_whole
-    again = Trajectory.open(tmp_path / "run")
-    assert again.steps.tolist() == [0, 2, 4]
-    whole = Trajectory.open(FORMAT1)
-    np.testing.assert_array_equal(again.metric("top"), whole.metric("top")[[0, 2, 4]])
-    np.testing.assert_array_equal(again.predictions(), whole.predictions()[[0, 2, 4]])
-    assert torch.equal(again.weights(1)["weight"], whole.weights(2)["weight"])
 
 
 def test_a_newer_format_is_said_and_left_alone(tmp_path):

@@ -56,7 +56,6 @@ FAULTS = {
         "recording/test_trajectory_files.py::test_names_that_lead_outside_the_folder_touch_nothing "
         "recording/test_trajectory_files.py::test_links_to_folders_elsewhere_are_not_written_through",
     "a missing record shifts the others":
-        "recording/test_trajectory_files.py::test_a_missing_record_is_said_and_not_read_over "
         "recording/test_trajectory_files.py::test_a_missing_block_is_said",
     "version and header are not read":
         "recording/test_trajectory_files.py::test_the_version_is_read "
@@ -72,9 +71,6 @@ FAULTS = {
         "recording/test_trajectory_files.py::"
         "test_every_changed_byte_is_said_or_drops_only_the_last_record "
         "core/test_checking.py::test_whatever_is_spoilt_nothing_wrong_is_read_and_the_rest_is_kept",
-    "format 1 cannot go on":
-        "recording/test_trajectory_files.py::test_a_trajectory_of_format_1_is_read_and_goes_on "
-        "core/test_checking.py::test_format_1_is_checked_and_repaired_into_format_2",
     "a gap in the records of a disk that was full":
         "durability/test_full_disk.py::test_a_gathered_batch_is_kept_as_far_as_it_fits",
     "kills and full disks":

@@ -75,7 +75,7 @@ def test_the_step_is_judged_by_its_limit(ratio, word):
     assert word in found[1].meaning
 
 
-@pytest.mark.parametrize(("scale", "word"), [(80.0, "alike"), (8.0, "mean"), (800.0, "noise")])
+@pytest.mark.parametrize(("scale", "word"), [(80.0, "close"), (8.0, "mean"), (800.0, "noise")])
 def test_the_batch_is_judged_by_the_noise_scale(scale, word):
     found = answers(_numbers(noise__scale=(scale, 1.0)), "", CONFIG)
     assert word in found[4].meaning
@@ -185,7 +185,7 @@ def test_few_samples_bound_the_noise_scale_from_below():
     (answer,) = answers(numbers, "other", {"batch_size": 4})
     assert "6 samples or more" in answer.finding
     assert "too few" in answer.meaning
-    assert "noise leads" in answer.advice
+    assert "noise dominates" in answer.advice
 
 
 def test_directions_that_samples_cannot_have_are_no_finding():

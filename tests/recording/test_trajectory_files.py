@@ -20,7 +20,6 @@ from hyperribbon.core.store.checking import check_folder
 from hyperribbon.recording import Measurement, Recorder
 from hyperribbon.recording.trajectory import Trajectory
 
-FORMAT1 = Path(__file__).parents[1] / "core" / "data" / "trajectory-1"
 # Its state holds numbers of a kind that torch 2.4 cannot read.
 IS_READABLE = tuple(int(part) for part in torch.__version__.split(".")[:2]) > (2, 4)
 
@@ -61,19 +60,13 @@ def rewrite(folder, change):
 
 
 @pytest.mark.parametrize("name", ["{outside}", "../victim", "weights/../../victim", "", "linked/v"])
-@pytest.mark.parametrize("version", [1, 2])
-def test_names_that_lead_outside_the_folder_touch_nothing(tmp_path, name, version):
+def test_names_that_lead_outside_the_folder_touch_nothing(tmp_path, name):
     victim = tmp_path / "victim"
     victim.write_text("dear")
     folder = tmp_path / "run"
     name = name.format(outside=victim)
-    if version == 1:
-        shutil.copytree(FORMAT1, folder)
-        path = folder / "records" / "000004.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"weights": name}))
-    else:
-        fill(folder, [0, 1])
-        rewrite(folder, lambda content: content | {"weights": name})
+    fill(folder, [0, 1])
+    rewrite(folder, lambda content: content | {"weights": name})
     (tmp_path / "elsewhere").mkdir()
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ArgumentError, match="outside the folder"):
@@ -93,18 +86,11 @@ def test_a_linked_folder_of_weights_is_not_cleaned(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["records", "metrics", "weights", "state"])
-@pytest.mark.parametrize("version", [1, 2])
-def test_links_to_folders_elsewhere_are_not_written_through(tmp_path, name, version):
+def test_links_to_folders_elsewhere_are_not_written_through(tmp_path, name):
     """Somebody else's run, made part of a folder by a link, stays as it is."""
     theirs, folder = tmp_path / "theirs", tmp_path / "run"
-    shutil.copytree(FORMAT1, folder)
-    shutil.copytree(FORMAT1, theirs)
-    if version == 2:
-        if not IS_READABLE:
-            pytest.skip("there is no going on from its state")
-        for place in (folder, theirs):
-            drive(place, 5)
-        name = "records-2" if name == "records" else name
+    for place in (folder, theirs):
+        drive(place, 5)
     before = {path: path.read_bytes() for path in theirs.rglob("*") if path.is_file()}
     if (folder / name).exists():
         shutil.rmtree(folder / name)
@@ -161,13 +147,6 @@ def test_stored_names():
     for name in ("/etc/passwd", "..", "a//b", "./a", 3, None):
         with pytest.raises(ArgumentError, match="outside the folder"):
             stored_path(folder, name)
-
-
-def test_a_missing_record_is_said_and_not_read_over(tmp_path):
-    shutil.copytree(FORMAT1, tmp_path / "old")
-    (tmp_path / "old" / "records" / "000002.json").unlink()
-    with pytest.raises(ArgumentError, match=r"record 2 is missing.*hyperribbon check"):
-        Trajectory.open(tmp_path / "old")
 
 
 def test_a_missing_block_is_said(tmp_path, monkeypatch):
@@ -297,7 +276,7 @@ def eigenvalues(model):
 
 
 def drive(folder, steps):
-    """A run of dyadic numbers, the one that made the stored folder of format 1."""
+    """Record a run of dyadic numbers."""
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.weight.fill_(0.5)
@@ -320,30 +299,12 @@ def drive(folder, steps):
     return Trajectory.open(folder)
 
 
-def assert_same(one, two):
-    assert one.steps.tolist() == two.steps.tolist() and one.epochs.tolist() == two.epochs.tolist()
-    np.testing.assert_array_equal(one.predictions(), two.predictions())
-    assert one.metrics().equals(two.metrics())
-    np.testing.assert_array_equal(one.metric("top"), two.metric("top"))
-    for index in range(len(one)):
-        first, second = one.weights(index), two.weights(index)
-        assert list(first) == list(second) and all(torch.equal(first[n], second[n]) for n in first)
-
-
-def test_a_trajectory_of_format_1_is_read_and_goes_on(tmp_path):
-    shutil.copytree(FORMAT1, tmp_path / "old")
-    before = sorted(path for path in (tmp_path / "old").rglob("*"))
-    assert_same(Trajectory.open(tmp_path / "old"), drive(tmp_path / "new", 4))
-    assert sorted(path for path in (tmp_path / "old").rglob("*")) == before
-    if not IS_READABLE:
-        with pytest.raises(ArgumentError, match=r"cannot read torch\.uint32; use a newer version"):
-            drive(tmp_path / "old", 7)
-        return
-    assert_same(drive(tmp_path / "old", 7), drive(tmp_path / "whole", 7))
-    header = json.loads((tmp_path / "old" / "trajectory.json").read_text())
-    assert header["version"] == 2
-    assert not list((tmp_path / "old").rglob("*.zarr"))
-    assert not list((tmp_path / "old").rglob("00000?.json"))
+def test_an_unreleased_format_is_refused(tmp_path):
+    fill(tmp_path, [0])
+    header = json.loads((tmp_path / "trajectory.json").read_text())
+    (tmp_path / "trajectory.json").write_text(json.dumps(header | {"version": 1}))
+    with pytest.raises(ArgumentError, match="version 1"):
+        Trajectory.open(tmp_path)
 
 
 def test_a_killed_writer_leaves_nothing_behind(tmp_path):

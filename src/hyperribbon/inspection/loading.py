@@ -1,4 +1,4 @@
-"""A person's own model from the command line: a factory by name, weights from a file."""
+"""The user's model from the command line: a factory by name, weights from a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load_factory(spec: str) -> Any:
         raise ArgumentError("factory", spec, "it is not of the form module:function", remedy)
     try:
         module = _import(module_name)
-    except Exception as error:  # whatever the person's file raises
+    except Exception as error:  # whatever the user's file raises
         reason = f"importing {module_name} failed ({type(error).__name__}: {error})"
         remedy = "Run it with python first; the current folder is searched too."
         raise ArgumentError("factory", spec, reason, remedy) from error
@@ -117,7 +117,7 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     path = Path(name)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {name}")
+        raise FileNotFoundError(f"the file {name} does not exist")
     description = importlib.util.spec_from_file_location(path.stem, path)
     assert description is not None
     assert description.loader is not None

@@ -124,17 +124,7 @@ class Fisher(FactoredOperator):
             # One batch with its targets, not batches of inputs.
             data = tuple(data) if isinstance(data[-1], torch.Tensor) else data
         loss = None if isinstance(model, Risk) else OUTPUTS_ONLY
-        risk = risk_of(
-            model,
-            loss,
-            data,
-            params=params,
-            mask=mask,
-            forward=forward,
-            mode=mode,
-            memory=memory,
-            process_group=process_group,
-        )
+        risk = risk_of(model, loss, data, params, mask, forward, mode, memory, process_group)
         super().__init__(risk)
         self._offset = risk.offset
         with risk.processes.together("the check of the likelihood"):

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import nn
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
-from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
-from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk_operator import risk_of
+from hyperribbon.operators.risk import Chunk
 
 __all__ = ["GGN"]
 
@@ -29,33 +19,6 @@ class GGN(FactoredOperator):
     of a loss that is linear in it, such as NLLLoss of log-probabilities, it is zero; end the model
     with logits and use CrossEntropyLoss for the matrix that is meant.
     """
-
-    @checked()
-    def __init__(
-        self,
-        model: nn.Module | Callable[..., Any] | Risk,
-        loss: Callable[..., Any] | None = None,
-        data: Data = None,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        mode: str | None = "eval",
-        memory: float | None = None,
-        process_group: Any = None,
-    ) -> None:
-        risk = risk_of(
-            model,
-            loss,
-            data,
-            params=params,
-            mask=mask,
-            forward=forward,
-            mode=mode,
-            memory=memory,
-            process_group=process_group,
-        )
-        super().__init__(risk)
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         if chunk.curving is None:

@@ -70,17 +70,7 @@ class GradientCovariance(FactoredOperator):
         memory: float | None = None,
         process_group: Any = None,
     ) -> None:
-        risk = risk_of(
-            model,
-            loss,
-            data,
-            params=params,
-            mask=mask,
-            forward=forward,
-            mode=mode,
-            memory=memory,
-            process_group=process_group,
-        )
+        risk = risk_of(model, loss, data, params, mask, forward, mode, memory, process_group)
         is_whole = risk.mixes_samples or risk.criterion.reduction == "whole"
         if is_whole:
             reason = (

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import nn
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.derivatives.linearisation import Block
-from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
-from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk_operator import RiskOperator, risk_of
+from hyperribbon.operators.risk import Chunk
+from hyperribbon.operators.risk_operator import RiskOperator
 
 __all__ = ["Hessian"]
 
@@ -56,36 +46,6 @@ class Hessian(RiskOperator):
 
     _forwards = 6.0
     _kind = "hvp"
-
-    @checked()
-    def __init__(
-        self,
-        model: nn.Module | Callable[..., Any] | Risk,
-        loss: Callable[..., Any] | None = None,
-        data: Data = None,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        mode: str | None = "eval",
-        memory: float | None = None,
-        process_group: Any = None,
-    ) -> None:
-        risk = risk_of(
-            model,
-            loss,
-            data,
-            params=params,
-            mask=mask,
-            forward=forward,
-            mode=mode,
-            memory=memory,
-            process_group=process_group,
-        )
-        if risk.loss is None:
-            remedy = "Give a loss, such as torch.nn.CrossEntropyLoss()."
-            raise ArgumentError("loss", None, "a Hessian needs a loss", remedy)
-        super().__init__(risk)
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -67,17 +67,7 @@ class Jacobian(LinearOperator):
         process_group: Any = None,
     ) -> None:
         loss = None if isinstance(model, Risk) else OUTPUTS_ONLY
-        risk = risk_of(
-            model,
-            loss,
-            inputs,
-            params=params,
-            mask=mask,
-            forward=forward,
-            mode=mode,
-            memory=memory,
-            process_group=process_group,
-        )
+        risk = risk_of(model, loss, inputs, params, mask, forward, mode, memory, process_group)
         self._set(risk)
 
     def _set(self, risk: Risk) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import plain_arithmetic, plainly
-from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.core.mask import Mask
+from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
+from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.chunks import GradientSums
 from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk.objective import no_own_loss
 
 __all__ = ["RiskOperator", "risk_of"]
 
@@ -37,8 +41,27 @@ class RiskOperator(LinearOperator):
     _kind = "jvp"
     """Derivatives that a product needs, see `Risk.prepare`."""
 
-    def __init__(self, risk: Risk) -> None:
+    _needs_loss = True
+    """Whether the matrix is that of a loss."""
+
+    @checked()
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any] | Risk,
+        loss: Callable[..., Any] | None = None,
+        data: Data = None,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
+    ) -> None:
+        risk = risk_of(model, loss, data, params, mask, forward, mode, memory, process_group)
         size = risk.space.dimension
+        if self._needs_loss and risk.loss is None:
+            raise no_own_loss(risk.function.module)
         if self._kind != "hvp" and risk.loss is not None:
             risk.loss.check_factored(type(self).__name__)
         risk.prepare(self._kind)
@@ -162,22 +185,39 @@ class RiskOperator(LinearOperator):
         """Return the factor of the sum over samples."""
 
 
-def risk_of(model: Any, loss: Any, data: Data, **options: Any) -> Risk:
+def risk_of(
+    model: Any,
+    loss: Any,
+    data: Data,
+    params: ParameterFilter,
+    mask: Mask | None,
+    forward: Forward | None,
+    mode: str | None,
+    memory: float | None,
+    process_group: Any,
+) -> Risk:
     """Return the risk that the arguments of an operator name: a given one, or a new one.
 
     Args:
         model: A `Risk`, or the model of a new one.
-        loss: The loss of a new one.
-        data: The data of a new one.
-        options: Further keywords of `Risk`.
+        loss: The loss of a new one, like all further arguments.
+        data: As for `Risk`.
+        params: As for `Risk`.
+        mask: As for `Risk`.
+        forward: As for `Risk`.
+        mode: As for `Risk`.
+        memory: As for `Risk`.
+        process_group: As for `Risk`.
 
     Raises:
         ArgumentError: There is a Risk and something beside it.
     """
+    options: dict[str, Any] = {"params": params, "mask": mask, "forward": forward}
+    options |= {"memory": memory, "process_group": process_group}
     if not isinstance(model, Risk):
-        return Risk(model, loss, data, **options)
-    given = {name: value for name, value in options.items() if value is not None}
-    if given.pop("mode", "eval") != "eval" or given or data is not None or loss is not None:
+        return Risk(model, loss, data, mode=mode, **options)
+    given = [value for value in (loss, data, *options.values()) if value is not None]
+    if given or mode == "train":
         remedy = "Give them to hr.Risk(model, loss, data, …), and only that to the operator."
         raise ArgumentError("model", "a Risk", "it has its loss, data and options already", remedy)
     return model

@@ -22,15 +22,12 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import ensure_folder, file_digest
 from hyperribbon.core.store.blocks import BlockLog
 from hyperribbon.core.store.checkpoints import find_checkpoints
-from hyperribbon.core.store.format1 import FirstFormat
 from hyperribbon.core.store.frames import damaged
 from hyperribbon.core.store.trajectory_files import (
     HEADER,
-    Records,
     begin_records,
     clean,
     exclusively,
-    migrate,
     open_records,
     read_about,
     write_about,
@@ -64,7 +61,7 @@ class Trajectory:
     Weights are stored as safetensors files; predictions and metrics in blocks of many records with
     checksums. A record counts only once it is completely on disk, so a run killed at any time keeps
     all earlier records and no partial one. Damage raises an error; `hyperribbon check FOLDER` finds
-    and repairs it. Trajectories of format 1 can be read; adding a record converts them to format 2.
+    and repairs it.
 
     Open one with `Trajectory.open`, create one with `Trajectory.create`, or read any folder of
     checkpoints with `Trajectory.from_checkpoints`.
@@ -74,7 +71,7 @@ class Trajectory:
             weights, why others are "omitted", and what "predictions" are.
     """
 
-    def __init__(self, folder: Path, records: list[Record], log: Records | None) -> None:
+    def __init__(self, folder: Path, records: list[Record], log: BlockLog | None) -> None:
         self.folder = folder
         self.about: dict[str, Any] = {} if log is None else read_about(folder)
         self._entries: StoredWeights | None = None
@@ -367,15 +364,14 @@ class Trajectory:
         return int(index)
 
     def _writable_log(self) -> BlockLog:
-        """Return the record log for writing: format 2, without leftovers of killed writers."""
+        """Return the record log for writing: without leftovers of killed writers."""
         if self._log is None:
             reason = "a folder of checkpoints is read-only"
             remedy = "Create a trajectory with Trajectory.create."
             raise ArgumentError("folder", str(self.folder), reason, remedy)
-        if self._is_clean and isinstance(self._log, BlockLog):
+        if self._is_clean:
             return self._log
-        if isinstance(now := open_records(self.folder), FirstFormat):
-            now = migrate(self.folder, now)
+        now = open_records(self.folder)
         if [now.content(i)["step"] for i in range(len(now))] != self.steps.tolist():
             reason = "another process has changed its records meanwhile"
             remedy = "Open it again; one process at a time may write."

@@ -14,11 +14,9 @@ from safetensors import SafetensorError, safe_open
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import clear_leftovers, file_digest, make_folder, stored_path
 from hyperribbon.core.store.blocks import BlockLog, block_files, first_index
-from hyperribbon.core.store.format1 import FirstFormat
 from hyperribbon.core.store.frames import Damage, Frame, scan_block
 from hyperribbon.core.store.trajectory_files import (
     HEADER,
-    as_blocks,
     clean,
     exclusively,
     is_record_folder,
@@ -32,7 +30,7 @@ __all__ = ["Examined", "Finding", "examine", "mend", "set_aside"]
 Row = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-_Record = tuple[dict[str, Any], Frame | FirstFormat]
+_Record = tuple[dict[str, Any], Frame]
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,7 @@ def examine(folder: Path) -> Examined:
     """
     found = Examined(folder)
     records = _records_folder(found)
-    if records is None:
-        _examine_format1(found)
-    else:
+    if records is not None:
         _examine_blocks(found, records)
     found.whole = [(_examine_weights(found, content), source) for content, source in found.whole]
     for path in sorted((folder / "state").glob("*.pt")):
@@ -165,11 +161,11 @@ def set_aside(path: Path) -> None:
 
 
 def _records_folder(found: Examined) -> Path | None:
-    """Return the folder of the blocks, or None for format 1."""
+    """Return the folder of the blocks, or None where there is none."""
     folder = found.folder
     try:
         header = read_header(folder)
-        return None if header["version"] == 1 else records_folder(folder, header)
+        return records_folder(folder, header)
     except ArgumentError as error:
         if "newer hyperribbon" in error.reason or "outside" in error.reason:
             raise
@@ -207,20 +203,6 @@ def _examine_blocks(found: Examined, records: Path) -> None:
         found.add(records, "the first block is missing")
 
 
-def _examine_format1(found: Examined) -> None:
-    old = FirstFormat(found.folder, strict=False)
-    for what in old.lost:
-        found.add(found.folder / "records", what)
-    for index in range(len(old)):
-        try:
-            as_blocks(found.folder, old, index)
-        except ArgumentError as error:
-            what = error.reason.removeprefix("it is damaged: ")
-            found.add(found.folder / "records", f"record {index}: {what}")
-        else:
-            found.whole.append((old.content(index) | {"at": index}, old))
-
-
 def _examine_weights(found: Examined, content: dict[str, Any]) -> dict[str, Any]:
     if content["weights"] is None:
         return content
@@ -236,9 +218,6 @@ def _examine_weights(found: Examined, content: dict[str, Any]) -> dict[str, Any]
 
 def _row(entry: _Record) -> Row:
     content, source = entry
-    if isinstance(source, FirstFormat):
-        new, arrays = as_blocks(source.folder, source, content["at"])
-        return new | {"weights": content["weights"]}, arrays
     plain = {k: v for k, v in content.items() if k not in ("index", "predictions")}
     return plain, {name: source.read(name) for name in source.arrays}
 
@@ -252,7 +231,7 @@ def _is_whole_state(path: Path, digest: str | None) -> bool:
     if digest is not None:
         return file_digest(path) == digest
     try:
-        with safe_open(path, framework="numpy"):  # format 1 has no checksums
+        with safe_open(path, framework="numpy"):
             return True
     except SafetensorError:
         return False

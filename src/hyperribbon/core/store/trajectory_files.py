@@ -20,25 +20,20 @@ from filelock import FileLock
 from hyperribbon.core.checks import ArgumentError, is_dict, is_list
 from hyperribbon.core.store.atomic import (
     clear_leftovers,
-    file_digest,
     make_folder,
     read_json,
     stored_path,
     write_json,
 )
 from hyperribbon.core.store.blocks import BlockLog, block_files, write_log
-from hyperribbon.core.store.format1 import FirstFormat, leftovers_of_format1
 from hyperribbon.core.store.frames import damaged
 
 __all__ = [
     "HEADER",
-    "Records",
-    "as_blocks",
     "begin_records",
     "clean",
     "exclusively",
     "is_record_folder",
-    "migrate",
     "open_records",
     "read_about",
     "read_header",
@@ -52,7 +47,6 @@ _NAME, _VERSION = "hyperribbon trajectory", 2
 _RECORD_FOLDER = re.compile(r"records(-\d+)?")
 _WEIGHTS_FILE = re.compile(r"\d+\.safetensors")
 
-Records = FirstFormat | BlockLog
 """Records of either format: `len`, `content(index)`, `rows(indices, name)`."""
 
 
@@ -101,29 +95,27 @@ def read_header(folder: Path) -> dict[str, Any]:
         kind, version = header["format"], header["version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(folder, f"{HEADER} cannot be read ({error!r})") from None
-    if kind != _NAME or type(version) is not int or version < 1:
+    if kind != _NAME or type(version) is not int or version < _VERSION:
         raise damaged(folder, f"{HEADER} says format {kind!r}, version {version!r}")
     if version > _VERSION:
         reason = (
             f"written by a newer hyperribbon: trajectory format {version}; this version reads "
-            f"formats 1 to {_VERSION}"
+            f"format {_VERSION}"
         )
         remedy = "Install a newer hyperribbon: pip install --upgrade hyperribbon."
         raise ArgumentError("folder", str(folder), reason, remedy)
-    if version == _VERSION and not is_record_folder(header.get("records")):
+    if not is_record_folder(header.get("records")):
         raise damaged(folder, f"{HEADER} names {header.get('records')!r} as folder of the records")
     return header
 
 
-def open_records(folder: Path) -> Records:
-    """Return the records of a trajectory of any format.
+def open_records(folder: Path) -> BlockLog:
+    """Return the records of a trajectory.
 
     Raises:
         ArgumentError: The header or a record is damaged, or the format is newer than this code.
     """  # noqa: DOC501 - damaged() returns an ArgumentError
     header = read_header(folder)
-    if header["version"] == 1:
-        return FirstFormat(folder)
     records = records_folder(folder, header)
     if not records.is_dir():
         raise damaged(folder, f"the folder {records.name} is missing")
@@ -145,11 +137,6 @@ def exclusively(folder: Path) -> Generator[None]:
         yield
 
 
-def migrate(folder: Path, old: FirstFormat) -> BlockLog:
-    """Write the records of a trajectory of format 1 as format 2; no moment leaves it unreadable."""
-    return replace_records(folder, (as_blocks(folder, old, i) for i in range(len(old))))
-
-
 def replace_records(
     folder: Path, records: Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]
 ) -> BlockLog:
@@ -162,7 +149,7 @@ def replace_records(
         about = read_about(folder)
     except ArgumentError:  # records are mended whose header is damaged
         about = {}
-    _write_header(folder, name, about, migrated=bool(leftovers_of_format1(folder)))
+    _write_header(folder, name, about)
     return BlockLog(folder / name)
 
 
@@ -171,9 +158,6 @@ def clean(folder: Path, log: BlockLog) -> None:
     for place in (folder, log.folder, folder / "weights", folder / "state"):
         if not place.is_symlink():
             clear_leftovers(place)
-    if read_header(folder).get("migrated"):
-        for path in leftovers_of_format1(folder):
-            _remove(path)
     for path in folder.glob("records*"):
         if path != log.folder and is_record_folder(path.name):
             _remove(path)
@@ -190,40 +174,10 @@ def is_record_folder(name: object) -> bool:
     return isinstance(name, str) and _RECORD_FOLDER.fullmatch(name) is not None
 
 
-def _write_header(
-    folder: Path, records: str, about: dict[str, Any], *, migrated: bool = False
-) -> None:
+def _write_header(folder: Path, records: str, about: dict[str, Any]) -> None:
     header = {"format": _NAME, "version": _VERSION, "records": records}
     header |= {"about": about} if about else {}
-    write_json(folder / HEADER, {**header, "migrated": True} if migrated else header)
-
-
-def as_blocks(
-    folder: Path, old: FirstFormat, index: int
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return a record of format 1 as format 2 has it: content and arrays."""
-    content = old.content(index)
-    numbers: dict[str, float] = {}
-    arrays: dict[str, np.ndarray] = {}
-    if content["predictions"]:
-        arrays["predictions"] = old.rows([index], "predictions")[0]
-    for name in content["metrics"]:
-        value = old.rows([index], f"metrics/{name}")[0]
-        if np.ndim(value) == 0:
-            numbers[name] = float(value)
-        else:
-            arrays[f"metrics/{name}"] = value
-    weights, digest = content["weights"], None
-    if weights is not None and (path := stored_path(folder, weights)).is_file():
-        digest = file_digest(path)
-    return {
-        "step": content["step"],
-        "epoch": content["epoch"],
-        "weights": weights,
-        "digest": digest,
-        "metrics": content["metrics"],
-        "numbers": numbers,
-    }, arrays
+    write_json(folder / HEADER, header)
 
 
 def _remove(path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 __all__ = ["Reference", "kind_of"]
 
 _FEWEST = 3
-"""Networks of a kind below which those of all kinds are told instead."""
+"""Networks of a kind below which those of all kinds are shown instead."""
 
 
 def kind_of(model: nn.Module) -> str:

@@ -14,7 +14,7 @@ from hyperribbon.inspection.engine.sampling import is_lower_bound
 __all__ = ["Answer", "answers"]
 
 MOST = 6
-"""Answers that a person is shown at once."""
+"""Answers shown at once."""
 _SAFE = 0.8
 """Part of the stability limit below which a step is safe."""
 _MUCH, _LITTLE = 2.0, 0.5
@@ -26,7 +26,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """One thing that was found, for a person.
+    """One finding, in words.
 
     Attributes:
         term: Name of the explanation in `TERMS`.
@@ -74,24 +74,26 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     if found is None:
         assert least is not None
         finding = f"The sharpness is at least {least.value:.3g}{_of(least)}."
-        meaning = "the time did not suffice to find the sharpest."
-        meaning = f"So much the loss bends along one direction; {meaning}"
+        meaning = "This is a lower bound: the eigensolver ran out of time."
         advice = "Give a larger budget=, or fewer weights with params=."
         return Answer("sharpness", finding, meaning, usual("sharpness"), advice)
     advice = ""
     if config.get("is_normalised") and config.get("mode") == "eval":
         advice = "Batch norm changes it in training mode, where the stability limit is measured"
-        advice += "." if "stability.ratio" in numbers else ": pass optimizer= to have it."
+        advice += "." if "stability.ratio" in numbers else ": pass optimizer= to include it."
     elif found.value > 0 and "stability.ratio" not in numbers:
         advice = (
-            f"Plain gradient descent is stable up to a rate of 2/λ = {2 / found.value:.2g}; "
-            "pass optimizer= to have the limit of yours."
+            f"Gradient descent is stable up to a learning rate of 2/λ₁ = {2 / found.value:.2g}; "
+            "pass optimizer= for the limit of your optimiser."
         )
     number, unsure = found.text(), ""
     if found.certainty.endswith(NOT_OVER_SAMPLES):
         number = f"{found.value:.4g}"
         unsure = f"That is of these samples; {NOT_OVER_SAMPLES}. "
-    finding, meaning = f"The sharpness is {number}{_of(found)}.", "No direction bends upwards."
+    finding, meaning = (
+        f"The sharpness is {number}{_of(found)}.",
+        "The Hessian has no positive eigenvalue.",
+    )
     if found.value > 0:
         rise = f"raises the loss by about {found.value / 2:.2g}·d²."
         meaning = f"Moving the weights by a distance d along the sharpest direction {rise}"
@@ -135,9 +137,10 @@ def _concentration(numbers: Numbers, usual: Usual, config: Config) -> Answer | N
     finding = f"10 of {config.get('parameters', 0):,} directions hold {held}."
     meaning, advice = "The curvature is spread over many more directions.", ""
     if few.value > 0.5:
-        meaning = "The loss feels these and is nearly flat along the rest."
-        use = "as in Laplace approximations or preconditioners."
-        advice = f"Few directions suffice for a low-rank picture of the curvature, {use}"
+        meaning = "The loss is nearly flat in all other directions."
+        kept = f"A rank-10 approximation keeps {few.value:.0%} of the curvature"
+        kept = kept if many is None else f"{kept}, rank 50 keeps {many.value:.0%}"
+        advice = f"{kept}, as Laplace approximations and preconditioners use it."
     _, said, directions = few.certainty.partition(f"{SPAN} ")
     if said:
         meaning = f"These samples span at most {directions}: more samples would spread it further."
@@ -162,32 +165,32 @@ def _noise(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     if scale is None:
         return None
     if not isfinite(scale.value):
-        return Answer("noise", "The mean gradient is zero.", "All that moves the weights is noise.")
+        return Answer("noise", "The mean gradient is zero.", "SGD moves by gradient noise alone.")
     number = f"{scale.value:,.0f}" if scale.value >= 10 else f"{scale.value:.2g}"
     error = f" ± {scale.error:,.2g}" if scale.error > 0 else ""
-    finding = f"At a batch of {number}{error} samples noise and signal are alike{_of(scale)}."
+    finding = f"The critical batch size is {number}{error}{_of(scale)}."
     batch = config.get("batch_size")
     if is_lower_bound(scale.value, scale.samples):
-        # The mean gradient of so few samples is partly noise itself, and too long for that.
-        finding = f"At a batch of {number} samples or more noise and signal are alike{_of(scale)}."
-        few = "these samples are too few to say from where on larger ones buy little."
-        larger = "larger batches would take fewer, steadier steps."
+        # The mean gradient of so few samples is partly noise itself, which biases it upwards.
+        finding = f"The critical batch size is at least {number}{_of(scale)}."
+        meaning = f"{scale.samples:,} samples are too few for an upper bound."
         leads = bool(batch) and batch <= scale.value
-        advice = f"With {batch} samples noise leads: {larger}" if leads else ""
-        return Answer("noise", finding, f"Smaller batches are mostly noise; {few}", "", advice)
+        advice = f"At batch size {batch}, gradient noise dominates." if leads else ""
+        return Answer("noise", finding, meaning, "", advice)
     if not batch:
-        meaning = "Smaller batches are mostly noise; larger ones buy little."
-        advice = "Pass batch_size= to have yours judged."
+        meaning = "Gradient noise dominates smaller batches; larger ones gain little."
+        advice = "Pass batch_size= to compare yours."
         return Answer("noise", finding, meaning, usual("noise_scale", ",.0f"), advice)
     ratio = batch / scale.value if scale.value else float("inf")
     if ratio > _MUCH:
-        meaning = f"With {batch} samples the mean gradient leads."
-        advice = "Smaller batches would cost little in steps."
+        meaning = f"At your batch size of {batch}, the mean gradient dominates."
+        advice = "A smaller batch would need few more steps."
     elif ratio < _LITTLE:
-        meaning = f"With {batch} samples noise leads."
-        advice = "Larger batches would take fewer, steadier steps."
+        meaning = f"At your batch size of {batch}, gradient noise dominates."
+        advice = "A larger batch would need fewer steps."
     else:
-        meaning, advice = f"With {batch} samples both are alike.", "There is little to gain."
+        meaning = f"Your batch size of {batch} is close to it."
+        advice = "Changing it would gain little."
     return Answer("noise", finding, meaning, usual("noise_scale", ",.0f"), advice)
 
 
@@ -208,12 +211,12 @@ def _negative(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     if ratio is None or smallest is None:
         return None
     if smallest.value + smallest.error >= 0:
-        finding = f"No direction bends downwards{_of(smallest)}."
-        return Answer("negative", finding, "The weights lie in a minimum, as far as was seen.")
+        finding = f"No negative curvature found{_of(smallest)}."
+        return Answer("negative", finding, "This is consistent with a local minimum.")
     part = f"{abs(ratio.value):.1%} of the sharpness{_of(smallest)}"
-    finding = f"The lowest curvature is {smallest.text()}, {part}."
-    meaning = "Along it the loss still falls on both sides: the weights are not at a minimum."
-    advice = "Training on would lower the loss." if ratio.value < -0.1 else ""
+    finding = f"The smallest Hessian eigenvalue is {smallest.text()}, {part}."
+    meaning = "The loss decreases along its eigenvector: the weights are not at a minimum."
+    advice = "Further training would lower the loss." if ratio.value < -0.1 else ""
     return Answer("negative", finding, meaning, usual("negativity", ".0%"), advice)
 
 
@@ -221,9 +224,9 @@ def _trace(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     trace, top = numbers.get("gauss_newton.trace"), numbers.get("hessian.largest")
     if trace is None:
         return None
-    meaning = "It is the sum of the curvature along all weights."
+    meaning = "It is the sum of the curvatures along all weights."
     if top is not None and 0 < top.value <= trace.value and top.samples == trace.samples:
-        meaning += f" It equals {trace.value / top.value:.3g} directions of the sharpest kind."
+        meaning += f" That is {trace.value / top.value:.2g} times the sharpness."
     if trace.certainty == PROBES:
         meaning = f"The ± is that of random probes; {NOT_OVER_SAMPLES}. {meaning}"
     finding = f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace)}."
@@ -246,7 +249,7 @@ _MAKERS += (_trace, _loss)
 
 
 def _of(quantity: Quantity) -> str:
-    """Say on how many samples a number is, and in which mode where that matters."""
+    """Return the number of samples behind a value, and the mode where that matters."""
     some = f" on {quantity.samples:,} samples" if quantity.samples else ""
     return f"{some}, {quantity.mode}" if quantity.mode else some
 

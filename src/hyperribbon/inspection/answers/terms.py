@@ -63,19 +63,19 @@ TERMS = {
         "curvature; it has no negative eigenvalues. Its trace is the sum of all of them. The share "
         "in 10 directions is the sum of its ten largest over the trace; the effective rank of the "
         "first 50 says how many equal eigenvalues would be spread as widely.",
-        "A large share means that the loss feels few directions of the weights and is flat in the "
-        "rest: training moves on a thin ribbon. A classifier with C classes has about C large "
+        "A large share means that the loss is nearly flat in all other directions: training "
+        "explores a thin hyper-ribbon. A classifier with C classes has about C large "
         "eigenvalues. The numbers are of a fixed number of directions and of samples, so that two "
         "reports can be laid side by side.",
     ),
     "trace": Term(
         "Trace",
         "The trace of the Gauss-Newton matrix is the sum of its eigenvalues, and also the sum over "
-        "weights of how much the loss bends along each of them. It is computed exactly, from the "
+        "weights of the curvature along each of them. It is computed exactly, from the "
         "matrix's diagonal, and its error is that of the choice of samples.",
         "A random step of length d raises the loss by about ½·trace/P·d², with P weights. Unlike "
-        "the sharpness it counts all directions; trace over sharpness says how many directions of "
-        "the sharpest kind would make it up.",
+        "the sharpness it counts all directions; trace over sharpness is an effective "
+        "number of sharp directions.",
     ),
     "layers": Term(
         "Layers",

@@ -53,7 +53,7 @@ def compare_inspections(a: Any, b: Any, names: tuple[str, str]) -> Comparison:
     and the adaptive sharpness are not known of inspections, so neither is called flatter.
 
     Raises:
-        ArgumentError: One of them is no inspection, or they have no statistic in common.
+        ArgumentError: One of them is not an Inspection, or they have no statistic in common.
     """
     first, second = _stored("a", a), _stored("b", b)
     for key in ("seed", "loss", "mode"):
@@ -109,7 +109,7 @@ def _stored(argument: str, given: Any) -> _Stored:
         return _Stored({name: vars(q) for name, q in given.statistics.items()}, given.config)
     if not is_inspection(given):
         shown = given if isinstance(given, str | Path) else type(given).__name__
-        reason = "it is no inspection, and the other is one"
+        reason = "expected an Inspection, as for the other argument"
         raise ArgumentError(argument, shown, reason, "Give two inspections, or two models.")
     folder = Path(given)
     try:

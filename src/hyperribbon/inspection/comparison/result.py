@@ -19,7 +19,7 @@ __all__ = ["Comparison"]
 _SENTENCES = 6
 _TELLING = ("loss", "predictions.agreement", "predictions.distance", "trace", "pruned.0.8")
 _TELLING += ("noise", "weights.overlap")
-"""Keys of the numbers that are told in sentences, the most telling first."""
+"""Keys of the numbers in the summary, the most important first."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Comparison:
                 f"{len(raw.groups)} groups of samples, and the adaptive sharpness agrees."
             )
         if raw.lower is None:
-            return f"The samples do not tell which is flatter: the sharpness differs by {by}."
+            return f"These samples do not show which is flatter: the sharpness differs by {by}."
         if self.is_same_function:
             return (
                 f"{a} and {b} are the same function with weights of other scales: the sharpness "
@@ -170,7 +170,7 @@ class Comparison:
         assert isinstance(raw, Difference)
         by = f"{abs(raw.difference):.3g} ± {raw.stderr:.2g}"
         if raw.lower is None:
-            return f"The samples do not tell which is flatter: the sharpness differs by {by}."
+            return f"These samples do not show which is flatter: the sharpness differs by {by}."
         return (
             f"{a if raw.lower == 'a' else b} has the lower sharpness, by {by}; whether weights of "
             "other scales are the reason was not measured, so neither is called flatter."

@@ -41,7 +41,7 @@ _MORE = 0.25
 
 
 class OutOfTimeError(Exception):
-    """The time of the budget is used up."""
+    """The time budget is exceeded."""
 
 
 class DeclinedError(ArgumentError):
@@ -94,14 +94,14 @@ class Clock:
             self.end = self.share_end = end
 
     def check(self) -> None:
-        """Raise when the time of the budget is used up; it is the `should_stop` of solvers.
+        """Raise when the time budget is exceeded; it is the `should_stop` of solvers.
 
         Raises:
             OutOfTimeError: It is.
         """
         self.heap.tidy()
         if self._processes.largest(float(self.left <= 0)):
-            raise OutOfTimeError("the time of the budget was used up in the middle of it")
+            raise OutOfTimeError("interrupted, time budget exceeded")
 
 
 class TimedRisk(Risk):
@@ -148,7 +148,7 @@ class TimedRisk(Risk):
         return self._engine.must_be_whole
 
     def holds(self, samples: int) -> bool:
-        """Whether there is room for so many samples, where they all are one batch."""
+        """Whether so many samples fit in memory, where they all are one batch."""
         is_cut = not self.must_be_whole or self.source.batch_size is not None
         return is_cut or samples * self._engine._made <= self.memory
 
@@ -204,7 +204,7 @@ class _Timed:
 
     @property
     def is_frugal(self) -> bool:
-        """Whether its graphs make room for the product in float64 that certifies eigenvalues."""
+        """Whether its graphs are freed for the float64 product that certifies eigenvalues."""
         return super().cost().beside > self.risk.memory  # type: ignore[misc]
 
     def in_precision(self, dtype: torch.dtype) -> Any:

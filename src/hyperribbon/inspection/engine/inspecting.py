@@ -293,7 +293,7 @@ def _run(
                 outcomes.append(Outcome(title, "done", took, " ".join(part.shortened)))
             waiting.pop(0)
             progress.advance(task)
-    used_up = "the time of the budget is used up"
+    used_up = "time budget exceeded"
     outcomes += [Outcome(p.step.title, "left out", 0.0, p.reason or used_up) for p in postponed]
     order = [planned.step.title for planned in plan.steps]
     return sorted(outcomes, key=lambda outcome: order.index(outcome.step))

@@ -102,7 +102,7 @@ class Notebook:
         return replace(spectrum, eigenvectors=vectors[:, :most].clone())
 
     def most_pairs(self, operator: Any) -> int:
-        """Return how many eigenpairs of an operator a solver has room for, about 3 vectors each."""
+        """Return how many eigenpairs of an operator fit in memory, about 3 vectors each."""
         one = operator.shape[0] * operator.dtype.itemsize
         vectors = (self.solver_memory - operator.cost().bytes) / one
         most = max(1, min(int(self.memory / 8 // one), int((vectors - _BESIDE) // 3)))

@@ -24,7 +24,7 @@ _MOST = 4e9
 """Bytes that are used when none are named: more would not be noticed, and other machines may have
 less, where other pieces of the data would round differently."""
 _MOMENT = 1e-6
-"""Seconds that a product takes at least."""
+"""Least seconds per product."""
 _ENOUGH = 512
 """Samples beyond which every step must fit at its full length."""
 
@@ -120,7 +120,7 @@ class PlannedStep:
 
     @property
     def each(self) -> float:
-        """Seconds of a product."""
+        """Seconds per product."""
         return self.seconds / self.products
 
 
@@ -207,7 +207,7 @@ class _Request:
         wish: Products it would like.
         reason: Why it is left out, or "".
         samples: Samples that it is of.
-        each: Seconds of a product on them.
+        each: Seconds per product on them.
     """
 
     step: Step
@@ -251,7 +251,7 @@ def _requests(steps: Sequence[Step], subject: Subject, notebook: Notebook) -> li
             wish = float(step.wish(subject, notebook))
         except ProcessGroupError:
             raise
-        except Exception as error:  # whatever a person's model raises
+        except Exception as error:  # whatever the user's model raises
             reason = f"it could not be planned: {str(error) or repr(error)}"
         requests.append(_Request(step, wish, reason))
     return requests

@@ -79,7 +79,7 @@ def _store_chart(chart: Chart, folder: Path) -> None:
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record in which numbers that are not finite are None, as JSON has none."""
+    """Return a record in which numbers that are not finite are None, which JSON does not have."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()

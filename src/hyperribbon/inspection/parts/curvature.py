@@ -76,7 +76,7 @@ def network_part(rounds: Rounds) -> Part:
     else:
         size, most = rounds.looks[-1].subject.dimension, max((q.samples for q in found), default=0)
         sheet.exact("model.parameters", "Parameters", size, "counted, shared ones once")
-        how = "the most that any number here is of"
+        how = "the largest number of samples used here"
         sheet.exact("model.samples", "Samples used", most, how)
     sheet.quantities += found
     return sheet.part()
@@ -144,7 +144,7 @@ def spectrum_part(subject: Subject, notebook: Notebook, products: int) -> Part:
     late = int((found.residuals > 1e-3 * sizes.clamp(min=0.1 * float(sizes.max()))).sum())
     sheet = Sheet("spectrum", "Leading eigenvalues of the Hessian")
     if number < notebook.k:
-        room = f"The memory has room for {number} of {notebook.k} eigenpairs."
+        room = f"Only {number} of {notebook.k} eigenpairs fit in memory."
         sheet.shortened.append(room)
     if late:
         told = f"{late} of {number} eigenpairs have residuals above a thousandth."

@@ -77,7 +77,7 @@ def layers_part(subject: Subject, notebook: Notebook, products: int) -> Part:
         if notebook.clock.share_left <= 2e-3:
             break
     if not pairs:
-        raise OutOfTimeError("the time of the budget was used up before the first layer was done")
+        raise OutOfTimeError("time budget exceeded before the first layer was done")
     labels = [subject.layer_label(name) for name in pairs]
     values = np.array([float(pair.eigenvalues[0]) for pair in pairs.values()])
     errors = np.array([float(pair.residuals[0]) for pair in pairs.values()])
