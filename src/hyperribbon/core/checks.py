@@ -1,7 +1,5 @@
 """Argument checks whose messages give the argument, value, reason and remedy."""
 
-# pyright: reportUnnecessaryIsInstance=false
-# Callers may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 import os

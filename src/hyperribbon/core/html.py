@@ -6,16 +6,15 @@ import base64
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 
 __all__ = ["bullets", "card", "curve", "folded", "image", "note", "number", "table"]
 
-_WIDTH, _HEIGHT = 440, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 36
 _SPAN = 1e6  # from the largest to the smallest number that a logarithmic axis shows
-_COLOR = "#3a87c8"  # legible on white and on black
+_COLOR = "#3a87c8"
 _LINE = "1px solid rgba(128,128,128,.35)"
 _NUMBERS: tuple[type, ...] = (int, float, np.number)
 _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
@@ -97,7 +96,7 @@ def curve(
     log: bool = False,
     marks: bool = False,
 ) -> str:
-    """Return a plot as SVG.
+    """Return a plot as an SVG image.
 
     Args:
         x: (n,).
@@ -109,64 +108,28 @@ def curve(
         log: Whether the vertical axis is logarithmic; non-positive values are omitted.
         marks: Points instead of a line.
     """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     x, y = np.asarray(x, float), np.asarray(y, float)
-    lower = y if low is None else np.asarray(low, float)
-    upper = y if high is None else np.asarray(high, float)
-    fine = np.isfinite(x) & np.isfinite(y)
-    if log:
-        fine &= y > 0
-        highest = float(y[fine].max(initial=0.0)) or 1.0
-        floor = max(float(y[fine].min(initial=highest)), highest / _SPAN)
-        lower = np.maximum(lower, floor)
-        y, lower, upper = (np.log10(np.maximum(v, floor)) for v in (y, lower, upper))
-    if not fine.any():
+    shown = np.isfinite(x) & np.isfinite(y) & ((y > 0) | (not log))
+    if not shown.any():
         return ""
-    x, y, lower, upper = x[fine], y[fine], lower[fine], upper[fine]
-    ends_x = x.min(), x.max()
-    ends_y = min(y.min(), lower.min()), max(y.max(), upper.max())
-    across = _scale(x, ends_x, _LEFT, _WIDTH - _RIGHT)
-    up, bottom, top = (_scale(v, ends_y, _HEIGHT - _BOTTOM, _TOP) for v in (y, lower, upper))
-    drawn = ""
+    figure = Figure(figsize=(4.6, 2.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(x[shown], y[shown], "o" if marks else "-", color=_COLOR, markersize=4)
     if low is not None and high is not None:
-        edge = [*zip(across, bottom, strict=True), *zip(across[::-1], top[::-1], strict=True)]
-        drawn += f'<polygon points="{_join_points(edge)}" fill="{_COLOR}" fill-opacity=".25"/>'
-    pairs = list(zip(across, up, strict=True))
-    if marks:
-        drawn += "".join(f'<circle cx="{a}" cy="{b}" r="3" fill="{_COLOR}"/>' for a, b in pairs)
-    else:
-        line = f'fill="none" stroke="{_COLOR}" stroke-width="1.6"'
-        drawn += f'<polyline points="{_join_points(pairs)}" {line}/>'
-    return _add_axes(drawn, x_label, y_label, ends_x, [10**v if log else v for v in ends_y])
-
-
-def _add_axes(
-    drawn: str, x_label: str, y_label: str, ends_x: Sequence[float], ends_y: Sequence[float]
-) -> str:
-    """Return a drawing within its axes, whose ends are labelled."""
-    right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    frame = f"M{_LEFT} {_TOP}V{floor}H{right}"
-    labels = (
-        (_LEFT, floor + 15, "start", number(ends_x[0], 3)),
-        (right, floor + 15, "end", number(ends_x[1], 3)),
-        ((_LEFT + right) / 2, floor + 28, "middle", x_label),
-        (_LEFT - 6, floor, "end", number(ends_y[0], 3)),
-        (_LEFT - 6, _TOP + 9, "end", number(ends_y[1], 3)),
-    )
-    texts = "".join(
-        f'<text x="{a}" y="{b}" text-anchor="{anchor}">{escape(text)}</text>'
-        for a, b, anchor, text in labels
-    )
-    middle = (_TOP + floor) / 2
-    texts += (
-        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y_label)}</text>"
-    )
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width:100%" '
-        f'font-size="12" fill="currentColor" role="img" aria-label="{escape(y_label)}">'
-        f'<path d="{frame}" fill="none" stroke="currentColor" stroke-opacity=".5"/>'
-        f"{drawn}{texts}</svg>"
-    )
+        band = np.asarray(low, float)[shown], np.asarray(high, float)[shown]
+        axes.fill_between(x[shown], *band, color=_COLOR, alpha=0.25, linewidth=0)
+    axes.set(xlabel=x_label.replace("$", r"\$"), ylabel=y_label.replace("$", r"\$"))
+    if log:
+        highest = y[shown].max()
+        axes.set_yscale("log")
+        axes.set_ylim(max(y[shown].min(), highest / _SPAN) / 1.5, 1.5 * highest)
+    content = BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hyperribbon"}):
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    return image("svg+xml", content.getvalue(), y_label)
 
 
 def _cell(value: Any) -> str:
@@ -176,13 +139,3 @@ def _cell(value: Any) -> str:
     elif isinstance(value, _NUMBERS):
         value, side = number(float(value)), "right"
     return f'<td style="{_CELL};text-align:{side}">{escape(str(value))}</td>'
-
-
-def _scale(values: np.ndarray, ends: Sequence[float], start: float, stop: float) -> np.ndarray:
-    span = ends[1] - ends[0]
-    part = (values - ends[0]) / span if span > 0 else np.full(len(values), 0.5)
-    return (start + part * (stop - start)).round(1)
-
-
-def _join_points(pairs: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{a},{b}" for a, b in pairs)

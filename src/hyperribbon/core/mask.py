@@ -1,7 +1,5 @@
 """Masks: one boolean tensor per parameter."""
 
-# pyright: reportUnnecessaryIsInstance=false
-# Users may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping

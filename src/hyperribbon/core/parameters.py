@@ -1,7 +1,5 @@
 """A model's parameters as one vector, and back."""
 
-# pyright: reportUnnecessaryIsInstance=false
-# Callers may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +14,6 @@ from torch import nn
 
 from hyperribbon.core.boundary import names as chosen_names
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.typed import split
 from hyperribbon.core.mask import Mask
 
 __all__ = [
@@ -204,7 +201,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy a tensor; one whose first axis is the innermost in memory in parts that are cached."""
     if source.ndim == 3 and source.stride(0) == 1:
         size = max(1, _PART // source.shape[2])
-        for some, part in zip(split(source, size, 1), split(target, size, 1), strict=True):
+        for some, part in zip(source.split(size, 1), target.split(size, 1), strict=True):
             part.copy_(some)
     else:
         target.copy_(source)

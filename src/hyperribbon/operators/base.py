@@ -1,7 +1,5 @@
 """The linear operator every curvature matrix is: shape, dtype, device and products."""
 
-# pyright: reportUnnecessaryIsInstance=false
-# Users may pass anything, whatever the annotations say.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -20,7 +18,6 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import plain_arithmetic, plainly
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import host_array
-from hyperribbon.core.devices.typed import from_numpy
 
 __all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
 
@@ -208,7 +205,7 @@ class LinearOperator(ABC):
         return block
 
     def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
-        return from_numpy(np.ascontiguousarray(array)).to(self.device, self.dtype)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self.dtype)
 
 
 class Transposed(LinearOperator):

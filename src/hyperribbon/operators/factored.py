@@ -10,7 +10,6 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.typed import listed, norm, split
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.gram import squared_parts
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
@@ -110,7 +109,7 @@ class FactoredOperator(RiskOperator):
         found = torch.einsum("jn,jni->ni", along, flat)
         expected = self._middle(chunk, u).reshape(len(outputs), -1).double()
         limit = tolerance(outputs.dtype) * flat.shape[-1] ** 0.5
-        return norm(found - expected) <= limit * norm(expected) + 1e-30
+        return float((found - expected).norm()) <= limit * float(expected.norm()) + 1e-30
 
     @property
     def gram_size(self) -> int | None:
@@ -168,7 +167,7 @@ class FactoredOperator(RiskOperator):
             weights = block[start:stop].reshape(chunk.count, len(rows), -1)
             seeds = torch.einsum("nmk,mn...->kn...", weights, rows)
             seeds = seeds.to(chunk.point.outputs.dtype)
-            for some, total in zip(split(seeds, step), sums, strict=True):
+            for some, total in zip(seeds.split(step), sums, strict=True):
                 total.add(chunk.point.vjp(some, self.space.names))
             start = stop
         return self.risk.flatten(sums, block.shape[1])
@@ -179,7 +178,7 @@ class FactoredOperator(RiskOperator):
         Both sum up to the trace. It needs `has_exact_trace`.
         """
         by_name, by_sample = squared_parts(self.risk, self._rows)
-        values = listed(by_name * self._scale())
+        values = (by_name * self._scale()).tolist()
         return dict(zip(self.space.names, values, strict=True)), by_sample * self._scale()
 
     def _with(self: Self, risk: Risk) -> Self:

@@ -20,6 +20,8 @@ class GGN(FactoredOperator):
     with logits and use CrossEntropyLoss for the matrix that is meant.
     """
 
+    _needs_loss = True
+
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         if chunk.curving is None:
             chunk.curving = self.risk.criterion.curving(chunk.point.outputs, chunk.targets)

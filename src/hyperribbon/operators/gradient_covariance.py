@@ -53,6 +53,8 @@ class GradientCovariance(FactoredOperator):
         ArgumentError: As for `Hessian`, or the batch is larger than the data.
     """
 
+    _needs_loss = True
+
     @checked(centered=flag, replacement=flag)
     def __init__(
         self,

@@ -12,7 +12,6 @@ from math import prod
 
 import torch
 
-from hyperribbon.core.devices.typed import split
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.operators.derivatives.factors import Factor, Outer, add_layer_grams, joined
 from hyperribbon.operators.risk import Chunk, Risk
@@ -137,7 +136,7 @@ def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _few_at_once(risk: Risk, seeds: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield rows in pieces that fit, and looks at what may interrupt between them."""
-    for some in split(seeds, min(risk.columns_at_once(), _ROWS_AT_ONCE)):
+    for some in seeds.split(min(risk.columns_at_once(), _ROWS_AT_ONCE)):
         risk.check_in()
         yield some
 

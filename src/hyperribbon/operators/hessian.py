@@ -46,6 +46,7 @@ class Hessian(RiskOperator):
 
     _forwards = 6.0
     _kind = "hvp"
+    _needs_loss = True
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -1,10 +1,9 @@
 """The Jacobian of a model's outputs, and the neural tangent kernel it gives."""
 
-# pyright: reportPrivateUsage=false
-# The kernel is made of the Jacobian's own products.
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import nn
 
 from hyperribbon.core.boundary import checked
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.typed import split
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
@@ -30,7 +28,32 @@ from hyperribbon.operators.risk_operator import risk_of
 __all__ = ["Jacobian", "NTK"]
 
 
-class Jacobian(LinearOperator):
+class OutputOperator(LinearOperator):
+    """A matrix made of the Jacobian of all outputs on all inputs."""
+
+    @checked()
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any] | Risk,
+        inputs: Data = None,
+        *,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
+    ) -> None:
+        loss = None if isinstance(model, Risk) else OUTPUTS_ONLY
+        risk = risk_of(model, loss, inputs, params, mask, forward, mode, memory, process_group)
+        self._begin(risk)
+
+    @abstractmethod
+    def _begin(self, risk: Risk) -> None:
+        """Set the operator up for the outputs of a risk."""
+
+
+class Jacobian(OutputOperator):
     """The Jacobian J of all outputs on all inputs, shape (n·C, P).
 
     Rows are ordered by sample, then by output. `.T` is its transpose.
@@ -53,24 +76,7 @@ class Jacobian(LinearOperator):
 
     is_symmetric = False
 
-    @checked()
-    def __init__(
-        self,
-        model: nn.Module | Callable[..., Any] | Risk,
-        inputs: Data = None,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        mode: str | None = "eval",
-        memory: float | None = None,
-        process_group: Any = None,
-    ) -> None:
-        loss = None if isinstance(model, Risk) else OUTPUTS_ONLY
-        risk = risk_of(model, loss, inputs, params, mask, forward, mode, memory, process_group)
-        self._set(risk)
-
-    def _set(self, risk: Risk) -> None:
+    def _begin(self, risk: Risk) -> None:
         self.risk, self.processes = risk, risk.processes
         risk.prepare("jvp")
         with risk.processes.together("an evaluation of the model"):
@@ -89,7 +95,7 @@ class Jacobian(LinearOperator):
         blocks: dict[str, Jacobian] = {}
         for name, space in self.space.layers().items():
             blocks[name] = object.__new__(Jacobian)
-            blocks[name]._set(self.risk.on(space))
+            blocks[name]._begin(self.risk.on(space))
         return blocks
 
     @plainly
@@ -109,7 +115,7 @@ class Jacobian(LinearOperator):
         product = torch.zeros(self.shape[0], block.shape[1], dtype=self.dtype, device=self.device)
         step = self.risk.columns_at_once()
         with self.processes.together("a product with the Jacobian"):
-            for some, target in zip(split(block, step, 1), split(product, step, 1), strict=True):
+            for some, target in zip(block.split(step, 1), product.split(step, 1), strict=True):
                 v, start = self.space.unflatten(some), self._first
                 for chunk in self.risk.chunks("jvp"):
                     rows = chunk.point.jvp(v).flatten(1).T
@@ -125,44 +131,22 @@ class Jacobian(LinearOperator):
                 outputs = chunk.point.outputs
                 stop = start + outputs.numel()
                 seeds = block[start:stop].T.reshape(-1, *outputs.shape)
-                for some, total in zip(split(seeds, step), sums, strict=True):
+                for some, total in zip(seeds.split(step), sums, strict=True):
                     total.add(chunk.point.vjp(some, self.space.names))
                 start = stop
             product = self.risk.flatten(sums, block.shape[1])
         return self.processes.sum(product)
 
 
-class NTK(LinearOperator):
+class NTK(OutputOperator):
     """The empirical neural tangent kernel Θ = J Jᵀ on given inputs, shape (n·C, n·C).
 
     Rows are ordered by sample, then by output. `.to_dense()` forms it layer by layer from
     activations and back-propagated output gradients, without J. Arguments are those of `Jacobian`.
     """
 
-    @checked()
-    def __init__(
-        self,
-        model: nn.Module | Callable[..., Any] | Risk,
-        inputs: Data = None,
-        *,
-        params: ParameterFilter = None,
-        mask: Mask | None = None,
-        forward: Forward | None = None,
-        mode: str | None = "eval",
-        memory: float | None = None,
-        process_group: Any = None,
-    ) -> None:
-        jacobian = Jacobian(
-            model,
-            inputs,
-            params=params,
-            mask=mask,
-            forward=forward,
-            mode=mode,
-            memory=memory,
-            process_group=process_group,
-        )
-        self._set(jacobian)
+    def _begin(self, risk: Risk) -> None:
+        self._set(Jacobian(risk))
 
     def _set(self, jacobian: Jacobian) -> None:
         self.jacobian, self.risk = jacobian, jacobian.risk

@@ -41,7 +41,7 @@ class RiskOperator(LinearOperator):
     _kind = "jvp"
     """Derivatives that a product needs, see `Risk.prepare`."""
 
-    _needs_loss = True
+    _needs_loss = False
     """Whether the matrix is that of a loss."""
 
     @checked()

@@ -19,7 +19,6 @@ from hyperribbon.core.checks import (
     check_positive_int,
 )
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.gram import gram_spectrum
@@ -202,13 +201,13 @@ def _dense(
 ) -> Spectrum:
     matrix = products.dense()
     values, vectors = products.processes.from_first(
-        lambda: tuple(linalg.eigh(matrix)), "a dense eigenproblem"
+        lambda: tuple(torch.linalg.eigh(matrix)), "a dense eigenproblem"
     )
     wanted = select(values, k, which).flip(0).to(values.device)
     norm, reachable = float(values.abs().max()), _ROUNDING * len(matrix)
     rounding = torch.finfo(products.dtype).eps * sqrt(len(matrix))  # of the entries
     values, vectors = values[wanted], vectors[:, wanted]
-    before = linalg.vector_norm(matrix @ vectors - vectors * values, dim=0)
+    before = torch.linalg.vector_norm(matrix @ vectors - vectors * values, dim=0)
     listed = values.to(products.dtype)
     vectors = vectors.to(products.dtype) if eigenvectors else vectors
     residual = matrix @ vectors.double() - vectors.double() * listed.double()
@@ -216,7 +215,7 @@ def _dense(
     audit.add_vectors(products.part(vectors.T), listed)
     audit.add_residuals(products.part(residual.T))
     floor, error = _matrix_errors(products, matrix, audit, norm, seed)
-    residuals = linalg.vector_norm(residual, dim=0) + floor
+    residuals = torch.linalg.vector_norm(residual, dim=0) + floor
     return Spectrum(
         eigenvalues=listed,
         eigenvectors=vectors if eigenvectors else None,

@@ -6,7 +6,6 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.tensors import tensor_of
-from hyperribbon.core.devices.typed import linalg, split
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.krylov.convergence import tolerances
@@ -45,7 +44,9 @@ def gram_spectrum(
     given = check_finite("op.gram()", tensor_of(op.gram())).double()
     G = (given + given.T) / 2
     precision = torch.finfo(products.dtype).eps
-    values, U = products.processes.from_first(lambda: tuple(linalg.eigh(G)), "a dense eigenproblem")
+    values, U = products.processes.from_first(
+        lambda: tuple(torch.linalg.eigh(G)), "a dense eigenproblem"
+    )
     top = max(float(values[-1]), 0.0)
     rank = int((values > len(values) * precision * top).sum())
     zeros = products.size - rank
@@ -58,7 +59,7 @@ def gram_spectrum(
     if eigenvectors:
         vectors = _lift(products, lead, nonzero, k - len(nonzero), seed)
         image = products(vectors) - vectors * eigenvalues.to(vectors)
-        residuals = linalg.vector_norm(image.double(), dim=0)
+        residuals = torch.linalg.vector_norm(image.double(), dim=0)
         audit.add_vectors(products.part(vectors.T), eigenvalues.to(vectors))
         audit.add_residuals(products.part(image.T))
     else:
@@ -67,7 +68,7 @@ def gram_spectrum(
         roots = eigenvalues[eigenvalues > 0].sqrt()
         pair = torch.stack([signs / roots, signs * roots], dim=1).to(lead)
         lifted = op.lift((lead[:, nonzero] @ pair).to(products.dtype))
-        total, image = split(products.part(lifted.T), 1)
+        total, image = products.part(lifted.T).split(1)
         audit.add_vectors(total, torch.zeros(1, device="cpu"))
         audit.add_residuals(image)
     floor = audit.floor(top) + (0.0 if rank == len(G) else len(G) * precision * top)
@@ -91,11 +92,11 @@ def _lift(
     """Return the unit vectors Fᵀu/√λ, and `missing` directions orthogonal to all of them."""
     chosen = U if missing else U[:, nonzero]
     lifted = tensor_of(products.op.lift(chosen.to(products.dtype))).to(products.dtype)
-    lifted = lifted / linalg.vector_norm(lifted, dim=0)
+    lifted = lifted / torch.linalg.vector_norm(lifted, dim=0)
     if not missing:
         return lifted
     generator = torch_generator(seed, "null space")
     random = torch.randn(products.size, missing, generator=generator, device="cpu").to(lifted)
     for _ in range(2):
-        random = linalg.qr(random - lifted @ (lifted.T @ random)).Q
+        random = torch.linalg.qr(random - lifted @ (lifted.T @ random)).Q
     return torch.cat([lifted[:, nonzero], random], dim=1)

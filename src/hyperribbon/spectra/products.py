@@ -14,7 +14,6 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import tensor_of
-from hyperribbon.core.devices.typed import from_numpy, linalg, listed, split
 
 __all__ = ["Products", "asymmetry_error"]
 
@@ -92,7 +91,7 @@ class Products:
         """
         self.matvecs += 1 if block.ndim == 1 else block.shape[1]
         product = self._multiply(block.to(self._input_dtype)).detach().to(self.dtype)
-        if product.numel() and not all(map(isfinite, listed(torch.stack(product.aminmax())))):
+        if product.numel() and not all(map(isfinite, torch.stack(product.aminmax()).tolist())):
             raise self.not_finite()
         return product
 
@@ -126,15 +125,15 @@ class Products:
     def norms(self, parts: torch.Tensor) -> Float[torch.Tensor, "b"]:
         """Return the norms (b,) of vectors, summed in float64."""
         squares = torch.zeros(len(parts), dtype=torch.float64, device=parts.device)
-        for piece in split(parts, max(_PIECE // max(len(parts), 1), 1), dim=1):
-            squares += linalg.vector_norm(piece, dim=1, dtype=torch.float64).square()
+        for piece in parts.split(max(_PIECE // max(len(parts), 1), 1), dim=1):
+            squares += torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64).square()
         return self.summed(squares.cpu()).sqrt()
 
     def eigh(
         self, matrix: torch.Tensor
     ) -> tuple[Float[torch.Tensor, "m"], Float[torch.Tensor, "m m"]]:
         """Return eigenvalues and eigenvectors of a small matrix, the same on all ranks."""
-        values, vectors = linalg.eigh(matrix)
+        values, vectors = torch.linalg.eigh(matrix)
         values, vectors = self.processes.agree(values, vectors)
         return values, vectors
 
@@ -180,7 +179,7 @@ class Products:
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
         if self.takes_arrays:
-            return from_numpy(np.array(self.op @ block.numpy()))
+            return torch.from_numpy(np.array(self.op @ block.numpy()))
         return (self.op if not self.is_explicit else self.op.to(self._input_dtype)) @ block
 
 
@@ -209,7 +208,7 @@ def _float_dtype(given: Any) -> torch.dtype:
     if isinstance(given, torch.dtype):
         dtype = given
     else:
-        dtype = from_numpy(np.empty(0, dtype=given)).dtype
+        dtype = torch.from_numpy(np.empty(0, dtype=given)).dtype
     if dtype.is_complex:
         raise ArgumentError("op", dtype, "it is complex", "Only real operators are supported.")
     return dtype if dtype.is_floating_point else torch.float64

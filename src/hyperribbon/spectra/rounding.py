@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from hyperribbon.core.devices.tensors import tensor_of
-from hyperribbon.core.devices.typed import from_numpy, listed
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
@@ -37,7 +36,7 @@ class Audit:
     def __init__(self, products: Products, count: int) -> None:
         self._products = products
         bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"), device="cpu")
-        self._signs = listed(2 * bits - 1)
+        self._signs = (2 * bits - 1).tolist()
         shape, place = (1, products.length), products.device
         self._vector = torch.zeros(shape, dtype=wide(products.device), device=place)
         self._claim = torch.zeros_like(self._vector)
@@ -121,4 +120,4 @@ def _images(products: Products, exact: Any, parts: torch.Tensor) -> torch.Tensor
     image = np.asarray(exact @ np.ascontiguousarray(parts.T.numpy()))
     if image.dtype != np.float64:
         raise TypeError("the operator multiplies in its own precision only")
-    return from_numpy(image).T
+    return torch.from_numpy(image).T

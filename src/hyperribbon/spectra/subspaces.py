@@ -11,7 +11,6 @@ import torch
 from hyperribbon.core.boundary import checked, tensor
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.results import Spectrum
 
 __all__ = ["Alignment", "alignment"]
@@ -66,7 +65,7 @@ def alignment(U: Subspace, V: Subspace) -> Alignment:
     if first.shape[0] != second.shape[0]:
         reason = f"U has {first.shape[0]} coordinates"
         raise ArgumentError("V", second, reason, "Compare subspaces of the same parameters.")
-    cosines = linalg.svdvals(first.T @ second.to(first)).clamp(max=1.0)
+    cosines = torch.linalg.svdvals(first.T @ second.to(first)).clamp(max=1.0)
     return Alignment(cosines, max(first.shape[1], second.shape[1]) / first.shape[0])
 
 
@@ -82,7 +81,7 @@ def _basis(name: str, given: Subspace) -> torch.Tensor:
         raise ArgumentError(
             name, vectors, "it does not hold columns (P, k) with k ≤ P", "Give shape (P, k)."
         )
-    Q, R = linalg.qr(check_finite(name, block))
+    Q, R = torch.linalg.qr(check_finite(name, block))
     diagonal = R.diagonal().abs()
     if float(diagonal.min()) <= 1e-6 * float(diagonal.max()):
         raise ArgumentError(

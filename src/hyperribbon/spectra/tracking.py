@@ -20,7 +20,6 @@ from hyperribbon.core.boundary import (
 )
 from hyperribbon.core.checks import ArgumentError, check_choice
 from hyperribbon.core.devices.ambient import plainly
-from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.eigensolvers import ENDS, as_spectrum, eigsh, products_limit
@@ -139,7 +138,7 @@ class Tracker:
             row = torch.randn(
                 1, products.size, generator=generator, dtype=products.dtype, device="cpu"
             )
-            return products.part(row / linalg.vector_norm(row)).to(products.device)
+            return products.part(row / torch.linalg.vector_norm(row)).to(products.device)
 
         search = Search(products, self.k, self.which, self.tol, agreed_capacity(products, self.k))
         rows = products.part(vectors.T.to(products.device, products.dtype))

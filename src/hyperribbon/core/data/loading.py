@@ -14,7 +14,6 @@ from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, c
 from hyperribbon.core.data.sources import BUNDLED, SOURCES
 from hyperribbon.core.data.synthetic import sloppy_inputs, teacher_student, wishart_inputs
 from hyperribbon.core.data.whitening import whiten as whiten_matrix
-from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.core.generators import numpy_generator
 
 __all__ = ["DATASETS", "LabelledData", "load_data"]
@@ -107,14 +106,14 @@ def load_data(
         inputs, targets = _synthetic(name, split, slope, dimensions, noise, seed)
     else:
         images, labels = SOURCES[name](split, None if folder is None else Path(folder))
-        inputs = from_numpy(np.ascontiguousarray(images, dtype=np.float32))
-        targets = from_numpy(labels.astype(np.int64))
+        inputs = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
+        targets = torch.from_numpy(labels.astype(np.int64))
     chosen = _subsample(targets, limit, proportions, seed)
     if chosen is not None:
         inputs, targets = inputs[chosen], targets[chosen]
     if whiten:
         white = whiten_matrix(inputs.flatten(1).numpy().T)
-        inputs = from_numpy(np.ascontiguousarray(white.inputs.T)).float()
+        inputs = torch.from_numpy(np.ascontiguousarray(white.inputs.T)).float()
     return LabelledData(inputs, targets)
 
 
@@ -132,8 +131,8 @@ def _synthetic(
         )
         rng = numpy_generator(seed, name, "targets")
         teacher = rng.standard_normal((dimensions, 1)) / np.sqrt(dimensions)
-        inputs = from_numpy(matrix)
-        targets = from_numpy(matrix @ teacher + noise * rng.standard_normal((samples, 1)))
+        inputs = torch.from_numpy(matrix)
+        targets = torch.from_numpy(matrix @ teacher + noise * rng.standard_normal((samples, 1)))
     train = _SYNTHETIC_SIZES["train"]
     window = {"train": slice(train), "test": slice(train, None), "all": slice(None)}[split]
     return inputs[window].float(), targets[window].float()
@@ -148,7 +147,7 @@ def _subsample(
     limit = total if limit is None else check_positive_int("limit", limit, maximum=total)
     rng = numpy_generator(seed, "sub-sample")
     if proportions is None:
-        return from_numpy(np.sort(rng.permutation(total)[:limit]))
+        return torch.from_numpy(np.sort(rng.permutation(total)[:limit]))
     shares = np.asarray(proportions, dtype=float)
     classes = int(targets.max()) + 1
     if shares.shape != (classes,) or (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
@@ -165,4 +164,4 @@ def _subsample(
             remedy = "Lower limit= or that class's share."
             raise ArgumentError("proportions", list(proportions), reason, remedy)
         chosen.append(rng.permutation(members)[:wanted])
-    return from_numpy(np.sort(np.concatenate(chosen)))
+    return torch.from_numpy(np.sort(np.concatenate(chosen)))

@@ -7,7 +7,6 @@ import torch
 
 from hyperribbon.core.boundary import checked, count, positive, square, zero_or_more
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.core.generators import numpy_generator
 
 __all__ = ["sloppy_inputs", "teacher_student", "wishart_inputs"]
@@ -100,4 +99,4 @@ def teacher_student(
     inputs = sigma_x * rng.standard_normal((samples, dimensions))
     teacher = rng.standard_normal((outputs, dimensions)) / np.sqrt(dimensions)
     targets = inputs @ teacher.T + noise * rng.standard_normal((samples, outputs))
-    return from_numpy(inputs), from_numpy(targets), from_numpy(teacher)
+    return torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(teacher)

@@ -1,7 +1,5 @@
 """The state of torch that arithmetic is done in, whatever is in force around it."""
 
-# pyright: reportUnknownMemberType=false
-# Random states have no types in torch.
 from __future__ import annotations
 
 import functools
@@ -103,12 +101,12 @@ def preserved_random_state() -> Generator[None]:
     import random
 
     import numpy as np
+    import torch
 
     from hyperribbon.core.devices.gpus import gpu_numbers
-    from hyperribbon.core.devices.typed import forked_random_state
 
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    with forked_random_state(gpu_numbers()):
+    with torch.random.fork_rng(devices=gpu_numbers()):
         try:
             yield
         finally:

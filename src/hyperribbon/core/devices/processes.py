@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from hyperribbon.core.checks import ArgumentError, ProcessGroupError
 from hyperribbon.core.devices.gpus import take_own_gpu
-from hyperribbon.core.devices.typed import collectives, listed, split
 
 __all__ = ["ALONE", "PeerError", "ProcessGroupError", "Processes", "joined_processes"]
 
@@ -112,8 +111,8 @@ class Processes:
             failure = error
         checksum, scale = _checksum(same) if failure is None else (0.0, 0.0)
         status = self._numbers([float(failure is not None), checksum, -checksum])
-        self._call(collectives.all_reduce, status, op=dist.ReduceOp.MAX)
-        failed, high, low = listed(status)
+        self._call(torch.distributed.all_reduce, status, op=dist.ReduceOp.MAX)
+        failed, high, low = status.tolist()
         if failed:
             self._raise_everywhere(failure)
         if high + low > _SAME * scale:
@@ -126,7 +125,7 @@ class Processes:
         if self.size == 1:
             return tensor
         total = self._home(tensor)
-        self._call(collectives.all_reduce, total)
+        self._call(torch.distributed.all_reduce, total)
         return total.to(tensor.device)
 
     def largest(self, value: float) -> float:
@@ -134,7 +133,7 @@ class Processes:
         if self.size == 1:
             return value
         number = self._numbers([value])
-        self._call(collectives.all_reduce, number, op=dist.ReduceOp.MAX)
+        self._call(torch.distributed.all_reduce, number, op=dist.ReduceOp.MAX)
         return number.item()
 
     def gather(self, thing: Any) -> list[Any]:
@@ -142,7 +141,7 @@ class Processes:
         if self.size == 1:
             return [thing]
         found: list[Any] = [None] * self.size
-        self._call(collectives.all_gather_object, found, thing)
+        self._call(torch.distributed.all_gather_object, found, thing)
         return found
 
     def choose(self, thing: Any) -> Any:
@@ -166,7 +165,7 @@ class Processes:
         if self.size == 1:
             return tensors
         flat = self.broadcast(torch.cat([t.reshape(-1) for t in tensors]))
-        pieces = split(flat, [t.numel() for t in tensors])
+        pieces = flat.split([t.numel() for t in tensors])
         return tuple(piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True))
 
     def from_first(
@@ -195,7 +194,7 @@ class Processes:
         own = part.new_zeros(step, *part.shape[1:])
         own[: len(part)] = part
         whole = self._home(part.new_empty(step * self.size, *part.shape[1:]))
-        self._call(collectives.all_gather, list(split(whole, step)), self._home(own))
+        self._call(torch.distributed.all_gather, list(whole.split(step)), self._home(own))
         return whole[:size].to(part.device)
 
     def sum_rows(self, whole: torch.Tensor) -> torch.Tensor:
@@ -207,7 +206,7 @@ class Processes:
         padded = whole.new_zeros(step * self.size, *whole.shape[1:])
         padded[: len(whole)] = whole
         part = torch.empty_like(padded[:step])
-        self._call(collectives.reduce_scatter, part, list(split(padded, step)))
+        self._call(torch.distributed.reduce_scatter, part, list(padded.split(step)))
         return part[: rows.stop - rows.start]
 
     def _home(self, tensor: torch.Tensor) -> torch.Tensor:

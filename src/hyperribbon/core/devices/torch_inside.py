@@ -5,8 +5,6 @@ right, if slower. The base classes of layers, trees of tensors and dispatch mode
 names to fall back on; they are the same from torch 2.4 to 2.15.
 """
 
-# pyright: reportPrivateUsage=false
-# Private names of torch are what this file is for.
 from __future__ import annotations
 
 import threading

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hyperribbon.core.devices.typed import distinct, norm, weighted_sum
-
 if TYPE_CHECKING:
     from hyperribbon.operators.derivatives.linearisation import Linearisation
 
@@ -93,7 +91,7 @@ class Explicit(Factor):
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_n w_n G[n], (m, entries)."""
-        return weighted_sum(weights, self.gradients)
+        return torch.tensordot(weights.to(self.gradients.dtype), self.gradients, 1)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield everything at once."""
@@ -221,7 +219,7 @@ class Lookup(Factor):
         if selection is not None:
             super().add_gram(gram, selection)
             return
-        read, places = distinct(self.indices)
+        read, places = self.indices.unique(return_inverse=True)
         few = Lookup(self.name, self.left, places, len(read))
         Factor.add_gram(few, gram, None)
 
@@ -241,7 +239,7 @@ class Lookup(Factor):
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield for every sample the rows (r,) it reads and their gradients (m, r, d)."""
         for tokens, own in zip(self.indices, self.left, strict=True):
-            read, places = distinct(tokens)
+            read, places = tokens.unique(return_inverse=True)
             sums = own.new_zeros(len(own), len(read), own.shape[2])
             yield read, sums.index_add_(1, places, own)
 
@@ -333,7 +331,7 @@ def right_factors(point: Linearisation, names: set[str]) -> set[str]:
     expected = point.vjp(rows * weights.reshape(1, -1, *(1,) * (outputs.ndim - 1)), ordered)
     factors = {factor.name: factor for factor in _made(point, rows, ordered)}
     limit = min(1e3 * torch.finfo(outputs.dtype).eps, _CLOSE)
-    largest = max(norm(expected[name]) for name in ordered)
+    largest = max(float(expected[name].norm()) for name in ordered)
     right: set[str] = set()
     for name in ordered:
         difference = expected[name].reshape(-1)
@@ -341,7 +339,7 @@ def right_factors(point: Linearisation, names: set[str]) -> set[str]:
             if factors[name].samples != len(outputs):
                 continue
             difference = difference - factors[name].weighted_sum(weights)[0]
-        if norm(difference) <= limit * (norm(expected[name]) + 0.01 * largest):
+        if float(difference.norm()) <= limit * (float(expected[name].norm()) + 0.01 * largest):
             right.add(name)
     return right
 

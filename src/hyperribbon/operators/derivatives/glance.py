@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 import torch
 
-from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.derivatives.verification import TOTAL, agreement, differing, pieces
 
@@ -48,7 +47,7 @@ def confirms_slopes(
     if ahead.shape != pushed.shape:
         return False
     estimate = (ahead.double() - here.double()) / step
-    gap, size = norm(estimate - pushed), norm(estimate)
+    gap, size = float((estimate - pushed).norm()), float(estimate.norm())
     return gap <= agreement(pushed.dtype) * size
 
 
@@ -77,10 +76,10 @@ def confirms_curvature(
         size = gap = 0.0
         for v, product, before, after in pieces(along, curved[name], here[name], ahead[name]):
             estimate = (after - before).div_(step)
-            size = math.hypot(size, norm(estimate))
-            gap = math.hypot(gap, norm(estimate.sub_(product)))
+            size = math.hypot(size, float(estimate.norm()))
+            gap = math.hypot(gap, float(estimate.sub_(product).norm()))
             term = torch.mul(before, v, out=estimate)
-            slope, scale = slope + float(term.sum()), scale + norm(term, 1)
+            slope, scale = slope + float(term.sum()), scale + float(term.norm(1))
             bend += float(torch.dot(v, product))
         norms[name], gaps[name] = size, gap
     close = agreement(next(iter(curved.values())).dtype)

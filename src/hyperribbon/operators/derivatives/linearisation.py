@@ -11,7 +11,6 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.factors import Factor, summed
 from hyperribbon.operators.derivatives.recording import CallRecorder
@@ -249,7 +248,7 @@ class Linearisation:
 def _agree(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two results are equal up to rounding."""
     limit = min(1e4 * torch.finfo(first.dtype).eps, 0.1)
-    return norm(first - second) <= limit * norm(first) + 1e-30
+    return float((first - second).norm()) <= limit * float(first.norm()) + 1e-30
 
 
 def _all_agree(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:

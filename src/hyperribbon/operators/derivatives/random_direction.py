@@ -7,8 +7,6 @@ from functools import cache
 
 import torch
 
-from hyperribbon.core.devices.typed import linalg
-
 __all__ = ["some_direction"]
 
 _PERIOD = 65_537  # numbers of a random direction until they recur, a prime
@@ -42,5 +40,7 @@ def _numbers() -> torch.Tensor:
 
 
 def _mean_square(tensor: torch.Tensor) -> float:
-    size = linalg.vector_norm(tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)))
+    size = torch.linalg.vector_norm(
+        tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    )
     return float(size) ** 2 / max(tensor.numel(), 1)

@@ -15,7 +15,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.devices.torch_inside import keeps_other_tensors, tree_leaves
-from hyperribbon.core.devices.typed import unflattened
 from hyperribbon.operators.derivatives.factors import Explicit, Factor
 from hyperribbon.operators.derivatives.recurrent_rules import RECURRENT, makers_of
 from hyperribbon.operators.derivatives.rewritten.attention import opened_attention
@@ -259,14 +258,14 @@ def _pulled(result: torch.Tensor, source: torch.Tensor, make: Maker) -> Maker:
         (pulled,) = torch.autograd.grad(
             result, source, rows, retain_graph=True, is_grads_batched=True
         )
-        return make(name, unflattened(pulled, 0, tuple(back.shape[:2])))
+        return make(name, pulled.unflatten(0, tuple(back.shape[:2])))
 
     return through
 
 
 def _unfolded(tensor: torch.Tensor, dim: int, positions: int) -> torch.Tensor:
     """Return a tensor with an axis of samples and one of positions in place of their product."""
-    return unflattened(tensor, dim, (tensor.shape[dim] // positions, positions))
+    return tensor.unflatten(dim, (tensor.shape[dim] // positions, positions))
 
 
 def _carries_gradient(result: Any) -> bool:

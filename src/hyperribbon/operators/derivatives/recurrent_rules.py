@@ -15,7 +15,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from hyperribbon.core.devices.typed import split
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer
 from hyperribbon.operators.derivatives.rewritten.recurrent import Pass
 from hyperribbon.operators.derivatives.rules import Maker
@@ -57,7 +56,7 @@ def makers_of(layer: Pass) -> list[Maker]:
 
 def _as_torch_keeps_them(back: torch.Tensor) -> torch.Tensor:
     """Return the gates o, i, f, g in the order i, f, g, o."""
-    o, others = split(back, [back.shape[-1] // 4, 3 * back.shape[-1] // 4], dim=-1)
+    o, others = back.split([back.shape[-1] // 4, 3 * back.shape[-1] // 4], dim=-1)
     return torch.cat([others, o], dim=-1)
 
 
@@ -68,5 +67,5 @@ def _through_reset(layer: Pass, back: torch.Tensor) -> torch.Tensor:
     u, *biases = (weight.detach()[:size] for weight in layer.weights[1:])
     own = F.linear(states, u, biases[1] if biases else None)
     reset = (layer.products.detach()[..., :size] + own).sigmoid().transpose(0, 1)
-    opened, new = split(back, [2 * size, size], dim=-1)
+    opened, new = back.split([2 * size, size], dim=-1)
     return torch.cat([opened, new * reset.unsqueeze(1)], dim=-1)

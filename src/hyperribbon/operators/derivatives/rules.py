@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 
 from hyperribbon.core.checks import is_listed
-from hyperribbon.core.devices.typed import unflattened
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
 __all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "shared_rows", "summed_to"]
@@ -97,8 +96,8 @@ def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Mak
         left = back.flatten(3).transpose(2, 3)
         if groups == 1:
             return Outer(name, left, patches.transpose(1, 2)).compact()
-        right = unflattened(patches, 1, (groups, -1))
-        split = unflattened(left, 3, (groups, -1))
+        right = patches.unflatten(1, (groups, -1))
+        split = left.unflatten(3, (groups, -1))
         return Explicit(name, torch.einsum("njtgo,ngit->njgoi", split, right))
 
     return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.typed import linalg, norm, split
 from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
 
 __all__ = [
@@ -99,7 +98,7 @@ def check_slopes(
     for name, along in direction.items():
         for slope, part in pieces(pulled[name], along):
             term = slope.double() * part
-            backward, scale = backward + float(term.sum()), scale + norm(term, 1)
+            backward, scale = backward + float(term.sum()), scale + float(term.norm(1))
     if abs(forward - backward) > agreement(pushed.dtype) * scale:
         raise _error(list(direction), abs(forward - backward) / scale, "first")
 
@@ -197,8 +196,8 @@ def _check_gradient(direction: Block, shifted: Shifted, precision: torch.dtype) 
             for first, second, part in pieces(ahead[name], behind[name], along):
                 first, second = first.double(), second.double()
                 term = (first + second).mul_(0.5).mul_(part)
-                expected, scale = expected + float(term.sum()), scale + norm(term, 1)
-                floor += norm((first - second).mul_(part), 1)  # at minima, ∇L vanishes
+                expected, scale = expected + float(term.sum()), scale + float(term.norm(1))
+                floor += float((first - second).mul_(part).norm(1))  # at minima, ∇L vanishes
         limit = (1e-3 if precision == torch.float64 else 0.1) * scale + floor
         gap = abs(slope - expected)
         if gap <= limit:
@@ -218,8 +217,8 @@ def _difference(
     norms, gaps = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for name in names:
         for ours, theirs in zip(found(name), expected(name), strict=True):
-            norms[name] = math.hypot(norms[name], norm(theirs))
-            gaps[name] = math.hypot(gaps[name], norm(theirs - ours))
+            norms[name] = math.hypot(norms[name], float(theirs.norm()))
+            gaps[name] = math.hypot(gaps[name], float((theirs - ours).norm()))
     return differing(norms, gaps, close, floors)
 
 
@@ -253,7 +252,7 @@ def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     flat = [tensor.reshape(-1) for tensor in tensors]
     if len(flat[0]) <= _PIECE:
         return iter((tuple(flat),))
-    return zip(*(split(tensor, _PIECE) for tensor in flat), strict=True)
+    return zip(*(tensor.split(_PIECE) for tensor in flat), strict=True)
 
 
 def _parts(block: Block) -> Parts:
@@ -270,7 +269,7 @@ def _quotient(ahead: Block, behind: Block, width: float) -> Parts:
 
 def _floor(result: torch.Tensor, step: float) -> float:
     """Return the rounding of a finite difference."""
-    size = linalg.vector_norm(result, dtype=torch.float64)
+    size = torch.linalg.vector_norm(result, dtype=torch.float64)
     return 100 * torch.finfo(result.dtype).eps * float(size) / step
 
 

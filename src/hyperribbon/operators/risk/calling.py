@@ -12,7 +12,6 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping, is_tuple
 from hyperribbon.core.devices.torch_inside import tree_flatten, tree_unflatten
-from hyperribbon.core.devices.typed import split as split_tensor
 from hyperribbon.operators.risk.batches import split
 
 __all__ = ["Forward", "Packing", "as_tensor", "call", "call_with_labels", "own_loss_of"]
@@ -35,7 +34,7 @@ class Packing:
 
     def unpack(self, packed: torch.Tensor) -> Any:
         """Return the outputs as the model returns them."""
-        parts = split_tensor(packed, [shape.numel() for shape in self.shapes], 1)
+        parts = packed.split([shape.numel() for shape in self.shapes], 1)
         leaves = [p.reshape(len(packed), *s) for p, s in zip(parts, self.shapes, strict=True)]
         return tree_unflatten(leaves, self.structure)
 

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from hyperribbon.core.checks import ArgumentError, is_list
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.torch_inside import tree_map
-from hyperribbon.core.devices.typed import from_numpy
 from hyperribbon.core.generators import numpy_generator, torch_generator
 from hyperribbon.operators.risk.batches import (
     batch_size,
@@ -173,7 +172,7 @@ class Source:
         """
         other = copy.copy(self)
         if self._kept:
-            other._kept = self._bundle(list(_rows_of(self._kept, from_numpy(places))))
+            other._kept = self._bundle(list(_rows_of(self._kept, torch.from_numpy(places))))
             other._is_one = self.is_one_batch or len(other._kept) == 1
         elif length_of(self._reader) is None:
             remedy = "Give a Dataset, or a DataLoader that reads one by index."

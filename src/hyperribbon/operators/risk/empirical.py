@@ -22,7 +22,6 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.ambient import plainly, preserved_random_state
 from hyperribbon.core.devices.processes import Processes
-from hyperribbon.core.devices.typed import listed
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.risk.calling import Forward
@@ -447,7 +446,7 @@ class Risk:
                     for _ in self.chunks():
                         pass
                 own = torch.tensor(self._own or (0, 0.0), dtype=torch.float64, device="cpu")
-            samples, amount = listed(self.processes.sum(own))
+            samples, amount = self.processes.sum(own).tolist()
             self._counted = (samples, amount)
         return self._counted
 

@@ -1,7 +1,5 @@
 """A model as a function of some of its parameters: evaluated in private, the same every time."""
 
-# pyright: reportPrivateUsage=false
-# A module keeps its tensors in `_parameters` and `_buffers`.
 from __future__ import annotations
 
 import copy
@@ -12,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.torch_inside import tree_leaves, tree_map
-from hyperribbon.core.devices.typed import dual, tangent
 from hyperribbon.operators.derivatives.graphs import Nodes, graph_leaves
 from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
 from hyperribbon.operators.risk.batches import copied, tensors
@@ -178,7 +176,7 @@ class ModelFunction:
         self._buffers.restore()
         with twice_differentiable(), torch.no_grad(), forward_mode.dual_level(), self._uncast():
             duals = {
-                id(leaf): dual(leaf.detach(), v[name].to(leaf.dtype))
+                id(leaf): forward_ad.make_dual(leaf.detach(), v[name].to(leaf.dtype))
                 for name, leaf in self.leaves.items()
                 if name in v
             }
@@ -186,7 +184,7 @@ class ModelFunction:
                 outputs = call(self.module, batch, self._forward)[0]
                 outputs = as_tensor(outputs, batch, self._forward, packs=self._packs)[0]
                 outputs = self._checked(outputs)
-            along = tangent(outputs)
+            along = forward_ad.unpack_dual(outputs).tangent
             return torch.zeros_like(outputs) if along is None else along.detach()
 
     def reaches_outside(self, nodes: Nodes) -> list[str]:

@@ -1,7 +1,5 @@
 """Loaders that read every sample once, in the same order on every pass."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# torch leaves the parts of a DataLoader untyped.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable

@@ -4,8 +4,6 @@ What a sample takes is measured, not guessed: products on few and on fewer sampl
 tensor that comes into being is counted.
 """
 
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
-# Storages are distinguished by `_cdata`; the dispatch mode has no types.
 from __future__ import annotations
 
 import weakref

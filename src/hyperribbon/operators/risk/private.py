@@ -4,8 +4,6 @@ The copy has modules of its own and tensors of its own; everything else (configu
 classes) it shares with the user's. What a forward pass sets or swaps is set in the copy.
 """
 
-# pyright: reportPrivateUsage=false
-# A module keeps its parts in `_modules`.
 from __future__ import annotations
 
 import functools
@@ -19,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hyperribbon.core.checks import ArgumentError, is_dict
 from hyperribbon.core.devices.processes import ALONE, Processes
-from hyperribbon.core.devices.typed import named_modules
 
 __all__ = ["private_copy", "unsharded", "unwrapped"]
 
@@ -69,7 +66,7 @@ def private_copy(model: nn.Module, tensors: Tensors) -> nn.Module:
     """
     scripted = [
         name or "model"
-        for name, module in named_modules(model)
+        for name, module in model.named_modules()
         if isinstance(module, torch.jit.ScriptModule)
     ]
     if scripted:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isfinite, sqrt
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.typed import listed
 from hyperribbon.core.results import Estimate
 from hyperribbon.spectra.estimates.sketch import Sketch, row_products, widths
 from hyperribbon.spectra.products import Products
@@ -63,8 +62,8 @@ class ProbeMoments:
         for width in widths(_PROBES, sketch.block):
             omega = sketch.probes(width)
             image = sketch.multiply(omega)
-            first += listed(row_products(omega, image))
-            second += listed(row_products(image, image))
+            first += row_products(omega, image).tolist()
+            second += row_products(image, image).tolist()
         self._first, self._second = sum(first) / _PROBES, sum(second) / _PROBES
         self._largest = sqrt(max(second) / sketch.products.size)
 

@@ -13,7 +13,6 @@ from hyperribbon.core.boundary import checked, count, function, positive, seed_n
 from hyperribbon.core.checks import check_finite
 from hyperribbon.core.devices.ambient import plainly
 from hyperribbon.core.devices.tensors import tensor_of
-from hyperribbon.core.devices.typed import linalg
 from hyperribbon.core.results import Estimate
 from hyperribbon.spectra.estimates.confirmation import ProbeMoments, confirmed_trace, exactly
 from hyperribbon.spectra.estimates.probing import SQUARES, TRACE, estimate
@@ -178,16 +177,16 @@ def frobenius(
     """
     products = Products(op)
     if products.is_explicit:
-        return exactly(products, float(linalg.matrix_norm(tensor_of(op).double())))
+        return exactly(products, float(torch.linalg.matrix_norm(tensor_of(op).double())))
     vectors = affordable_vectors(products, memory, LEAST_VECTORS)
     if (getattr(op, "gram_size", None) or _GRAM_LIMIT + 1) <= _GRAM_LIMIT:
-        norm = float(linalg.matrix_norm(op.gram().double()))
+        norm = float(torch.linalg.matrix_norm(op.gram().double()))
         if not isfinite(norm) or ProbeMoments(Sketch(products, seed, "check", vectors)).allow_norm(
             norm
         ):
             return exactly(products, norm)
     if products.size <= max_matvecs:
-        return exactly(products, float(linalg.matrix_norm(products.dense())))
+        return exactly(products, float(torch.linalg.matrix_norm(products.dense())))
     sketch = Sketch(products, seed, "frobenius", vectors)
     square = estimate(sketch, SQUARES, 2 * precision, max_matvecs)
     value = sqrt(square.value)

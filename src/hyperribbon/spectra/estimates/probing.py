@@ -8,7 +8,6 @@ from math import ceil, inf, sqrt
 
 import torch
 
-from hyperribbon.core.devices.typed import split
 from hyperribbon.core.results import Estimate
 from hyperribbon.spectra.estimates.sketch import Sketch, row_products, widths
 
@@ -41,7 +40,7 @@ class Target:
 def _form_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
     """Return 2‖(I − ωωᵀ/‖ω‖²) B ω‖², whose mean is Var(ωᵀBω) for ω uniform on a sphere."""
     parts: list[torch.Tensor] = []
-    for probe, row in zip(split(omega, 1), split(image, 1), strict=True):  # one copy of one image
+    for probe, row in zip(omega.split(1), image.split(1), strict=True):  # one copy of one image
         inside = sketch.deflate(row)
         along = row_products(probe, inside).square() / row_products(probe, probe)
         parts.append(row_products(inside, inside) - along)
@@ -66,7 +65,7 @@ def _square_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) 
 
 def _gram(rows: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for piece in split(rows, 1 << 16, dim=1):
+    for piece in rows.split(1 << 16, dim=1):
         total += piece.double() @ piece.double().T
     return total
 

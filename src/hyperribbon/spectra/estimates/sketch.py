@@ -7,7 +7,6 @@ from typing import Annotated as Float
 
 import torch
 
-from hyperribbon.core.devices.typed import linalg, split
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
@@ -84,7 +83,7 @@ class Sketch:
             largest = rows.abs().amax() if rows.numel() else 0
             rows = rows / largest if largest > 0 else rows  # neither over- nor underflow in QR
             for _ in range(2 if len(rows) else 0):
-                rows = linalg.qr(self.deflate(rows).T).Q.T
+                rows = torch.linalg.qr(self.deflate(rows).T).Q.T
             if len(rows):
                 self._parts.append((rows, self.multiply(rows)))
                 self.rank += len(rows)
@@ -126,7 +125,7 @@ def row_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n"]:
     """
     total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
     columns = max(_PIECE, a.shape[1] // _PART) // max(len(a), 1) + 1
-    for first, second in zip(split(a, columns, dim=1), split(b, columns, dim=1), strict=True):
+    for first, second in zip(a.split(columns, dim=1), b.split(columns, dim=1), strict=True):
         total += first.to(torch.float64, copy=True).mul_(second).sum(1)
     return total
 

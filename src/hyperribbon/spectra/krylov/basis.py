@@ -6,7 +6,6 @@ from math import isfinite
 
 import torch
 
-from hyperribbon.core.devices.typed import linalg, split
 from hyperribbon.spectra.krylov.rows import make_rows
 from hyperribbon.spectra.products import Products, asymmetry_error
 
@@ -158,11 +157,11 @@ class Basis:
         T = self._T[start:, start:]
         if self.is_exact:
             return self.products.eigh(T)
-        root = linalg.cholesky(self._G[start:, start:])
-        half = linalg.solve_triangular(root, T, upper=False)
-        whole = linalg.solve_triangular(root, half.T, upper=False)
+        root = torch.linalg.cholesky(self._G[start:, start:])
+        half = torch.linalg.solve_triangular(root, T, upper=False)
+        whole = torch.linalg.solve_triangular(root, half.T, upper=False)
         values, turned = self.products.eigh((whole + whole.T) / 2)
-        return values, linalg.solve_triangular(root.T, turned, upper=True)
+        return values, torch.linalg.solve_triangular(root.T, turned, upper=True)
 
     def residual_rows(self, values: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
         """Return A v − θ v as rows for Ritz pairs given by their values and coefficients."""
@@ -203,7 +202,7 @@ class Basis:
         columns[near:] = self.vectors.inner(last, images, double=True)
         swapped = self.images.inner(last, fresh)
         both = self.products.summed(torch.cat([columns, swapped]))
-        columns, swapped = split(both, [len(columns), len(swapped)])
+        columns, swapped = both.split([len(columns), len(swapped)])
         self.projected[everything, added] = columns
         self.projected[added, everything] = columns.T
         self.projected[added, added] = (columns[start:] + columns[start:].T) / 2

@@ -8,7 +8,6 @@ from time import monotonic
 
 import torch
 
-from hyperribbon.core.devices.typed import linalg
 from hyperribbon.spectra.krylov.search import Pairs, Search
 from hyperribbon.spectra.products import Products
 
@@ -17,7 +16,7 @@ __all__ = ["blend", "lanczos"]
 
 def blend(rows: torch.Tensor) -> torch.Tensor:
     """Return the sum (1, P) of rows, each scaled to unit length."""
-    lengths = linalg.vector_norm(rows, dim=1, keepdim=True)
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return (rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny)).sum(0, keepdim=True)
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 import torch
 
-from hyperribbon.core.devices.typed import linalg
-
 __all__ = ["STORAGES", "DiskRows", "HalfRows", "MemoryRows", "Rows", "make_rows", "piece_length"]
 
 _PIECE = 1 << 20  # columns worked on together
@@ -145,7 +143,7 @@ class HalfRows(Rows):
     def write(self, start: int, rows: torch.Tensor) -> None:
         """Store rows (b, length) from a position on."""
         some = slice(start, start + len(rows))
-        lengths = linalg.vector_norm(rows, dim=1, keepdim=True)
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         self._scales[some] = lengths.clamp(min=1e-30) / _HALF_RANGE
         for piece in self.pieces():
             self._buffer[some, piece] = (rows[:, piece] / self._scales[some]).half()

@@ -10,7 +10,6 @@ from typing import Annotated as Float
 
 import torch
 
-from hyperribbon.core.devices.typed import block_diagonal
 from hyperribbon.spectra.krylov.basis import Basis
 from hyperribbon.spectra.krylov.convergence import Evidence, copies, directions, tolerances
 from hyperribbon.spectra.products import Products
@@ -319,7 +318,7 @@ class Search:
             dropped[outer] = False
             self.evidence.drop(values[dropped])
         old = torch.eye(known, dtype=coefficients.dtype, device="cpu")
-        self.basis.compress(block_diagonal(old, coefficients[:, outer]))
+        self.basis.compress(torch.block_diag(old, coefficients[:, outer]))
 
 
 def _measured(

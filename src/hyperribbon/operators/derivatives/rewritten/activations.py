@@ -17,7 +17,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from hyperribbon.core.devices.torch_inside import is_transformed, unwatched
-from hyperribbon.core.devices.typed import applied
 from hyperribbon.operators.derivatives.rewritten.convolutions import needed_by
 
 __all__ = ["SLOW_TWICE", "rewritten_activation"]
@@ -40,7 +39,7 @@ def rewritten_activation(
         and not is_transformed()
         and not torch.is_autocast_enabled(x.device.type)
     )
-    return applied(_Activation, x, partial(func, **rest)) if is_plain else func(*args, **kwargs)
+    return _Activation.apply(x, partial(func, **rest)) if is_plain else func(*args, **kwargs)
 
 
 class _Point:
@@ -75,7 +74,7 @@ class _Activation(torch.autograd.Function):
     @unwatched
     def backward(ctx: Any, g: torch.Tensor) -> Any:
         if torch.is_grad_enabled():
-            return applied(_Gradient, g, *ctx.saved_tensors, ctx.point), None
+            return _Gradient.apply(g, *ctx.saved_tensors, ctx.point), None
         return g * ctx.point.slope, None
 
 

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from hyperribbon.core.devices.torch_inside import is_differentiated, is_transformed
-from hyperribbon.core.devices.typed import applied
 
 __all__ = ["needed_by", "only_needed", "rewritten_convolution"]
 
@@ -86,7 +85,7 @@ def rewritten_convolution(
         sizes["output_padding"],
         call["groups"],
     )
-    result: torch.Tensor = applied(_Convolution, inputs, weight, settings)
+    result: torch.Tensor = _Convolution.apply(inputs, weight, settings)
     if bias is not None:
         result = result + bias.view(-1, *(1,) * axes)
     return result
@@ -106,7 +105,7 @@ class _Convolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needed = needed_by(ctx)
         if torch.is_grad_enabled():
-            slopes = applied(_Pulled, g, x, weight, ctx.settings, needed)
+            slopes = _Pulled.apply(g, x, weight, ctx.settings, needed)
         else:
             slopes = _pulled(g, x, weight, ctx.settings, needed)
         return *slopes, None

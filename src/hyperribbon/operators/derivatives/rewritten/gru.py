@@ -22,7 +22,6 @@ from functools import cached_property
 
 import torch
 
-from hyperribbon.core.devices.typed import split
 from hyperribbon.operators.derivatives.rewritten.recurrence import (
     Evaluated,
     Flow,
@@ -51,7 +50,7 @@ class GRULayer(Evaluated):
         self.states[0] = h
         self.own = torch.empty_like(steps, memory_format=torch.contiguous_format)
         self.gates = torch.empty_like(self.own)
-        s, v, g = (split(tensor, sizes, dim=2) for tensor in (steps, self.own, self.gates))
+        s, v, g = (tensor.split(sizes, dim=2) for tensor in (steps, self.own, self.gates))
         seen = zip(self.own, *s, *v, *g, *g[0].chunk(2, dim=2), self.states[1:], strict=True)
         for own, s_opened, s_new, v_opened, v_new, opened, new, r, z, after in seen:
             torch.mm(h, across, out=own) if d is None else torch.addmm(d, h, across, out=own)

@@ -23,7 +23,6 @@ from functools import cached_property
 
 import torch
 
-from hyperribbon.core.devices.typed import split
 from hyperribbon.operators.derivatives.rewritten.recurrence import (
     Evaluated,
     Flow,
@@ -50,7 +49,7 @@ class LSTMLayer(Evaluated):
         self.states, self.cells = (x.new_empty(len(steps) + 1, *x.shape) for x in (h, c))
         self.states[0], self.cells[0] = h, c
         self.gates = torch.empty_like(steps, memory_format=torch.contiguous_format)
-        opened, new = split(self.gates, [3 * size, size], dim=2)
+        opened, new = self.gates.split([3 * size, size], dim=2)
         o, i, f = opened.chunk(3, dim=2)
         seen = (steps, self.gates, opened, new, o, i, f, self.cells[1:], self.states[1:])
         across = u.t()
@@ -75,7 +74,7 @@ class LSTMLayer(Evaluated):
     def slopes(self) -> torch.Tensor:
         """Return s' of all gates."""
         size = self.u.shape[1]
-        opened, g = split(self.gates, [3 * size, size], dim=2)
+        opened, g = self.gates.split([3 * size, size], dim=2)
         return torch.cat([opened * (1 - opened), 1 - g * g], dim=2)
 
     def moving(

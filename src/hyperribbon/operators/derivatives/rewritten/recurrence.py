@@ -18,7 +18,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from hyperribbon.core.devices.torch_inside import seen_whole, unwatched
-from hyperribbon.core.devices.typed import applied
 from hyperribbon.operators.derivatives.rewritten.convolutions import needed_by
 
 __all__ = [
@@ -100,7 +99,7 @@ def recurrent_layer(
 
     Arguments are those of `Evaluated`.
     """
-    outputs, *others = applied(_Layer, kind, steps, u, d, *start)
+    outputs, *others = _Layer.apply(kind, steps, u, d, *start)
     return outputs, (outputs[-1], *others)
 
 
@@ -126,7 +125,7 @@ class _Layer(torch.autograd.Function):
         if all(part is None for part in of_ends):
             return None, *(None for _ in given)
         if torch.is_grad_enabled():
-            return None, *applied(_Gradient, ctx.layer, is_u_needed, len(of_ends), *of_ends, *given)
+            return None, *_Gradient.apply(ctx.layer, is_u_needed, len(of_ends), *of_ends, *given)
         return None, *ctx.layer.gradient(of_ends, is_u_needed)[0]
 
 

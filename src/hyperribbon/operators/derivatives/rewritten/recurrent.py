@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 
 from hyperribbon.core.devices.torch_inside import is_transformed, without_onednn
-from hyperribbon.core.devices.typed import split
 from hyperribbon.operators.derivatives.rewritten.elman import RectifiedLayer, TanhLayer
 from hyperribbon.operators.derivatives.rewritten.gru import GRULayer
 from hyperribbon.operators.derivatives.rewritten.lstm import LSTMLayer
@@ -128,7 +127,7 @@ def _gates_first(rows: torch.Tensor | None, size: int) -> Any:
     """Return rows in the order o, i, f, g: those that pass through σ together."""
     if rows is None:
         return None
-    i_and_f, g, o = split(rows, [2 * size, size, size])
+    i_and_f, g, o = rows.split([2 * size, size, size])
     return torch.cat([o, i_and_f, g])
 
 

@@ -1,7 +1,5 @@
 """Likelihoods that are torch distributions with the outputs as parameters."""
 
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
-# Random states have no types in torch; distributions are asked whether they check arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
@@ -14,7 +12,6 @@ from torch import distributions as td
 from hyperribbon.core.boundary import function as check_function
 from hyperribbon.core.checks import ArgumentError, check_positive
 from hyperribbon.core.devices.gpus import gpu_numbers
-from hyperribbon.core.devices.typed import split
 from hyperribbon.core.generators import derive_seed
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, draw
 from hyperribbon.operators.risk.losses.base import one_element_each, wide
@@ -100,7 +97,7 @@ class FromDistribution(Likelihood):
         with torch.no_grad():
             drawn = self._drawn(wide(outputs), samples, seed)
         scores: list[torch.Tensor] = []
-        for targets in split(drawn, max(1, _TOGETHER // len(outputs))):
+        for targets in drawn.split(max(1, _TOGETHER // len(outputs))):
             every = outputs.expand(len(targets), *outputs.shape)
             found = self.score(every.flatten(0, 1), inputs, targets.flatten(0, 1))
             scores.append(found.reshape(every.shape))
@@ -130,7 +127,7 @@ class FromDistribution(Likelihood):
         stream, start = seed
         drawn: list[torch.Tensor] = []
         with torch.random.fork_rng(devices=gpu_numbers()):
-            for place, output in enumerate(split(outputs, 1)):
+            for place, output in enumerate(outputs.split(1)):
                 torch.manual_seed(derive_seed(stream, "fisher", start + place))
                 drawn.append(self._at(output).sample((samples,)))
         return torch.cat(drawn, dim=1)

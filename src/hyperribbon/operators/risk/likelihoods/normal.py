@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_positive
-from hyperribbon.core.devices.typed import from_numpy, linalg
 from hyperribbon.operators.risk.likelihoods.base import Likelihood, check_shape, draw
 from hyperribbon.operators.risk.likelihoods.categorical import class_probabilities
 from hyperribbon.operators.risk.losses import one_element_each, softmax
@@ -33,7 +32,7 @@ class Gaussian(Likelihood):
     ) -> None:
         check_choice("space", space, ("model", "softmax"))
         if not isinstance(variance, torch.Tensor) and not callable(variance):
-            variance = from_numpy(check_array("variance", variance).copy())
+            variance = torch.from_numpy(check_array("variance", variance).copy())
             if not variance.ndim:
                 check_positive("variance", float(variance))
         self._variance, self._space = variance, space
@@ -103,7 +102,7 @@ class Gaussian(Likelihood):
         if sigma.ndim == 2:
             factor, right = sigma.sqrt(), bool((sigma > 0).all())
         else:
-            factor, info = linalg.cholesky_ex(sigma)
+            factor, info = torch.linalg.cholesky_ex(sigma)
             right = not bool((info != 0).any())
         if not right:
             raise ArgumentError(
@@ -122,7 +121,7 @@ def _solve(factor: torch.Tensor, block: torch.Tensor, *, transposed: bool) -> to
     if factor.ndim == 2:
         return block / factor
     matrix, flat = factor.mT if transposed else factor, block.permute(1, 2, 0)
-    return linalg.solve_triangular(matrix, flat, upper=transposed).permute(2, 0, 1)
+    return torch.linalg.solve_triangular(matrix, flat, upper=transposed).permute(2, 0, 1)
 
 
 def _solve_both(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hyperribbon.core.checks import ArgumentError, is_listed
-from hyperribbon.core.devices.typed import linalg
 from hyperribbon.operators.derivatives.graphs import graph_leaves, graph_nodes
 
 __all__ = ["Loss", "no_root", "one_element_each", "wide", "zero_rows"]
@@ -104,7 +103,7 @@ class Loss(ABC):
         units = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
         units = units.reshape(size, 1, *outputs.shape[1:]).expand(size, *outputs.shape)
         curved = self.curvature(outputs, targets, units).reshape(size, count, size).transpose(0, 1)
-        values, vectors = linalg.eigh((curved + curved.mT) / 2)
+        values, vectors = torch.linalg.eigh((curved + curved.mT) / 2)
         largest = values.abs().amax(1, keepdim=True)
         rounding = size * torch.finfo(values.dtype).eps * 10
         if bool((values < -rounding * largest).any()):

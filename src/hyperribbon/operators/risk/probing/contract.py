@@ -16,7 +16,6 @@ from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.torch_inside import BatchNorm, Dropout, InstanceNorm
-from hyperribbon.core.devices.typed import linalg, listed, named_modules
 from hyperribbon.operators.derivatives.graphs import (
     Nodes,
     graph_nodes,
@@ -258,7 +257,7 @@ def kept_numbers(thing: Any, place: str = "", depth: int = 4) -> dict[str, Any]:
     if isinstance(thing, bool | int | float):
         return {place: thing}
     if isinstance(thing, torch.Tensor):
-        return {place: thing._version if thing.numel() > _FEW else listed(thing.reshape(-1))}
+        return {place: thing._version if thing.numel() > _FEW else thing.reshape(-1).tolist()}
     if depth == 0 or isinstance(thing, str | bytes | type):
         return {}
     parts: dict[Any, Any] = {}
@@ -360,7 +359,7 @@ def check_same_weights(weights: torch.Tensor, processes: Processes) -> None:
 def _random_error(model: nn.Module) -> ArgumentError:
     noisy = [
         name or "model"
-        for name, module in named_modules(model)
+        for name, module in model.named_modules()
         if module.training and (isinstance(module, Dropout) or _has_dropout(module))
     ]
     cause = f"dropout in training mode: {', '.join(noisy)}" if noisy else "its forward is random"
@@ -373,7 +372,7 @@ def _batch_norms(model: nn.Module) -> list[str]:
     """Return the batch norms that normalise by the batch."""
     return [
         name or "model"
-        for name, module in named_modules(model)
+        for name, module in model.named_modules()
         if isinstance(module, BatchNorm)
         and not isinstance(module, InstanceNorm)
         and (module.training or module.running_mean is None)
@@ -390,5 +389,5 @@ def _equal(first: torch.Tensor, second: torch.Tensor, relative: float) -> bool:
         return False
     first, second = first.detach(), second.detach()
     finite = torch.where(torch.isfinite(first), first, 0.0)
-    scale = float(linalg.vector_norm(finite, torch.inf)) if first.numel() else 0.0
+    scale = float(torch.linalg.vector_norm(finite, torch.inf)) if first.numel() else 0.0
     return torch.allclose(first, second, rtol=relative, atol=relative * scale, equal_nan=True)

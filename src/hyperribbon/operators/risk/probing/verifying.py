@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.typed import norm
 from hyperribbon.operators.derivatives.choosing import Choices
 from hyperribbon.operators.derivatives.glance import (
     confirms_curvature,
@@ -160,8 +159,8 @@ class Verification:
         """Whether ∇²ℓ v of more samples differs from what it is in higher precision."""
         batch = self.more()
         found, right = (self._curved_in(p, batch, direction) for p in (own, precision))
-        norms = {name: norm(right[name]) for name in direction}
-        gaps = {name: norm(right[name] - found[name]) for name in direction}
+        norms = {name: float(right[name].norm()) for name in direction}
+        gaps = {name: float((right[name] - found[name]).norm()) for name in direction}
         return bool(differing(norms, gaps, _ROUNDED * torch.finfo(own).eps)[1])
 
     def _curved_in(self, precision: torch.dtype, batch: Any, direction: Block) -> Block:
