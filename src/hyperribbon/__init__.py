@@ -6,6 +6,7 @@ Public names load on first use, so that `import hyperribbon` costs little more t
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,22 +93,7 @@ _NAMES_BY_MODULE = {
     "experiments": ("sweep",),
     "explorer": ("explore",),
 }
-_ROOMS = (
-    "core",
-    "operators",
-    "theory",
-    "simulation",
-    "recording",
-    "training",
-    "manifold",
-    "subnetworks",
-    "spectra",
-    "noise",
-    "plots",
-    "inspection",
-    "experiments",
-    "report",
-)
+_ROOMS = sorted({m.name for m in iter_modules(__path__) if m.ispkg} - {"cli", "explorer"})
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = ["__version__", *_HOMES, *_ROOMS]  # pyright: ignore[reportUnsupportedDunderAll]

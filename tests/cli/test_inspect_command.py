@@ -162,7 +162,7 @@ def test_truncated_and_foreign_checkpoints_are_refused(folder):
     [
         ("own_model", "module:function"),
         ("nowhere_at_all:make", "importing nowhere_at_all failed"),
-        ("absent.py:make", "no file absent.py"),
+        ("absent.py:make", "absent.py does not exist"),
         ("own_model.py:absent", "has no function absent"),
         ("own_model.py:broken", "no such weights"),
         ("own_model.py:wrong", "does not return"),

@@ -216,7 +216,7 @@ def test_models_and_random_states_are_left_alone():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"a": 3}, "it is no network"),
+        ({"a": 3}, "expected a network"),
         ({"a": {"x": torch.ones(1)}}, "Give model="),
         ({"groups": 2}, "an uncertainty needs several"),
         ({"samples": 10}, "8 groups need at least 16"),

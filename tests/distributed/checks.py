@@ -447,8 +447,8 @@ def check_stopping() -> None:
     notebook, hessian = Notebook(k=2, seed=0, clock=clock), subject.hessian
     notebook.eigsh(hessian, 2, method="lanczos")
     clock.end = 0.0 if rank == 1 else math.inf
-    raises(OutOfTimeError, "used up", notebook.eigsh, hessian, 2, method="lanczos")
-    raises(OutOfTimeError, "used up", hessian.__matmul__, subject.vector)
+    raises(OutOfTimeError, "exceeded", notebook.eigsh, hessian, 2, method="lanczos")
+    raises(OutOfTimeError, "exceeded", hessian.__matmul__, subject.vector)
 
 
 def check_callable_loss() -> None:

@@ -221,7 +221,7 @@ def test_time_that_is_up_stops_the_step_under_way_and_keeps_what_is_done(
     assert found.is_complete
     console = Console(record=True, width=150, file=io.StringIO())
     found.summary(console)
-    assert "Gradient noise: stopped, the time of the budget" in console.export_text()
+    assert "Gradient noise: stopped, interrupted, time budget exceeded" in console.export_text()
 
 
 def test_nothing_begins_when_the_time_is_up(trained):

@@ -19,9 +19,6 @@ from hyperribbon.core.checks import (
     check_fraction,
     check_positive,
     check_positive_int,
-    is_array,
-    is_listed,
-    is_mapping,
     is_tensor,
 )
 from hyperribbon.core.devices.ambient import outside_inference_mode
@@ -67,14 +64,6 @@ Check = Callable[[str, Any], Any]
 
 _MOST = 2**53  # integers that doubles count to
 _LARGEST = 1e150  # numbers whose squares are finite
-_PLAIN: tuple[type, ...] = (str, bytes, int, float, complex, tuple, list, dict, type(None))
-_UNLISTED: tuple[type, ...] = (str, bytes, dict)
-_PATHS: tuple[type, ...] = (str, os.PathLike)
-_ITERABLES: tuple[type, ...] = (Iterable,)
-_FLOATING: tuple[type, ...] = (float, np.floating)
-_BOOLS: tuple[type, ...] = (bool, np.bool_)
-_WHOLE: tuple[type, ...] = (int, np.integer)
-_SHARED: tuple[type, ...] = (int, type(None))
 _PARTS = {"targets": ("data",), "inputs": ("data",), "data": ("inputs", "probe")}
 """Arguments that a part, or what it is called inside, belongs to."""
 
@@ -125,9 +114,9 @@ def _rename(error: ArgumentError, signature: inspect.Signature, given: dict[str,
     words = re.findall(r"\w+", error.argument)
     if any(word in given and given[word] is error.value for word in words):
         return
-    shared = isinstance(error.value, _SHARED)  # equal values that are one object anyway
+    shared = isinstance(error.value, int | None)  # equal values that are one object anyway
     for name, value in () if shared else given.items():
-        within = value if is_listed(value) else ()
+        within = value if isinstance(value, list | tuple) else ()
         places = [f"[{place}]" for place, entry in enumerate(within) if entry is error.value]
         if value is error.value or places:
             error.rename(name + "".join(places[:1]))
@@ -147,15 +136,19 @@ def _not_finite(given: dict[str, Any]) -> ArgumentError:
 def _brief(value: Any) -> Any:
     if hasattr(value, "shape"):
         return f"shape {tuple(value.shape)}"
-    return value if isinstance(value, _PLAIN) else type(value).__name__
+    return (
+        value
+        if isinstance(value, str | bytes | int | float | complex | tuple | list | dict | None)
+        else type(value).__name__
+    )
 
 
 def _is_finite(result: Any) -> bool:
-    if is_listed(result):
+    if isinstance(result, list | tuple):
         return all(_is_finite(entry) for entry in result)
-    if isinstance(result, _FLOATING):
+    if isinstance(result, float | np.floating):
         return bool(np.isfinite(result))
-    if is_array(result) and result.dtype.kind in "fc":
+    if isinstance(result, np.ndarray) and result.dtype.kind in "fc":
         return bool(np.isfinite(result).all())
     return True
 
@@ -192,29 +185,24 @@ def whole(argument: str, value: Any) -> int:
     return int(found)
 
 
-def fraction(argument: str, value: Any) -> float:
-    """Return a number from 0 to 1."""
-    return check_fraction(argument, value)
+fraction: Check = check_fraction
+"""Return a number from 0 to 1."""
 
 
-def array(argument: str, value: Any) -> np.ndarray:
-    """Return finite numbers of any shape."""
-    return check_array(argument, value)
+array: Check = check_array
+"""Return finite numbers of any shape."""
 
 
-def numbers(argument: str, value: Any) -> np.ndarray:
-    """Return a finite number or a vector of them."""
-    return check_array(argument, value, ndim=(0, 1))
+numbers: Check = functools.partial(check_array, ndim=(0, 1))
+"""Return a finite number or a vector of them."""
 
 
-def row(argument: str, value: Any) -> np.ndarray:
-    """Return a vector (n,) of finite numbers."""
-    return check_array(argument, value, ndim=1)
+row: Check = functools.partial(check_array, ndim=1)
+"""Return a vector (n,) of finite numbers."""
 
 
-def matrix(argument: str, value: Any) -> np.ndarray:
-    """Return a matrix of finite numbers."""
-    return check_array(argument, value, ndim=2)
+matrix: Check = functools.partial(check_array, ndim=2)
+"""Return a matrix of finite numbers."""
 
 
 def square(argument: str, value: Any) -> np.ndarray:
@@ -227,7 +215,7 @@ def square(argument: str, value: Any) -> np.ndarray:
 
 def iterable(argument: str, value: Any) -> Iterable[Any]:
     """Return entries in order: a list or any other iterable, but not a str or a dict."""
-    listed = isinstance(value, _ITERABLES) and not isinstance(value, _UNLISTED)
+    listed = isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
     if not listed or not getattr(value, "ndim", 1):
         raise ArgumentError(argument, value, "expected a list", "Give a list or a tuple.")
     return value
@@ -262,7 +250,7 @@ def function(argument: str, value: Any) -> Callable[..., Any]:
 
 def flag(argument: str, value: Any) -> bool:
     """Return True or False."""
-    if not isinstance(value, _BOOLS):
+    if not isinstance(value, bool | np.bool_):
         raise ArgumentError(argument, value, "expected True or False", "Give a bool.")
     return bool(value)
 
@@ -317,21 +305,21 @@ def tensor(argument: str, value: Any) -> Any:
 
 def mapping(argument: str, value: Any) -> Mapping[Any, Any]:
     """Return values by name."""
-    if not is_mapping(value):
+    if not isinstance(value, Mapping):
         raise ArgumentError(argument, value, "expected a dict", "Give values by name.")
     return value
 
 
 def path(argument: str, value: Any) -> str | os.PathLike[str]:
     """Return a path of the file system."""
-    if not isinstance(value, _PATHS) or not str(value) or "\0" in str(value):
+    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
         raise ArgumentError(argument, value, "expected a path", "Give a str or a pathlib.Path.")
     return value
 
 
 def seed_number(argument: str, value: Any) -> int:
     """Return a seed."""
-    if isinstance(value, bool) or not isinstance(value, _WHOLE) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
         raise ArgumentError(argument, value, "expected an integer, 0 or more", "Give seed=0.")
     return int(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -25,13 +25,7 @@ __all__ = [
     "check_positive_int",
     "check_shape",
     "as_number",
-    "is_array",
-    "is_dict",
-    "is_list",
-    "is_listed",
-    "is_mapping",
     "is_tensor",
-    "is_tuple",
 ]
 
 Array = TypeVar("Array", np.ndarray, "torch.Tensor")
@@ -94,7 +88,7 @@ class MissingExtraError(ImportError):
 def _short(value: Any, limit: int = 80) -> str:
     if is_tensor(value):
         return f"tensor of shape {tuple(value.shape)}, {value.dtype}, {value.device}"
-    if is_array(value):
+    if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}, {value.dtype}"
     if isinstance(value, str) and os.sep in value:
         limit = 400  # the reader wants to open that file
@@ -233,36 +227,6 @@ def check_shape(
     if found != shape and not (broadcast and fits):
         raise ArgumentError(argument, value, reason, f"Give an array of shape {shape}.")
     return value
-
-
-def is_array(value: object) -> TypeGuard[np.ndarray]:
-    """Whether something is a numpy array."""
-    return isinstance(value, np.ndarray)
-
-
-def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
-    """Whether something is a dict."""
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether something is a list."""
-    return isinstance(value, list)
-
-
-def is_listed(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether something is a list or a tuple."""
-    return isinstance(value, list | tuple)
-
-
-def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    """Whether something is a mapping."""
-    return isinstance(value, Mapping)
-
-
-def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    """Whether something is a tuple."""
-    return isinstance(value, tuple)
 
 
 def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:

@@ -16,7 +16,6 @@ __all__ = ["bullets", "card", "curve", "folded", "image", "note", "number", "tab
 _SPAN = 1e6  # from the largest to the smallest number that a logarithmic axis shows
 _COLOR = "#3a87c8"
 _LINE = "1px solid rgba(128,128,128,.35)"
-_NUMBERS: tuple[type, ...] = (int, float, np.number)
 _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
 
 
@@ -136,6 +135,6 @@ def _cell(value: Any) -> str:
     side = "left"
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    elif isinstance(value, _NUMBERS):
+    elif isinstance(value, int | float | np.number):
         value, side = number(float(value)), "right"
     return f'<td style="{_CELL};text-align:{side}">{escape(str(value))}</td>'

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from hyperribbon.core.checks import ArgumentError, is_dict
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import writing
 from hyperribbon.core.store.checkpoints import INDEX_SUFFIX
 from hyperribbon.core.store.tensor_files import open_tensors
@@ -50,9 +50,9 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
         remedy = "Save the state dict alone, best as .safetensors."
         raise ArgumentError("path", str(path), reason, remedy) from None
     for key in ("state_dict", "model_state_dict", "model"):
-        if is_dict(content) and is_dict(content.get(key)):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not is_dict(content) or not all(
+    if not isinstance(content, dict) or not all(
         isinstance(value, torch.Tensor) for value in content.values()
     ):
         raise ArgumentError(

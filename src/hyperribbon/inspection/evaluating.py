@@ -12,11 +12,11 @@ from hyperribbon.inspection.engine.subject import Subject
 from hyperribbon.operators.risk.batches import cut
 from hyperribbon.operators.risk.losses import CallableLoss
 from hyperribbon.operators.risk.own_loss import OwnLoss
+from hyperribbon.recording.evaluation import IGNORED, count_right
 
 __all__ = ["class_axis", "is_ignored", "is_classification", "loss_at", "outputs_at", "scores_at"]
 
 _ROWS = 512
-_IGNORED = -100  # the label that torch's losses ignore unless told otherwise
 _FALLING = 0.9  # share of the labels whose score lowers a loss of class scores when it grows
 OtherWeights = Mapping[str, torch.Tensor] | torch.Tensor | None
 """Named tensors, coordinates (P,), or None for the model's own."""
@@ -65,7 +65,11 @@ def is_classification(subject: Subject) -> bool:
 
 def is_ignored(subject: Subject, targets: torch.Tensor) -> torch.Tensor:
     """Return which labels count for nothing in the loss."""
-    return targets == getattr(subject.loss, "ignore_index", _IGNORED)
+    return targets == _ignored(subject)
+
+
+def _ignored(subject: Subject) -> int:
+    return getattr(subject.loss, "ignore_index", IGNORED)
 
 
 def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
@@ -82,7 +86,8 @@ def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
         rows = 1 if isinstance(loss, OwnLoss) else _ROWS  # its outputs are the loss of a batch
         for outputs, targets in outputs_at(subject, weights, rows):
             if axis is not None:
-                scores.append(_share_right(subject, outputs.argmax(axis), targets).cpu())
+                right, labels = count_right(outputs, targets, axis, _ignored(subject))
+                scores.append((right.double() / labels)[labels > 0].cpu())
             else:
                 losses = [
                     loss.total(outputs[i : i + 1], cut(targets, i, i + 1))
@@ -113,12 +118,3 @@ def _axis(subject: Subject, outputs: torch.Tensor, targets: Any) -> int | None:
         if float((own <= 0).double().mean()) >= _FALLING and bool((own < 0).any()):
             return axis
     return None
-
-
-def _share_right(subject: Subject, chosen: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the share of right labels of each sample, of those that the loss does not ignore."""
-    told = ~is_ignored(subject, targets)
-    parts = (part.reshape(len(targets), -1).double() for part in ((chosen == targets) & told, told))
-    right, told = parts
-    counts = told.sum(1)
-    return (right.sum(1) / counts)[counts > 0]

@@ -9,13 +9,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core.boundary import checked, count, seed_number
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_absent,
-    check_choice,
-    check_positive_int,
-    is_list,
-)
+from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, check_positive_int
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
@@ -120,7 +114,7 @@ class Fisher(FactoredOperator):
         settings: dict[str, Any] = {"variance": variance, "scale": scale, "df": df}
         settings["outputs"] = None if outputs == "model" else outputs
         self.likelihood = _likelihood(likelihood, settings)
-        if estimator == "empirical" and is_list(data) and data:
+        if estimator == "empirical" and isinstance(data, list) and data:
             # One batch with its targets, not batches of inputs.
             data = tuple(data) if isinstance(data[-1], torch.Tensor) else data
         loss = None if isinstance(model, Risk) else OUTPUTS_ONLY

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError, is_list, is_mapping, is_tensor
+from hyperribbon.core.checks import ArgumentError, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import file_digest, make_folder, stored_path
 from hyperribbon.core.store.frames import damaged
@@ -180,7 +180,7 @@ class StoredWeights:
             omitted = {name: str(reasons.get(name, "")) for name in last if name not in names}
         else:
             omitted, buffers = omitted_of_state(last, first), about.get("buffers")
-            omitted |= dict.fromkeys(buffers if is_list(buffers) else (), "buffer")
+            omitted |= dict.fromkeys(buffers if isinstance(buffers, list) else (), "buffer")
             said = [f"{name} ({why})" for name, why in omitted.items() if "floating" not in why]
             if said:
                 warnings.warn(
@@ -208,7 +208,7 @@ class StoredWeights:
 
 def check_tensors(argument: str, value: Any) -> Mapping[str, torch.Tensor]:
     """Return tensors by name."""
-    if not is_mapping(value) or not all(map(is_tensor, value.values())):
+    if not isinstance(value, Mapping) or not all(map(is_tensor, value.values())):
         remedy = "Give model.state_dict()."
         raise ArgumentError(argument, value, "expected tensors by name", remedy)
     return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
@@ -22,7 +22,7 @@ from hyperribbon.core.boundary import (
     optional,
     torch_module,
 )
-from hyperribbon.core.checks import ArgumentError, is_mapping
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import casting_anew
 from hyperribbon.core.devices.gpus import seed_gpus
 from hyperribbon.core.devices.torch_inside import tree_map
@@ -274,7 +274,7 @@ def augmented(batch: Any, augment: Callable[..., torch.Tensor], generator: Any) 
         reason = f"a batch has {len(found)} input tensors; augment needs exactly one"
         raise ArgumentError("augment", augment, reason, "Augment them in the data set.")
     inputs = tree_map(lambda leaf: augment(leaf, generator) if leaf is found[0] else leaf, inputs)
-    if is_mapping(batch):
+    if isinstance(batch, Mapping):
         return type(batch)({**batch, **inputs})  # type: ignore[call-arg]
     return inputs if isinstance(batch, torch.Tensor) else (inputs, targets)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyperribbon.core.checks import is_array, is_tensor
+from hyperribbon.core.checks import is_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ def tensor_of(values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
     if isinstance(values, torch.Tensor):
         return values if dtype is None else values.to(dtype)
-    if is_array(values) and not values.flags.writeable:
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
         values = values.copy()  # torch warns of views that cannot be written to
     return torch.as_tensor(values, dtype=dtype, device="cpu")
 

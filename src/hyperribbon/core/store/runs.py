@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from hyperribbon.core import html
-from hyperribbon.core.checks import ArgumentError, is_dict, is_listed
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.claims import Claim
 from hyperribbon.core.store.atomic import (
     clear_leftovers,
@@ -192,9 +192,9 @@ class Store:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if is_dict(value):
+    if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
-    if is_listed(value):
+    if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value

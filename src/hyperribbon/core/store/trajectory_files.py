@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from hyperribbon.core.checks import ArgumentError, is_dict, is_list
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import (
     clear_leftovers,
     make_folder,
@@ -67,11 +67,11 @@ def read_about(folder: Path) -> dict[str, Any]:
         ArgumentError: The header is damaged.
     """  # noqa: DOC501 - damaged() returns an ArgumentError
     about: Any = read_header(folder).get("about", {})
-    names: Any = about.get("parameters", []) if is_dict(about) else None
+    names: Any = about.get("parameters", []) if isinstance(about, dict) else None
     if (
-        not is_list(names)
+        not isinstance(names, list)
         or not all(isinstance(name, str) for name in names)
-        or not is_dict(about.get("omitted", {}))
+        or not isinstance(about.get("omitted", {}), dict)
         or not isinstance(about.get("predictions", ""), str)
     ):
         raise damaged(folder, f"{HEADER} says {str(about)[:80]!r} of the records")

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save as save_tensors
 
-from hyperribbon.core.checks import ArgumentError, is_array, is_dict, is_listed, is_tensor
+from hyperribbon.core.checks import ArgumentError, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import write_bytes
 from hyperribbon.core.store.tensor_files import open_tensors
@@ -64,18 +64,18 @@ def load_tree(path: Path) -> Any:
 
 def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     node = _plainly(node)
-    if is_array(node) and node.dtype.kind in "biuf":
+    if isinstance(node, np.ndarray) and node.dtype.kind in "biuf":
         key = path or "/"
         arrays[key] = np.ascontiguousarray(node).reshape(node.shape)
         return {_ARRAY: key}
-    if is_dict(node):
+    if isinstance(node, dict):
         for key in node:
             if not isinstance(key, str) or key == _ARRAY:
                 raise ArgumentError("key", key, "expected string keys", "Use str keys.")
         # Parts of a path are escaped, so that "a/b" and b within a stay apart.
         parts = {key: key.replace("~", "~0").replace("/", "~1") for key in node}
         return {key: _take_apart(node[key], arrays, f"{path}/{parts[key]}") for key in node}
-    if is_listed(node):
+    if isinstance(node, list | tuple):
         return [_take_apart(value, arrays, f"{path}/{i}") for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
         return node
@@ -93,11 +93,11 @@ def _plainly(node: Any) -> Any:
 
 
 def _put_together(node: Any, arrays: dict[str, np.ndarray]) -> Any:
-    if is_dict(node):
+    if isinstance(node, dict):
         if _ARRAY in node:
             return arrays[node[_ARRAY]]
         return {key: _put_together(value, arrays) for key, value in node.items()}
-    if is_listed(node):
+    if isinstance(node, list | tuple):
         return [_put_together(value, arrays) for value in node]
     return node
 

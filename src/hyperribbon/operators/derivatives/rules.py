@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hyperribbon.core.checks import is_listed
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
 __all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "shared_rows", "summed_to"]
@@ -252,7 +251,7 @@ def _channel_sum(name: str, back: torch.Tensor) -> Factor:
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    values = tuple(value) if is_listed(value) else (value,)
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
     return values if len(values) == length else values * length
 
 

@@ -11,17 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    is_array,
-    is_dict,
-    is_listed,
-    is_mapping,
-    is_tuple,
-)
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.torch_inside import (
     register_pytree_node,
     tree_flatten,
@@ -85,12 +79,12 @@ def plain(batch: Any) -> Any:
         reason = "a packed sequence cannot be cut into samples"
         remedy = "Give padded sequences and their lengths, and pack them in forward=."
         raise ArgumentError("data", type(batch).__name__, reason, remedy)
-    if is_array(batch) and batch.dtype.kind in "biuf":
+    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
         return torch.tensor(batch, device="cpu")
-    if is_mapping(batch):
+    if isinstance(batch, Mapping):
         kind: type[dict[Any, Any]] = dict if type(batch) in _DICTS else Fields
         return kind((key, plain(value)) for key, value in batch.items())
-    if is_listed(batch):
+    if isinstance(batch, list | tuple):
         return _like(batch, tuple(plain(value) for value in batch))
     return batch
 
@@ -165,12 +159,12 @@ def split(batch: Any) -> tuple[Any, Any]:
     The last item of a tuple holds the targets, the items before the inputs. In a dict the targets
     are under "labels", "label", "targets", "target" or "y", and the other entries are inputs.
     """
-    if is_mapping(batch):
+    if isinstance(batch, Mapping):
         key = _target_key(batch)
         if key is None:
             return batch, None
         return {name: value for name, value in batch.items() if name != key}, batch[key]
-    if is_tuple(batch) and batch:
+    if isinstance(batch, tuple) and batch:
         *inputs, targets = (*batch, None) if len(batch) == 1 else batch
         return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
     return batch, None
@@ -178,10 +172,10 @@ def split(batch: Any) -> tuple[Any, Any]:
 
 def with_targets(batch: Any, targets: Any) -> Any:
     """Return a batch with other targets in the place where `split` finds them."""
-    if is_dict(batch):
+    if isinstance(batch, dict):
         key = _target_key(batch)
         return batch if key is None else type(batch)({**batch, key: targets})
-    if is_tuple(batch) and len(batch) > 1:
+    if isinstance(batch, tuple) and len(batch) > 1:
         return _like(batch, (*batch[:-1], targets))
     return batch
 

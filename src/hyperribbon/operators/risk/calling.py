@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping, is_tuple
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.torch_inside import tree_flatten, tree_unflatten
 from hyperribbon.operators.risk.batches import split
 
@@ -57,16 +57,16 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
     inputs, targets = split(batch)
     if forward is not None:
         outputs = forward(model, batch)
-        if is_tuple(outputs) and len(outputs) == 2:
+        if isinstance(outputs, tuple) and len(outputs) == 2:
             outputs, targets = outputs
     elif isinstance(inputs, torch.Tensor):
-        if is_tuple(batch):
+        if isinstance(batch, tuple):
             _check_inputs(model, batch, (inputs,), {})
         outputs = model(inputs)
-    elif is_tuple(inputs):
+    elif isinstance(inputs, tuple):
         _check_inputs(model, batch, inputs, {})
         outputs = model(*inputs)
-    elif is_mapping(inputs):
+    elif isinstance(inputs, Mapping):
         _check_inputs(model, batch, (), inputs)
         outputs = model(**inputs)
     else:
@@ -103,27 +103,29 @@ def call_with_labels(model: nn.Module, batch: Any, forward: Forward | None = Non
     if forward is not None:
         return forward(model, batch)
     inputs, targets = split(batch)
-    named = dict(batch) if is_mapping(batch) else {"labels": targets}
+    named = dict(batch) if isinstance(batch, Mapping) else {"labels": targets}
     if targets is None or not _takes(model, named):
-        named = dict(inputs) if is_mapping(inputs) else {}
-    elif is_mapping(inputs):
+        named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    elif isinstance(inputs, Mapping):
         named |= inputs
-    if is_mapping(inputs):
+    if isinstance(inputs, Mapping):
         return model(**named)
-    return model(*(inputs if is_tuple(inputs) else (inputs,)), **named)
+    return model(*(inputs if isinstance(inputs, tuple) else (inputs,)), **named)
 
 
 def own_loss_of(output: Any) -> torch.Tensor | None:
     """Return the loss that a model's output carries: its `.loss`, its "loss", or a lone scalar."""
     if not isinstance(output, torch.Tensor):
-        output = output.get("loss") if is_mapping(output) else getattr(output, "loss", None)
+        output = (
+            output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        )
     is_scalar = isinstance(output, torch.Tensor) and output.numel() == 1 and output.ndim < 2
     return output.reshape(()) if is_scalar and output.is_floating_point() else None
 
 
 def _pack(outputs: Any) -> tuple[Any, Packing | None]:
     """Return several tensors with one row per sample side by side; anything else as it is."""
-    plain = dict(outputs) if is_mapping(outputs) else outputs
+    plain = dict(outputs) if isinstance(outputs, Mapping) else outputs
     leaves, structure = tree_flatten(plain)
     is_rows = [isinstance(x, torch.Tensor) and x.ndim and x.is_floating_point() for x in leaves]
     if not leaves or not all(is_rows) or len({len(leaf) for leaf in leaves}) > 1:
@@ -195,11 +197,11 @@ def _check_tensor(outputs: Any, batch: Any, forward: Forward | None) -> torch.Te
 
 def _described(outputs: Any) -> tuple[str, str]:
     """Return what an output is, and the expression that picks its first tensor."""
-    if is_mapping(outputs):
+    if isinstance(outputs, Mapping):
         keys = [key for key, value in outputs.items() if isinstance(value, torch.Tensor)]
         key = keys[0] if keys else next(iter(outputs), "name")
         return f"{type(outputs).__name__} of {', '.join(map(str, outputs))}", f"[{key!r}]"
-    if is_listed(outputs):
+    if isinstance(outputs, list | tuple):
         parts = ", ".join(
             f"tensor {tuple(item.shape)}" if isinstance(item, torch.Tensor) else type(item).__name__
             for item in outputs
@@ -213,13 +215,13 @@ def _described(outputs: Any) -> tuple[str, str]:
 
 def _written_call(batch: Any) -> str:
     """Return the expression by which a model is called on such a batch."""
-    if is_mapping(batch):
+    if isinstance(batch, Mapping):
         names = [key for key in batch if key in split(batch)[0]]
         return f"model({', '.join(f'{name}=batch[{name!r}]' for name in names)})"
-    if not is_tuple(batch):
+    if not isinstance(batch, tuple):
         return "model(batch)"
     if len(batch) > 2:
         return "model(*batch[:-1])"
     first = split(batch)[0]
-    stars = "**" if is_mapping(first) else "*" if is_tuple(first) else ""
+    stars = "**" if isinstance(first, Mapping) else "*" if isinstance(first, tuple) else ""
     return f"model({stars}batch[0])"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from hyperribbon.core.checks import ArgumentError, is_list
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.torch_inside import tree_map
 from hyperribbon.core.generators import numpy_generator, torch_generator
@@ -117,7 +117,7 @@ class Source:
         data = cast(Any, data)
         if is_batch(data, has_targets):
             self._take_batch(plain(data))
-        elif is_list(data):
+        elif isinstance(data, list):
             self._take_list(data)
         elif isinstance(data, Iterator):
             self._take_iterator(cast(Iterator[Any], data))
@@ -421,7 +421,7 @@ class Source:
 
 def is_batch(data: Any, has_targets: bool) -> bool:
     """Whether data are one batch, not several or what samples are read from."""
-    if is_list(data):
+    if isinstance(data, list):
         return has_targets and bool(data) and isinstance(data[-1], torch.Tensor | np.ndarray)
     return isinstance(data, torch.Tensor | np.ndarray | tuple | Mapping)
 

@@ -13,13 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hyperribbon.core.boundary import checked, function
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    check_positive,
-    is_mapping,
-    is_tensor,
-)
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, is_tensor
 from hyperribbon.core.devices.ambient import plainly, preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.mask import Mask
@@ -51,7 +45,7 @@ _BESIDE = 8  # part of the memory for the same risk in another precision, beside
 
 
 def _weights(argument: str, value: Any) -> Any:
-    if not is_mapping(value) and not is_tensor(value):
+    if not isinstance(value, Mapping) and not is_tensor(value):
         remedy = "Give named tensors, or coordinates (P,)."
         raise ArgumentError(argument, value, "expected a tensor or tensors by name", remedy)
     return value

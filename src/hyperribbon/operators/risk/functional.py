@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, is_dict, is_listed, is_mapping, is_tuple
+from hyperribbon.core.checks import ArgumentError
 
 __all__ = ["FunctionModel", "as_model"]
 
@@ -52,12 +52,12 @@ class FunctionModel(nn.Module):
         """Return the tree with the places of the tensors instead of them."""
         if isinstance(tree, torch.Tensor):
             return self._register_tensor(path or (_ALONE,), tree)
-        if is_mapping(tree):
+        if isinstance(tree, Mapping):
             return {
                 key: self._register((*path, *str(key).split(".")), value)
                 for key, value in tree.items()
             }
-        if is_listed(tree):
+        if isinstance(tree, list | tuple):
             parts = [self._register((*path, str(i)), value) for i, value in enumerate(tree)]
             return _like(tree, parts)
         return tree
@@ -90,9 +90,9 @@ class FunctionModel(nn.Module):
         if isinstance(tree, _Place):
             *parents, name = tree.path
             return getattr(self.get_submodule(".".join(parents)), name)
-        if is_dict(tree):
+        if isinstance(tree, dict):
             return {key: self._filled(value) for key, value in tree.items()}
-        if is_listed(tree):
+        if isinstance(tree, list | tuple):
             return _like(tree, [self._filled(value) for value in tree])
         return tree
 
@@ -128,6 +128,6 @@ def as_model(model: Any, params: Any) -> tuple[nn.Module, Any]:
 
 
 def _like(tree: list[Any] | tuple[Any, ...], parts: list[Any]) -> Any:
-    if is_tuple(tree):
+    if isinstance(tree, tuple):
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return parts

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import is_listed
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.torch_inside import TorchDispatchMode, tree_leaves
 
@@ -137,7 +136,7 @@ class MadeBytes(_Looking):
 
     def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         returned: Any = (result,) if isinstance(result, torch.Tensor) else result
-        if is_listed(returned):
+        if isinstance(returned, list | tuple):
             name, are_new = _said(func)
             for tensor, is_new in zip(returned, are_new, strict=False):
                 if is_new and isinstance(tensor, torch.Tensor):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hyperribbon.core.checks import ArgumentError, is_dict
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import ALONE, Processes
 
 __all__ = ["private_copy", "unsharded", "unwrapped"]
@@ -150,11 +150,11 @@ class _Copying:
         """Return a container that holds modules anew; others may be shared with hooks and stay."""
         if depth > 3 or type(value) not in (list, tuple, set, dict):
             return value
-        items: list[Any] = list(value.values() if is_dict(value) else value)
+        items: list[Any] = list(value.values() if isinstance(value, dict) else value)
         copies = [self._value(item, depth + 1) for item in items]
         if all(copy is item for copy, item in zip(copies, items, strict=True)):
             return value
-        if is_dict(value):
+        if isinstance(value, dict):
             return dict(zip(value, copies, strict=True))
         rebuilt: Any = type(cast(object, value))
         return rebuilt(copies)

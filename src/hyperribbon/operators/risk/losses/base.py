@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.checks import ArgumentError, is_listed
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.graphs import graph_leaves, graph_nodes
 
 __all__ = ["Loss", "no_root", "one_element_each", "wide", "zero_rows"]
@@ -169,6 +169,6 @@ class _Watching(TorchFunctionMode):
     ) -> Any:
         named: dict[str, Any] = kwargs or {}
         for argument in (*args, *named.values()):
-            parts = argument if is_listed(argument) else (argument,)
+            parts = argument if isinstance(argument, list | tuple) else (argument,)
             self.used |= {id(part) for part in parts} & self._wanted
         return func(*args, **named)

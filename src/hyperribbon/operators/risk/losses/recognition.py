@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeGuard, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +95,7 @@ def recognise(loss: Any) -> Loss:
         raise ArgumentError(
             "loss", loss, f"it has reduction={reduction!r}", "Use reduction='mean' or 'sum'."
         )
-    closed = _CLOSED.get(type(cast(object, module)))
+    closed = _CLOSED.get(type(module))
     return CallableLoss(loss) if closed is None else closed(module)
 
 
@@ -112,15 +112,11 @@ def _multi_margin(module: nn.MultiMarginLoss, f: torch.Tensor, y: torch.Tensor) 
     return losses.mean() if module.reduction == "mean" else losses.sum()
 
 
-def _is_partial(loss: object) -> TypeGuard[partial[Any]]:
-    return isinstance(loss, partial)
-
-
 def _as_module(loss: Any) -> Any:
     """Return the torch.nn loss that a functional form stands for, else the loss itself."""
     function: Any = loss
     keywords: dict[str, Any] = {}
-    if _is_partial(loss) and not loss.args:
+    if isinstance(loss, partial) and not loss.args:
         function, keywords = loss.func, loss.keywords
     try:
         module = _FUNCTIONAL.get(function)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, is_listed, is_mapping
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.ambient import preserved_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.torch_inside import BatchNorm, Dropout, InstanceNorm
@@ -261,27 +262,20 @@ def kept_numbers(thing: Any, place: str = "", depth: int = 4) -> dict[str, Any]:
     if depth == 0 or isinstance(thing, str | bytes | type):
         return {}
     parts: dict[Any, Any] = {}
-    if is_mapping(thing):
+    if isinstance(thing, Mapping):
         parts = dict(thing)
-    elif is_listed(thing):
+    elif isinstance(thing, list | tuple):
         parts = dict(enumerate(thing[:_FEW]))
     else:
         names = ("__self__", "func", "args", "keywords", "__defaults__")
         parts = {**getattr(thing, "__dict__", {}), **{n: getattr(thing, n, None) for n in names}}
-        cells = getattr(thing, "__closure__", None) or ()
-        parts |= {i: cell.cell_contents for i, cell in enumerate(cells) if _is_filled(cell)}
+        with suppress(ValueError):  # of a cell that is empty yet
+            cells = getattr(thing, "__closure__", None) or ()
+            parts |= {i: cell.cell_contents for i, cell in enumerate(cells)}
     found: dict[str, Any] = {}
     for key, part in parts.items():
         found |= kept_numbers(part, f"{place}.{key}", depth - 1)
     return found
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 def _random_states() -> tuple[Any, ...]:
