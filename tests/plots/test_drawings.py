@@ -57,3 +57,12 @@ def test_every_bar_stands_beside_its_name_the_first_on_top():
     assert heights["first"] > heights["second"] > heights["third"]
     trace = draw_interactive(chart(bars)).data[0]
     assert dict(zip(trace.y, trace.x, strict=True)) == {"first": 5.0, "second": 1.0, "third": 3.0}
+
+
+def test_values_equal_up_to_rounding_have_a_logarithmic_axis(tmp_path):
+    for value in (5.0, 3.7, 1e-3):
+        y = np.array([value, np.nextafter(value, 1e9), value])
+        figure = draw(Chart("c", "t", "x", "y", (Curve(X, y, "a"),), log_y=True))
+        figure.savefig(tmp_path / "drawn.svg")
+        low, high = figure.axes[0].get_ylim()
+        assert low < value < high and high / low > 2

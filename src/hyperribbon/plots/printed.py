@@ -52,6 +52,9 @@ def draw(chart: Chart) -> Figure:
     if chart.log_x:
         axis.set_xscale("log")
     if chart.log_y:
+        low, high = axis.dataLim.intervaly
+        if 0 < high < low * (1 + 1e-9):  # one value up to rounding has no logarithmic range
+            axis.set_ylim(low / 2, 2 * high)
         axis.set_yscale("log")
     label_logs(figure)
     if 1 <= labels <= _LEGEND_LIMIT:
