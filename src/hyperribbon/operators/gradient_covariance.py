@@ -73,8 +73,7 @@ class GradientCovariance(FactoredOperator):
         process_group: Any = None,
     ) -> None:
         risk = risk_of(model, loss, data, params, mask, forward, mode, memory, process_group)
-        is_whole = risk.mixes_samples or risk.criterion.reduction == "whole"
-        if is_whole:
+        if risk.mixes_samples or risk.criterion.reduction == "whole":
             reason = (
                 "a sample's loss depends on the others of its batch (batch norm in training mode, "
                 "a contrastive loss), so single samples have no gradients of their own"

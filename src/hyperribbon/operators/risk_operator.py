@@ -216,8 +216,7 @@ def risk_of(
     options |= {"memory": memory, "process_group": process_group}
     if not isinstance(model, Risk):
         return Risk(model, loss, data, mode=mode, **options)
-    given = [value for value in (loss, data, *options.values()) if value is not None]
-    if given or mode == "train":
+    if mode == "train" or any(v is not None for v in (loss, data, *options.values())):
         remedy = "Give them to hr.Risk(model, loss, data, …), and only that to the operator."
         raise ArgumentError("model", "a Risk", "it has its loss, data and options already", remedy)
     return model

@@ -20,7 +20,6 @@ from hyperribbon.core.store.tensor_files import open_tensors
 __all__ = ["TREE_KEYS", "load_tree", "save_tree"]
 
 _ARRAY = "__array__"
-_SCALARS: tuple[type, ...] = (np.generic,)
 TREE_KEYS = ("checked tree", "tree")
 """Entries of a file's header that hold a tree: with a checksum, and as it was without."""
 
@@ -85,7 +84,7 @@ def _take_apart(node: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
 
 
 def _plainly(node: Any) -> Any:
-    if isinstance(node, _SCALARS):
+    if isinstance(node, np.generic):
         return node.item()
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         return {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}

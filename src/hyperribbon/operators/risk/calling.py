@@ -159,20 +159,12 @@ def _check_inputs(
             f"({error}): its forward{signature}"
         )
         remedy = f"Define how it is called: forward=lambda model, batch: model({first})."
-        if not named and _binds(signature, (*inputs, None)):
+        if not named and len(signature.parameters) > len(inputs):
             remedy = (
                 "The last item of a tuple holds the targets: give ((x1, x2), targets), or the "
                 "inputs by name in a dict."
             )
         raise ArgumentError("data", given, reason, remedy) from None
-
-
-def _binds(signature: inspect.Signature, inputs: tuple[Any, ...]) -> bool:
-    try:
-        signature.bind(*inputs)
-    except TypeError:
-        return False
-    return True
 
 
 def _check_tensor(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tensor:

@@ -162,10 +162,8 @@ class Engine:
 
     def _verify(self, kind: str, probed: tuple[Linearisation, BatchEvaluation] | None) -> None:
         """Compare derivatives along a direction, on the probe, with finite differences."""
-        looks = self._is_smooth, self._has_kinks
-        check = Verification(
-            self._function, self._loss, self.probe, self._more_samples, *looks
-        ).check
+        about = self._function, self._loss, self.probe, self._more_samples
+        check = Verification(*about, self._is_smooth, self._has_kinks).check
         if probed is not None:
             check(kind, probed[0], probed[1].targets)
         else:

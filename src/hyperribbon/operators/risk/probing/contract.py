@@ -261,9 +261,8 @@ def kept_numbers(thing: Any, place: str = "", depth: int = 4) -> dict[str, Any]:
         return {place: thing._version if thing.numel() > _FEW else thing.reshape(-1).tolist()}
     if depth == 0 or isinstance(thing, str | bytes | type):
         return {}
-    parts: dict[Any, Any] = {}
     if isinstance(thing, Mapping):
-        parts = dict(thing)
+        parts: dict[Any, Any] = dict(thing)
     elif isinstance(thing, list | tuple):
         parts = dict(enumerate(thing[:_FEW]))
     else:
