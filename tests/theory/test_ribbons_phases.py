@@ -26,6 +26,14 @@ def test_figure_8_dimensions():
     np.testing.assert_array_equal(np.ceil(diagram.interpolated - 1e-9), diagram.dimensions)
 
 
+def test_interpolated_dimensions_are_where_the_partial_sums_reach_the_fraction():
+    spectrum = np.array([[5.0, 3.0, 1.5, 0.5], [4.0, 4.0, 1.0, 1.0]])
+    found = count_dimensions(spectrum, lambda rows, at: spectrum[rows, :, None] * np.eye(4), 0.9)
+    np.testing.assert_array_equal(found.dimensions, [3, 3])
+    # Sums of 8 after two and 9.5 after three eigenvalues reach 9 two thirds of the way.
+    np.testing.assert_allclose(found.interpolated, [2 + 1 / 1.5, 3.0])
+
+
 def test_ridge_lies_where_training_reaches_the_last_eigenvalue():
     slopes = np.linspace(0.1, 0.3, 9)
     steps = np.unique(np.round(np.logspace(0, 7, 200)))

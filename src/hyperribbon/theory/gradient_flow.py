@@ -11,8 +11,16 @@ from collections.abc import Callable
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from hyperribbon.core.boundary import checked, count, function, number, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import (
+    ArgumentError,
+    count,
+    function,
+    number,
+    positive,
+    row,
+    validate,
+    zero_or_more,
+)
 
 __all__ = [
     "effective_step",
@@ -27,13 +35,13 @@ Vector = np.ndarray
 _MOST = 100_000
 
 
-@checked(step=positive, momentum=zero_or_more)
+@validate(step=positive, momentum=zero_or_more)
 def effective_step(step: float, momentum: float = 0.0) -> float:
     """Return the time that one step of heavy-ball descent advances the flow, h / (1 − μ)."""
     return step / (1.0 - _checked_momentum(momentum))
 
 
-@checked(step=positive, momentum=zero_or_more)
+@validate(step=positive, momentum=zero_or_more)
 def regularisation_coefficient(step: float, momentum: float = 0.0) -> float:
     r"""Return the coefficient c of the loss that descent really follows.
 
@@ -50,7 +58,7 @@ def regularisation_coefficient(step: float, momentum: float = 0.0) -> float:
     return effective_step(step, mu) * (1.0 + mu) / (4.0 * (1.0 - mu))
 
 
-@checked(gradient=function, hessian_product=function, coefficient=number)
+@validate(gradient=function, hessian_product=function, coefficient=number)
 def modified_gradient(
     gradient: Callable[[Vector], Vector],
     hessian_product: Callable[[Vector, Vector], Vector],
@@ -71,7 +79,7 @@ def modified_gradient(
     return modified
 
 
-@checked(gradient=function, start=row, time=zero_or_more)
+@validate(gradient=function, start=row, time=zero_or_more)
 def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Vector:
     r"""Return θ(time) of the gradient flow dθ/dt = −∇L(θ).
 
@@ -101,7 +109,7 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
     return solution.y[:, -1]
 
 
-@checked(step=positive, batch=count, noise_variance=positive)
+@validate(step=positive, batch=count, noise_variance=positive)
 def inverse_temperature(step: float, batch: int, noise_variance: float) -> float:
     r"""Return β of the stationary law P(θ) ∝ exp(−βL(θ)) of SGD with isotropic constant noise.
 
@@ -118,7 +126,7 @@ def inverse_temperature(step: float, batch: int, noise_variance: float) -> float
     return 2.0 * batch / (step * noise_variance)
 
 
-@checked(
+@validate(
     curvature=positive, step=positive, batch=count, noise_variance=positive, momentum=zero_or_more
 )
 def stationary_variance(

@@ -23,8 +23,17 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, flag, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_positive_int,
+    count,
+    flag,
+    positive,
+    row,
+    validate,
+    zero_or_more,
+)
 
 __all__ = [
     "Activation",
@@ -95,7 +104,7 @@ class FisherStatistics:
         return self.leading
 
 
-@checked(variance=positive, covariance=zero_or_more)
+@validate(variance=positive, covariance=zero_or_more)
 def activation_moments(
     activation: Activation, variance: float, covariance: float
 ) -> tuple[float, float, float, float]:
@@ -155,7 +164,7 @@ def activation_moments(
     )
 
 
-@checked(weight_variance=positive, bias_variance=zero_or_more, layers=count)
+@validate(weight_variance=positive, bias_variance=zero_or_more, layers=count)
 def order_parameters(
     activation: Activation, weight_variance: float, bias_variance: float, layers: int
 ) -> OrderParameters:
@@ -181,7 +190,7 @@ def order_parameters(
     return OrderParameters(*np.array(forward).T, *np.array(backward[::-1]).T)
 
 
-@checked(weight_variance=positive, bias_variance=zero_or_more, ratios=row)
+@validate(weight_variance=positive, bias_variance=zero_or_more, ratios=row)
 def asymptotic_constants(
     activation: Activation,
     weight_variance: float,
@@ -220,7 +229,9 @@ def asymptotic_constants(
     return float(first), float(second)
 
 
-@checked(weight_variance=positive, bias_variance=zero_or_more, widths=row, samples=count, bias=flag)
+@validate(
+    weight_variance=positive, bias_variance=zero_or_more, widths=row, samples=count, bias=flag
+)
 def fisher_statistics(
     activation: Activation,
     weight_variance: float,

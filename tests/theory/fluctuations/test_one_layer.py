@@ -129,7 +129,7 @@ def test_mode_covariance_grows_from_zero_to_the_stationary_one():
     H, C = th.hessian(X), th.noise_covariance(X, Y, 3)
     rates, V = np.linalg.eigh(H)
     late = V @ th.mode_covariance(1e4, rates, V.T @ C @ V, 0.1) @ V.T
-    assert_equal(late, th.stationary_covariance(H, C, 0.1))
+    assert_equal(late, th.lyapunov_covariance(H, C, 0.1))
     assert not th.mode_covariance(0.0, rates, V.T @ C @ V, 0.1).any()
     start, solution = np.ones(4), np.zeros(4)
     np.testing.assert_allclose(
@@ -144,12 +144,12 @@ def test_stationary_covariance_solves_both_lyapunov_equations(N, seed, lr):
     H, C = th.hessian(X), th.noise_covariance(X, Y, 5)
     # The equations' own condition is that of H: their operator is H⊗1 + 1⊗H (− λH⊗H).
     condition = np.linalg.cond(H)
-    M = th.stationary_covariance(H, C, lr)
+    M = th.lyapunov_covariance(H, C, lr)
     assert_equal(M, solve_continuous_lyapunov(H, lr * C), condition)
     unit = np.eye(N)
     operator = np.kron(H, unit) + np.kron(unit, H) - lr * np.kron(H, H)
     brute = np.linalg.solve(operator, lr * C.ravel()).reshape(N, N)
-    assert_equal(th.stationary_covariance(H, C, lr, time="discrete"), brute, condition)
+    assert_equal(th.lyapunov_covariance(H, C, lr, time="discrete"), brute, condition)
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,7 +159,7 @@ def test_antisymmetric_part_completes_the_covariance(N, seed):
     H, C, lr = th.hessian(X), th.noise_covariance(X, Y, 5), 0.1
     Q = th.antisymmetric_part(H, C)
     np.testing.assert_array_equal(Q, -Q.T)
-    M = th.stationary_covariance(H, C, lr)
+    M = th.lyapunov_covariance(H, C, lr)
     assert_equal(M, lr / 2 * np.linalg.solve(H, C + Q), np.linalg.cond(H))
     deviation = np.random.default_rng(seed).normal(size=(3, N))
     current = th.probability_current(deviation, H, C, lr)
@@ -177,7 +177,7 @@ def test_detailed_balance_has_the_eigenvalues_of_the_printed_form():
     ours = np.linalg.eigvalsh(th.detailed_balance_covariance(H, C, 0.1))
     assert_equal(ours, printed)
     proportional = th.detailed_balance_covariance(H, 3 * H, 0.1)
-    assert_equal(proportional, th.stationary_covariance(H, 3 * H, 0.1))
+    assert_equal(proportional, th.lyapunov_covariance(H, 3 * H, 0.1))
     assert th.isotropic_variance(0.1, 3.0 * 4, 4) == pytest.approx(proportional[0, 0])
 
 
@@ -203,7 +203,7 @@ def test_learning_rates_beyond_stability_are_refused_with_the_limit():
     H, C = th.hessian(X), th.noise_covariance(X, Y, 4)
     limit = 2 / np.linalg.eigvalsh(H)[-1]
     with pytest.raises(ArgumentError, match="diverges"):
-        th.stationary_covariance(H, C, 1.01 * limit, time="discrete")
+        th.lyapunov_covariance(H, C, 1.01 * limit, time="discrete")
     with pytest.raises(ArgumentError, match="grows without bound"):
         th.discrete_covariance(X, Y, 0.95 * limit, 1)
 
@@ -213,11 +213,11 @@ def test_unusable_arguments_are_refused():
     with pytest.raises(ArgumentError, match="distinct samples"):
         th.noise_covariance(X, Y, 7, replacement=False)
     with pytest.raises(ArgumentError, match="diffuse"):
-        th.stationary_covariance(np.diag([1.0, 0.0]), np.eye(2), 0.1)
+        th.lyapunov_covariance(np.diag([1.0, 0.0]), np.eye(2), 0.1)
     with pytest.raises(ArgumentError, match="negative eigenvalue"):
-        th.stationary_covariance(np.diag([1.0, -1.0]), np.eye(2), 0.1)
+        th.lyapunov_covariance(np.diag([1.0, -1.0]), np.eye(2), 0.1)
     with pytest.raises(ArgumentError, match="does not have any"):
-        th.stationary_covariance(np.eye(2), -np.eye(2), 0.1)
+        th.lyapunov_covariance(np.eye(2), -np.eye(2), 0.1)
     with pytest.raises(ArgumentError, match="one target"):
         th.minimum_norm_solution(X, Y[:-1])
     assert th.relaxation_steps(np.diag([2.0, 0.5, 0.0]), 0.1) == pytest.approx(20)

@@ -28,14 +28,15 @@ from hyperribbon.theory.fluctuations.one_layer import (
     residual_weights,
     residuals,
 )
+from hyperribbon.theory.fluctuations.optimizers import StationaryState, stationary_state
 from hyperribbon.theory.fluctuations.stationary import (
     antisymmetric_part,
     detailed_balance_covariance,
     discrete_covariance,
     isotropic_variance,
+    lyapunov_covariance,
     probability_current,
     relaxation_steps,
-    stationary_covariance,
 )
 from hyperribbon.theory.fluctuations.two_layer import (
     TwoLayerModes,
@@ -52,6 +53,7 @@ from hyperribbon.theory.fluctuations.two_layer import (
 )
 
 __all__ = [
+    "StationaryState",
     "TwoLayerModes",
     "antisymmetric_part",
     "decompose",
@@ -90,5 +92,6 @@ __all__ = [
     "second_layer_covariance",
     "second_layer_variances",
     "stationarity_ratio",
-    "stationary_covariance",
+    "stationary_state",
+    "lyapunov_covariance",
 ]

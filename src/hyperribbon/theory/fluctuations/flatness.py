@@ -9,17 +9,18 @@ from typing import Annotated as Float
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hyperribbon.core.boundary import (
+from hyperribbon.core.checks import (
+    ArgumentError,
     array,
-    checked,
+    check_shape,
     count,
     number,
     numbers,
     positive,
     row,
+    validate,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError, check_shape
 
 __all__ = [
     "drift_rates",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-@checked(D1=numbers, input_variance=positive, theta=number)
+@validate(D1=numbers, input_variance=positive, theta=number)
 def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: float) -> np.ndarray:
     """Return δL(θaᵢ) = ½σx²θ²D₁ᵢ for a step θ along mode aᵢ of W₂.
 
@@ -43,7 +44,7 @@ def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: f
     return 0.5 * input_variance * theta**2 * np.asarray(D1, float)
 
 
-@checked(D2=zero_or_more, input_variance=positive, theta=number, inputs=count, modes=count)
+@validate(D2=zero_or_more, input_variance=positive, theta=number, inputs=count, modes=count)
 def loss_along_first_layer_modes(
     D2: float, input_variance: float, theta: float, inputs: int, modes: int
 ) -> np.ndarray:
@@ -54,7 +55,7 @@ def loss_along_first_layer_modes(
     return np.where(np.arange(modes) < inputs, 0.5 * input_variance * theta**2 * D2, 0.0)
 
 
-@checked(D1=array, D2=positive)
+@validate(D1=array, D2=positive)
 def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
     """Return the local exponent ψ = −d ln M₂₂/d ln F = 2·D₂/(D₁+D₂), flatness F ∝ D₁^(−1/2).
 
@@ -66,7 +67,7 @@ def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
     return 2 * D2 / (np.asarray(D1, dtype=np.float64) + D2)
 
 
-@checked(variances=row, curvatures=row)
+@validate(variances=row, curvatures=row)
 def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     """Return ψ of variance ∝ F^(−ψ), F = curvature^(−1/2), by least squares on logarithms.
 
@@ -89,7 +90,7 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     return float(2 * np.polyfit(np.log(curvatures[use]), np.log(variances[use]), 1)[0])
 
 
-@checked(t=array, rates=array, input_variance=positive)
+@validate(t=array, rates=array, input_variance=positive)
 def mode_correlation(
     t: ArrayLike, rates: ArrayLike, input_variance: float
 ) -> Float[np.ndarray, "*times modes"]:
@@ -100,7 +101,7 @@ def mode_correlation(
     return np.exp(-input_variance * np.multiply.outer(t, rates))
 
 
-@checked(t=array, rates=array, input_variance=positive, strength=zero_or_more, initial=array)
+@validate(t=array, rates=array, input_variance=positive, strength=zero_or_more, initial=array)
 def mode_variance(
     t: ArrayLike,
     rates: ArrayLike,
@@ -121,7 +122,7 @@ def mode_variance(
     return decay * initial + strength / (2 * input_variance) * (1 - decay)
 
 
-@checked(
+@validate(
     lr=positive,
     batch_size=count,
     input_variance=positive,
@@ -140,7 +141,7 @@ def drift_rates(
     return rate, rate * inputs
 
 
-@checked(lr=positive, batch_size=count, target_variance=zero_or_more, inputs=count, D2=positive)
+@validate(lr=positive, batch_size=count, target_variance=zero_or_more, inputs=count, D2=positive)
 def stationarity_ratio(
     lr: float, batch_size: int, target_variance: float, inputs: int, D2: float
 ) -> float:

@@ -14,18 +14,19 @@ from typing import Annotated as Float
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hyperribbon.core.boundary import (
+from hyperribbon.core.checks import (
+    ArgumentError,
     array,
-    checked,
+    check_shape,
     count,
     matrix,
     number,
     positive,
     row,
     square,
+    validate,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError, check_shape
 
 __all__ = [
     "geometric_brownian_moments",
@@ -59,14 +60,14 @@ def check_design(
     return X, Y
 
 
-@checked(X=matrix)
+@validate(X=matrix)
 def hessian(X: ArrayLike) -> Float[np.ndarray, "N N"]:
     """Return H = XXᵀ/P (N×N). Implements Eq. (2.4) of [fluctuations]."""
     X = np.asarray(X, dtype=np.float64)
     return X @ X.T / X.shape[1]
 
 
-@checked(X=matrix, Y=array)
+@validate(X=matrix, Y=array)
 def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "N"]:
     """Return w* = (XXᵀ)⁺XYᵀ (N,), the least-squares solution of smallest norm.
 
@@ -79,7 +80,7 @@ def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "N"]:
     return np.linalg.lstsq(X.T, Y, rcond=None)[0]
 
 
-@checked(X=matrix, Y=array, w=row)
+@validate(X=matrix, Y=array, w=row)
 def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> Float[np.ndarray, "P"]:
     """Return r = wᵀX − Y (P,), at the minimum-norm solution unless `w` is given.
 
@@ -94,13 +95,13 @@ def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> Float[n
     return np.where(np.linalg.norm(r) <= rounding, 0.0, r)
 
 
-@checked(X=matrix, Y=array, w=row)
+@validate(X=matrix, Y=array, w=row)
 def regression_loss(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> float:
     """Return L(w) = ‖wᵀX − Y‖²/(2P); L* at the solution unless `w` is given. Eq. (2.3)."""
     return float(np.mean(residuals(X, Y, w) ** 2) / 2)
 
 
-@checked(gradients=matrix, batch_size=count)
+@validate(gradients=matrix, batch_size=count)
 def minibatch_covariance(
     gradients: ArrayLike, batch_size: int, *, replacement: bool = True
 ) -> Float[np.ndarray, "N N"]:
@@ -130,7 +131,7 @@ def batch_factor(samples: int, batch_size: int, replacement: bool) -> float:
     return (samples - batch_size) / (batch_size * (samples - 1))
 
 
-@checked(X=matrix, Y=array, batch_size=count, w=row)
+@validate(X=matrix, Y=array, batch_size=count, w=row)
 def noise_covariance(
     X: ArrayLike,
     Y: ArrayLike,
@@ -150,13 +151,13 @@ def noise_covariance(
     return minibatch_covariance((X * residuals(X, Y, w)).T, batch_size, replacement=replacement)
 
 
-@checked(X=matrix, Y=array)
+@validate(X=matrix, Y=array)
 def residual_weights(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "P"]:
     """Return P·K = (r*)² (P,), the weight of each sample in C. Implements Eq. (2.18)."""
     return residuals(X, Y) ** 2
 
 
-@checked(H=square, batch_size=count, label_variance=zero_or_more, deviation=row)
+@validate(H=square, batch_size=count, label_variance=zero_or_more, deviation=row)
 def noise_covariance_limit(
     H: ArrayLike, batch_size: int, label_variance: float, deviation: ArrayLike | None = None
 ) -> Float[np.ndarray, "N N"]:
@@ -174,7 +175,7 @@ def noise_covariance_limit(
     return (np.outer(Hw, Hw) + (w @ Hw + label_variance) * H) / batch_size
 
 
-@checked(inputs=count, samples=count)
+@validate(inputs=count, samples=count)
 def projector_variance(inputs: int, samples: int) -> tuple[float, float]:
     """Return the exact variances of (diagonal, off-diagonal) entries of X⁺X, Gaussian X, N ≤ P.
 
@@ -190,7 +191,7 @@ def projector_variance(inputs: int, samples: int) -> tuple[float, float]:
     return diagonal, N * (P - N) / (P * (P - 1) * (P + 2))
 
 
-@checked(inputs=count, samples=count, variance=positive)
+@validate(inputs=count, samples=count, variance=positive)
 def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[float, float]:
     """Return the edges σx²(1 ∓ √(N/P))² of the spectrum of H for N, P → ∞.
 
@@ -201,7 +202,7 @@ def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[
     return float(variance * (1 - root) ** 2), float(variance * (1 + root) ** 2)
 
 
-@checked(t=array, second_moment=positive, lr=positive, batch_size=count, start=number)
+@validate(t=array, second_moment=positive, lr=positive, batch_size=count, start=number)
 def geometric_brownian_moments(
     t: ArrayLike, second_moment: float, lr: float, batch_size: int, start: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +217,7 @@ def geometric_brownian_moments(
     return start * np.exp(-a * t), start**2 * (np.exp(2 * a * rate * t) - np.exp(-2 * a * t))
 
 
-@checked(t=array, rates=array, start=array, solution=array)
+@validate(t=array, rates=array, start=array, solution=array)
 def mode_mean(
     t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike
 ) -> Float[np.ndarray, "*times modes"]:
@@ -228,7 +229,7 @@ def mode_mean(
     return solution + decay * (start - solution)
 
 
-@checked(t=zero_or_more, rates=row, noise=square, lr=positive)
+@validate(t=zero_or_more, rates=row, noise=square, lr=positive)
 def mode_covariance(
     t: float, rates: ArrayLike, noise: ArrayLike, lr: float
 ) -> Float[np.ndarray, "modes modes"]:

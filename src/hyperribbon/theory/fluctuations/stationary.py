@@ -9,8 +9,18 @@ from typing import Annotated as Float
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hyperribbon.core.boundary import array, checked, count, matrix, positive, square, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_shape
+from hyperribbon.core.checks import (
+    ArgumentError,
+    array,
+    check_choice,
+    check_shape,
+    count,
+    matrix,
+    positive,
+    square,
+    validate,
+    zero_or_more,
+)
 from hyperribbon.theory.fluctuations.one_layer import (
     batch_factor,
     check_design,
@@ -25,15 +35,15 @@ __all__ = [
     "isotropic_variance",
     "probability_current",
     "relaxation_steps",
-    "stationary_covariance",
+    "lyapunov_covariance",
 ]
 
 _NULL = 1e-12
 _NEGATIVE = 1e-3  # of the largest variance; C may have been measured in single precision
 
 
-@checked(H=square, C=square, lr=positive)
-def stationary_covariance(
+@validate(H=square, C=square, lr=positive)
+def lyapunov_covariance(
     H: ArrayLike, C: ArrayLike, lr: float, *, time: str = "continuous"
 ) -> Float[np.ndarray, "N N"]:
     """Return the stationary covariance M of the weights for curvature H and gradient noise C.
@@ -55,11 +65,11 @@ def stationary_covariance(
         ArgumentError: H or C is not positive semidefinite, noise acts where there is no curvature
             (the weights diffuse for ever), or the learning rate is beyond stability.
 
-    >>> stationary_covariance([[2.0]], [[4.0]], 0.1)
+    >>> lyapunov_covariance([[2.0]], [[4.0]], 0.1)
     array([[0.1]])
     """
     check_choice("time", time, ("continuous", "discrete"))
-    rates, V, noise, null = _in_eigenbasis(H, C)
+    rates, V, noise, null = in_eigenbasis(H, C)
     lowest, largest = np.linalg.eigvalsh((noise + noise.T) / 2)[[0, -1]]
     if lowest < -_NEGATIVE * max(abs(lowest), largest):
         reason = f"it has the negative eigenvalue {lowest:.4g}, and a covariance does not have any"
@@ -72,20 +82,20 @@ def stationary_covariance(
     return (M + M.T) / 2
 
 
-@checked(H=square, C=square)
+@validate(H=square, C=square)
 def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> Float[np.ndarray, "N N"]:
     """Return Q = −Qᵀ of HM = (λ/2)(C + Q): Q̃_ij = C̃_ij (ω_i−ω_j)/(ω_i+ω_j).
 
     Zero when C is a function of H; otherwise detailed balance is broken. Implements Eq. (2.31) of
     [fluctuations].
     """
-    rates, V, noise, null = _in_eigenbasis(H, C)
+    rates, V, noise, null = in_eigenbasis(H, C)
     sums = np.where(null, 1.0, np.add.outer(rates, rates))
     Q = V @ (noise * np.subtract.outer(rates, rates) / sums) @ V.T
     return (Q - Q.T) / 2
 
 
-@checked(deviation=array, H=square, C=square, lr=positive)
+@validate(deviation=array, H=square, C=square, lr=positive)
 def probability_current(
     deviation: ArrayLike, H: ArrayLike, C: ArrayLike, lr: float
 ) -> Float[np.ndarray, "*n N"]:
@@ -94,7 +104,7 @@ def probability_current(
     Implements Eq. (2.32) of [fluctuations], with the λ/2 it lacks in print. The velocity runs
     along surfaces of constant density: δwᵀM⁺𝒥 = 0.
     """
-    M = stationary_covariance(H, C, lr)
+    M = lyapunov_covariance(H, C, lr)
     deviation = np.asarray(deviation, dtype=np.float64)
     shape = (*deviation.shape[:-1], len(M))
     check_shape("deviation", deviation, shape, f"H has shape {M.shape}")
@@ -102,36 +112,38 @@ def probability_current(
     return -(lr / 2) * force @ antisymmetric_part(H, C).T
 
 
-@checked(H=square, C=square, lr=positive)
+@validate(H=square, C=square, lr=positive)
 def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> Float[np.ndarray, "N N"]:
     """Return (λ/2) H^(−1/2) C H^(−1/2), the covariance if detailed balance held.
 
     (λ/2)H⁻¹C of Eq. (2.33) of [fluctuations] is not symmetric at finite P; this symmetric matrix
     has the same eigenvalues. Directions without curvature are left out.
     """
-    rates, V, noise, _ = _in_eigenbasis(H, C)
+    rates, V, noise, _ = in_eigenbasis(H, C)
     keep = rates > _NULL * rates[-1]
     root = np.where(keep, 1 / np.sqrt(np.where(keep, rates, 1.0)), 0.0)
     return lr / 2 * (V * root) @ noise @ (V * root).T
 
 
-@checked(lr=positive, label_variance=zero_or_more, batch_size=count)
+@validate(lr=positive, label_variance=zero_or_more, batch_size=count)
 def isotropic_variance(lr: float, label_variance: float, batch_size: int) -> float:
     """Return λσε²/(2S), the variance of every weight for P/N → ∞. Implements Eq. (2.34)."""
     return lr * label_variance / (2 * batch_size)
 
 
-@checked(H=square, lr=positive)
+@validate(H=square, lr=positive)
 def relaxation_steps(H: ArrayLike, lr: float) -> float:
     """Return 1/(λω₀), the steps in which the slowest mode of H that relaxes falls by e."""
     rates = np.linalg.eigvalsh(np.asarray(H, dtype=np.float64))
     positive = rates[rates > _NULL * max(rates[-1], 0.0)]
     if positive.size == 0:
-        raise ArgumentError("H", H, "it has no positive eigenvalue", "Nothing relaxes.")
+        raise ArgumentError(
+            "H", H, "it has no positive eigenvalue", "Give a positive (semi-)definite H."
+        )
     return float(1 / (lr * positive[0]))
 
 
-@checked(X=matrix, Y=array, lr=positive, batch_size=count, rtol=positive)
+@validate(X=matrix, Y=array, lr=positive, batch_size=count, rtol=positive)
 def discrete_covariance(
     X: ArrayLike,
     Y: ArrayLike,
@@ -164,12 +176,12 @@ def discrete_covariance(
     H, samples = hessian(X), X.shape[1]
     additive = noise_covariance(X, Y, batch_size, replacement=replacement)
     factor = batch_factor(samples, batch_size, replacement)
-    M = stationary_covariance(H, additive, lr, time="discrete")
+    M = lyapunov_covariance(H, additive, lr, time="discrete")
     change, growing = np.trace(M), 0
     for _ in range(10_000):
         fed_back = (X * np.einsum("np,np->p", X, M @ X)) @ X.T / samples - H @ M @ H
         noise = additive + factor * (fed_back + fed_back.T) / 2
-        following = stationary_covariance(H, noise, lr, time="discrete")
+        following = lyapunov_covariance(H, noise, lr, time="discrete")
         previous, change = change, np.trace(following - M)
         M = following
         if change <= rtol * np.trace(M):
@@ -188,7 +200,7 @@ def check_stable(lr: float, largest_rate: float) -> None:
         raise ArgumentError("lr", lr, reason, f"Use less than 2/ω_max = {2 / largest_rate:.4g}.")
 
 
-def _in_eigenbasis(
+def in_eigenbasis(
     H: ArrayLike, C: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return ω ascending, V, C̃ = VᵀCV and where ω_i + ω_j vanishes, of two square matrices."""

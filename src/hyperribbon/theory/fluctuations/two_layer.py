@@ -16,8 +16,9 @@ from typing import Annotated as Float
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hyperribbon.core.boundary import (
-    checked,
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_shape,
     count,
     instance,
     matrix,
@@ -25,9 +26,9 @@ from hyperribbon.core.boundary import (
     positive,
     row,
     square,
+    validate,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError, check_shape
 
 __all__ = [
     "TwoLayerModes",
@@ -90,7 +91,7 @@ class TwoLayerModes:
 _modes = instance(TwoLayerModes, "Give the result of decompose(W1, W2).")
 
 
-@checked(W1=matrix, W2=matrix)
+@validate(W1=matrix, W2=matrix)
 def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
     """Return the singular bases of both layers.
 
@@ -110,7 +111,7 @@ def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
     return TwoLayerModes(A, Bt.T, U, Vt.T, s1, s2)
 
 
-@checked(lr=positive, batch_size=count, input_variance=positive, target_variance=zero_or_more)
+@validate(lr=positive, batch_size=count, input_variance=positive, target_variance=zero_or_more)
 def noise_strength(
     lr: float, batch_size: int, input_variance: float, target_variance: float
 ) -> float:
@@ -118,7 +119,7 @@ def noise_strength(
     return lr * (input_variance * target_variance) / batch_size
 
 
-@checked(Sxx=square, Syx=matrix, target_variance=numbers, batch_size=count)
+@validate(Sxx=square, Syx=matrix, target_variance=numbers, batch_size=count)
 def moment_covariances(
     Sxx: ArrayLike, Syx: ArrayLike, target_variance: ArrayLike, batch_size: int
 ) -> tuple[
@@ -140,7 +141,7 @@ def moment_covariances(
     return xx / batch_size, yx / batch_size, cross / batch_size
 
 
-@checked(W1=matrix, W2=matrix, strength=zero_or_more, samples=count)
+@validate(W1=matrix, W2=matrix, strength=zero_or_more, samples=count)
 def layer_noise_covariances(
     W1: ArrayLike, W2: ArrayLike, strength: float, samples: int | None = None
 ) -> tuple[
@@ -171,14 +172,14 @@ def finite_sample_factor(inputs: int, samples: int | None) -> float:
     return 1.0 if samples is None else max(0.0, 1 - inputs / samples)
 
 
-@checked(modes=_modes)
+@validate(modes=_modes)
 def drift_matrix(modes: TwoLayerModes) -> Float[np.ndarray, "weights weights"]:
     """Return Γ/σx² = Δ/σ_R² (N_o(N_i+N_h) square). Implements Eq. (3.27) of [fluctuations]."""
     J = modes.jacobian()
     return J.T @ J
 
 
-@checked(modes=_modes)
+@validate(modes=_modes)
 def drift_eigenvalues(modes: TwoLayerModes) -> Float[np.ndarray, "weights"]:
     """Return all eigenvalues of Γ/σx², descending; N_oN_i of them are positive.
 
@@ -190,7 +191,7 @@ def drift_eigenvalues(modes: TwoLayerModes) -> Float[np.ndarray, "weights"]:
     return np.sort(values)[::-1]
 
 
-@checked(modes=_modes, lr=positive, batch_size=count, target_variance=zero_or_more, samples=count)
+@validate(modes=_modes, lr=positive, batch_size=count, target_variance=zero_or_more, samples=count)
 def layer_covariance(
     modes: TwoLayerModes,
     lr: float,
@@ -214,7 +215,7 @@ def layer_covariance(
     return scale * finite_sample_factor(N_i, samples) * rows.T @ rows
 
 
-@checked(modes=_modes, M=square)
+@validate(modes=_modes, M=square)
 def first_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
@@ -224,7 +225,7 @@ def first_layer_covariance(
     return lift @ _check_covariance(modes, M)[: N_o * N_i, : N_o * N_i] @ lift.T
 
 
-@checked(modes=_modes, M=square)
+@validate(modes=_modes, M=square)
 def second_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
@@ -240,7 +241,7 @@ def _check_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
     return check_shape("M", np.asarray(M), (size, size), f"the modes have widths {modes.sizes}")
 
 
-@checked(D1=row, D2=numbers, lr=positive, batch_size=count, target_variance=zero_or_more)
+@validate(D1=row, D2=numbers, lr=positive, batch_size=count, target_variance=zero_or_more)
 def second_layer_variances(
     D1: ArrayLike, D2: ArrayLike, lr: float, batch_size: int, target_variance: float
 ) -> Float[np.ndarray, "h o"]:

@@ -9,6 +9,7 @@ from hyperribbon.theory.linear_networks.balanced import (
     balance_defect,
     balanced_count,
     balanced_eigenvalues,
+    balanced_eigenvectors,
     printed_count,
 )
 from hyperribbon.theory.linear_networks.curvature import ggn, hessian
@@ -35,6 +36,7 @@ __all__ = [
     "balance_defect",
     "balanced_count",
     "balanced_eigenvalues",
+    "balanced_eigenvectors",
     "chain_products",
     "check_white",
     "ggn",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from hyperribbon.core.boundary import checked, instance, matrices
+from hyperribbon.core.checks import instance, matrices, validate
 from hyperribbon.theory.linear_networks.moments import Moments, check_moments
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
@@ -16,7 +16,7 @@ __all__ = ["ggn", "hessian"]
 _moments = instance(Moments, "Give Moments.of(X, Y).")
 
 
-@checked(weights=matrices, moments=_moments)
+@validate(weights=matrices, moments=_moments)
 def hessian(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
     r"""Return the Hessian of (1/2n)‖W_L…W_1 X − Y‖² as an operator.
 
@@ -38,7 +38,7 @@ def hessian(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
     return _ChainCurvature(weights, moments, residual=True)
 
 
-@checked(weights=matrices, moments=_moments)
+@validate(weights=matrices, moments=_moments)
 def ggn(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
     """Return the Gauss-Newton matrix as an operator: the Hessian without its residual terms.
 

@@ -10,15 +10,14 @@ from typing import Annotated as Float
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperribbon.core.boundary import checked, matrices, matrix, positive
-from hyperribbon.core.checks import ArgumentError, check_array
+from hyperribbon.core.checks import ArgumentError, check_array, matrices, matrix, positive, validate
 from hyperribbon.theory.linear_networks.moments import Moments
 from hyperribbon.theory.linear_networks.weight_chains import chain_products
 
 __all__ = ["jacobian", "ntk", "sharpness_bound", "trace"]
 
 
-@checked(weights=matrices, X=matrix)
+@validate(weights=matrices, X=matrix)
 def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outputs weights"]:
     r"""Return the Jacobian of the outputs f(X) with respect to all weights.
 
@@ -40,7 +39,7 @@ def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, 
     return np.hstack([np.kron((P @ X).T, S) for P, S in zip(before, after, strict=True)])
 
 
-@checked(weights=matrices, X=matrix)
+@validate(weights=matrices, X=matrix)
 def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outputs outputs"]:
     r"""Return the neural tangent kernel over n, with the Gauss-Newton matrix's eigenvalues.
 
@@ -71,7 +70,7 @@ def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outp
     return kernel
 
 
-@checked(weights=matrices, sigma_x=positive)
+@validate(weights=matrices, sigma_x=positive)
 def sharpness_bound(
     weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
 ) -> float:
@@ -99,7 +98,7 @@ def sharpness_bound(
     )
 
 
-@checked(weights=matrices, sigma_x=positive)
+@validate(weights=matrices, sigma_x=positive)
 def trace(
     weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
 ) -> float:

@@ -9,7 +9,7 @@ from typing import Annotated as Float
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperribbon.core.boundary import checked, matrix, positive
+from hyperribbon.core.checks import matrix, positive, validate
 from hyperribbon.theory.linear_networks.solution import check_white
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
@@ -24,7 +24,7 @@ __all__ = [
 _ZERO = 1e-12  # relative size below which a singular value counts as zero
 
 
-@checked(W1=matrix, W2=matrix, sigma_x=positive)
+@validate(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_eigenvalues(
     W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0
 ) -> Float[np.ndarray, "eigenvalues"]:
@@ -50,7 +50,7 @@ def shallow_eigenvalues(
     return np.sort(_pair_sums(W1, W2, sigma_x).ravel())[::-1]
 
 
-@checked(W1=matrix, W2=matrix, X=matrix)
+@validate(W1=matrix, W2=matrix, X=matrix)
 def shallow_eigenvectors(
     W1: np.ndarray, W2: np.ndarray, X: np.ndarray
 ) -> Float[np.ndarray, "outputs eigenvalues"]:
@@ -80,7 +80,7 @@ def shallow_eigenvectors(
     return vectors[:, np.argsort(-sums.ravel(), kind="stable")]
 
 
-@checked(W1=matrix, W2=matrix, sigma_x=positive)
+@validate(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
     r"""Return the largest eigenvalue, σx²(‖W1‖₂² + ‖W2‖₂²).
 
@@ -95,7 +95,7 @@ def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> f
     return float(sigma_x**2 * (np.linalg.norm(W1, 2) ** 2 + np.linalg.norm(W2, 2) ** 2))
 
 
-@checked(W1=matrix, W2=matrix, sigma_x=positive)
+@validate(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
     r"""Return the sum of the eigenvalues, σx²(d2‖W1‖²_F + d0‖W2‖²_F).
 
@@ -110,7 +110,7 @@ def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float
     return float(sigma_x**2 * (len(W2) * np.sum(W1 * W1) + W1.shape[1] * np.sum(W2 * W2)))
 
 
-@checked(W1=matrix, W2=matrix)
+@validate(W1=matrix, W2=matrix)
 def shallow_count(W1: np.ndarray, W2: np.ndarray) -> int:
     r"""Return how many eigenvalues of two layers on white inputs are not zero.
 

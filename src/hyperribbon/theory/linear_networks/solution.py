@@ -10,8 +10,15 @@ from typing import Literal
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, matrix, positive, row
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    count,
+    matrix,
+    positive,
+    row,
+    validate,
+)
 from hyperribbon.theory.linear_networks.moments import check_labels
 
 __all__ = ["check_white", "label_proportions", "label_sharpness", "solution_singular_values"]
@@ -19,7 +26,7 @@ __all__ = ["check_white", "label_proportions", "label_sharpness", "solution_sing
 _WHITE = 1e-8
 
 
-@checked(X=matrix, width=count)
+@validate(X=matrix, width=count)
 def check_white(X: np.ndarray, width: int | None = None) -> float:
     r"""Return σx of inputs with $X X^\top / n = \sigma_x^2 I$, Assumption 2 of [linear_networks].
 
@@ -43,11 +50,11 @@ def check_white(X: np.ndarray, width: int | None = None) -> float:
             if rank < len(X)
             else "X Xᵀ/n is not σx² I"
         )
-        raise ArgumentError("X", X, cause, "Use whiten(X).inputs, which keeps what can be kept.")
+        raise ArgumentError("X", X, cause, "Use whiten(X).inputs, which drops constant directions.")
     return float(np.sqrt(variance))
 
 
-@checked(X=matrix, Y=matrix, depth=count)
+@validate(X=matrix, Y=matrix, depth=count)
 def solution_singular_values(
     X: np.ndarray,
     Y: np.ndarray,
@@ -83,7 +90,7 @@ def solution_singular_values(
     return values[: min(len(X), len(Y))] ** (1 / depth)
 
 
-@checked(Y=matrix)
+@validate(Y=matrix)
 def label_proportions(Y: np.ndarray) -> Float[np.ndarray, "classes"]:
     r"""Return the share of each class in one-hot labels, αi = σi²(Y)/n in the order of classes.
 
@@ -103,7 +110,7 @@ def label_proportions(Y: np.ndarray) -> Float[np.ndarray, "classes"]:
     return Y.mean(axis=1)
 
 
-@checked(proportions=row, depth=count, sigma_x=positive)
+@validate(proportions=row, depth=count, sigma_x=positive)
 def label_sharpness(
     proportions: Sequence[float] | np.ndarray, depth: int, sigma_x: float = 1.0
 ) -> float:

@@ -8,8 +8,16 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, instance, matrices, numbers, row
-from hyperribbon.core.checks import ArgumentError, check_array, check_finite
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_array,
+    check_finite,
+    instance,
+    matrices,
+    numbers,
+    row,
+    validate,
+)
 
 __all__ = ["chain_products", "check_chain", "check_widths", "sample_balanced_weights"]
 
@@ -54,7 +62,7 @@ def _left_multiplied(product: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return weight @ product
 
 
-@checked(weights=matrices)
+@validate(weights=matrices)
 def chain_products(
     weights: Sequence[np.ndarray],
 ) -> tuple[list[Float[np.ndarray, "_ _"]], list[Float[np.ndarray, "_ _"]]]:
@@ -71,7 +79,7 @@ def chain_products(
     return [first, *before], [*reversed(after), last]
 
 
-@checked(widths=row, singular_values=numbers, generator=_generator)
+@validate(widths=row, singular_values=numbers, generator=_generator)
 def sample_balanced_weights(
     widths: Sequence[int],
     singular_values: float | Sequence[float] | np.ndarray,

@@ -8,8 +8,15 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, instance, positive, row
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    count,
+    instance,
+    positive,
+    row,
+    validate,
+)
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, square_sums
 from hyperribbon.theory.ribbons.model import Ribbon
 
@@ -52,7 +59,7 @@ class Bound:
         return (self.truth > self.upper + slack) | (self.truth < self.lower - slack)
 
 
-@checked(ribbon=_ribbon)
+@validate(ribbon=_ribbon)
 def weyl_bound(ribbon: Ribbon) -> Bound:
     """Bound the eigenvalues of P by those of P₁ and the single one of P₂.
 
@@ -69,7 +76,7 @@ def weyl_bound(ribbon: Ribbon) -> Bound:
     return Bound(ribbon.spectrum("P"), first, lower)
 
 
-@checked(ribbon=_ribbon)
+@validate(ribbon=_ribbon)
 def mean_bound(ribbon: Ribbon) -> Bound:
     """Bound the norm of K_T, which carries the initial residual to the mean one: one entry.
 
@@ -89,7 +96,7 @@ def mean_bound(ribbon: Ribbon) -> Bound:
     return Bound(powers[-1:], np.atleast_1d(upper), np.zeros(1))
 
 
-@checked(ribbon=_ribbon)
+@validate(ribbon=_ribbon)
 def weight_bound(ribbon: Ribbon) -> Bound:
     """Bound the eigenvalues of T·P₁^σ, the part due to the initial weights.
 
@@ -111,7 +118,7 @@ def weight_bound(ribbon: Ribbon) -> Bound:
     return Bound(ribbon.steps * ribbon.P1_sigma, upper, np.zeros_like(upper))
 
 
-@checked(ribbon=_ribbon)
+@validate(ribbon=_ribbon)
 def target_decay_bound(ribbon: Ribbon) -> Bound:
     """Bound the odd eigenvalues λ^y_{1+2i} of P₁^y, relative to the first.
 
@@ -128,7 +135,7 @@ def target_decay_bound(ribbon: Ribbon) -> Bound:
     return Bound(truth / truth[0], 4 * decay / (1 + decay**2) ** 2, np.zeros_like(truth))
 
 
-@checked(ribbon=_ribbon)
+@validate(ribbon=_ribbon)
 def target_norm_bound(ribbon: Ribbon) -> Bound:
     """Bound the largest eigenvalue of T·P₁^y: one entry.
 
@@ -145,7 +152,7 @@ def target_norm_bound(ribbon: Ribbon) -> Bound:
     return Bound(ribbon.steps * ribbon.spectrum("P1_y")[:1], norm * longest, norm)
 
 
-@checked(ribbon=_ribbon)
+@validate(ribbon=_ribbon)
 def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
     """Bound the eigenvalues of P₁ relative to the first.
 
@@ -190,7 +197,7 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
     return Bound(truth / truth[0], upper, np.zeros(n))
 
 
-@checked(eigenvalues=row)
+@validate(eigenvalues=row)
 def decay_base(eigenvalues: np.ndarray) -> float:
     """Return ρ = exp(π²/(2 ln(8λ₁/λ_n − 4))) of Lemma 1; 1 when λ_n is zero."""
     if eigenvalues[-1] <= 0:
@@ -198,7 +205,7 @@ def decay_base(eigenvalues: np.ndarray) -> float:
     return float(np.exp(np.pi**2 / (2 * np.log(8 * eigenvalues[0] / eigenvalues[-1] - 4))))
 
 
-@checked(eigenvalues=row, alpha=positive, steps=count)
+@validate(eigenvalues=row, alpha=positive, steps=count)
 def split_index(eigenvalues: np.ndarray, alpha: float, steps: int) -> int:
     """Return k* = min{ln(2Tα)/(2c), n/2} of Lemma 3, rounded down, at least 1.
 

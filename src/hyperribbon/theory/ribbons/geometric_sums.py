@@ -9,6 +9,7 @@ Rates may carry leading batch axes, with one number of steps for each.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated as Bool
 from typing import Annotated as Float
 
@@ -23,6 +24,7 @@ __all__ = [
     "pair_sums",
     "pairs",
     "square_sums",
+    "variances",
 ]
 
 _SLOW = 0.5  # rates x with xT below this have moved little, and their powers t ↦ d^t a series
@@ -60,8 +62,8 @@ def mean_powers(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray,
     return _divide(np.where(flips, 2 - moved, moved), rates, T) / T
 
 
-def covariances(rates: np.ndarray, steps: int) -> Float[np.ndarray, "n n"]:
-    r"""Return the covariance over t < T of d_i^t and d_j^t: (n, n) from rates (n,).
+def covariances(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n n"]:
+    r"""Return the covariance over t < T of d_i^t and d_j^t: (..., n, n) from rates (..., n).
 
     It is the difference of `pair_sums`/T and the product of `mean_powers`, which cancels where
     rates are slow, xT ≪ 1. There, with uᵢ = 1 − dᵢ^t and aᵢ = log dᵢ,
@@ -72,25 +74,46 @@ def covariances(rates: np.ndarray, steps: int) -> Float[np.ndarray, "n n"]:
 
     for two slow rates, and for a slow one (i) beside one that is not.
     """
-    T = int(steps)
-    means = mean_powers(rates, T)
-    whole = pair_sums(rates, T) / T - np.outer(means, means)
+    T = np.asarray(steps, dtype=float)[..., None]
+    means = mean_powers(rates, steps)
+    total = pair_sums(rates, steps) / T[..., None] - means[..., :, None] * means[..., None, :]
     slow = rates * T <= _SLOW
-    if T == 1 or not slow.any():
-        return whole
-    logs = T * np.log1p(-rates[slow])
-    powers = np.cumprod(logs[:, None] / np.arange(1, _ORDER + 1), axis=1)
-    moments = _time_moments(T)
-    first = moments[1 : _ORDER + 1]
-    order = np.add.outer(np.arange(1, _ORDER + 1), np.arange(1, _ORDER + 1))
-    whole[np.ix_(slow, slow)] = powers @ (moments[order] - np.outer(first, first)) @ powers.T
-    x, y = rates[slow][:, None], rates[~slow][None, :]
-    v = -np.expm1(T * np.log1p(-x))
-    left = (1 - y) ** T
-    together = (x * (1 - left) * (1 - y) - y * v * left) / (y * (x + y - x * y) * T)
-    mixed = -(together + (powers @ first)[:, None] * means[~slow])
-    whole[np.ix_(slow, ~slow)], whole[np.ix_(~slow, slow)] = mixed, mixed.T
-    return whole
+    if not slow.any():
+        return total
+    powers, drift, spread = _slow_series(np.where(slow, rates, 0.0), T[..., 0])
+    x, y = np.where(slow, rates, 0.0)[..., :, None], np.where(slow, 1.0, rates)[..., None, :]
+    left = (1 - y) ** T[..., None]
+    v = -np.expm1(T[..., None] * np.log1p(-x))
+    moved = (x * (1 - left) * (1 - y) - y * v * left) / (y * (x + y - x * y) * T[..., None])
+    mixed = -(moved + drift[..., :, None] * means[..., None, :])
+    rows, columns = slow[..., :, None], slow[..., None, :]
+    total = np.where(rows & columns, powers @ spread @ np.swapaxes(powers, -1, -2), total)
+    total = np.where(rows & ~columns, mixed, total)
+    return np.where(~rows & columns, np.swapaxes(mixed, -1, -2), total)
+
+
+def variances(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n"]:
+    """Return the variance over t < T of d^t, the diagonal of `covariances`: (..., n)."""
+    T = np.asarray(steps, dtype=float)[..., None]
+    direct = square_sums(rates, steps) / T - mean_powers(rates, steps) ** 2
+    slow = rates * T <= _SLOW
+    if not slow.any():
+        return direct
+    powers, _, spread = _slow_series(np.where(slow, rates, 0.0), T[..., 0])
+    return np.where(slow, ((powers @ spread) * powers).sum(axis=-1), direct)
+
+
+def _slow_series(
+    rates: np.ndarray, steps: np.ndarray
+) -> tuple[Float[np.ndarray, "... n p"], Float[np.ndarray, "... n"], Float[np.ndarray, "... p p"]]:
+    """Return the terms (T log d)^p/p!, the mean of d^t − 1, and cov((t/T)^p, (t/T)^q)."""
+    factors = np.arange(1, _ORDER + 1)
+    powers = np.cumprod((steps[..., None] * np.log1p(-rates))[..., None] / factors, axis=-1)
+    times, where = np.unique(steps, return_inverse=True)
+    moments = np.array([_time_moments(int(time)) for time in times])[where.reshape(steps.shape)]
+    mean = moments[..., 1 : _ORDER + 1]
+    spread = moments[..., np.add.outer(factors, factors)] - mean[..., :, None] * mean[..., None, :]
+    return powers, (powers @ mean[..., None])[..., 0], spread
 
 
 def noise_average(rates: np.ndarray, steps: int) -> Float[np.ndarray, "n"]:
@@ -117,6 +140,7 @@ def complements(
     return moved, (rates > 1) & (np.mod(power, 2) == 1)
 
 
+@functools.lru_cache(maxsize=1024)
 def _time_moments(steps: int) -> np.ndarray:
     """Return (1/T) Σ_{t<T} (t/T)^k for k = 0 … 2·order, by Faulhaber's formula for many steps."""
     orders = np.arange(2 * _ORDER + 1)

@@ -7,8 +7,7 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, whole, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_array
+from hyperribbon.core.checks import ArgumentError, check_array, validate, whole, zero_or_more
 
 __all__ = ["Slope", "slope"]
 
@@ -43,7 +42,7 @@ class Slope:
         return np.exp(self.intercept - self.value * np.arange(self.last - self.first))
 
 
-@checked(first=whole, last=whole, floor=zero_or_more)
+@validate(first=whole, last=whole, floor=zero_or_more)
 def slope(
     eigenvalues: np.ndarray, *, first: int = 0, last: int | None = None, floor: float = 1e-10
 ) -> Slope:

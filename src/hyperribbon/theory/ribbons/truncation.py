@@ -9,9 +9,8 @@ from typing import Annotated as Int
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, function, matrix, row
-from hyperribbon.core.boundary import fraction as share
-from hyperribbon.core.checks import check_shape
+from hyperribbon.core.checks import check_shape, count, function, matrix, row, validate
+from hyperribbon.core.checks import fraction as share
 
 __all__ = ["Count", "count_dimensions", "dimensions_of"]
 
@@ -35,38 +34,51 @@ class Count:
     kept: Int[np.ndarray, "B"]
 
 
-@checked(diagonal=matrix, block=function, fraction=share, start=count)
+@validate(diagonal=matrix, block=function, fraction=share, coupled=matrix, start=count)
 def count_dimensions(
     diagonal: np.ndarray,
     block: Callable[[np.ndarray, np.ndarray], np.ndarray],
     fraction: float,
+    *,
+    coupled: np.ndarray | None = None,
     start: int = 8,
 ) -> Count:
-    """Return the smallest k whose k largest eigenvalues hold `fraction` of the trace.
+    r"""Return the smallest k whose k largest eigenvalues hold `fraction` of the trace.
 
-    For a positive semi-definite P and its principal block A on the coordinates with the largest
-    diagonal entries, the sums F(k) of the k largest eigenvalues obey
+    For a positive semi-definite $P = D + C$ with a diagonal D ≥ 0 and a coupling C ≥ 0, let A be
+    the principal block of P on some coordinates, R the others, and B = A ⊕ diag(P_R). The sums
+    F(k) of the k largest eigenvalues obey
 
-        F_A(k) ≤ F_P(k) ≤ F_A(k) + tr P − tr A,
+    $$F_B(k) \le F_P(k) \le \min\{F_A(k) + \operatorname{tr} P_R,\;
+      F_B(k) + \sqrt{\operatorname{tr} C_A \operatorname{tr} C_R} + \operatorname{tr} C_R\}$$
 
-    so the answer is certain once both sides give the same k. Until then the block grows, from the
-    first size that leaves a small part of the trace outside.
+    (B is a pinching of P; Ky Fan's inequality for the rest), so the answer is certain once both
+    sides give the same k. Until then the block grows, from the first size that leaves a small part
+    of the coupling outside; coordinates that are not coupled cost a sort.
 
     Args:
-        diagonal: (B, n), the diagonals of B matrices.
+        diagonal: (B, n), the diagonals of B matrices P.
         block: Called with the indices of m matrices and (m, size) coordinates, all of them in
             their order when size is n; returns their principal blocks (m, size, size).
         fraction: Between 0 and 1.
+        coupled: (B, n), the diagonals of C; None when nothing is known, so that C = P.
         start: Size of the first block.
+
+    Raises:
+        ArgumentError: The diagonals have different shapes.
     """
     shape: tuple[int, int] = diagonal.shape
     total, n = shape
-    order = np.argsort(-diagonal, axis=1, kind="stable")
-    tails = np.cumsum(np.take_along_axis(diagonal, order[:, ::-1], axis=1), axis=1)[:, ::-1]
-    tails = np.concatenate([tails, np.zeros((total, 1))], axis=1)
+    if coupled is None:
+        coupled = diagonal
+    check_shape("coupled", coupled, shape, "diagonal has that shape")
+    order = np.argsort(-coupled, axis=1, kind="stable")
+    tails, loose = (
+        _tails(np.take_along_axis(values, order, axis=1)) for values in (diagonal, coupled)
+    )
     trace = tails[:, 0]
     sizes = _sizes(start, n)
-    hopeless = tails[:, sizes] > _HOPE * (1 - fraction) * trace[:, None]
+    hopeless = loose[:, sizes] > _HOPE * (1 - fraction) * trace[:, None]
     level = np.minimum(hopeless.sum(axis=1), len(sizes) - 1)
     dimensions = np.zeros(total, dtype=int)
     interpolated = np.zeros(total)
@@ -74,25 +86,39 @@ def count_dimensions(
         unsure = np.flatnonzero(level == step)
         if not unsure.size:
             continue
-        for rows in np.array_split(unsure, -(-unsure.size * size**2 // _ENTRIES_AT_ONCE)):
+        parts = -(-unsure.size * max(size**2, n) // _ENTRIES_AT_ONCE)
+        for rows in np.array_split(unsure, min(parts, unsure.size)):
             at = order[rows, :size] if size < n else np.tile(np.arange(n), (len(rows), 1))
             blocks = np.asarray(block(rows, at))
             check_shape("block", blocks, (len(rows), size, size), f"{size} coordinates were given")
-            eigenvalues = np.linalg.eigvalsh(blocks)[:, ::-1]
-            sums = np.cumsum(np.maximum(eigenvalues, 0), axis=1)
+            eigenvalues = np.maximum(np.linalg.eigvalsh(blocks)[:, ::-1], 0)
+            rest = np.take_along_axis(diagonal[rows], order[rows, size:], axis=1)
+            pinched = -np.sort(-np.concatenate([eigenvalues, rest], axis=1), axis=1)
+            lower = np.cumsum(pinched, axis=1)
             goal = fraction * trace[rows]
             if size == n:
-                goal = np.minimum(goal, sums[:, -1])
-            high = (sums < goal[:, None]).sum(axis=1) + 1
-            low = (sums + tails[rows, size, None] < goal[:, None]).sum(axis=1) + 1
+                goal = np.minimum(goal, lower[:, -1])
+            outside = loose[rows, size]
+            slack = np.sqrt((loose[rows, 0] - outside) * outside) + outside
+            upper = lower + slack[:, None]
+            inner = np.cumsum(eigenvalues, axis=1) + tails[rows, size, None]
+            upper[:, :size] = np.minimum(upper[:, :size], inner)
+            high = (lower < goal[:, None]).sum(axis=1) + 1
+            low = (upper < goal[:, None]).sum(axis=1) + 1
             sure = low == high
             dimensions[rows[sure]] = high[sure]
-            interpolated[rows[sure]] = _interpolate(sums[sure], high[sure], goal[sure])
+            interpolated[rows[sure]] = _interpolate(lower[sure], high[sure], goal[sure])
             level[rows[~sure]] = step + 1
     return Count(dimensions, interpolated, np.asarray(sizes)[level])
 
 
-@checked(eigenvalues=row, fraction=share)
+def _tails(values: np.ndarray) -> np.ndarray:
+    """Return the sums of the last n − m columns for m = 0 … n: (B, n + 1)."""
+    sums = np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
+    return np.concatenate([sums, np.zeros((len(values), 1))], axis=1)
+
+
+@validate(eigenvalues=row, fraction=share)
 def dimensions_of(eigenvalues: np.ndarray, fraction: float = 0.95) -> int:
     """Return how many of the largest eigenvalues hold `fraction` of their sum.
 

@@ -13,8 +13,19 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from hyperribbon.core.boundary import checked, count, matrices, matrix, positive, row, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_choice, check_fraction, check_shape
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_fraction,
+    check_shape,
+    count,
+    matrices,
+    matrix,
+    positive,
+    row,
+    validate,
+    zero_or_more,
+)
 from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, pair_sums, square_sums
 from hyperribbon.theory.ribbons.truncation import dimensions_of
@@ -51,7 +62,7 @@ class TrajectoryCovariance:
         return dimensions_of(self.spectrum(), check_fraction("fraction", fraction))
 
 
-@checked(X=matrix, y=row, sigma_w=zero_or_more, alpha=positive, steps=count, batch_size=count)
+@validate(X=matrix, y=row, sigma_w=zero_or_more, alpha=positive, steps=count, batch_size=count)
 def sgd(
     X: np.ndarray,
     y: np.ndarray,
@@ -106,7 +117,7 @@ def sgd(
     return TrajectoryCovariance(total / steps, np.outer(mean, mean), losses)
 
 
-@checked(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
+@validate(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
 def several_kernels(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> TrajectoryCovariance:
@@ -137,7 +148,7 @@ def several_kernels(
     return TrajectoryCovariance(second, np.outer(mean, mean), np.zeros(0))
 
 
-@checked(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
+@validate(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
 def kernels_bound(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> Bound:
