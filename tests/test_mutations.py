@@ -23,6 +23,7 @@ ROOMS = (
     "report",
     "explorer",
     "plots",
+    "prediction",
     "experiments",
     "cli",
 )

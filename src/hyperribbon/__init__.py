@@ -12,28 +12,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hyperribbon import (
         core,
-        experiments,
-        inspection,
         manifold,
         noise,
         operators,
         plots,
+        prediction,
         recording,
-        report,
-        simulation,
         spectra,
         subnetworks,
         theory,
-        training,
     )
+    from hyperribbon.application import inspection, report
+    from hyperribbon.application.explorer import explore
+    from hyperribbon.application.inspection import compare, compare_with_theory, inspect
     from hyperribbon.core import ArgumentError, Band, Claim, Density, Estimate, Mask, Spectrum
     from hyperribbon.core.data import load_data
-    from hyperribbon.experiments import sweep
-    from hyperribbon.explorer import explore
-    from hyperribbon.inspection import compare, compare_with_theory, inspect
-    from hyperribbon.manifold import PCA, InPCA, Streaming, bhattacharyya, stream_inpca
+    from hyperribbon.manifold import (
+        PCA,
+        InPCA,
+        Streaming,
+        Trajectories,
+        bhattacharyya,
+        stream_inpca,
+    )
     from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
     from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian, Risk
+    from hyperribbon.papers import experiments, simulation, training
+    from hyperribbon.papers.experiments import sweep
+    from hyperribbon.papers.training import train, train_ensemble
+    from hyperribbon.prediction import predict_manifold
     from hyperribbon.recording import Recorder, Trajectory
     from hyperribbon.spectra import (
         Tracker,
@@ -56,7 +63,6 @@ if TYPE_CHECKING:
         rerandomize,
         select,
     )
-    from hyperribbon.training import train, train_ensemble
 
 __version__ = "0.1.0"
 
@@ -76,7 +82,7 @@ _NAMES_BY_MODULE = {
         "track",
         "Tracker",
     ),
-    "manifold": ("InPCA", "PCA", "Streaming", "bhattacharyya", "stream_inpca"),
+    "manifold": ("InPCA", "PCA", "Streaming", "Trajectories", "bhattacharyya", "stream_inpca"),
     "subnetworks": (
         "select",
         "prune",
@@ -87,13 +93,19 @@ _NAMES_BY_MODULE = {
         "find_ticket",
     ),
     "noise": ("stationary_covariance", "weight_covariance", "variance_flatness"),
+    "prediction": ("predict_manifold",),
     "recording": ("Recorder", "Trajectory"),
-    "training": ("train", "train_ensemble"),
-    "inspection": ("inspect", "compare", "compare_with_theory"),
-    "experiments": ("sweep",),
-    "explorer": ("explore",),
+    "papers.training": ("train", "train_ensemble"),
+    "application.inspection": ("inspect", "compare", "compare_with_theory"),
+    "papers.experiments": ("sweep",),
+    "application.explorer": ("explore",),
 }
-_ROOMS = sorted({m.name for m in iter_modules(__path__) if m.ispkg} - {"cli", "explorer"})
+_LAYERS = {
+    "application": ("inspection", "report"),
+    "papers": ("experiments", "simulation", "training"),
+}
+_ROOMS = {m.name: m.name for m in iter_modules(__path__) if m.ispkg and m.name not in _LAYERS}
+_ROOMS |= {room: f"{layer}.{room}" for layer, rooms in _LAYERS.items() for room in rooms}
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = ["__version__", *_HOMES, *_ROOMS]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -105,7 +117,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name in _ROOMS:
-        return import_module(f"{__name__}.{name}")
+        return import_module(f"{__name__}.{_ROOMS[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,6 +1,6 @@
 """Run the command line with `python -m hyperribbon`."""
 
-from hyperribbon.cli import main
+from hyperribbon.application.cli import main
 
 if __name__ == "__main__":
     main()

@@ -146,9 +146,14 @@ def predictions(at: Setting) -> torch.Tensor:
 def manifold(at: Setting) -> Any:
     outputs = predictions(at)
     distances = hr.bhattacharyya(outputs)
-    embedded = hr.InPCA(n_components=2).fit(outputs)
+    embedded = hr.InPCA(n_components=2).fit(hr.Trajectories([outputs]))
     flat = hr.PCA(n_components=2).fit(outputs.flatten(1))
     return distances, embedded.eigenvalues_, np.abs(embedded.embedding_), flat.eigenvalues_
+
+
+def predicted(at: Setting) -> Any:
+    options = {"steps": 3, "lr": 0.01, "initializations": 4}
+    return hr.predict_manifold(at.model, at.loss, at.data, **options).covariance
 
 
 def streamed(at: Setting) -> Any:
@@ -234,7 +239,8 @@ CALLS: dict[str, Callable[[Setting], Any]] = {
     "density": density,
     "Tracker, track": tracked,
     "plan": planned,
-    "bhattacharyya, InPCA, PCA": manifold,
+    "bhattacharyya, InPCA, PCA, Trajectories": manifold,
+    "predict_manifold": predicted,
     "Streaming, stream_inpca": streamed,
     "Mask, select": lambda at: at.mask,
     "prune": lambda at: hr.prune(at.model, at.mask),

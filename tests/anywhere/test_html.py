@@ -15,11 +15,11 @@ from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.application.inspection import Part
 from hyperribbon.core import html
-from hyperribbon.experiments.sweeping import Points
-from hyperribbon.inspection import Part
+from hyperribbon.papers.experiments.sweeping import Points
 from hyperribbon.plots import Chart, Curve
-from hyperribbon.subnetworks.sweeps import sweep
+from hyperribbon.subnetworks.sweeps import sweep_selection
 
 VOID = {"img", "path", "circle", "polyline", "polygon", "br"}
 CHART = Chart("it", "A chart", "x", "y", (Curve(np.arange(3.0), np.arange(3.0)),))
@@ -99,7 +99,7 @@ def test_inspections_comparisons_and_their_plans(subject):
 def test_sweeps_embeddings_and_claims(subject):
     model, _, data = subject
     start = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    scan = sweep(model, model.state_dict(), start, data, fractions=[0.0, 0.5, 1.0])
+    scan = sweep_selection(model, model.state_dict(), start, data, fractions=[0.0, 0.5, 1.0])
     assert "3 sub-networks" in said(scan)
     points = Points(
         [

@@ -76,7 +76,7 @@ def test_sixteen_bits_give_the_numbers_of_float32(name, dtype, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_step_is_as_long_in_sixteen_bits(dtype):
     """The fused update of torch 2.13 on the CPU is not: most weights are off by whole steps."""
-    from hyperribbon.training.optimizers import make_optimizer
+    from hyperribbon.papers.training.optimizers import make_optimizer
 
     draws = torch.Generator("cpu").manual_seed(0)
     start, slope = (torch.randn(67, generator=draws).to(dtype) for _ in range(2))

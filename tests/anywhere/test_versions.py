@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.core.devices import torch_inside
+from hyperribbon.core.devices import torch_private
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -177,4 +177,4 @@ def test_products_are_right_where_torch_cannot_be_asked(name, monkeypatch):
     found = hr.Hessian(model, nn.CrossEntropyLoss(), (inputs, targets)).to_dense()
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     if name == "_are_functorch_transforms_active":
-        assert torch_inside.is_transformed()
+        assert torch_private.is_transformed()

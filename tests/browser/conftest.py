@@ -20,6 +20,20 @@ ARGUMENTS = [
 ]
 
 
+class Address(str):
+    """The address of a running explorer, without the token that its pages need."""
+
+    def __new__(cls, link: str) -> "Address":
+        address, _, token = link.partition("/?token=")
+        made = super().__new__(cls, address)
+        made.token = token
+        return made
+
+    def page(self, path: str = "") -> str:
+        """Return the link to a page, with the token."""
+        return f"{self}/{path}{'&' if '?' in path else '?'}token={self.token}"
+
+
 @dataclass
 class Watched:
     """A page, what it wrote to the console and what it asked the network for."""
@@ -82,14 +96,14 @@ def serving():
     import threading
     from contextlib import contextmanager
 
-    from hyperribbon.explorer import serve
+    from hyperribbon.application.explorer import serve
 
     @contextmanager
     def run(store: Path) -> Iterator[str]:
         server = serve(store, port=0)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield Address(server.address)
         server.shutdown()
         thread.join(10)
 
@@ -104,7 +118,7 @@ def visit(open_page, address):
     def go(path: str, **options):
         seen = open_page(**options)
         watched.append(seen)
-        seen.page.goto(f"{address}/{path}")
+        seen.page.goto(address.page(path))
         return seen.page
 
     yield go

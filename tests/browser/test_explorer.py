@@ -1,16 +1,17 @@
 """The explorer as a person uses it, in Chromium."""
 
+import re
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
 
+from hyperribbon.application.explorer.controls import Choice
+from hyperribbon.application.explorer.papers.fluctuations import PAGE as FLUCTUATIONS
+from hyperribbon.application.explorer.papers.fluctuations import TWO_LAYER_PAGE
+from hyperribbon.application.explorer.papers.linear_networks import PAGE as LINEAR
+from hyperribbon.application.explorer.papers.ribbons import PAGE as RIBBONS
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.explorer.controls import Choice
-from hyperribbon.explorer.papers.fluctuations import PAGE as FLUCTUATIONS
-from hyperribbon.explorer.papers.fluctuations import TWO_LAYER_PAGE
-from hyperribbon.explorer.papers.linear_networks import PAGE as LINEAR
-from hyperribbon.explorer.papers.ribbons import PAGE as RIBBONS
 from hyperribbon.theory import fluctuations, linear_networks, ribbons
 
 pytestmark = pytest.mark.browser
@@ -58,7 +59,7 @@ def fluctuation_curve(values):
     S = min(values["S"], P - 1)
     replacement = values["sampling"] == "replacement"
     C = fluctuations.noise_covariance(X, Y, S, replacement=replacement)
-    M = fluctuations.stationary_covariance(fluctuations.hessian(X), C, values["lr"])
+    M = fluctuations.lyapunov_covariance(fluctuations.hessian(X), C, values["lr"])
     return np.linalg.eigvalsh(M)[::-1] / (values["lr"] * values["noise"] ** 2 / (2 * S))
 
 
@@ -141,13 +142,13 @@ def test_fluctuations_follow_the_library(visit, curves):
     page = visit("fluctuations?N=12&load=5&S=4&lr=0.2&noise=0.5&sampling=without_replacement")
     shown = curves(page, "fluctuations-weights")
     values = stated(page, FLUCTUATIONS.controls)
-    from hyperribbon.explorer.papers.fluctuations import _realisation
+    from hyperribbon.application.explorer.papers.fluctuations import _realisation
 
     X, Y = _realisation(12, 60, 0.5)
     H = fluctuations.hessian(X)
     C = fluctuations.noise_covariance(X, Y, 4, replacement=False)
     unit = 0.2 * 0.5**2 / (2 * 4)
-    M = fluctuations.stationary_covariance(H, C, 0.2)
+    M = fluctuations.lyapunov_covariance(H, C, 0.2)
     exact = fluctuations.discrete_covariance(X, Y, 0.2, 4, replacement=False)
     assert values["sampling"] == "without_replacement"
     np.testing.assert_allclose(
@@ -191,7 +192,7 @@ def test_exports_open(visit, curves, tmp_path, kind):
     page = visit("linear?depth=2")
     plotted = curves(page, "linear-spectrum")["predicted from the labels"]
     with page.expect_download() as waiting:
-        page.locator(f"#linear-spectrum-{kind}").click()
+        page.get_by_label(re.compile(f"Export Every.* as {kind.upper()}")).click()
     path = tmp_path / "export"
     waiting.value.save_as(path)
     content = path.read_bytes()

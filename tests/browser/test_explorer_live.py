@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.training import mlp
+from hyperribbon.papers.training import mlp
 
 pytestmark = pytest.mark.browser
 
@@ -153,7 +153,7 @@ def test_a_link_followed_before_the_page_has_settled_is_not_undone(visit):
 def test_an_empty_folder_says_what_to_do(open_page, serving, tmp_path):
     with serving(tmp_path) as address:
         watched = open_page(width=390, height=800)
-        watched.page.goto(address)
+        watched.page.goto(address.page())
         lines = watched.page.locator("#home-example").inner_text()
         assert watched.page.evaluate(OVERFLOW) <= 0
     assert watched.problems == []

@@ -8,10 +8,10 @@ from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.experiments import run
 from hyperribbon.manifold.predictions import as_probabilities
+from hyperribbon.papers.experiments import run
+from hyperribbon.papers.training import mlp
 from hyperribbon.recording import Measurement
-from hyperribbon.training import mlp
 
 pytestmark = pytest.mark.browser
 

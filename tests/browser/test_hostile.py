@@ -7,7 +7,7 @@ import pytest
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from hyperribbon.report import write_report
+from hyperribbon.application.report import write_report
 
 pytestmark = pytest.mark.browser
 
@@ -84,7 +84,7 @@ def address(store, serving):
 
 def test_what_a_run_carries_stays_text(open_page, address, outside):
     page = open_page().page
-    page.goto(f"{address}/runs?run=trap&with=damaged")
+    page.goto(address.page("runs?run=trap&with=damaged"))
     page.locator("figure .js-plotly-plot .main-svg").first.wait_for(state="visible")
     assert SCRIPT in page.locator("article h2").first.inner_text()
     assert "damaged and cannot be shown" in page.locator("article").nth(1).inner_text()
@@ -96,7 +96,7 @@ def test_what_a_run_carries_stays_text(open_page, address, outside):
 def test_scripts_that_reach_the_page_do_not_run(open_page, address):
     """The last line: even an element that was put into the page is not run."""
     page = open_page().page
-    page.goto(f"{address}/ribbons")
+    page.goto(address.page("ribbons"))
     page.locator(".js-plotly-plot .main-svg").first.wait_for(state="visible")
     page.evaluate(
         """() => {
@@ -114,6 +114,7 @@ def test_scripts_that_reach_the_page_do_not_run(open_page, address):
 
 def test_another_site_can_neither_read_nor_start_anything(open_page, address, outside):
     page = open_page().page
+    page.goto(address.page())
     page.goto(outside[0])
     outcome = page.evaluate(
         """async (address) => {

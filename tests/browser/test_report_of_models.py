@@ -8,11 +8,11 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hyperribbon.inspection import inspect
+from hyperribbon.application.inspection import inspect
+from hyperribbon.application.report import write_report
+from hyperribbon.papers.training import mlp, train
 from hyperribbon.recording import Recorder
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.report import write_report
-from hyperribbon.training import mlp, train
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<img src=x onerror=alert(1)>"

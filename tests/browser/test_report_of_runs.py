@@ -3,11 +3,11 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
+from hyperribbon.application.report import write_report
 from hyperribbon.core import Band
 from hyperribbon.core.store import Store
-from hyperribbon.experiments.statements import Ledger, exact, says
+from hyperribbon.papers.experiments.statements import Ledger, exact, says
 from hyperribbon.plots.style import new_figure
-from hyperribbon.report import write_report
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hyperribbon.cli.app import app, main
+from hyperribbon.application.cli.app import app, main
 
 
 def run(*arguments, monkeypatch, capsys):
@@ -107,7 +107,7 @@ def test_a_mistake_gives_one_message_and_status_2(cli, tmp_path, monkeypatch, ar
 
 def test_a_truncated_data_file_gives_status_2(cli, tmp_path, monkeypatch):
     from hyperribbon.core.data import load_data
-    from hyperribbon.experiments.ribbons import fig4
+    from hyperribbon.papers.experiments.ribbons import fig4
 
     place = tmp_path / "MNIST" / "raw"
     place.mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_a_truncated_data_file_gives_status_2(cli, tmp_path, monkeypatch):
 
 
 def test_something_broken_gives_status_1_and_the_others_run(cli, tmp_path, monkeypatch):
-    from hyperribbon.experiments.ribbons import fig4
+    from hyperribbon.papers.experiments.ribbons import fig4
 
     monkeypatch.setattr(fig4, "compute", lambda config, context: 1 / 0)
     status, output, _ = cli("reproduce", "ribbons/fig4", "--out", tmp_path)

@@ -7,7 +7,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import hyperribbon as hr
-from hyperribbon.cli.app import app
+from hyperribbon.application.cli.app import app
 from hyperribbon.core.checks import ArgumentError
 
 QUIET = Console(quiet=True)

@@ -3,8 +3,8 @@
 import torch
 from typer.testing import CliRunner
 
-import hyperribbon.cli.doctor as room
-from hyperribbon.cli.app import app
+import hyperribbon.application.cli.doctor as room
+from hyperribbon.application.cli.app import app
 
 
 def test_this_machine_is_well():

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from hyperribbon.cli.app import app
+from hyperribbon.application.cli.app import app
 from hyperribbon.core import ArgumentError
 
 FACTORY = """

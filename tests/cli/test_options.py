@@ -3,11 +3,10 @@
 import pytest
 from torch import nn
 
-from hyperribbon.cli.inspect import _optimizer
-from hyperribbon.cli.listing import _time
-from hyperribbon.cli.reproduce import _count_verdicts
+from hyperribbon.application.cli.models import _optimizer
+from hyperribbon.application.cli.papers import _count_verdicts, _time
 from hyperribbon.core import Band
-from hyperribbon.experiments.statements import Ledger, exact, observe, says
+from hyperribbon.papers.experiments.statements import Ledger, exact, observe, says
 
 
 def test_a_rate_with_momentum_is_sgd_with_both():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyperribbon.cli import titles
+from hyperribbon.application.cli import papers
 from hyperribbon.core.store import write_json
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -72,8 +72,8 @@ def write_inspection(folder: Path) -> None:
 
 
 def test_the_list_is_that_of_the_registry():
-    from hyperribbon import experiments
+    from hyperribbon.papers import experiments
 
     registered = {id: found.title for id, found in experiments.all_experiments().items()}
-    assert experiments.PAPERS == titles.PAPERS
-    assert list(titles.experiment_titles().items()) == list(registered.items())
+    assert experiments.PAPERS == papers.PAPERS
+    assert list(papers.experiment_titles().items()) == list(registered.items())

@@ -10,11 +10,10 @@ from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.application.inspection.comparison import networks
+from hyperribbon.application.inspection.comparison.networks import Side, measure_sharpness
+from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.comparison import scales
-from hyperribbon.inspection.comparison.sharpness import measure_sharpness
-from hyperribbon.inspection.comparison.sides import Side
-from hyperribbon.inspection.engine.subject import Subject
 
 QUIET = Console(quiet=True)
 LOSS = nn.CrossEntropyLoss()
@@ -156,22 +155,22 @@ def test_scaled_matrices_are_the_dense_ones():
     side = Side(Subject(model, LOSS, data, memory=1e9), 4, 0, "")
     H = hr.Hessian(model, LOSS, data).to_dense()
     v = torch.randn(len(H), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for scale in (scales.magnitudes, scales.filter_norms):
+    for scale in (networks.magnitudes, networks.filter_norms):
         D = scale(side)
         matrix = side.grouped("hessian", D)
         torch.testing.assert_close(matrix.whole @ v, D * (H @ (D * v)))
         rest = sum(matrix.groups[g] @ v for g in (1, 2, 3)) / 3
         torch.testing.assert_close(matrix.without(0, v), rest)
     rows = torch.linalg.vector_norm(model[0].weight, dim=1)
-    torch.testing.assert_close(scales.filter_norms(side)[:60], rows.repeat_interleave(6).detach())
+    torch.testing.assert_close(networks.filter_norms(side)[:60], rows.repeat_interleave(6).detach())
 
 
 def test_relative_flatness_is_its_sum_over_pairs_of_rows(monkeypatch):
     """Σ_{s,s'} ⟨w_s, w_s'⟩ Tr G_{s,s'} of the dense matrix, within 4 errors of the probes."""
-    monkeypatch.setattr(scales, "PROBES", 400)
+    monkeypatch.setattr(networks, "PROBES", 400)
     model, data = network(layers=1), samples(64)
     side = Side(Subject(model, LOSS, data, memory=1e9), 4, 0, "")
-    values = scales.relative_flatness(side, 0)
+    values = networks.relative_flatness(side, 0)
     G = hr.GGN(model, LOSS, data, params="0.weight").to_dense().reshape(2, 6, 2, 6)
     W = model[0].weight.detach()
     expected = float(((W @ W.T) * G.diagonal(dim1=1, dim2=3).sum(-1)).sum())
@@ -218,7 +217,7 @@ def test_models_and_random_states_are_left_alone():
     [
         ({"a": 3}, "expected a network"),
         ({"a": {"x": torch.ones(1)}}, "Give model="),
-        ({"groups": 2}, "an uncertainty needs several"),
+        ({"groups": 2}, "a standard error needs more groups"),
         ({"samples": 10}, "8 groups need at least 16"),
         ({"parts": ("colour",)}, "parts"),
     ],

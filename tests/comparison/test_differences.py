@@ -7,7 +7,7 @@ from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.inspection.comparison.differences import paired
+from hyperribbon.application.inspection.comparison.result import paired
 from hyperribbon.manifold import bhattacharyya
 
 SHARES = np.full(4, 0.25)

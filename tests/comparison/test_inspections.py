@@ -12,8 +12,9 @@ from scipy.special import stdtrit
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.application.inspection.engine import inspect as inspecting
+from hyperribbon.application.inspection.parts import headlines
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.engine import inspecting
 
 QUIET = Console(quiet=True)
 DATA = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 3
@@ -38,7 +39,7 @@ def inspected(scale, seed=0):
 @pytest.fixture(scope="module")
 def pair():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inspecting, "STEPS", ())
+        patch.setattr(inspecting, "MEASUREMENTS", headlines.MEASUREMENTS)
         return inspected(1.0), inspected(4.0)
 
 
@@ -95,7 +96,7 @@ def test_data_of_other_sizes_are_not_the_same_samples(pair):
     a, b = pair
     assert a.config["total"] == 64
     found = hr.compare(a, replace(b, config={**b.config, "total": 1000}))
-    assert "64 and 1,000 samples, so the two are not of the same" in found.notes[1]
+    assert "64 and 1,000 samples, so the inspections used different samples" in found.notes[1]
     older = {key: value for key, value in b.config.items() if key != "total"}
     assert hr.compare(a, replace(b, config=older)).notes[1:] == ()
 

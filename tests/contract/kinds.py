@@ -170,14 +170,16 @@ FUNCTIONS: dict[str, Callable[[Any], float]] = {
     "Recorder(data=)": recorded,
     "recording.evaluate": lambda data: hr.recording.evaluate(model(), LOSS, data)["loss"],
     "recording.predict": lambda data: float(hr.recording.predict(model(), data).sum()),
-    "subnetworks.evaluate": lambda data: float(
-        hr.subnetworks.evaluate(model(), [state()], data).double().sum()
+    "subnetworks.evaluate_states": lambda data: float(
+        hr.subnetworks.evaluate_states(model(), [state()], data).double().sum()
     ),
     "subnetworks.metric_of": lambda data: float(
         hr.subnetworks.metric_of(model(), data)(state()).double().sum()
     ),
-    "subnetworks.sweep": lambda data: float(
-        hr.subnetworks.sweep(model(), state(), halved(), data, fractions=[0.0, 0.5]).values[1]
+    "subnetworks.sweep_selection": lambda data: float(
+        hr.subnetworks.sweep_selection(
+            model(), state(), halved(), data, fractions=[0.0, 0.5]
+        ).values[1]
     ),
     "subnetworks.gradient_saliency": lambda data: float(
         sum(s.sum() for s in hr.subnetworks.gradient_saliency(model(), LOSS, data).values())

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
 import random
 import shutil
+import socket
 
 import numpy as np
 import pytest
@@ -11,10 +13,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from hyperribbon.cli.app import app
+from hyperribbon.application.cli.app import app
 from hyperribbon.core import ArgumentError
-from hyperribbon.core.store import Store, blocks, save_tree
-from hyperribbon.core.store.checking import check_folder
+from hyperribbon.core.store import Store, record_log, save_tree
+from hyperribbon.core.store.check import check_folder
 from hyperribbon.recording import Recorder
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -58,7 +60,7 @@ def test_a_whole_trajectory_is_left_as_it_is(tmp_path):
 @pytest.mark.parametrize("lost", [0, 1, 2])
 @pytest.mark.parametrize("part", ["line", "array"])
 def test_a_damaged_record_is_dropped_and_the_others_are_kept(tmp_path, lost, part, monkeypatch):
-    monkeypatch.setattr(blocks, "_MOST_RECORDS", 3)
+    monkeypatch.setattr(record_log, "_BLOCK_RECORDS", 3)
     fill(tmp_path, range(5))
     block = tmp_path / "records" / "block-000000.bin"
     start = block.read_bytes().index(b'{"index": %d' % lost)
@@ -77,7 +79,7 @@ def test_a_damaged_record_is_dropped_and_the_others_are_kept(tmp_path, lost, par
 
 
 def test_a_missing_block_costs_its_records_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "_MOST_RECORDS", 2)
+    monkeypatch.setattr(record_log, "_BLOCK_RECORDS", 2)
     fill(tmp_path, range(6))
     (tmp_path / "records" / "block-000002.bin").unlink()
     assert "2 records before record 4 are missing" in check_folder(tmp_path).findings[0].what
@@ -146,8 +148,8 @@ def test_a_damaged_state_is_said(tmp_path):
     with Recorder(tmp_path, every="1it") as recorder:
         recorder.attach(nn.Linear(2, 2))
         recorder.step(0.5)
-    (state,) = (tmp_path / "state").glob("step-*.pt")
-    change(state, state.read_bytes().index(b"PK", 10) - 40)
+    (state,) = (tmp_path / "state").glob("step-*.safetensors")
+    change(state, -40)
     assert "the resume state is damaged" in {f.what for f in check_folder(tmp_path).findings}
     assert check_folder(tmp_path, repair=True).is_whole
     assert [f.kind for f in check_folder(tmp_path).findings] == ["note"]
@@ -202,14 +204,14 @@ def spoil_and_repair(folder, seed):
 
 
 def test_whatever_is_spoilt_nothing_wrong_is_read_and_the_rest_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "_MOST_RECORDS", 3)
+    monkeypatch.setattr(record_log, "_BLOCK_RECORDS", 3)
     kept = [spoil_and_repair(tmp_path / str(seed), seed) for seed in range(25)]
     assert sum(kept) / len(kept) > 6, "most records are saved"
 
 
 @pytest.mark.slow
 def test_whatever_is_spoilt_two_thousand_times(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "_MOST_RECORDS", 3)
+    monkeypatch.setattr(record_log, "_BLOCK_RECORDS", 3)
     for seed in range(2000):
         spoil_and_repair(tmp_path / "run", seed)
         shutil.rmtree(tmp_path / "run")
@@ -224,10 +226,94 @@ def test_damaged_results_are_set_aside_and_made_again(tmp_path):
     for path in (run.path / "result.safetensors", run.parts / "part.safetensors"):
         change(path, -2)
     assert [f.what for f in check_folder(tmp_path).findings] == [
-        "the result file is damaged (its checksum is wrong)"
-    ] * 2
+        "its checksum is wrong",
+        "the result file is damaged (its checksum is wrong)",
+    ]
     assert check_folder(tmp_path, repair=True).is_whole
     assert not run.is_complete and not run.has_result and not list(run.parts.glob("*.safetensors"))
+
+
+def record(folder, steps=8):
+    """Return the folder of a finished recording."""
+    model = nn.Linear(2, 2)
+    with Recorder(folder, every="1it", probe=torch.eye(2)) as recorder:
+        recorder.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(steps):
+            recorder.step(0.5)
+    return folder
+
+
+def contents(folder):
+    return sorted(p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.stat().st_size)
+
+
+def test_an_emptied_block_is_damage_and_costs_no_weights(tmp_path):
+    block = record(tmp_path) / "records" / "block-000000.bin"
+    weights = {path.name: path.read_bytes() for path in (tmp_path / "weights").iterdir()}
+    assert len(weights) == 9
+    block.write_bytes(b"")
+    with pytest.raises(ArgumentError, match="the last 9 of 9 records are missing"):
+        Trajectory.open(tmp_path)
+    with pytest.raises(ArgumentError, match="records are missing"):
+        Recorder(tmp_path, every="1it")
+    assert not check_folder(tmp_path).is_whole
+    assert check_folder(tmp_path, repair=True).is_whole
+    assert weights == {path.name: path.read_bytes() for path in (tmp_path / "weights").iterdir()}
+
+
+def test_an_emptied_block_of_an_older_recording_is_damage_too(tmp_path):
+    block = record(tmp_path) / "records" / "block-000000.bin"
+    header = json.loads((tmp_path / "trajectory.json").read_text())
+    del header["counted"], header["checksum"]
+    (tmp_path / "trajectory.json").write_text(json.dumps(header))
+    for name in ("records/count", "manifest.json", "recording.json"):
+        (tmp_path / name).unlink()
+    assert check_folder(tmp_path).findings == () and len(Trajectory.open(tmp_path)) == 9
+    block.write_bytes(b"")
+    with pytest.raises(ArgumentError, match="weights of several steps and no record"):
+        Trajectory.open(tmp_path)
+    assert not check_folder(tmp_path).is_whole
+    check_folder(tmp_path, repair=True)
+    assert len(list((tmp_path / "weights").iterdir())) == 9
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "recording.json", "records/count", "state"])
+def test_a_missing_part_of_a_finished_recording_is_damage(tmp_path, name):
+    path = record(tmp_path) / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert not check_folder(tmp_path).is_whole
+    assert check_folder(tmp_path, repair=True).is_whole
+    assert [f for f in check_folder(tmp_path).findings if f.kind == "damage"] == []
+    assert len(Trajectory.open(tmp_path)) == 9
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "deep", "socket"])
+def test_only_regular_files_are_opened(tmp_path, kind):
+    folder = record(tmp_path / "recording")
+    run = Store(tmp_path / "runs").run("ribbons/x", {"a": 1}, 0)
+    run.save_result({"x": np.arange(30.0)})
+    run.save_claims([])
+    targets = [run.path / "run.json", run.path / "claims.json", run.path / "result.safetensors"]
+    targets += [folder / "trajectory.json", folder / "recording.json", folder / "manifest.json"]
+    targets += [*folder.glob("records/*"), *folder.glob("weights/*"), *folder.glob("state/*")]
+    for target in targets:
+        kept = target.read_bytes()
+        target.unlink()
+        if kind == "pipe":
+            os.mkfifo(target)
+        elif kind == "folder":
+            target.mkdir()
+        elif kind == "link":
+            target.symlink_to("/dev/zero")
+        elif kind == "deep":
+            target.write_text("[" * 100_000)
+        else:
+            with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(target.parent):
+                server.bind(target.name)
+        assert not check_folder(tmp_path).is_whole, target
+        shutil.rmtree(target) if kind == "folder" else target.unlink()
+        target.write_bytes(kept)
+    assert check_folder(tmp_path).findings == ()
 
 
 def test_the_command_says_what_it_found_by_its_exit_status(tmp_path):

@@ -6,7 +6,7 @@ import torch
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.data import load_data, sloppy_inputs, teacher_student, whiten, wishart_inputs
-from hyperribbon.core.data.formats import read_cifar, read_idx
+from hyperribbon.core.data.sources import read_cifar, read_idx
 
 
 def idx_bytes(array):

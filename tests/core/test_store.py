@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from hyperribbon.core.store import (
     write_text,
     writing,
 )
-from hyperribbon.experiments.statements import Ledger, exact, says
+from hyperribbon.papers.experiments.statements import Ledger, exact, says
 
 
 def test_a_tree_comes_back_bit_for_bit(tmp_path):
@@ -169,3 +170,31 @@ def test_results_from_before_checksums_are_read(tmp_path):
     (tmp_path / "t").write_bytes(save({"/x": np.arange(3.0)}, metadata=header))
     again = load_tree(tmp_path / "t")
     assert again["x"].tolist() == [0, 1, 2] and again["y"] == [1, None]
+
+
+def test_links_and_folders_are_not_replaced(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("dear")
+    link.symlink_to(target)
+    with pytest.raises(ArgumentError, match=r"a link to .*target, which is not replaced"):
+        write_text(link, "new")
+    with pytest.raises(ArgumentError, match="a folder, which is not replaced"):
+        write_text(tmp_path, "new")
+    assert target.read_text() == "dear" and link.is_symlink()
+
+
+def test_devices_and_pipes_are_written_through(tmp_path):
+    write_text(Path("/dev/null"), "nothing")
+    assert Path("/dev/null").is_char_device()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="No such device"):  # nobody reads: no wait
+        write_text(pipe, "new")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "new")
+    assert os.read(reader, 10) == b"new" and pipe.is_fifo()
+    os.close(reader)
+    code = "from hyperribbon.core.store import *; from pathlib import Path; "
+    code += "write_json(Path('/dev/stdout'), {'a': 1})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert json.loads(shown) == {"a": 1} and Path("/dev/stdout").is_symlink()

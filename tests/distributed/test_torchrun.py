@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 import hyperribbon as hr
+from hyperribbon.application.inspection.loading import load_factory
 from hyperribbon.core.store import read_json
-from hyperribbon.inspection.loading import load_factory
 
 FACTORY = str(Path(__file__).parent / "factory.py")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}

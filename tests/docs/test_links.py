@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hyperribbon
-from hyperribbon.experiments import PAPERS
+from hyperribbon.papers.experiments import PAPERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

@@ -1,12 +1,13 @@
 """The maps of the papers: every equation points to a function that exists."""
 
 import tomllib
-from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
-from hyperribbon.experiments import PAPERS
+import hyperribbon
+from hyperribbon.papers.experiments import PAPERS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 MAPS = {paper: tomllib.loads((FOLDER / f"{paper}.toml").read_text()) for paper in PAPERS}
@@ -18,16 +19,7 @@ ENTRIES = [
 
 
 def resolve(path):
-    parts = path.split(".")
-    for split in range(len(parts), 0, -1):
-        try:
-            found = import_module(".".join(["hyperribbon", *parts[:split]]))
-        except ModuleNotFoundError:
-            continue
-        for name in parts[split:]:
-            found = getattr(found, name)
-        return found
-    raise AttributeError(path)
+    return attrgetter(path)(hyperribbon)
 
 
 @pytest.mark.parametrize(("paper", "equation", "path"), ENTRIES)

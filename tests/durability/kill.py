@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tasks import TASKS, assert_reported_is_there, content
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.store.checking import check_folder
+from hyperribbon.core.store.check import check_folder
 
 FILE_SIZES = (700, 18_000, 7_000, 27_000, 50, 2_500, 12_000, 35_000)
 

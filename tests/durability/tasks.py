@@ -1,4 +1,4 @@
-"""What is killed: four kinds of work that keep what is finished, small and the same every time."""
+"""What is killed: five kinds of work that keep what is finished, small and the same every time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.experiments import run
+from hyperribbon.papers.experiments import run
+from hyperribbon.papers.training import mlp, train
 from hyperribbon.recording import Measurement, Recorder
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.training import mlp, train
 
 Report = Callable[[int], None]
 
@@ -119,11 +119,27 @@ def find_ticket(folder: Path, report: Report, *, tickets: int = 6) -> None:
     hr.sweep(ticket, {"seed": range(tickets)}, out=folder, progress=Counting(report))
 
 
+def ensemble(folder: Path, report: Report, *, together: bool = False) -> None:
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+    settings = {"lr": 0.05, "momentum": 0.9, "batch_size": 16, "probe": x, "together": together}
+    hr.train_ensemble(
+        lambda seed: mlp((6, 8, 2), seed=seed),
+        nn.CrossEntropyLoss(),
+        (x, (x[:, 0] > 0).long()),
+        seeds=[0, 1, 2],
+        epochs=6,
+        folder=folder,
+        **settings,
+    )
+
+
 TASKS = {
     "record": record,
     "sweep": sweep,
     "reproduce": reproduce,
     "find_ticket": find_ticket,
+    "ensemble": ensemble,
+    "ensemble/together": partial(ensemble, together=True),
     "record/short": partial(record, epochs=5, every="2it"),
     "record/wait": partial(record, epochs=5, every="2it", wait=True),
     "sweep/short": partial(sweep, points=8),

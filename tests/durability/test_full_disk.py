@@ -6,25 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from hyperribbon.core.store import blocks
+from hyperribbon.core.store import record_log
 from hyperribbon.recording.records import Draft
-from hyperribbon.recording.writing.files import RunFiles, Taken
+from hyperribbon.recording.writer import PendingRecord, RecordWriter
 
 
 def taken(step):
     draft = Draft(step, weights={"w": torch.ones(3)}, metrics={"loss": np.array(1.0)})
-    return Taken(draft, b"state")
+    return PendingRecord(draft, b"state")
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """The files of a run on a disk whose blocks have room for five records."""
-    files = RunFiles(tmp_path / "run")
+    files = RecordWriter(tmp_path / "run")
     files.start({})
-    files.save_initial(b"state")
     files._write([taken(0)])
-    (block,) = blocks.block_files(tmp_path / "run" / "records")
-    room, write = 5 * block.stat().st_size + 20, blocks._write_at
+    (block,) = record_log.block_files(tmp_path / "run" / "records")
+    room, write = 5 * block.stat().st_size + 20, record_log._write_at
 
     def limited(handle, start, data):
         if start + len(data) > room:
@@ -32,7 +31,7 @@ def files(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(handle, start, data)
 
-    monkeypatch.setattr(blocks, "_write_at", limited)
+    monkeypatch.setattr(record_log, "_write_at", limited)
     yield files
     files.close()
 

@@ -25,9 +25,11 @@ def run(folder, seed, timeout, kills):
         assert f"{task}: {count} kills, {disks} full disks" in done.stdout
 
 
-def test_sixty_kills_and_full_disks(tmp_path):
+def test_kills_and_full_disks(tmp_path):
     short = {"sweep/short": (20, 2), "find_ticket/short": (11, 0), "reproduce": (1, 0)}
-    run(tmp_path, 7, 300, {"record/short": (18, 2), "record/wait": (10, 2)} | short)
+    ensembles = {"ensemble": (8, 1), "ensemble/together": (8, 1)}
+    recordings = {"record/short": (18, 2), "record/wait": (10, 2)}
+    run(tmp_path, 7, 300, recordings | ensembles | short)
 
 
 @pytest.mark.slow

@@ -68,7 +68,9 @@ def _theory() -> Iterator[Call]:
         {"t": [0.0, 1.0], "rates": [1.0, 2.0], "start": [1.0, 1.0], "solution": [0.0, 0.0]},
     )
     yield Call(f.mode_covariance, {"t": 1.0, "rates": [1.0, 2.0, 3.0], "noise": C, "lr": 0.1})
-    yield Call(f.stationary_covariance, {**pair, "lr": 0.1, "time": "discrete"})
+    yield Call(f.lyapunov_covariance, {**pair, "lr": 0.1, "time": "discrete"})
+    rule = {"momentum": 0.5, "dampening": 0.1, "weight_decay": 0.1, "decoupled_decay": 0.1}
+    yield Call(f.stationary_state, {**pair, "lr": 0.1, "batches": 4, "nesterov": False, **rule})
     yield Call(f.antisymmetric_part, pair)
     yield Call(f.probability_current, {"deviation": np.ones(3), **pair, "lr": 0.1})
     yield Call(f.detailed_balance_covariance, {**pair, "lr": 0.1})
@@ -111,6 +113,8 @@ def _theory() -> Iterator[Call]:
         n.balanced_eigenvalues,
         {"singular_values": [2.0], "depth": 3, "d_in": 4, "d_out": 2, "sigma_x": 1.0},
     )
+    balanced = n.sample_balanced_weights([4, 3, 2], [2.0, 1.0], np.random.default_rng(0))
+    yield Call(n.balanced_eigenvectors, {"weights": balanced, "X": np.ones((4, 5))})
     yield Call(n.balanced_count, {"rank": 1, "depth": 3, "d_in": 4, "d_out": 2})
     yield Call(n.printed_count, {"widths": (4, 3, 2)})
     for function in (n.hessian, n.ggn):
@@ -165,6 +169,11 @@ def _theory() -> Iterator[Call]:
             "alpha": 1.0,
         },
     )
+    own = {"data": GRAM, "targets": np.arange(1.0, 6.0), "samples": [3, 5], "alpha": 0.01}
+    yield Call(r.phase_diagram, {**own, "ratio": [1.0, 2.0], "steps": [1, 10]}, "diagram of data")
+    kernel = {"kernel": GRAM @ GRAM.T, "targets": np.arange(1.0, 6.0), "alpha": [0.001, 0.002]}
+    yield Call(r.phase_diagram, {**kernel, "ratio": 2.0}, "diagram of a kernel")
+    yield Call(r.phase_diagram, {"spectrum": [2.0, 1.0], "ratio": 2.0}, "diagram of a spectrum")
     yield Call(
         r.smallest_model, {"c": 0.5, "ratio": 2.0, "T": 20, "n": 10, "fraction": 0.9, "alpha": 1.0}
     )
@@ -245,11 +254,11 @@ def _rest() -> Iterator[Call]:
         {"source": {"a_orig": torch.ones(2), "a_mask": torch.zeros(2)}},
     )
     yield Call(
-        subnetworks.evaluate,
+        subnetworks.evaluate_states,
         {"model": MODEL, "states": [MODEL_STATE], "data": DATA, "measure": "loss", "together": 1},
     )
     yield Call(
-        subnetworks.sweep,
+        subnetworks.sweep_selection,
         {
             "model": MODEL,
             "final": MODEL_STATE,

@@ -14,13 +14,8 @@ from torch import nn
 
 import hyperribbon as hr
 from errors.calling import Call
-from hyperribbon import (
-    noise,
-    operators,
-    plots,
-    spectra,
-    training,
-)
+from hyperribbon import noise, operators, plots, spectra
+from hyperribbon.papers import training
 
 _generator = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(10, 3, generator=_generator)
@@ -155,6 +150,18 @@ def _spectra() -> Iterator[Call]:
         },
     )
     yield Call(hr.plan, {"op": MATRIX, "k": 2, "memory": 1e9, "eigenvectors": True, "tol": 1e-4})
+    yield Call(
+        hr.predict_manifold,
+        {
+            "model": nn.Linear(3, 1),
+            "loss": nn.MSELoss(),
+            "data": NUMBERS,
+            "steps": 3,
+            "lr": 0.01,
+            "initializations": 4,
+            "seed": 0,
+        },
+    )
     yield Call(hr.summarize, {"eigenvalues": torch.tensor([3.0, 2.0, 1.0]), "trace": 7.0})
     yield Call(hr.alignment, {"U": torch.eye(4)[:, :2], "V": torch.eye(4)[:, 1:3]})
     yield Call(spectra.effective_rank, {"weights": torch.ones(4)})

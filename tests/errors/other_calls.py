@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 import hyperribbon as hr
 from errors.calling import Call
 from errors.network_calls import DATA, INPUTS, LOSS, PATHS, model
-from hyperribbon import experiments, inspection, manifold, operators, plots, report, subnetworks
+from hyperribbon import manifold, operators, plots, subnetworks
+from hyperribbon.application import inspection, report
+from hyperribbon.papers import experiments
 from hyperribbon.theory.linear_networks import Moments
 
 _rng = np.random.default_rng(0)

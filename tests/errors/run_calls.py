@@ -23,18 +23,12 @@ from errors.network_calls import (
     model,
     ribbon,
 )
-from hyperribbon import (
-    inspection,
-    manifold,
-    plots,
-    recording,
-    simulation,
-    subnetworks,
-    training,
-)
+from hyperribbon import manifold, plots, recording, subnetworks
+from hyperribbon.application import inspection
 from hyperribbon.core import data as core_data
 from hyperribbon.core.generators import derive_seed, numpy_generator, torch_generator
-from hyperribbon.training.optimizers import make_optimizer
+from hyperribbon.papers import simulation, training
+from hyperribbon.papers.training.optimizers import make_optimizer
 
 
 def _training() -> Iterator[Call]:
@@ -52,10 +46,10 @@ def _training() -> Iterator[Call]:
         },
     )
     yield Call(t.linear, {"inputs": 3, "outputs": 2, "seed": 0, "init": "torch"})
-    yield Call(t.all_convolutional, {**image, "width": 4})
-    yield Call(t.conv_mixer, {**image, "width": 4, "depth": 1, "patch": 4, "kernel": 3})
-    yield Call(t.wide_resnet, {**image, "width": 4, "blocks": 1})
-    yield Call(t.vision_transformer, {**image, "width": 4, "depth": 1, "heads": 2, "patch": 4})
+    yield Call(t.all_convolutional, image)
+    yield Call(t.conv_mixer, image)
+    yield Call(t.wide_resnet, image)
+    yield Call(t.vision_transformer, {**image, "patch": 4})
     yield Call(t.make_architecture, {"name": next(iter(t.ARCHITECTURES)), **image})
     yield Call(t.initialize, {"model": model(), "generator": torch_generator(0), "init": "torch"})
     yield Call(
@@ -392,6 +386,11 @@ def _entries() -> Iterator[Call]:
         manifold.resample,
         {"path": PATHS[0], "along": np.arange(4.0), "grid": np.array([0.5, 1.5])},
     )
+    models = np.stack([HALF, SURE])
+    yield Call(manifold.symmetric_kl, {"P": models, "Q": models, "log": False, "floor": 1e-9})
+    yield Call(manifold.gaussian_distances, {"P": models, "Q": models})
+    yield Call(plots.plot_dendrogram, {"distances": 1 - np.eye(3), "labels": ["a", "b", "c"]})
+    yield Call(plots.plot_embedding, {"embedding": manifold.InPCA(2).fit(np.stack([HALF, SURE]))})
     yield Call(manifold.trajectory_distances, {"paths": PATHS, "floor": 1e-9})
     yield Call(manifold.truth, {"targets": [0, 1, 1], "classes": 2})
     yield Call(

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 import hyperribbon as hr
 from errors.calls import BAD, CALLS
-from hyperribbon.core.boundary import checked, matrix, positive
-from hyperribbon.core.checks import ArgumentError
-from hyperribbon.experiments.sweeping import SweepWarning
+from hyperribbon.core.checks import ArgumentError, matrix, positive, validate
+from hyperribbon.papers.experiments.sweeping import SweepWarning
+from hyperribbon.papers.training import DivergenceError
 from hyperribbon.recording import RecordingWarning
-from hyperribbon.training import DivergenceError
 
 CALLED = (
     "params",
@@ -151,7 +150,7 @@ def test_several_bad_inputs_give_one_message_too(name, labels, data):
     attempt(call, {a: BAD[label] for a, label in drawn if not is_good(call, a, label)})
 
 
-@checked(X=matrix, rate=positive)
+@validate(X=matrix, rate=positive)
 def ratio(X, rate, Y=None):
     """Divide, in ways that may go wrong."""
     return X / rate if Y is None else X @ Y
@@ -185,7 +184,7 @@ def test_arguments_arrive_converted_and_None_passes_where_it_is_the_default():
     assert ratio.__doc__ and ratio.__wrapped__
 
 
-@checked()
+@validate()
 def outer(table, level=2, make=None, other=None):
     """Pass arguments on under other names."""
     if make is not None:
@@ -210,7 +209,7 @@ def test_an_error_of_the_users_function_keeps_its_name():
 
 @pytest.mark.parametrize("value", [None, 2, True])
 def test_equal_constants_are_not_taken_for_an_argument(value):
-    @checked()
+    @validate()
     def call(level=2, other=None, flag=True):
         raise ArgumentError("size", value, "it is wrong", "Change it.")
 

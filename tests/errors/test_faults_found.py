@@ -69,12 +69,12 @@ FAULTS = {
         "recording/test_trajectory_files.py::test_a_killed_writer_leaves_nothing_behind",
     "a changed byte is read as it is":
         "recording/test_trajectory_files.py::"
-        "test_every_changed_byte_is_said_or_drops_only_the_last_record "
+        "test_every_changed_byte_is_said_or_drops_only_an_unreported_record "
         "core/test_checking.py::test_whatever_is_spoilt_nothing_wrong_is_read_and_the_rest_is_kept",
     "a gap in the records of a disk that was full":
         "durability/test_full_disk.py::test_a_gathered_batch_is_kept_as_far_as_it_fits",
     "kills and full disks":
-        "durability/test_kills.py::test_sixty_kills_and_full_disks "
+        "durability/test_kills.py::test_kills_and_full_disks "
         "durability/test_kills.py::test_a_thousand_kills",
     # Sweeps
     "a sweep serves the results of other code":
@@ -86,27 +86,27 @@ FAULTS = {
         "experiments/test_sweep.py::test_a_point_that_fails_does_not_stop_the_others",
     # Pages
     "other sites read runs":
-        "explorer/test_guarding.py::test_names_that_are_not_this_machine_are_refused "
-        "explorer/test_guarding.py::test_other_sites_cannot_ask "
+        "explorer/test_access.py::test_every_route_without_the_token_is_refused "
+        "explorer/test_access.py::test_other_sites_cannot_ask "
         "browser/test_hostile.py::test_another_site_can_neither_read_nor_start_anything",
     "jobs from elsewhere without a token":
-        "explorer/test_guarding.py::test_measurements_beyond_this_machine_need_the_token",
+        "explorer/test_access.py::test_every_route_without_the_token_is_refused",
     "pages run inline scripts":
-        "explorer/test_guarding.py::test_pages_run_no_scripts_but_their_own "
+        "explorer/test_access.py::test_pages_run_no_scripts_but_their_own "
         "browser/test_hostile.py::test_scripts_that_reach_the_page_do_not_run",
     "what a run says becomes code":
         "explorer/test_hostile_runs.py::test_copied_code_holds_what_runs_say_as_text_only "
         "explorer/test_hostile_runs.py::test_texts_of_runs_are_never_components "
         "browser/test_hostile.py::test_what_a_run_carries_stays_text",
     "bad jobs block everybody":
-        "explorer/test_guarding.py::test_unclamped_jobs_block_nobody "
+        "explorer/test_access.py::test_unclamped_jobs_block_nobody "
         "explorer/test_jobs.py::test_a_job_that_breaks_gives_its_room_back "
-        "explorer/test_jobs.py::test_users_take_turns "
+        "explorer/test_jobs.py::test_a_job_that_takes_too_long_is_stopped "
         "explorer/test_load.py::test_fifty_people_at_once_with_hostile_ones_among_them",
     "one damaged run hides the others":
         "explorer/test_hostile_runs.py::test_damaged_runs_are_listed_as_damaged_and_hide_nothing",
     "a port that does not exist":
-        "explorer/test_guarding.py::test_ports_that_do_not_exist_are_refused",
+        "explorer/test_access.py::test_ports_that_do_not_exist_are_refused",
     "reports load what is elsewhere":
         "report/test_write_report.py::test_a_report_runs_its_own_scripts_only "
         "browser/test_hostile.py::test_a_report_of_a_trap_runs_and_loads_nothing",

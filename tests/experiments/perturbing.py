@@ -6,9 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from hyperribbon.experiments.context import Context
+from hyperribbon.papers.experiments.context import Context
 
-EXPERIMENTS = "hyperribbon.experiments"
+EXPERIMENTS = "hyperribbon.papers.experiments"
 
 
 def experiment_modules():

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperribbon.experiments import costs, find_experiment, run
-from hyperribbon.experiments.costs import RunCost, collect, cost_of
-from hyperribbon.experiments.workers import SerialWorkers
+from hyperribbon.papers.experiments import costs, find_experiment, run
+from hyperribbon.papers.experiments.costs import RunCost, collect, cost_of
+from hyperribbon.papers.experiments.workers import SerialWorkers
 
 
 @pytest.fixture

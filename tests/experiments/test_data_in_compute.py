@@ -15,9 +15,9 @@ from experiments.test_theory_in_compute import LEFT_OUT, NOT_THEORY, OF_THEORY, 
 from hyperribbon.core import Band
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import LabelledData, load_data
-from hyperribbon.experiments import all_experiments
-from hyperribbon.experiments.ribbons import kernels
-from hyperribbon.experiments.statements import Ledger, exact, observe
+from hyperribbon.papers.experiments import all_experiments
+from hyperribbon.papers.experiments.ribbons import kernels
+from hyperribbon.papers.experiments.statements import Ledger, exact, observe
 
 _NO_SHARE = "preset smoke changes no share of the weights as small as 0.5%"
 UNMOVED_BY_DATA = {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hyperribbon.core import ArgumentError
-from hyperribbon.experiments import (
+from hyperribbon.papers.experiments import (
     Context,
     ProcessWorkers,
     all_experiments,

@@ -16,8 +16,8 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
-from hyperribbon.experiments import find_experiment
-from hyperribbon.experiments.fingerprint import fingerprint
+from hyperribbon.papers.experiments import find_experiment
+from hyperribbon.papers.experiments.fingerprint import fingerprint
 
 STUDY = {
     "study.py": """
@@ -273,12 +273,12 @@ def test_the_order_of_sets_does_not_count():
 
 def test_a_changed_helper_makes_another_experiment(monkeypatch, tmp_path):
     """Of hyperribbon the experiments' own modules count; the rest counts by its version."""
-    from hyperribbon.experiments.subnetworks import _training
-    from hyperribbon.training import loop
+    from hyperribbon.papers.experiments.subnetworks import _runs
+    from hyperribbon.papers.training import loop
 
     experiment = find_experiment("subnetworks/fig3.1")
     before = experiment.code
-    for module in (loop, _training):
+    for module in (loop, _runs):
         assert experiment.code == before
         changed = tmp_path / Path(module.__file__).name
         changed.write_text(Path(module.__file__).read_text() + "# changed\n")

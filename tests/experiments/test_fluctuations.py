@@ -5,21 +5,21 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hyperribbon.experiments import Experiment
-from hyperribbon.experiments.fluctuations import discrete, fig2a, fig8a, fig9a, relaxation
-from hyperribbon.experiments.fluctuations._common import (
-    linear_network,
+from hyperribbon.papers.experiments import Experiment
+from hyperribbon.papers.experiments.fluctuations import discrete, fig2a, fig8a, fig9a, relaxation
+from hyperribbon.papers.experiments.fluctuations._regression import (
+    data_sets,
     regression,
     seeds,
-    simulation_item,
     spectral_error,
 )
-from hyperribbon.experiments.fluctuations._two_layer import (
+from hyperribbon.papers.experiments.fluctuations._two_layer import (
     TwoLayerConfig,
     first_layer_spectra,
+    linear_network,
     measure_modes,
 )
-from hyperribbon.experiments.fluctuations.fig3a import Config
+from hyperribbon.papers.experiments.fluctuations.fig3a import Config
 from hyperribbon.theory import fluctuations as theory
 
 
@@ -38,11 +38,19 @@ def test_correlated_inputs_have_the_given_covariance():
 
 
 def test_items_take_plain_fields_and_changes():
-    item = simulation_item(Config(), 7, samples=200)
+    item = Config().item(7, samples=200)
     assert item["samples"] == 200
     assert item["seed"] == 7
     assert item["lr"] == 0.1
+    assert "ratios" not in item
     assert len(set(seeds(0, 50))) == 50
+
+
+def test_data_sets_are_independent_realisations():
+    item = {"inputs": 3, "samples": 6, "label_variance": 0.1, "seed": 2, "realisations": 4}
+    drawn = [X for X, _, _ in data_sets(item)]
+    assert len(drawn) == 4 and len({X.tobytes() for X in drawn}) == 4
+    np.testing.assert_array_equal(drawn[1], regression(3, 6, 0.1, seeds(2, 4)[1])[0])
 
 
 def test_spectral_error_compares_ordered_eigenvalues():

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from hyperribbon.core import ArgumentError, Band
-from hyperribbon.experiments.judging import at_smoke, combine, decide
-from hyperribbon.experiments.statements import (
+from hyperribbon.papers.experiments.judging import at_smoke, combine, decide
+from hyperribbon.papers.experiments.statements import (
     Ledger,
     estimate,
     exact,

@@ -66,7 +66,7 @@ def test_a_single_run_is_not_shown_as_a_seed(ledger, stored):
     (id, run), *_ = stored.items()
     claim = {**run["claims"][0], "seeds": [0.5], "uncertainty": 0.25, "kind": "claim"}
     page = ledger.ledger_page({id: {**run, "claims": [claim], "seeds": 1}}, papers())
-    assert "one run, its own standard error 0.25" in page
+    assert "one run, whose own standard error is 0.25" in page
     several = {**claim, "seeds": [0.4, 0.6]}
     page = ledger.ledger_page({id: {**run, "claims": [several], "seeds": 2}}, papers())
     assert "one run" not in page and "0.4 " in page and "2 seeds" in page
@@ -81,5 +81,5 @@ def test_what_is_missing_is_said_in_words(ledger, stored):
     assert "<dd>0.5, no interval</dd>" in page and "<dd>at most 0.25 (" in page
     missing = {**alone, "measured": None, "seeds": [None] * 2, "expected": {"low": 2, "high": None}}
     page = ledger.ledger_page({id: {**run, "claims": [missing], "seeds": 1}}, papers())
-    assert page.count("no number") == 1 and "<dd>at least 2 (" in page
+    assert page.count("not finite") == 1 and "<dd>at least 2 (" in page
     assert "<dd>nan" not in page and "<dd>inf" not in page and "<dd>-inf" not in page

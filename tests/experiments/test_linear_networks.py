@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from hyperribbon import experiments
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
-from hyperribbon.experiments import Experiment, runner
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.linear_networks import (
+from hyperribbon.papers import experiments
+from hyperribbon.papers.experiments import Experiment, runner
+from hyperribbon.papers.experiments.context import Context
+from hyperribbon.papers.experiments.linear_networks import (
     _data,
     counts,
     fig1_left,
@@ -18,7 +18,7 @@ from hyperribbon.experiments.linear_networks import (
     fig3,
     fig4,
 )
-from hyperribbon.experiments.linear_networks._sweeps import SweepConfig, predictions
+from hyperribbon.papers.experiments.linear_networks._sweeps import SweepConfig, predictions
 
 
 @pytest.fixture

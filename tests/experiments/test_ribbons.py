@@ -5,10 +5,10 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from hyperribbon.experiments import Experiment
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.ribbons._text import token_features
-from hyperribbon.simulation.ribbons.trajectories import (
+from hyperribbon.papers.experiments import Experiment
+from hyperribbon.papers.experiments.context import Context
+from hyperribbon.papers.experiments.ribbons._text import token_features
+from hyperribbon.papers.simulation.ribbons.trajectories import (
     moments_of_training,
     pca_spectra,
     projected_variances,
@@ -19,7 +19,7 @@ from hyperribbon.theory.ribbons import Ribbon, sgd
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
     def run(name):
-        module = import_module(f"hyperribbon.experiments.ribbons.{name}")
+        module = import_module(f"hyperribbon.papers.experiments.ribbons.{name}")
         folder = tmp_path_factory.mktemp(name)
         return module, module.compute(module.PRESETS["smoke"], Context(0, folder, folder))
 
@@ -91,7 +91,7 @@ def test_training_has_the_covariance_of_the_closed_form():
 
 
 def test_simulated_batches_follow_the_exact_second_moments():
-    from hyperribbon.simulation.ribbons.trajectories import fixed_problem
+    from hyperribbon.papers.simulation.ribbons.trajectories import fixed_problem
 
     item = setting(batch_size=2, steps=[12])
     X, y, _ = fixed_problem(item)

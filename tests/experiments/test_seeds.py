@@ -7,10 +7,10 @@ import pytest
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.claims import Band
-from hyperribbon.experiments import run
-from hyperribbon.experiments.judging import LEVEL, combine
-from hyperribbon.experiments.seeds import check_seeds, level_at, looks, run_seeds
-from hyperribbon.experiments.statements import Ledger, exact, observe, over_seeds
+from hyperribbon.papers.experiments import run
+from hyperribbon.papers.experiments.judging import LEVEL, combine
+from hyperribbon.papers.experiments.seeds import check_seeds, level_at, looks, run_seeds
+from hyperribbon.papers.experiments.statements import Ledger, exact, observe, over_seeds
 
 
 def sequential(folder, draw, band, compare="run", seconds=60.0):

@@ -5,10 +5,10 @@ import json
 import pytest
 from matplotlib.text import Text
 
+from hyperribbon.application.report import write_report
 from hyperribbon.core import ArgumentError
-from hyperribbon.experiments import find_experiment, run, runner
-from hyperribbon.experiments.settings import read_changes
-from hyperribbon.report import write_report
+from hyperribbon.papers.experiments import find_experiment, run, runner
+from hyperribbon.papers.experiments.settings import read_changes
 
 
 def test_changes_are_read_as_the_kind_that_the_setting_has():
@@ -32,7 +32,7 @@ def test_a_run_with_other_settings_and_several_seeds_says_so_everywhere(tmp_path
     assert all(claim.setting.startswith("Changed: samples = 20") for claim in claims.values())
     assert "samples = 20" in (folder.figures / "figure.svg").read_text()
     page = write_report([tmp_path], tmp_path / "report.html").read_text()
-    assert "3 seeds; samples = 20, batches = 1" in page
+    assert "3 seeds; samples = 20; batches = 1" in page
     plain = run("ribbons/fig4", out=tmp_path)
     assert plain.path != folder.path
     assert "changed" not in plain.info

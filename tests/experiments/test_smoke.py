@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from hyperribbon.experiments import all_experiments
-from hyperribbon.experiments import run as run_one
+from hyperribbon.papers.experiments import all_experiments
+from hyperribbon.papers.experiments import run as run_one
 
 EXPLAINED = {
     "fluctuations/nonlinear/psi-four": "never judged: the sentence is about another paper's setting"

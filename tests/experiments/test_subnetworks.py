@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hyperribbon.experiments import Experiment, run
-from hyperribbon.experiments.context import Context
-from hyperribbon.experiments.subnetworks import (
+from hyperribbon.papers.experiments import Experiment, run
+from hyperribbon.papers.experiments.context import Context
+from hyperribbon.papers.experiments.subnetworks import (
     fig3_2,
     fig3_6,
     fig3_7,

@@ -10,7 +10,7 @@ import pytest
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError, numpy_generator
-from hyperribbon.experiments.sweeping import SweepWarning
+from hyperribbon.papers.experiments.sweeping import SweepWarning
 
 
 def measure(point):

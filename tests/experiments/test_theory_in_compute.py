@@ -16,8 +16,8 @@ import pytest
 
 from experiments.perturbing import belongs, claims_with, experiment_modules, has_moved
 from hyperribbon.core import Band
-from hyperribbon.experiments import all_experiments
-from hyperribbon.experiments.statements import Ledger, exact, observe
+from hyperribbon.papers.experiments import all_experiments
+from hyperribbon.papers.experiments.statements import Ledger, exact, observe
 from hyperribbon.theory import fluctuations as theory
 
 FACTOR = 1.3

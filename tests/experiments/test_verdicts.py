@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hyperribbon.experiments import Experiment
-from hyperribbon.experiments.fluctuations import fig3b, fig5b, fig5c
-from hyperribbon.experiments.judging import combine
-from hyperribbon.experiments.linear_networks import depth, fig4
-from hyperribbon.experiments.ribbons import fig7
-from hyperribbon.experiments.subnetworks import fig3_3, fig3_4, fig3_6, fig4_2
+from hyperribbon.papers.experiments import Experiment
+from hyperribbon.papers.experiments.fluctuations import fig3b, fig5b, fig5c
+from hyperribbon.papers.experiments.judging import combine
+from hyperribbon.papers.experiments.linear_networks import depth, fig4
+from hyperribbon.papers.experiments.ribbons import fig7
+from hyperribbon.papers.experiments.subnetworks import fig3_3, fig3_4, fig3_6, fig4_2
 
 
 def verdicts(module, result):

@@ -4,15 +4,19 @@ import json
 
 import pytest
 
-from hyperribbon.explorer.app import create_app
+from hyperribbon.application.explorer.app import create_app
+
+TOKEN = "the token of the tests"
 
 
 class Client:
     """Asks callbacks of the explorer as a page does, or as a page never would."""
 
-    def __init__(self, app, base="http://127.0.0.1:8050"):
-        self.app, self.base = app, base
-        self.flask = app.server.test_client()
+    def __init__(self, store, base="http://127.0.0.1:8050", enter=True):
+        self.app, self.base = create_app(store, token=TOKEN), base
+        self.flask = self.app.server.test_client()
+        if enter:
+            assert self.get(f"/?token={TOKEN}").status_code == 302
 
     def key(self, output):
         (found,) = [k for k in self.app.callback_map if output in k]
@@ -70,10 +74,10 @@ class Client:
 
 @pytest.fixture
 def client(tmp_path):
-    return Client(create_app(tmp_path))
+    return Client(tmp_path)
 
 
 @pytest.fixture
 def client_of():
-    """Return the client of a store, and of a guard where one is given."""
-    return lambda store, guard=None, **options: Client(create_app(store, guard), **options)
+    """Return the client of a store, with the token unless `enter` is False."""
+    return Client

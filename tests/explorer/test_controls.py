@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperribbon.explorer.controls import Choice, Slider, read_link, write_link
+from hyperribbon.application.explorer.controls import Choice, Slider, read_link, write_link
 
 CONTROLS = (
     Slider("n", "n", 1, 100, 10, 1, whole=True),
@@ -18,7 +18,7 @@ CONTROLS = (
 @given(
     n=st.integers(1, 100),
     T=st.integers(1, 10**5),
-    c=st.floats(0.02, 1.5),
+    c=st.integers(20, 1500).map(lambda thousandths: thousandths / 1000),
     how=st.sampled_from("ab"),
 )
 def test_a_link_gives_back_what_it_states(n, T, c, how):

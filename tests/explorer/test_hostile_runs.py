@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
+from hyperribbon.application.explorer.papers.uploads import MAX_ENTRIES, matrix_slope, read_matrix
+from hyperribbon.application.explorer.runs.catalogue import find_entries
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.explorer.papers.uploads import MAX_ENTRIES, matrix_slope, read_matrix
-from hyperribbon.explorer.runs.catalogue import find_entries
 
 RUN = {
     "id": "ribbons/fig8",

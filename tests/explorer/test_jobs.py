@@ -3,8 +3,8 @@ import time
 
 import pytest
 
+from hyperribbon.application.explorer.jobs import Jobs
 from hyperribbon.core import ArgumentError
-from hyperribbon.explorer.jobs import Jobs
 
 
 def wait(job):
@@ -33,7 +33,7 @@ def test_a_stopped_job_keeps_what_it_found():
     job = jobs.start("me", endless)
     while job.result is None:
         time.sleep(0.001)
-    jobs.stop("me")
+    jobs.get("me").stop.set()
     assert wait(job).message.startswith("Stopped")
     assert job.result["count"] >= 0
 
@@ -44,46 +44,31 @@ def test_starting_again_stops_the_earlier_one():
     second = jobs.start("me", endless)
     wait(first)
     assert not second.finished
-    jobs.stop("me")
+    jobs.get("me").stop.set()
     wait(second)
 
 
 def test_only_so_many_run_at_once_and_the_others_wait():
-    jobs, gate = Jobs(at_once=1, waiting=1), threading.Event()
+    jobs, gate = Jobs(at_once=1, waiting=2), threading.Event()
     job = jobs.start("me", lambda report: gate.wait(20))
     waiting = jobs.start("you", lambda report: 7)
-    assert waiting.message.startswith("Waiting")
-    with pytest.raises(ArgumentError, match="as many as allowed"):
+    time.sleep(0.05)
+    assert waiting.message.startswith("Waiting") and waiting.result is None
+    with pytest.raises(ArgumentError, match="too many"):
         jobs.start("they", endless)
     gate.set()
     wait(job)
     assert wait(waiting).result == 7
 
 
-def test_a_job_that_nobody_asks_about_makes_room():
-    jobs, gate = Jobs(at_once=1, waiting=1), threading.Event()
-    first = jobs.start("first", lambda report: gate.wait(20))
-    forgotten = jobs.start("forgotten", lambda report: 1)
-    forgotten.touched -= 60
+def test_a_job_that_nobody_polls_is_stopped_and_forgotten():
+    jobs = Jobs(waiting=1)
+    forgotten = jobs.start("forgotten", endless)
+    forgotten.polled -= 1000
     late = jobs.start("late", lambda report: 2)
-    gate.set()
-    wait(first)
     assert wait(late).result == 2
-    assert forgotten.finished and forgotten.result is None
-
-
-def test_users_take_turns():
-    jobs, gate, order = Jobs(at_once=1), threading.Event(), []
-    first = jobs.start("first", lambda report: gate.wait(20))
-    greedy = [
-        jobs.start(f"greedy{i}", lambda report, i=i: order.append(f"greedy{i}"), user="greedy")
-        for i in range(4)
-    ]
-    modest = jobs.start("modest", lambda report: order.append("modest"), user="modest")
-    gate.set()
-    for job in (first, *greedy, modest):
-        wait(job)
-    assert order.index("modest") <= 1
+    assert wait(forgotten).message.startswith("Stopped")
+    assert jobs.get("forgotten") is None
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), MemoryError(), ZeroDivisionError()])
@@ -96,25 +81,18 @@ def test_a_job_that_breaks_gives_its_room_back(error):
     assert wait(jobs.start("good", lambda report: 3)).result == 3
 
 
-def test_a_job_that_does_not_listen_loses_its_room():
-    jobs, gate = Jobs(at_once=1, seconds=0.05), threading.Event()
-    deaf = jobs.start("deaf", lambda report: gate.wait(20))
-    good = jobs.start("good", lambda report: 3)
-    deadline = time.monotonic() + 20
-    while not good.finished:
-        assert time.monotonic() < deadline
-        jobs.get("good")
-        time.sleep(0.01)
-    assert good.result == 3
-    gate.set()
-    wait(deaf)
+def test_a_job_that_takes_too_long_is_stopped():
+    jobs = Jobs(at_once=1, seconds=0.05)
+    long = jobs.start("long", endless)
+    assert wait(jobs.start("good", lambda report: 3)).result == 3
+    assert long.message.startswith("Stopped") and long.result["count"] > 0
 
 
 def test_a_job_stopped_while_it_waits_never_begins():
     jobs, gate = Jobs(at_once=1), threading.Event()
     first = jobs.start("first", lambda report: gate.wait(20))
     second = jobs.start("second", lambda report: 1)
-    jobs.stop("second")
+    jobs.get("second").stop.set()
     gate.set()
     wait(first)
     assert wait(second).result is None

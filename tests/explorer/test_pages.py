@@ -4,8 +4,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from hyperribbon.explorer.pages import axes_layout, curve, plain
-from hyperribbon.explorer.papers import fluctuations, linear_networks, ribbons
+from hyperribbon.application.explorer.figures import axes_layout, curve, plain
+from hyperribbon.application.explorer.papers import fluctuations, linear_networks, ribbons
 
 PAGES = {
     page.key: page

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from hyperribbon.explorer.runs.run_summaries import sparkline
+from hyperribbon.application.explorer.runs.summaries import sparkline
 
 
 def points(series):

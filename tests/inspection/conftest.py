@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hyperribbon.training import mlp, train
+from hyperribbon.papers.training import mlp, train
 
 TESTS = str(Path(__file__).parents[1])
 if TESTS not in sys.path:

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.core import ArgumentError
-from hyperribbon.inspection import (
+from hyperribbon.application.inspection import (
     anisotropy_by_layer,
     effective_ranks,
     eigenfunctions,
     excess_kurtoses,
     measure_anisotropy,
 )
+from hyperribbon.core import ArgumentError
 
 
 class _Attention(nn.Module):

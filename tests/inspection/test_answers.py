@@ -9,9 +9,14 @@ import pytest
 from rich.console import Console
 from torch import nn
 
-from hyperribbon.inspection.answers import TERMS, Reference, answers, kind_of
-from hyperribbon.inspection.engine.quantities import NOT_OVER_SAMPLES, PROBES, SPAN, Quantity
-from hyperribbon.inspection.engine.sampling import is_lower_bound, scale_certainty
+from hyperribbon.application.inspection.answers import TERMS, Reference, answers, kind_of
+from hyperribbon.application.inspection.quantities import (
+    NOT_OVER_SAMPLES,
+    PROBES,
+    SPAN,
+    Quantity,
+)
+from hyperribbon.application.inspection.sampling import is_lower_bound, scale_certainty
 
 EVERYTHING = {
     "hessian.largest": (10.0, 0.5),
@@ -104,7 +109,7 @@ def test_every_term_has_two_paragraphs():
 
 
 def test_what_is_usual_is_told_from_stored_networks():
-    path = files("hyperribbon.inspection.answers") / "reference.json"
+    path = files("hyperribbon.application.inspection.answers") / "reference.json"
     stored = json.loads(path.read_text())
     assert "benchmarks/reference.py" in stored["made"]
     reference = Reference(
@@ -164,7 +169,7 @@ def test_kinds():
 
 
 def test_the_summary_opens_with_answers_and_leaves_the_table_to_those_who_ask(trained, quiet):
-    from hyperribbon.inspection import inspect
+    from hyperribbon.application.inspection import inspect
 
     model, loss, data, _ = trained
     found = inspect(model, loss, data, k=3, budget=6, console=quiet)

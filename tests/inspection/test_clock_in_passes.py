@@ -1,11 +1,13 @@
 """The clock is looked at in the middle of passes that take many rows, not only before them."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
 
-from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
-from hyperribbon.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.engine.clock import Clock, OutOfTimeError
+from hyperribbon.application.inspection.engine.subject import Subject
 
 
 class Ending(Clock):
@@ -42,3 +44,16 @@ def test_a_pass_of_many_rows_ends_in_the_middle(model, work):
     subject.risk.clock = Ending(4)  # one look at the data, and one at every 64 of 300 rows
     with pytest.raises(OutOfTimeError):
         getattr(rows, work)()
+
+
+def test_no_piece_begins_that_would_end_too_late():
+    """The last piece took longer than the time that is left."""
+    subject = Subject(nn.Linear(3, 2), nn.MSELoss(), (torch.randn(4, 3), torch.randn(4, 2)))
+    _ = subject.hessian @ subject.vector
+    subject.clock.end = time.monotonic() + 60
+    _ = subject.hessian @ subject.vector
+    assert 0 < subject.clock.piece < 30
+    subject.clock.piece = 90.0
+    assert subject.clock.is_late()
+    with pytest.raises(OutOfTimeError):
+        subject.hessian @ subject.vector

@@ -13,7 +13,7 @@ from torch.utils.data import (
 )
 
 import hyperribbon as hr
-from hyperribbon.inspection.engine.subject import source_of
+from hyperribbon.application.inspection.copies import as_source
 from hyperribbon.operators.risk.batches import batch_size
 
 LOSS = nn.CrossEntropyLoss()
@@ -88,7 +88,7 @@ def _loss(data):
 
 
 def _source(data):
-    return source_of(_model(), data)
+    return as_source(_model(), data)
 
 
 @pytest.mark.parametrize("kind", KINDS)

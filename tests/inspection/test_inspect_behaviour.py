@@ -15,21 +15,19 @@ from rich.console import Console
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from hyperribbon.application.inspection import inspect
+from hyperribbon.application.inspection.copies import as_source
+from hyperribbon.application.inspection.engine import inspect as inspecting
+from hyperribbon.application.inspection.engine.clock import OutOfTimeError
+from hyperribbon.application.inspection.engine.inspect import MEASUREMENTS
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.evaluating import loss_at
+from hyperribbon.application.inspection.update_rules import update_rule
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.store import load_tree
-from hyperribbon.inspection import Budget, inspect
-from hyperribbon.inspection.engine import inspecting
-from hyperribbon.inspection.engine.clock import OutOfTimeError
-from hyperribbon.inspection.engine.looks import Look
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.planning import make_plan
-from hyperribbon.inspection.engine.steps import STEPS
-from hyperribbon.inspection.engine.subject import Subject, source_of
-from hyperribbon.inspection.evaluating import loss_at
-from hyperribbon.inspection.update_rules import update_rule
 from hyperribbon.manifold.predictions import as_probabilities
+from hyperribbon.papers.training import mlp, train
 from hyperribbon.recording import Recorder
-from hyperribbon.training import mlp, train
 
 
 @pytest.fixture(scope="module")
@@ -88,63 +86,8 @@ def test_requests_that_cannot_be_met_are_explained(wide, quiet, options, match):
         inspect(*wide, **({"budget": 5, "console": quiet} | options))
 
 
-def _timed(subject, seconds):
-    """Looks at growing parts of the samples, with a given time of a product on 512."""
-    return [
-        Look(subject.with_samples(n, 0), n, product=seconds * n / 512) for n in (8, 64, 512, 4000)
-    ]
-
-
-def test_the_plan_fits_the_time_and_leaves_out_what_does_not_fit_beside_earlier_steps(wide):
-    looks, notebook = _timed(Subject(*wide), 0.01), Notebook(k=50, seed=0)
-    seconds, shortened, samples = 400.0, 0, []
-    for _ in range(30):
-        plan, look = make_plan(STEPS, looks, notebook, Budget(seconds), seconds)
-        assert plan.seconds <= seconds
-        samples.append(look.samples)
-        running = [planned for planned in plan.steps if not planned.reason]
-        late = [p for p in plan.steps if p.is_postponed]
-        if late and running:
-            shortened += 1
-        for planned in late:
-            earlier = [p for p in running if plan.steps.index(p) < plan.steps.index(planned)]
-            assert sum(p.seconds for p in earlier) + planned.seconds > seconds
-        seconds /= 2
-    assert shortened
-    assert samples[0] == 4000
-    assert samples == sorted(samples, reverse=True)
-    assert samples[-1] == 8
-
-
 NEEDY = ("noise", "subnetworks", "fisher")
-"""Steps that say little on eight samples."""
-
-
-@pytest.mark.parametrize("known", [(8, 64, 512, 4000), (8, 64), (8,)])
-def test_steps_that_say_little_on_few_samples_have_more_or_are_left_out(wide, known):
-    """On a machine so slow that the plan is for eight samples."""
-    subject, notebook = Subject(*wide), Notebook(k=5, seed=0, initial={})
-    looks = [Look(subject.with_samples(n, 0), n, product=n * 5e-3) for n in known]
-    plan, look = make_plan(STEPS, looks, notebook, Budget(20), 20)
-    assert (look.samples, plan.samples) == (8, 8)
-    for planned in plan.steps:
-        needy = planned.step.name in NEEDY
-        assert planned.samples == (64 if needy else 8)
-        if needy:
-            assert planned.each == pytest.approx(64 * 5e-3)
-        if needy and len(known) == 1:
-            wish = planned.step.wish(subject, notebook)
-            told = f"fewer than 64 samples, on which it needs about {wish * 0.32:.0f} s"
-            assert told in planned.reason
-    assert plan.seconds <= 20
-
-
-def test_all_samples_are_enough_where_there_are_fewer(trained):
-    model, loss, data, _ = trained
-    subject = Subject(model, loss, tuple(part[:20] for part in data))
-    looks = [Look(subject.with_samples(n, 0), n, product=n * 1e-3) for n in (8, 20)]
-    plan, _ = make_plan(STEPS, looks, Notebook(k=5, seed=0, initial={}), Budget(3), 3)
-    assert {p.samples for p in plan.steps if p.step.name in NEEDY} == {20}
+"""Measurements that say little on eight samples."""
 
 
 @pytest.mark.parametrize("tick", [0.0, 0.02, 0.1])
@@ -172,29 +115,33 @@ def test_every_number_says_on_how_many_samples_it_is(trained, quiet, monkeypatch
         assert left.reason
 
 
-def test_an_obstacle_that_fails_is_a_reason(wide):
-    def broken(subject, notebook):
+def test_an_obstacle_that_fails_is_a_reason(trained, quiet, monkeypatch):
+    model, loss, data, _ = trained
+
+    def broken(level, notebook):
         raise IndexError("tuple index out of range")
 
-    steps = [replace(step, obstacle=broken) if step.name == "noise" else step for step in STEPS]
-    plan, _ = make_plan(steps, _timed(Subject(*wide), 1e-3), Notebook(k=5, seed=0), Budget(50), 50)
-    reasons = {planned.step.name: planned.reason for planned in plan.steps}
-    assert reasons["noise"] == "it could not be planned: tuple index out of range"
-    assert reasons["slices"] == ""
+    monkeypatch.setattr(inspecting, "MEASUREMENTS", _with("noise", obstacle=broken))
+    found = inspect(model, loss, data, k=3, budget=20, console=quiet)
+    outcomes = {outcome.step: outcome for outcome in found.outcomes}
+    assert outcomes["Gradient noise"].status == "omitted"
+    assert outcomes["Gradient noise"].reason == "it could not be planned: tuple index out of range"
+    assert outcomes["Slices of the loss"].status == "done"
+
+
+def _with(name, **changes):
+    """Return the measurements of an inspection, one of them changed."""
+    return tuple(replace(m, **changes) if m.name == name else m for m in MEASUREMENTS)
 
 
 def test_an_interruption_keeps_what_is_done(trained, quiet, monkeypatch):
     model, loss, data, _ = trained
-    steps = []
-    for step in STEPS:
-        if step.name == "noise":
 
-            def interrupted(subject, notebook, products):
-                raise KeyboardInterrupt
+    def interrupted(level, notebook):
+        raise KeyboardInterrupt
 
-            step = step.__class__(**{**vars(step), "run": interrupted})
-        steps.append(step)
-    monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
+    first = {"run": interrupted, "order": 8.0}
+    monkeypatch.setattr(inspecting, "MEASUREMENTS", _with("noise", **first))
     found = inspect(model, loss, data, k=3, budget=20, console=quiet)
     assert set(found.parts) == {"basics", "hessian", "gauss_newton", "layer_traces", "noise"}
     assert not found.is_complete
@@ -206,12 +153,11 @@ def test_time_that_is_up_stops_the_step_under_way_and_keeps_what_is_done(
 ):
     model, loss, data, _ = trained
 
-    def endless(subject, notebook, products):
+    def endless(level, notebook):
         while True:
-            subject.hessian @ subject.vector
+            level.subject.hessian @ level.subject.vector
 
-    steps = [s.__class__(**{**vars(s), "run": endless}) if s.name == "noise" else s for s in STEPS]
-    monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
+    monkeypatch.setattr(inspecting, "MEASUREMENTS", _with("noise", run=endless))
     began = time.monotonic()
     found = inspect(model, loss, data, k=3, budget=5, console=quiet)
     assert time.monotonic() - began < 3 * 5
@@ -221,7 +167,7 @@ def test_time_that_is_up_stops_the_step_under_way_and_keeps_what_is_done(
     assert found.is_complete
     console = Console(record=True, width=150, file=io.StringIO())
     found.summary(console)
-    assert "Gradient noise: stopped, interrupted, time budget exceeded" in console.export_text()
+    assert "Gradient noise: stopped, time budget exceeded" in console.export_text()
 
 
 def test_nothing_begins_when_the_time_is_up(trained):
@@ -239,11 +185,10 @@ def test_nothing_begins_when_the_time_is_up(trained):
 def test_a_step_that_fails_is_named_and_the_others_go_on(trained, quiet, monkeypatch):
     model, loss, data, _ = trained
 
-    def broken(subject, notebook, products):
+    def broken(level, notebook):
         raise RuntimeError("out of luck")
 
-    steps = [s.__class__(**{**vars(s), "run": broken}) if s.name == "noise" else s for s in STEPS]
-    monkeypatch.setattr(inspecting, "STEPS", tuple(steps))
+    monkeypatch.setattr(inspecting, "MEASUREMENTS", _with("noise", run=broken))
     found = inspect(model, loss, data, k=3, budget=20, console=quiet)
     failed = [o for o in found.outcomes if o.status == "failed"]
     assert [o.reason for o in failed] == ["out of luck"]
@@ -296,17 +241,17 @@ class _Stream(IterableDataset):
 @settings(max_examples=20, deadline=None)
 def test_fewer_samples_are_distinct_members_in_order(number, seed):
     data = (torch.arange(50.0), torch.arange(50))
-    ((inputs, targets),) = source_of(nn.Linear(1, 1), data).few(number, seed).batches()
+    ((inputs, targets),) = as_source(nn.Linear(1, 1), data).few(number, seed).batches()
     assert len(inputs) == min(number, 50)
     assert torch.equal(inputs, targets.float())
     assert (targets.diff() > 0).all()
 
 
 def test_groups_are_disjoint_and_streams_give_their_first_batches():
-    groups = source_of(nn.Linear(1, 1), (torch.arange(50),)).groups(8, 0)
+    groups = as_source(nn.Linear(1, 1), (torch.arange(50),)).groups(8, 0)
     members = torch.cat([inputs for group in groups for (inputs,) in group.batches()])
     assert len(members.unique()) == len(members) == 48
-    stream = source_of(nn.Linear(1, 1), _Stream())
+    stream = as_source(nn.Linear(1, 1), _Stream())
     assert stream.total is None
     assert [len(inputs) for inputs, _ in stream.few(100, 0).batches()] == [200]
 
@@ -361,7 +306,7 @@ def test_adam_diverges_just_above_its_preconditioned_limit():
 
 def test_mistakes_are_named(trained, quiet):
     model, loss, data, _ = trained
-    with pytest.raises(ArgumentError, match="not a torch"):
+    with pytest.raises(ArgumentError, match="expected a torch"):
         inspect("model", loss, data, console=quiet)
     with pytest.raises(ArgumentError, match="budget"):
         inspect(model, loss, data, budget=-1, console=quiet)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hyperribbon.inspection import Budget, inspect
+from hyperribbon.application.inspection import Budget, inspect
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 ESSENTIAL = {"basics", "hessian", "gauss_newton", "noise", "slices"}
@@ -35,7 +35,7 @@ def _inspect(model, loss, data, quiet, **options):
     found = inspect(model, loss, data, k=6, budget=Budget(SECONDS, 2e9), console=quiet, **options)
     assert time.monotonic() - began < 1.5 * SECONDS
     assert _peak_memory() < 4e9
-    assert {o.status for o in found.outcomes} <= {"done", "left out"}, found.outcomes
+    assert {o.status for o in found.outcomes} <= {"done", "omitted"}, found.outcomes
     assert set(found.parts) >= ESSENTIAL
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -95,8 +95,8 @@ def test_a_transformers_model_from_a_small_config(quiet):
     logits = copy.deepcopy(model).eval()(**{k: v for k, v in data.items() if k != "labels"}).logits
     loss = nn.CrossEntropyLoss()(logits, data["labels"])
     assert found["model.loss"].value == pytest.approx(loss.item(), rel=1e-5)
-    left_out = {o.step: o.reason for o in found.outcomes if o.status == "left out"}
-    assert "not tensors of real numbers" in left_out["Sloppiness of the data"]
+    omitted = {o.step: o.reason for o in found.outcomes if o.status == "omitted"}
+    assert "not tensors of real numbers" in omitted["Sloppiness of the data"]
 
 
 def test_a_lightning_module_that_a_trainer_has_trained(quiet, tmp_path):

@@ -8,11 +8,15 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.inspection import inspect
-from hyperribbon.inspection.engine.sampling import standard_error
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.parts.information import gauss_newton_factor
-from hyperribbon.inspection.slices import line_slice, plane_slice, random_direction
+from hyperribbon.application.inspection import inspect
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.parts.gradient_noise import gauss_newton_factor
+from hyperribbon.application.inspection.parts.landscape import (
+    line_slice,
+    plane_slice,
+    random_direction,
+)
+from hyperribbon.application.inspection.sampling import standard_error
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +48,9 @@ def dense(trained):
 
 
 def test_everything_that_applies_was_done(found):
-    assert {o.status for o in found.outcomes} == {"done", "left out"}
-    left_out = [o.step for o in found.outcomes if o.status == "left out"]
-    assert left_out == ["Path of the training"]
+    assert {o.status for o in found.outcomes} == {"done", "omitted"}
+    omitted = [o.step for o in found.outcomes if o.status == "omitted"]
+    assert omitted == ["Path of the training"]
 
 
 def test_curvature_agrees_with_dense_matrices(found, dense):

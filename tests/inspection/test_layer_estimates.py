@@ -6,18 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from hyperribbon.inspection.engine.looks import TASKS, Look
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.parts.layers import _is_ahead
-
-TRACE = next(task for task in TASKS if task.name == "trace")
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.parts.headlines import measure_trace
+from hyperribbon.application.inspection.parts.layers import _is_ahead
 
 
-def _looked_at(model, data, loss, seed):
-    look = Look(Subject(model, loss, data), len(data[0]))
-    TRACE.run(look, Notebook(k=10, seed=seed))
-    return look
+def _traced(model, data, loss, seed):
+    level = Level(Subject(model, loss, data), len(data[0]))
+    measure_trace(level, Notebook(k=10, seed=seed))
+    return level
 
 
 def _language_model():
@@ -53,11 +51,11 @@ def test_estimates_cover_the_exact_traces(kind):
     }
     scores = []
     for seed in range(8):
-        look = _looked_at(model, data, loss, seed)
-        assert set(look.layer_errors) == set(exact)
-        assert look.statistics["trace"].value == pytest.approx(sum(exact.values()), rel=0.15)
+        level = _traced(model, data, loss, seed)
+        assert set(level.layer_errors) == set(exact)
+        assert level.statistics["trace"].value == pytest.approx(sum(exact.values()), rel=0.15)
         scores += [
-            (look.layer_traces[name] - exact[name]) / look.layer_errors[name] for name in exact
+            (level.layer_traces[name] - exact[name]) / level.layer_errors[name] for name in exact
         ]
     assert np.mean(np.abs(scores) < 2.04) >= 0.8  # 95% by Student with 31 degrees of freedom
     assert abs(np.mean(scores)) < 1
@@ -66,9 +64,9 @@ def test_estimates_cover_the_exact_traces(kind):
 def test_few_outputs_have_exact_ones():
     torch.manual_seed(0)
     data = torch.randn(20, 4), torch.randint(3, (20,))
-    look = _looked_at(nn.Linear(4, 3), data, nn.CrossEntropyLoss(), 0)
-    assert look.layer_traces
-    assert not look.layer_errors
+    level = _traced(nn.Linear(4, 3), data, nn.CrossEntropyLoss(), 0)
+    assert level.layer_traces
+    assert not level.layer_errors
 
 
 def test_no_layer_is_called_the_first_that_may_not_be():

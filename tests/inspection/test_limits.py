@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.application.inspection import Budget
+from hyperribbon.application.inspection.comparing import embed_runs
+from hyperribbon.application.inspection.engine.clock import Clock, OutOfTimeError
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.parts.path import path_part
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection import Budget
-from hyperribbon.inspection.comparing import embed_runs
-from hyperribbon.inspection.engine.clock import Clock, OutOfTimeError
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.parts.path import path_part
+from hyperribbon.papers.training import mlp
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.training import mlp
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_groups_have_a_share_of_the_memory_and_are_not_kept(subject):
 def test_few_eigenvectors_are_kept(subject):
     notebook = Notebook(k=20, seed=0, clock=Clock(), memory=16 * 4 * 83 * 5)
     found = hr.eigsh(subject.hessian, 12)
-    kept = notebook.keep("hessian", found)
+    kept = notebook.trim(found)
     assert kept.eigenvectors.shape == (83, 5)
     assert len(kept.eigenvalues) == 12
     assert kept.eigenvectors.untyped_storage().nbytes() == 83 * 5 * 4
@@ -79,8 +79,8 @@ GROWTH = """
 import gc, sys, threading, time, torch
 from rich.console import Console
 from torch import nn
-from hyperribbon.inspection import Budget, inspect
-from hyperribbon.training import mlp
+from hyperribbon.application.inspection import Budget, inspect
+from hyperribbon.papers.training import mlp
 
 class Recurrent(nn.Module):
     def __init__(self, inputs, hidden):
@@ -188,4 +188,4 @@ def test_a_training_that_never_moved_has_no_path(subject, tmp_path):
         trajectory.append(step, predictions=scores)
     assert embed_runs([trajectory]) is None
     with pytest.raises(ArgumentError, match="never changed"):
-        path_part(subject, Notebook(k=2, seed=0, trajectory=trajectory), 5)
+        path_part(Level(subject), Notebook(k=2, seed=0, trajectory=trajectory))

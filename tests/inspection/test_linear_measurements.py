@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from hyperribbon.application.inspection import leading_eigenvalues, linear_measurements
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
-from hyperribbon.inspection import leading_eigenvalues, linear_measurements
 from hyperribbon.operators import GGN, Hessian
-from hyperribbon.simulation import draw_linear_weights, train_linear
+from hyperribbon.papers.simulation import draw_linear_weights, train_linear
 from hyperribbon.theory import linear_networks as theory
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from hyperribbon.application.inspection import compare_with_theory
+from hyperribbon.application.inspection.linear.chains import find_chain
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection import compare_with_theory
-from hyperribbon.inspection.linear.chains import find_chain
 from hyperribbon.theory import linear_networks as theory
 
 

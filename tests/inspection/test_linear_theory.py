@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hyperribbon.application.inspection import compare_with_theory
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection import compare_with_theory
 from hyperribbon.theory import linear_networks as theory
 
 

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
+from hyperribbon.application.inspection import memory as memories
+from hyperribbon.application.inspection.engine.clock import Clock
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.linear.chains import find_chain, find_layers
+from hyperribbon.application.inspection.memory import Heap, lacking_room
+from hyperribbon.application.inspection.parts.matrices import eigenpairs
+from hyperribbon.application.inspection.parts.theories import no_chain, theory_bytes
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection import memory as memories
-from hyperribbon.inspection.engine.clock import Clock
-from hyperribbon.inspection.engine.looks import find_pairs
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.linear.chains import find_chain, find_layers
-from hyperribbon.inspection.memory import Heap, lacking_room
-from hyperribbon.inspection.parts.theories import no_chain, theory_bytes
 from hyperribbon.operators import GGN, Rescaled
 from hyperribbon.operators.gram import GramParts, structured_everywhere
 from hyperribbon.operators.risk.memory import Meter
@@ -94,9 +94,9 @@ def test_the_plan_of_a_gram_matrix_counts_its_factors(convolutions, monkeypatch)
 
 def test_a_gram_matrix_without_room_leaves_it_to_lanczos(convolutions, monkeypatch):
     ggn, notebook = Subject(*convolutions, memory=1e9).ggn, Notebook(k=12, seed=0, memory=1e9)
-    exact = find_pairs(ggn, 12, "LA", 1e-4, notebook)
+    exact = eigenpairs(ggn, 12, "LA", 1e-4, notebook)
     monkeypatch.setattr(GGN, "gram_bytes", lambda self: 10**9)
-    found = find_pairs(ggn, 12, "LA", 1e-4, notebook)
+    found = eigenpairs(ggn, 12, "LA", 1e-4, notebook)
     assert (exact.method, found.method) == ("gram", "lanczos")
     assert torch.allclose(exact.eigenvalues, found.eigenvalues, rtol=1e-3)
 
@@ -111,9 +111,9 @@ def test_theory_without_room_is_left_out_and_says_what_it_takes(convolutions):
     subject = Subject(*convolutions, memory=1e8)
     weights = sum(parameter.nbytes for parameter in convolutions[0].parameters())
     needed = theory_bytes([(5, 1152)], weights)
-    reason = no_chain(subject, Notebook(k=5, seed=0, memory=1.9 * needed))
+    reason = no_chain(Level(subject), Notebook(k=5, seed=0, memory=1.9 * needed))
     assert f"take {needed / 1e6:.0f} MB" in reason
-    assert no_chain(subject, Notebook(k=5, seed=0, memory=2.1 * needed)) == ""
+    assert no_chain(Level(subject), Notebook(k=5, seed=0, memory=2.1 * needed)) == ""
 
 
 def test_room_is_what_was_not_taken(convolutions, monkeypatch):

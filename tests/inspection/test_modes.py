@@ -131,7 +131,7 @@ def test_a_step_above_the_limit_is_told_without_a_forecast(trained, digits, quie
     told, ratio = answer(found, "stability"), found["stability.ratio"].value
     assert ratio > 2
     assert f"|1 − ηλ₁| = {2 * ratio - 1:.3g} per step" in told.meaning
-    assert "may settle in a flatter place (edge of stability)" in told.meaning
+    assert "may settle at a flatter minimum (edge of stability)" in told.meaning
     assert "leave" not in told.text
 
 
@@ -195,7 +195,7 @@ def test_comparisons_name_the_mode_and_refuse_samples_that_depend_on_each_other(
 def test_one_batch_is_no_larger_than_the_memory(digits, batch_size, quiet):
     """A batch cannot be cut: looks at more samples end where all of them would not fit at once."""
     data = tuple(part.repeat(20, *[1] * (part.ndim - 1)) for part in digits)
-    budget = hr.inspection.Budget(8, 4e7)
+    budget = hr.inspection.Budget(20, 4e7)
     options = {"mode": "train", "k": 1, "budget": budget, "console": quiet}
     found = hr.inspect(network().double(), LOSS, data, batch_size=batch_size, **options)
     samples = found["model.loss"].samples

@@ -66,7 +66,7 @@ def test_a_loss_that_is_not_recognised_has_a_hessian_and_declines_the_rest(quiet
     assert "slices" in found.parts
     assert found.is_complete
     assert not {quantity.key for quantity in found} & GAUSS_NEWTON
-    reasons = {o.step: o.reason for o in found.outcomes if o.status == "left out"}
+    reasons = {o.step: o.reason for o in found.outcomes if o.status == "omitted"}
     for step in ("Trace and layers", "Gradient noise", "Fisher information"):
         assert "own loss is not recognised" in reasons[step]
     parts = ("sharpness", "trace", "noise", "pruning", "predictions", "weights")

@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from hyperribbon.inspection.engine.looks import Look, _ends_of, time_product
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.sampling import spread_of_sum, standard_error
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.reaching import Reached
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.parts.headlines import Reached, hessian_end, time_product
+from hyperribbon.application.inspection.sampling import spread_of_sum, standard_error
 
 
 class Sentences(nn.Module):
@@ -23,21 +22,21 @@ class Sentences(nn.Module):
         return self.head(self.activation(self.table(tokens)).mean(1))
 
 
-def look_at(activation):
+def level_with(activation):
     torch.manual_seed(0)
     data = torch.randint(0, 12, (32, 5)), torch.arange(32) % 3
-    look = Look(Subject(Sentences(activation), nn.CrossEntropyLoss(), data), 32)
-    time_product(look)
-    return look
+    level = Level(Subject(Sentences(activation), nn.CrossEntropyLoss(), data), 32)
+    time_product(level, Notebook(k=10, seed=0))
+    return level
 
 
 @pytest.mark.parametrize("which", ["LA", "SA"])
 def test_the_ends_are_those_of_the_whole_matrix(which):
-    look, notebook = look_at(torch.tanh), Notebook(k=10, seed=0)
-    found = _ends_of(look, 2, which, 1e-4, notebook)
-    assert isinstance(look.reached, Reached)
-    assert look.reached.shape[0] == 12 * 4 + 15
-    dense = look.subject.hessian.to_dense().double()
+    level, notebook = level_with(torch.tanh), Notebook(k=10, seed=0)
+    found = hessian_end(level, 2, which, 1e-4, notebook)
+    assert isinstance(level.reached, Reached)
+    assert level.reached.shape[0] == 12 * 4 + 15
+    dense = level.subject.hessian.to_dense().double()
     values = torch.linalg.eigvalsh(dense)
     expected = values[-2:].flip(0) if which == "LA" else values[:2].flip(0)
     assert torch.allclose(found.eigenvalues.double(), expected, atol=1e-5)
@@ -52,10 +51,10 @@ def test_where_nothing_bends_downwards_the_smallest_is_the_zero_of_what_is_not_r
     head = nn.Sequential(nn.Flatten(), nn.Linear(6, 3, bias=False))
     inputs = torch.randn(32, 6)
     inputs[:, 3:] = 0
-    look = Look(Subject(head, nn.MSELoss(), (inputs, torch.randn(32, 3))), 32)
-    time_product(look)
-    found = _ends_of(look, 1, "SA", 1e-4, Notebook(k=10, seed=0))
-    assert look.reached.shape[0] == 9
+    level = Level(Subject(head, nn.MSELoss(), (inputs, torch.randn(32, 3))), 32)
+    time_product(level, Notebook(k=10, seed=0))
+    found = hessian_end(level, 1, "SA", 1e-4, Notebook(k=10, seed=0))
+    assert level.reached.shape[0] == 9
     assert float(found.eigenvalues[0]) == pytest.approx(0, abs=1e-6)
 
 

@@ -7,20 +7,23 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.application.inspection import Budget, inspect
+from hyperribbon.application.inspection.engine import notebook as notebooks
+from hyperribbon.application.inspection.engine.clock import Clock
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.evaluating import outputs_at
+from hyperribbon.application.inspection.memory import lacking_room
+from hyperribbon.application.inspection.parts.headlines import Reached
+from hyperribbon.application.inspection.parts.layers import layers_part
+from hyperribbon.application.inspection.sampling import (
+    _CLIMB,
+    _climb,
+    sharpness_error,
+    standard_error,
+)
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection import Budget, inspect
-from hyperribbon.inspection.engine import notebook as notebooks
-from hyperribbon.inspection.engine.clock import Clock
-from hyperribbon.inspection.engine.looks import Look
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.rounds import Rounds
-from hyperribbon.inspection.engine.sampling import _CLIMB, _climbed, sharpness_error, standard_error
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.evaluating import outputs_at
-from hyperribbon.inspection.memory import lacking_room
-from hyperribbon.inspection.parts.layers import layers_part
-from hyperribbon.inspection.reaching import Reached
-from hyperribbon.training import mlp
+from hyperribbon.papers.training import mlp
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -35,26 +38,26 @@ def graphs_of(subject):
     return len(subject.risk._kept.chunks)
 
 
-def test_only_one_look_keeps_its_graphs_and_the_others_have_the_same_products_again():
+def test_only_one_level_keeps_its_graphs_and_the_others_have_the_same_products_again():
     whole = subject_of()
-    rounds = Rounds(whole, Notebook(k=3, seed=0))
-    few, many = (Look(whole.with_samples(n, 0), n) for n in (8, 32))
-    rounds.looks = [few, many]
+    notebook = Notebook(k=3, seed=0)
+    few, many = (Level(whole.with_samples(n, 0), n) for n in (8, 32))
+    notebook.levels = [few, many]
     v = torch.randn(few.subject.dimension)
     before = few.subject.hessian @ v
     _ = many.subject.hessian @ v, few.subject.vector, few.subject.gradient
     assert graphs_of(few.subject) == graphs_of(many.subject) == 1
-    rounds.make_room(many)
+    notebook.make_room(many)
     assert graphs_of(few.subject) == 0
     assert graphs_of(many.subject) == 1
     assert not {"vector", "gradient"} & set(few.subject.__dict__)
     assert torch.equal(few.subject.hessian @ v, before)
 
 
-def test_a_finer_look_takes_the_eigenvectors_of_a_coarser_one():
+def test_a_finer_level_takes_the_eigenvectors_of_a_coarser_one():
     subject = subject_of()
     found = hr.eigsh(subject.hessian, 2)
-    few, many = Look(subject, 8), Look(subject, 64)
+    few, many = Level(subject, 8), Level(subject, 64)
     few.spectra = {"top": found, "hessian": found}
     many.spectra = {"top": found}
     few.drop_vectors(many)
@@ -65,14 +68,14 @@ def test_a_finer_look_takes_the_eigenvectors_of_a_coarser_one():
 
 def test_evaluations_are_cut_to_the_memory_and_give_the_same(monkeypatch):
     rich, poor = subject_of(), subject_of()
-    poor.risk.memory = 20 * poor.risk._engine._made  # ten samples at once
+    poor.risk.memory = 20 * poor.risk.bytes_per_sample  # ten samples at once
     pieces = [len(outputs) for outputs, _ in outputs_at(poor)]
     assert max(pieces) == 10
     assert sum(pieces) == 64
     assert [len(outputs) for outputs, _ in outputs_at(rich)] == [64]
     joined = [torch.cat([outputs for outputs, _ in outputs_at(side)]) for side in (rich, poor)]
     assert torch.allclose(*joined, atol=1e-6)
-    monkeypatch.setattr(poor.risk._engine, "must_be_whole", True)
+    monkeypatch.setattr(poor.risk._probe, "must_be_whole", True)
     assert [len(outputs) for outputs, _ in outputs_at(poor)] == [64]
 
 
@@ -87,11 +90,11 @@ def test_the_climb_is_the_best_of_its_krylov_space():
         powers[-1] /= powers[-1].norm()
     basis = torch.linalg.qr(torch.stack(powers, 1)).Q
     best = torch.linalg.eigvalsh(basis.T @ dense @ basis)[-1]
-    value, a = _climbed(subject.hessian, v)
+    value, a = _climb(subject.hessian, v)
     assert value == pytest.approx(float(best), rel=1e-4)
     assert float(a @ (subject.hessian @ a)) == pytest.approx(value, rel=1e-4)
     top = torch.linalg.eigh(dense).eigenvectors[:, -1].float()
-    assert _climbed(subject.hessian, top)[0] == pytest.approx(
+    assert _climb(subject.hessian, top)[0] == pytest.approx(
         float(torch.linalg.eigvalsh(dense)[-1]), rel=1e-4
     )  # nothing is left to climb
 
@@ -107,7 +110,7 @@ def test_the_error_on_reached_coordinates_is_that_on_all():
     )
     assert reached.shape[0] == 12 * 4 + 63
     expected = sharpness_error(subject, top, 0)
-    found = sharpness_error(subject, reached.narrowed(top), 0, reached.with_operator)
+    found = sharpness_error(subject, reached.narrow(top), 0, reached.with_operator)
     assert found == pytest.approx(expected, rel=1e-3)
 
 
@@ -137,23 +140,6 @@ def test_the_last_group_follows_from_the_mean_of_all():
     assert standard_error(uneven, along, 0, value) == standard_error(uneven, along, 0)
 
 
-def test_graphs_make_room_for_the_product_in_double_precision(monkeypatch):
-    subject = subject_of()
-    hessian = subject.hessian
-    v = torch.randn(subject.dimension)
-    exact = hessian.in_precision(torch.float64) @ v.double()
-    _ = hessian @ v
-    assert graphs_of(subject) == 1  # a small one has room for both
-    plain = hessian.cost()
-    monkeypatch.setattr(type(hessian), "is_frugal", True)
-    cost = hessian.cost()
-    assert cost.bytes + cost.beside == max(plain.beside, plain.bytes)
-    again = hessian.in_precision(torch.float64) @ v.double()
-    assert graphs_of(subject) == 0
-    assert torch.allclose(again, exact, rtol=1e-10)
-    assert torch.allclose((hessian @ v).double(), exact, atol=1e-5)
-
-
 def test_what_lacks_room_says_how_much_it_needs(quiet):
     """100,000 weights in 4 MB: the loss is there, eigenpairs say what they would take."""
     data = torch.randn(64, 300), torch.arange(64) % 3
@@ -161,7 +147,7 @@ def test_what_lacks_room_says_how_much_it_needs(quiet):
         mlp((300, 300, 3), "tanh", seed=0), LOSS, data, k=3, console=quiet, budget=Budget(20, 4e6)
     )
     assert found["model.loss"].value > 0
-    short = [o for o in found.outcomes if o.status == "left out" and "MB" in o.reason]
+    short = [o for o in found.outcomes if o.status == "omitted" and "MB" in o.reason]
     assert any("Sharpness" in outcome.step for outcome in short)
     assert all("of the budget's memory" in outcome.reason for outcome in short)
     assert not [o for o in found.outcomes if o.status == "failed"]
@@ -185,7 +171,7 @@ def test_a_layer_without_room_leaves_the_others(monkeypatch):
         return solve(block, *args, **options)
 
     monkeypatch.setattr(notebooks, "eigsh", refusing)
-    part = layers_part(subject, Notebook(k=3, seed=0, clock=Clock()), 100)
+    part = layers_part(Level(subject), Notebook(k=3, seed=0, clock=Clock()))
     assert len(part.tables["Sharpness by layer"]) == 1
     assert "1 of 2 layers" in part.shortened[0]
     assert "it takes 2 MB" in part.shortened[1]
@@ -196,8 +182,8 @@ def test_kept_pairs_are_cut_once(quiet):
     subject = subject_of()
     found = hr.eigsh(subject.hessian, 5)
     notebook = Notebook(k=5, seed=0, memory=16 * 4 * 83 * 3)
-    kept = notebook.trimmed(found)
+    kept = notebook.trim(found)
     assert kept.eigenvectors.shape == (83, 3)
-    assert notebook.trimmed(kept) is kept
+    assert notebook.trim(kept) is kept
     bare = replace(found, eigenvectors=None)
-    assert notebook.trimmed(bare) is bare
+    assert notebook.trim(bare) is bare

@@ -6,8 +6,8 @@ import torch
 from scipy.special import stdtrit
 from torch import nn
 
-from hyperribbon.inspection.engine.sampling import sharpness_error, standard_error
-from hyperribbon.training import mlp, train
+from hyperribbon.application.inspection.sampling import sharpness_error, standard_error
+from hyperribbon.papers.training import mlp, train
 
 POOL = 3000
 GROUPS = 8

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hyperribbon.inspection.engine.sampling import noise_scale_error, standard_error
+from hyperribbon.application.inspection.sampling import noise_scale_error, standard_error
 
 
 class Samples:

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.quantities import Quantity
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.parts.stability import stability_part
-from hyperribbon.inspection.update_rules import update_rule
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.parts.stability import stability_part
+from hyperribbon.application.inspection.quantities import Quantity
+from hyperribbon.application.inspection.update_rules import update_rule
 
 
 def half_squares(outputs, targets):
@@ -34,8 +34,11 @@ def test_a_sharpness_that_is_known_gives_the_ratio_of_the_eigensolver(task, opti
     rule = update_rule(torch.optim.SGD(model.parameters(), lr=0.1, **options), model)
     subject = Subject(model, half_squares, data)
     known = Quantity("hessian.largest", "", top, 0.02, "", "")
-    solved = stability_part(subject, Notebook(k=2, seed=0, rule=rule), 40)
-    told = stability_part(subject, Notebook(k=2, seed=0, rule=rule, sharpness=known), 40)
+    level = Level(subject, 30)
+    notebook = Notebook(k=2, seed=0, rule=rule, levels=[level])
+    solved = stability_part(level, notebook)
+    level.statistics["sharpness"] = known
+    told = stability_part(level, notebook)
     expected = 0.1 * (top + 0.7) / rule.limit
     assert told["stability.ratio"].value == pytest.approx(expected)
     assert told["stability.ratio"].error == pytest.approx(0.1 * 0.02 / rule.limit)
@@ -46,7 +49,9 @@ def test_a_sharpness_that_is_known_gives_the_ratio_of_the_eigensolver(task, opti
 def test_descent_diverges_just_above_the_largest_stable_curvature(task, options):
     model, data, _ = task
     rule = update_rule(torch.optim.SGD(model.parameters(), lr=0.1, **options), model)
-    part = stability_part(Subject(model, half_squares, data), Notebook(k=2, seed=0, rule=rule), 40)
+    part = stability_part(
+        Level(Subject(model, half_squares, data)), Notebook(k=2, seed=0, rule=rule)
+    )
     limit = part["stability.curvature"].value
     for factor, grows in ((0.97, False), (1.03, True)):
         weight = nn.Parameter(torch.ones((), dtype=torch.float64))

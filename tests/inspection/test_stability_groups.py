@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.parts.stability import stability_part
+from hyperribbon.application.inspection.update_rules import update_rule
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.engine.notebook import Notebook
-from hyperribbon.inspection.engine.subject import Subject
-from hyperribbon.inspection.parts.stability import stability_part
-from hyperribbon.inspection.update_rules import update_rule
 
 
 class Halves(nn.Module):
@@ -93,7 +93,7 @@ def test_the_part_reports_the_limit_of_the_groups(task, first, second):
 
     subject = Subject(model, half_squares, data)
     notebook = Notebook(k=2, seed=0, rule=update_rule(optimizer, model))
-    part = stability_part(subject, notebook, 40)
+    part = stability_part(Level(subject), notebook)
     (ratio,) = [q.value for q in part.quantities if q.key == "stability.ratio"]
     assert ratio == pytest.approx(expected, rel=1e-3)  # the tolerance of the eigenvalue
 
@@ -121,7 +121,7 @@ def test_what_the_optimiser_does_not_update_is_named(task):
     optimizer = torch.optim.SGD(model.a.parameters(), lr=0.1)
     notebook = Notebook(k=2, seed=0, rule=update_rule(optimizer, model))
     with pytest.raises(ArgumentError, match="does not update"):
-        stability_part(Subject(model, nn.MSELoss(), data), notebook, 40)
+        stability_part(Level(Subject(model, nn.MSELoss(), data)), notebook)
 
 
 def test_a_loss_that_is_maximised_has_no_limit(task):
@@ -166,7 +166,7 @@ def test_adam_of_different_groups_diverges_just_above_the_limit(task, kind, deca
     def ratio(scale):
         rule = update_rule(_frozen_adam(model, scale, kind, decay), model)
         notebook = Notebook(k=2, seed=0, rule=rule)
-        part = stability_part(Subject(model, half_squares, data), notebook, 40)
+        part = stability_part(Level(Subject(model, half_squares, data)), notebook)
         return part["stability.ratio"]
 
     assert ratio(0.01).error > 0

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.application.inspection.copies import as_source
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.inspection.engine.subject import source_of
+from hyperribbon.papers.training import mlp
 from hyperribbon.recording import RecordingWarning
-from hyperribbon.training import mlp
 from inspection.autograd import sharpest
 from inspection.language import language_model, tokens
 
@@ -44,7 +44,7 @@ def loop(recorder, model, optimizer, data, steps=12, schedule=None):
 
 def dense_sharpness(model, data, mode):
     """Return the largest eigenvalue on the fixed sample by dense double backward, in float64."""
-    ((inputs, targets),) = source_of(model, (data.inputs, data.targets)).few(64, 0).batches()
+    ((inputs, targets),) = as_source(model, (data.inputs, data.targets)).few(64, 0).batches()
     twin = copy.deepcopy(model).double().eval()
     for part in twin.modules():
         part.training = mode == "train" and isinstance(part, nn.BatchNorm1d)

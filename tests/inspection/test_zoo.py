@@ -121,7 +121,7 @@ RUN = """
 import json, threading, time, warnings
 warnings.simplefilter("ignore")
 from rich.console import Console
-from hyperribbon.inspection import Budget, inspect
+from hyperribbon.application.inspection import Budget, inspect
 
 try:
     model, data = globals()[NAME]()

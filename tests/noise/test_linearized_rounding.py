@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hyperribbon import noise
-from hyperribbon.training import mlp
+from hyperribbon.papers.training import mlp
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

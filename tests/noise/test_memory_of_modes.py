@@ -6,7 +6,7 @@ import pytest
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
 from hyperribbon.noise.stationarity import autocorrelation_time
-from hyperribbon.noise.surrogates import Surrogate, kept_share, matching, principal
+from hyperribbon.noise.surrogates import Surrogate, kept_share, match_surrogate, principal
 
 
 def fluctuating(n, seed, modes=20, slowest=100.0, sharpest=50.0):
@@ -65,7 +65,7 @@ def test_matching_finds_what_a_mean_has_taken_off():
     variance = np.exp(np.mean([np.log(values) for values, _, _ in seen], axis=0))
     times = np.exp(np.mean([np.log(autocorrelation_time(along)) for _, _, along in seen], axis=0))
     assert times < 75
-    found = matching(variance, times, 1000, None, rng)
+    found = match_surrogate(variance, times, 1000, None, rng)
     assert found.times[0] == pytest.approx(100, rel=0.5)
     assert found.variances[0] == pytest.approx(1, rel=0.3)
 

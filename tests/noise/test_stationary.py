@@ -55,9 +55,7 @@ def test_operators_of_a_regression_give_its_closed_form(regression_model):
     C = hr.GradientCovariance(model, nn.MSELoss(), (inputs, targets), batch_size=10)
     leading = hr.stationary_covariance(H, C, 0.05, k=6)
     basis = leading.basis.numpy()
-    closed = theory.stationary_covariance(
-        theory.hessian(X), theory.noise_covariance(X, Y, 10), 0.05
-    )
+    closed = theory.lyapunov_covariance(theory.hessian(X), theory.noise_covariance(X, Y, 10), 0.05)
     np.testing.assert_allclose(basis @ leading.matrix @ basis.T, 2 * closed, atol=1e-9)
 
 
@@ -214,7 +212,7 @@ def test_linearised_linear_network_is_the_regression(regression_model):
     np.testing.assert_allclose(linear.noise_covariance(10), C, atol=1e-10)
     np.testing.assert_allclose(linear.solution(), 0, atol=1e-10)
     M = linear.stationary_covariance(0.1, 10)
-    np.testing.assert_allclose(M, theory.stationary_covariance(H, C, 0.1), atol=1e-10)
+    np.testing.assert_allclose(M, theory.lyapunov_covariance(H, C, 0.1), atol=1e-10)
 
 
 def test_linearised_wide_network_interpolates_and_does_not_fluctuate():

@@ -11,7 +11,7 @@ from torch import nn
 import hyperribbon as hr
 from hyperribbon import noise
 from hyperribbon.core import ArgumentError
-from hyperribbon.simulation import trace_one_layer
+from hyperribbon.papers.simulation import trace_one_layer
 
 
 def gaussian(n, variances, seed=0, rotation=None):

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hyperribbon as hr
 from hyperribbon.operators.derivatives.recording import CallRecorder
-from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
+from hyperribbon.operators.derivatives.replacements import twice_differentiable
 
 HIDDEN = torch.tensor([[True, False, True, True, True]] * 3 + [[False] * 5])
 CALLS = {

@@ -13,8 +13,8 @@ from torch.func import functional_call
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.operators import GGN, NTK, Fisher, Hessian, Jacobian
-from hyperribbon.operators.risk.calling import as_tensor, call
-from hyperribbon.operators.risk.functional import FunctionModel, as_model
+from hyperribbon.operators.risk.forward import as_tensor, call
+from hyperribbon.operators.risk.model import FunctionModel, as_model
 
 N = 6
 

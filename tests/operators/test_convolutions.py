@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hyperribbon as hr
-from hyperribbon.operators.derivatives.rewritten.convolutions import (
+from hyperribbon.operators.derivatives.convolutions import (
+    convolve,
     only_needed,
-    rewritten_convolution,
 )
 
 CALLS = {
@@ -76,9 +76,7 @@ def test_derivatives_are_those_of_torch(name, with_bias):
 def check(function, options, x, weight, bias):
     truth = derivatives(lambda *a: function(*a, **options), x, weight, bias)
     found = derivatives(
-        lambda x, weight, bias: rewritten_convolution(
-            function, (x, weight), {"bias": bias, **options}
-        ),
+        lambda x, weight, bias: convolve(function, (x, weight), {"bias": bias, **options}),
         x,
         weight,
         bias,
@@ -89,9 +87,8 @@ def check(function, options, x, weight, bias):
 
 def test_what_is_not_needed_is_not_computed(monkeypatch):
     x, weight, first = random(2, 3, 6, 6).detach(), random(3, 3, 3, 3), random(3, 3, 3, 3)
-    convolve = torch.conv2d
-    hidden = rewritten_convolution(convolve, (x, first), {})
-    outputs = rewritten_convolution(convolve, (hidden, weight), {})
+    hidden = convolve(torch.conv2d, (x, first), {})
+    outputs = convolve(torch.conv2d, (hidden, weight), {})
     probe = torch.zeros_like(outputs, requires_grad=True)
     pulled = torch.autograd.grad(outputs, [first, weight], probe, create_graph=True)
     calls = []

@@ -20,7 +20,7 @@ from torch.utils.data import (
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.operators import Hessian, Jacobian
-from hyperribbon.operators.risk.batches import batch_size, cut, joined, plain, split
+from hyperribbon.operators.risk.batches import batch_size, concatenate, cut, plain, split
 from hyperribbon.operators.risk.data import Source
 
 N = 11
@@ -193,9 +193,9 @@ def test_batches_of_a_tokenizer():
 def test_trees_are_kept_and_cut_together(batch):
     found = source(batch)
     (whole,) = found.batches()
-    assert joined([cut(whole, 0, 5), cut(whole, 5, N)])[0] is not None
+    assert concatenate([cut(whole, 0, 5), cut(whole, 5, N)])[0] is not None
     pieces = [piece for _, piece in found.chunks(4)]
-    (again,) = joined(pieces)
+    (again,) = concatenate(pieces)
     flat, theirs = (torch.utils._pytree.tree_flatten(tree) for tree in (again, plain(batch)))
     assert flat[1] == theirs[1]
     for ours, original in zip(flat[0], theirs[0], strict=True):
@@ -248,7 +248,7 @@ REFUSED = {
     "empty list": ([], "no samples"),
     "empty batch": ((X[:0], Y[:0]), "no samples"),
     "empty batches": ([(X[:0], Y[:0])], "no samples"),
-    "empty iterator": (iter([]), "no batch"),
+    "empty iterator": (iter([]), "no samples"),
     "empty loader": (DataLoader(Rows(0), batch_size=2), "no batch"),
     "lengths": ((X, Y[:3]), "different lengths"),
     "no axes": ((X, torch.tensor(1.0)), r"no axes.*DataLoader\(data, batch_size"),

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.operators.derivatives.verification import Disagreement, check_pushed
+from hyperribbon.operators.derivatives.verification import Disagreement, check_jvp
 
 LOSS = nn.CrossEntropyLoss()
 DATA = (
@@ -87,7 +87,7 @@ def test_a_slope_between_the_two_sides_of_a_kink_is_taken(bend):
     a, outputs = _slopes(bend)
     one_side = outputs(1.0)["outputs"] - 1
     for slope in (a, one_side, (a + one_side) / 2):
-        check_pushed(slope, outputs, torch.float64)
+        check_jvp(slope, outputs, torch.float64)
 
 
 @pytest.mark.parametrize("off", [0.01, 0.1, 0.5])
@@ -95,4 +95,4 @@ def test_a_slope_between_the_two_sides_of_a_kink_is_taken(bend):
 def test_a_slope_outside_is_refused(off, bend, curvature):
     a, outputs = _slopes(bend, curvature)
     with pytest.raises(Disagreement):
-        check_pushed(a * (1 + off), outputs, torch.float64)
+        check_jvp(a * (1 + off), outputs, torch.float64)

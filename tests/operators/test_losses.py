@@ -14,8 +14,8 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.operators import GGN, Hessian
-from hyperribbon.operators.risk.losses import CallableLoss
-from hyperribbon.operators.risk.losses.recognition import recognise
+from hyperribbon.operators.risk.loss import CallableLoss
+from hyperribbon.operators.risk.torch_losses import recognise
 
 EPS = torch.finfo(torch.float64).eps
 N, C = 7, 4
@@ -137,7 +137,7 @@ def check_derivatives(loss, outputs, targets, total):
     block = normal(2, *outputs.shape)
     expected = (block.reshape(2, -1) @ dense).reshape(block.shape)
     torch.testing.assert_close(loss.curvature(outputs, targets, block), expected)
-    torch.testing.assert_close(loss.curving(outputs, targets)(block), expected)
+    torch.testing.assert_close(loss.curvature_at(outputs, targets)(block), expected)
     twice = torch.autograd.functional.hvp(lambda f: loss.total(f, targets), outputs, block[0])[1]
     torch.testing.assert_close(twice, expected[0])
     rows = loss.root(outputs, targets)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.operators.risk.memory import Footprint, Layout, MadeBytes, Meter, measured
+from hyperribbon.operators.risk.memory import Footprint, Layout, Meter, measure
 
 
 def convolutional():
@@ -34,7 +34,7 @@ def test_views_of_what_is_there_are_not_counted():
         present.view(10, 10).t()
         made = torch.ones(50)
     assert meter.peak == made.nbytes
-    with MadeBytes() as count:
+    with Meter([present]) as count:
         present.view(10, 10).t()
         made = torch.ones(50)
         made.add_(1.0)
@@ -51,7 +51,7 @@ def test_every_stage_has_its_own_share(samples):
         meter.end_stage()
         torch.empty(10 * count, dtype=torch.uint8)
 
-    footprint = measured(product, 4, 2, [])
+    footprint = measure(product, 4, 2, [])
     true = max(1000 + 4 * samples, 10 * samples)
     each = footprint.kept + footprint.working
     assert true <= footprint.fixed + samples * each <= 1.25 * (true + 1000 + 2 * samples)

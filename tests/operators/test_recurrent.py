@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from hyperribbon.core.devices.torch_inside import without_onednn
+from hyperribbon.core.devices.torch_private import without_onednn
 from hyperribbon.operators import Hessian
-from hyperribbon.operators.derivatives.rewritten import recurrent
-from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
+from hyperribbon.operators.derivatives import recurrence
+from hyperribbon.operators.derivatives.replacements import twice_differentiable
 
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
 
@@ -56,9 +56,8 @@ def test_outputs_states_and_gradients(kind, bidirectional, layers, options):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_are_written_out(kind, monkeypatch):
-    layers = []
-    original = recurrent._LAYERS[kind]
-    monkeypatch.setitem(recurrent._LAYERS, kind, lambda *a: layers.append(1) or original(*a))
+    layers, original = [], recurrence._Evaluation
+    monkeypatch.setattr(recurrence, "_Evaluation", lambda *a: layers.append(1) or original(*a))
     with twice_differentiable():
         layer_of(kind)(torch.randn(5, 6, 3, dtype=torch.float64))
     assert layers == [1]
@@ -172,14 +171,14 @@ def test_outputs_may_be_written_into(kind):
 def test_graphs_are_freed_without_the_garbage_collector(kind, monkeypatch):
     """A layer that held what it returned would be held by it in turn."""
     layer, x, held = layer_of(kind), torch.randn(5, 6, 3, dtype=torch.float64), []
-    original = recurrent._LAYERS[kind]
+    original = recurrence._Evaluation
 
     def watched(*given):
         evaluated = original(*given)
         held.append(weakref.ref(evaluated))
         return evaluated
 
-    monkeypatch.setitem(recurrent._LAYERS, kind, watched)
+    monkeypatch.setattr(recurrence, "_Evaluation", watched)
     gc.collect()
     gc.disable()
     try:

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from hyperribbon.operators import GGN
-from hyperribbon.operators.risk.losses import cross_entropy
-from hyperribbon.operators.risk.losses.recognition import recognise
+from hyperribbon.operators.risk import torch_losses
+from hyperribbon.operators.risk.torch_losses import recognise
 
 
 class NextToken(nn.Module):
@@ -40,7 +40,7 @@ def case(request):
 
 @pytest.mark.parametrize("piece", [1, 30, 100, 400, 10**6])
 def test_pieces_give_the_second_derivative(case, piece, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_PIECE", piece)
+    monkeypatch.setattr(torch_losses, "_PIECE", piece)
     loss, outputs, targets, block = case
     ours = recognise(loss)
     loss.reduction = "sum"
@@ -48,7 +48,7 @@ def test_pieces_give_the_second_derivative(case, piece, monkeypatch):
         [torch.autograd.functional.hvp(lambda f: loss(f, targets), outputs, u)[1] for u in block]
     )
     torch.testing.assert_close(ours.curvature(outputs, targets, block), expected)
-    torch.testing.assert_close(ours.curving(outputs, targets)(block), expected)
+    torch.testing.assert_close(ours.curvature_at(outputs, targets)(block), expected)
 
 
 def test_a_ggn_over_fifty_thousand_classes_equals_the_one_in_one_piece(monkeypatch):
@@ -58,6 +58,6 @@ def test_a_ggn_over_fifty_thousand_classes_equals_the_one_in_one_piece(monkeypat
     G = GGN(model, nn.CrossEntropyLoss(), (tokens[:, :-1], tokens[:, 1:]))
     v = torch.randn(G.shape[0], generator=torch.Generator().manual_seed(1))
     whole = G @ v
-    monkeypatch.setattr(cross_entropy, "_PIECE", 120_000)
+    monkeypatch.setattr(torch_losses, "_PIECE", 120_000)
     torch.testing.assert_close(G @ v, whole, rtol=1e-5, atol=1e-9)
     assert float(v @ whole) > 0

@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 import hyperribbon as hr
-from hyperribbon.operators.risk.function import ModelFunction
+from hyperribbon.operators.risk.model import ModelFunction
 
 
 class Cube(torch.autograd.Function):

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.papers.training import mlp
 from hyperribbon.recording import Recorder
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.training import mlp
 
 pytest.importorskip("lightning")
 pytest.importorskip("transformers")

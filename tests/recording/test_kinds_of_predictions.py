@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.papers.training import mlp, train, train_ensemble
 from hyperribbon.recording import predict
-from hyperribbon.training import mlp, train, train_ensemble
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(3, (40,), generator=torch.Generator().manual_seed(1))

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
+from hyperribbon.papers.training import mlp, train
 from hyperribbon.recording import Recorder
-from hyperribbon.training import mlp, train
 
 
 def spread(model):

@@ -1,5 +1,7 @@
 import errno
 import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,11 +10,12 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.mask import Mask
+from hyperribbon.core.states import load_state
+from hyperribbon.papers.training import DivergenceError, mlp, train
 from hyperribbon.recording import Measurement, Recorder, RecordingWarning, predict
 from hyperribbon.recording.measurements import random_state
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.spectra import Tracker
-from hyperribbon.training import DivergenceError, mlp, train
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -114,12 +117,12 @@ def test_records_hold_what_the_model_was(images, tmp_path):
 def test_a_mask_and_names_choose_what_is_stored(images, tmp_path):
     model = mlp((64, 4, 3))
     mask = Mask({"layer2.weight": torch.eye(3, 4).bool()})
-    fit(images, tmp_path / "a", model=model, weights=mask)
+    fit(images, tmp_path / "a", model=model, weights=mask, resume=False)
     stored = Trajectory.open(tmp_path / "a").weights(-1)
     assert torch.equal(stored["layer2.weight"], model.layer2.weight[mask["layer2.weight"]])
-    fit(images, tmp_path / "b", model=mlp((64, 4, 3)), weights="layer1.*")
+    fit(images, tmp_path / "b", model=mlp((64, 4, 3)), weights="layer1.*", resume=False)
     assert list(Trajectory.open(tmp_path / "b").weights(-1)) == ["layer1.weight", "layer1.bias"]
-    fit(images, tmp_path / "c", model=mlp((64, 4, 3)), weights=False)
+    fit(images, tmp_path / "c", model=mlp((64, 4, 3)), weights=False, resume=False)
     assert Trajectory.open(tmp_path / "c")[0].weights is None
 
 
@@ -287,7 +290,7 @@ def test_no_space_left_is_named(images, tmp_path, monkeypatch):
     def full(*arguments, **keywords):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("hyperribbon.recording.writing.files.write_bytes", full)
+    monkeypatch.setattr("hyperribbon.recording.writer.save_state", full)
     with pytest.warns(RecordingWarning, match="No space left on device"):
         assert not recorder.step(0.1)
     recorder.release()
@@ -414,12 +417,14 @@ def test_a_state_that_is_damaged_or_carries_code_is_refused(tmp_path):
     with Recorder(tmp_path / "a", every="1it") as recorder:
         recorder.attach(mlp((4, 2)))
         recorder.step()
-    state = tmp_path / "a" / "state" / "step-1.pt"
+    (state,) = (tmp_path / "a" / "state").glob("step-1-*.safetensors")
     whole = state.read_bytes()
-    state.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ArgumentError, match="damaged"):
-        Recorder(tmp_path / "a").attach(mlp((4, 2)))
-    torch.save({"parts": Payload(tmp_path / "executed")}, state)
+    for content in (whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1]), b""):
+        state.write_bytes(content)
+        with pytest.raises(ArgumentError, match="damaged"):
+            Recorder(tmp_path / "a").attach(mlp((4, 2)))
+    state.unlink()
+    torch.save({"parts": Payload(tmp_path / "executed")}, state.with_name("step-1.pt"))
     with pytest.raises(ArgumentError, match="would run code"):
         Recorder(tmp_path / "a").attach(mlp((4, 2)))
     assert not (tmp_path / "executed").exists()
@@ -432,12 +437,62 @@ def test_a_state_of_another_model_or_kind_is_refused(tmp_path):
         recorder.step()
     with pytest.raises(ArgumentError, match=r"does not match it.*size mismatch"):
         Recorder(tmp_path / "a").attach(mlp((5, 2)))
-    for name in ("step-1.pt", "initial.pt"):
-        torch.save({"w": torch.ones(2)}, tmp_path / "a" / "state" / name)
+    for name in ("step-1", "initial"):
+        state = tmp_path / "a" / "state"
+        next(state.glob(f"{name}-*")).unlink()
+        torch.save({"w": torch.ones(2)}, state / f"{name}.pt")
     with pytest.raises(ArgumentError, match="not the state of a run"):
         Recorder(tmp_path / "a").attach(mlp((4, 2)))
     with pytest.raises(ArgumentError, match="not the state of a run"):
         Recorder(tmp_path / "a").initial_state()
+
+
+def test_states_of_any_structure_come_back(tmp_path):
+    """Lists, tuples, integer keys, arrays and numbers that JSON does not have."""
+
+    class Part:
+        def __init__(self):
+            several = torch.ones(2, dtype=torch.bfloat16), [None, float("inf")]
+            self.state = {1: several, "x": np.arange(3)}
+
+        def state_dict(self):
+            return self.state
+
+        def load_state_dict(self, state):
+            self.loaded = state
+
+    part, other = Part(), Part()
+    with Recorder(tmp_path / "a", every="1it") as recorder:
+        recorder.attach(mlp((4, 2)), part=part)
+    Recorder(tmp_path / "a").attach(mlp((4, 2)), part=other)
+    (tensor, rest), array = other.loaded[1], other.loaded["x"]
+    assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [1, 1]
+    assert rest == [None, float("inf")] and array.tolist() == [0, 1, 2]
+    part.state = {"function": print}
+    with pytest.warns(RecordingWarning, match="cannot be resumed.*state of parts"):
+        Recorder(tmp_path / "b").attach(mlp((4, 2)), part=part)
+    with pytest.raises(ArgumentError, match="builtin_function_or_method"):
+        Recorder(tmp_path / "c", resume=True).attach(mlp((4, 2)), part=part)
+
+
+def test_a_run_that_cannot_resume_says_so_at_the_start(tmp_path):
+    with pytest.warns(RecordingWarning, match="cannot be resumed after an interruption"):
+        Recorder(tmp_path / "a", weights=False).attach(mlp((4, 2)))
+    for number, options in enumerate([{"resume": True}, {"resume": False}]):
+        Recorder(tmp_path / str(number), weights=False, **options).attach(mlp((4, 2)))
+    Recorder(tmp_path / "trainer", weights=False).attach(mlp((4, 2)), step=0)
+
+
+@pytest.mark.parametrize("version", ["2.4.1", "2.5.1+cpu"])
+def test_pt_files_are_refused_by_versions_of_torch_that_may_run_code(
+    tmp_path, monkeypatch, version
+):
+    torch.save({"parts": Payload(tmp_path / "executed")}, tmp_path / "a.pt")
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("the file was loaded"))
+    with pytest.raises(ArgumentError, match=r"CVE-2025-32434.*safetensors, or install torch 2.6"):
+        load_state(tmp_path / "a.pt")
+    assert not (tmp_path / "executed").exists()
 
 
 def test_arguments_are_checked(tmp_path):
@@ -457,3 +512,8 @@ def test_arguments_are_checked(tmp_path):
     with pytest.raises(ArgumentError, match="epoch"):
         recorder.step()
     recorder.release()
+
+
+def test_a_measurement_can_be_named_before_anything_else_is_imported(tmp_path):
+    code = f"import hyperribbon as hr; hr.Recorder({str(tmp_path)!r}, measure='sharpness').close()"
+    subprocess.run([sys.executable, "-c", code], check=True)

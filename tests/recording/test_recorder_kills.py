@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from hyperribbon.papers.training import mlp, train
 from hyperribbon.recording import Recorder
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.training import mlp, train
 
 
 def assert_same(one: Path, two: Path) -> Trajectory:

@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.recording import Projection, Recorder, RecordingWarning
+from hyperribbon.papers.training import mlp, train
+from hyperribbon.recording import Projection, Recorder, RecordingWarning, disk_space
+from hyperribbon.recording.status import read_status
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.recording.writing import forecast as forecasting
-from hyperribbon.recording.writing.background import Writer
-from hyperribbon.recording.writing.status import read_status
-from hyperribbon.training import mlp, train
+from hyperribbon.recording.writer import BackgroundWriter
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -33,7 +32,7 @@ def fit(folder, images, model=None, epochs=3, **options):
 
 def test_without_weights_no_weights_are_written(images, tmp_path):
     """Neither as records nor as a state to go on from, unless that is asked for."""
-    fit(tmp_path / "none", images, weights=False)
+    fit(tmp_path / "none", images, weights=False, resume=False)
     assert size_of(tmp_path / "none") < 10_000
     fit(tmp_path / "resume", images, weights=False, resume=True)
     assert size_of(tmp_path / "resume") > 3 * 4 * 64 * 200  # the start, weights and momenta
@@ -45,7 +44,7 @@ def test_without_weights_no_weights_are_written(images, tmp_path):
 
 
 def test_module_names_choose_weights(images, tmp_path):
-    fit(tmp_path / "a", images, weights="layer2")
+    fit(tmp_path / "a", images, weights="layer2", resume=False)
     assert list(Trajectory.open(tmp_path / "a").weights(-1)) == ["layer2.weight", "layer2.bias"]
 
 
@@ -65,7 +64,7 @@ def test_a_projection_keeps_distances(images, tmp_path):
     error = np.sqrt(2 / k)
     assert abs(ratios.mean() - 1) < 4 * error / np.sqrt(40)
     assert ratios.std(ddof=1) < 1.5 * error
-    fit(tmp_path / "b", images, epochs=4, weights=Projection(k, seed=3))
+    fit(tmp_path / "b", images, epochs=4, weights=Projection(k, seed=3), resume=False)
     stored = Trajectory.open(tmp_path / "b")
     torch.testing.assert_close(stored.weight_vector(-1), Projection(k, seed=3)(states[1]))
     assert size_of(tmp_path / "b") < size_of(full) / 5
@@ -90,7 +89,7 @@ def test_the_forecast_is_what_is_written(images, tmp_path):
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     free = SimpleNamespace(free=3_000_000)
-    monkeypatch.setattr(forecasting.shutil, "disk_usage", lambda folder: free)
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda folder: free)
     model = mlp((64, 200, 3))
     recorder = Recorder(tmp_path, "1it")
     with pytest.raises(ArgumentError, match=r"101 records make 5\.\d+ MB, and 3 MB are free"):
@@ -100,7 +99,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(tmp_path
 
 
 def test_a_large_forecast_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(forecasting, "_LARGE", 1e6)
+    monkeypatch.setattr(disk_space, "_LARGE", 1e6)
     recorder = Recorder(tmp_path, "1it")
     with pytest.warns(RecordingWarning, match="each record takes .* records make 5"):
         recorder.attach(mlp((64, 200, 3)), total="100it")
@@ -148,12 +147,12 @@ def test_a_writer_keeps_order_and_does_not_pile_up():
         most = max(most, len(batch))
         seen.extend(batch)
 
-    writer = Writer(write)
+    writer = BackgroundWriter(write)
     for number in range(30):
         writer.put(number, 20 * 2**20)  # three of these are more than may wait
-    writer.flush()
+    results = writer.results(wait=True)
     assert seen == list(range(30)) and most <= 3
-    assert sum(len(outcome.items) for outcome in writer.outcomes()) == 30
+    assert sum(len(items) for items, _ in results) == 30
     writer.close()
 
 
@@ -165,6 +164,7 @@ def test_the_status_says_running_finished_or_stopped(images, tmp_path):
     found = read_status(tmp_path)
     assert found["state"] == "finished" and "records" in found["overhead"]
     status = json.loads((tmp_path / "recording.json").read_text())
+    del status["checksum"]
     (tmp_path / "recording.json").write_text(json.dumps({**status, "state": "running"}))
     assert read_status(tmp_path)["state"] == "stopped", "nobody holds the folder: it was killed"
     (tmp_path / "recording.json").write_text("[")

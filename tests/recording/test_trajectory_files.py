@@ -14,9 +14,9 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.states import refusal
-from hyperribbon.core.store import blocks
+from hyperribbon.core.store import record_log
 from hyperribbon.core.store.atomic import clear_leftovers, digest_of, stored_path, writing
-from hyperribbon.core.store.checking import check_folder
+from hyperribbon.core.store.check import check_folder
 from hyperribbon.recording import Measurement, Recorder
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -150,7 +150,7 @@ def test_stored_names():
 
 
 def test_a_missing_block_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "_MOST_RECORDS", 2)
+    monkeypatch.setattr(record_log, "_BLOCK_RECORDS", 2)
     fill(tmp_path, range(6))
     names = sorted(path.name for path in (tmp_path / "records").glob("block*"))
     assert names == ["block-000000.bin", "block-000002.bin", "block-000004.bin"]
@@ -160,16 +160,19 @@ def test_a_missing_block_is_said(tmp_path, monkeypatch):
         Trajectory.open(tmp_path)
 
 
-def test_every_changed_byte_is_said_or_drops_only_the_last_record(tmp_path):
+@pytest.mark.parametrize("counted", [True, False])
+def test_every_changed_byte_is_said_or_drops_only_an_unreported_record(tmp_path, counted):
     """Each byte of a block is changed in turn: no value that is read is ever wrong."""
     fill(tmp_path, range(3))
     block = tmp_path / "records" / "block-000000.bin"
     whole = block.read_bytes()
     last = whole.rindex(b'{"index": ')
     assert len(whole) > 600
+    if not counted:
+        os.truncate(tmp_path / "records" / "count", 2)  # killed before the last was reported
     for place in range(0, len(whole), 3):
         block.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        if place >= last:
+        if place >= last and not counted:
             assert_whole(Trajectory.open(tmp_path), range(2))
             continue
         with pytest.raises(ArgumentError, match="damaged"):
@@ -185,6 +188,9 @@ def test_every_cut_leaves_the_records_before_it(tmp_path):
     for place in sorted({*range(0, len(whole), 29), *places} & set(range(len(whole)))):
         block.write_bytes(whole[:place])
         count = sum(start <= place for start in starts[1:])
+        with pytest.raises(ArgumentError, match=f"the last {3 - count} of 3 records are missing"):
+            Trajectory.open(tmp_path)
+        os.truncate(tmp_path / "records" / "count", count)  # as if killed before they were reported
         assert_whole(Trajectory.open(tmp_path), range(count))
         fill(tmp_path, range(count, 3))
         assert block.read_bytes() == whole
@@ -260,7 +266,7 @@ def test_two_writers_are_told_apart(tmp_path):
 
 
 def test_truncate_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "_MOST_RECORDS", 2)
+    monkeypatch.setattr(record_log, "_BLOCK_RECORDS", 2)
     for keep in range(7):
         folder = tmp_path / str(keep)
         trajectory = fill(folder, range(7))
@@ -302,6 +308,7 @@ def drive(folder, steps):
 def test_an_unreleased_format_is_refused(tmp_path):
     fill(tmp_path, [0])
     header = json.loads((tmp_path / "trajectory.json").read_text())
+    del header["checksum"]
     (tmp_path / "trajectory.json").write_text(json.dumps(header | {"version": 1}))
     with pytest.raises(ArgumentError, match="version 1"):
         Trajectory.open(tmp_path)

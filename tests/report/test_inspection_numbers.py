@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hyperribbon.report import write_report
-from hyperribbon.report.inspections import inspection_tabs
+from hyperribbon.application.report import write_report
+from hyperribbon.application.report.inspections import inspection_tabs
 
 
 def stored(folder, title, sharpness, loss=0.25):
@@ -83,3 +83,20 @@ def test_two_inspections_stand_side_by_side_in_their_own_columns(tmp_path):
 def test_a_number_whose_error_is_not_known_has_none(tmp_path, error):
     tabs = inspection_tabs([stored(tmp_path / "a", "A", (3.5, error))])
     assert tables(tabs)["hessian-numbers"].rows[0][1] == "3.5"
+
+
+def test_a_missing_table_and_a_damaged_part_are_one_line_each(tmp_path):
+    folder = stored(tmp_path / "a", "A", (3.5, 0.1))
+    content = json.loads((folder / "inspection.json").read_text())
+    (part,) = content["parts"]
+    broken = {**part, "name": "noise", "quantities": [{"key": "x"}]}
+    content["parts"] = [{**part, "tables": {"By layer": "layers.csv"}}, broken]
+    content["title"] = ["not", {"a": "title", "b": "\ud800"}]
+    (folder / "inspection.json").write_text(json.dumps(content))
+    summary, curvature = inspection_tabs([folder])
+    assert "Damaged: part 2" in summary.sections[0].warning
+    assert [note.split(" (")[0] for note in curvature.sections[0].text] == [
+        "Damaged: table By layer"
+    ]
+    html = write_report([folder], tmp_path / "report.html").read_text()
+    assert "3.5 ± 0.1" in html and "Damaged: table By layer" in html

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hyperribbon.application.report import write_report
+from hyperribbon.application.report.page import ClaimRow
 from hyperribbon.core import ArgumentError, Band, Claim
 from hyperribbon.core.store import Store
-from hyperribbon.experiments.statements import Ledger, estimate, says
+from hyperribbon.papers.experiments.statements import Ledger, estimate, says
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.report import write_report
-from hyperribbon.report.parts import ClaimRow
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 PNG = bytes.fromhex(
@@ -118,8 +118,8 @@ def test_a_damaged_or_unfinished_run_does_not_hide_the_others(store: Store, tmp_
     damaged = store.run("ribbons/fig6", {}, 0, title="Damaged")
     (damaged.path / "run.json").write_text("{ not json")
     page = _Elements(write_report([store.folder], tmp_path / "r.html").read_text())
-    assert "is not finished" in page.text
-    assert "damaged" in page.text
+    assert "Not finished" in page.text
+    assert "Damaged: run.json" in page.text
     assert "✗ fails" in page.text
 
 
@@ -169,7 +169,7 @@ def test_trainings_are_shown_together_and_a_damaged_one_does_not_hide_the_others
     block.write_bytes(block.read_bytes().replace(b'"step": 2', b'"step": 3'))
     page = _Elements(write_report([tmp_path], tmp_path / "r.html").read_text())
     assert "3 recorded trainings" in page.text
-    assert "damaged" in page.text
+    assert "Damaged: the recording" in page.text
     assert "loss <i>" in page.text
     assert "Paths of the predictions" in page.text
     assert page.text.count("0.2") >= 2
@@ -180,7 +180,7 @@ def test_a_damaged_inspection_is_named(tmp_path: Path):
     (tmp_path / "run" / "run.json").write_text("{}")
     (tmp_path / "run" / "inspection.json").write_text("{}")
     page = _Elements(write_report([tmp_path / "run"], tmp_path / "r.html").read_text())
-    assert "damaged" in page.text
+    assert "Damaged: inspection.json" in page.text
 
 
 def test_a_report_runs_its_own_scripts_only(store: Store, tmp_path: Path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hyperribbon.core import ArgumentError
-from hyperribbon.simulation import (
+from hyperribbon.papers.simulation import (
     RunningMoments,
     chain_batches,
     simulate_one_layer,
@@ -36,7 +36,7 @@ def test_replacement_draws_each_sample_equally_often():
 
 @pytest.mark.parametrize("small", [512, 0])
 def test_subsets_are_distinct_uniform_and_fresh(monkeypatch, small):
-    monkeypatch.setattr("hyperribbon.simulation.fluctuations.batches._SMALL", small)
+    monkeypatch.setattr("hyperribbon.papers.simulation.fluctuations.batches._SMALL", small)
     batches = np.array(first_batches("without_replacement", 6, 3, 40, 500)).reshape(-1, 3)
     codes = np.sum(1 << np.sort(batches, axis=1), axis=1)
     subsets, counts = np.unique(codes, return_counts=True)
@@ -82,7 +82,7 @@ def test_at_a_large_learning_rate_the_continuum_form_is_off_by_more_than_its_own
     X = rng.normal(size=(10, 20)) / np.sqrt(10)
     Y = rng.normal(size=10) @ X + 0.5 * rng.normal(size=20)
     exact = th.discrete_covariance(X, Y, 5.0, 10)
-    continuum = th.stationary_covariance(th.hessian(X), th.noise_covariance(X, Y, 10), 5.0)
+    continuum = th.lyapunov_covariance(th.hessian(X), th.noise_covariance(X, Y, 10), 5.0)
     stats = simulate_one_layer(X, Y, lr=5.0, batch_size=10, steps=4000, every=5)
     assert stats.variance == pytest.approx(np.trace(exact) / 10, rel=0.02)
     assert np.trace(continuum) < 0.6 * np.trace(exact)
@@ -94,7 +94,7 @@ def test_langevin_flow_with_small_steps_reaches_the_continuum_covariance(task):
         X, Y, lr=1.0, batch_size=10, steps=2500, dynamics="flow", substeps=3, every=5, seed=1
     )
     H, C = th.hessian(X), th.noise_covariance(X, Y, 10)
-    additive = th.stationary_covariance(H, C, 1.0)
+    additive = th.lyapunov_covariance(H, C, 1.0)
     # The flow keeps the multiplicative noise, so it lies between the additive continuum form and
     # the discrete one.
     exact = th.discrete_covariance(X, Y, 1.0, 10)

@@ -5,7 +5,7 @@ import pytest
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.simulation import chain_batches, descend_two_layer, simulate_two_layer
+from hyperribbon.papers.simulation import chain_batches, descend_two_layer, simulate_two_layer
 from hyperribbon.theory import fluctuations as th
 
 

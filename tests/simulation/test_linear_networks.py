@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
-from hyperribbon.simulation.linear_networks.descent import (
+from hyperribbon.papers.simulation.linear_networks.descent import (
     LINEAR_STARTS,
     HalvingSchedule,
     draw_linear_weights,
     train_linear,
 )
+from hyperribbon.papers.training.loop import DivergenceError
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
-from hyperribbon.training.loop import DivergenceError
 
 
 def descend_on_data(weights, X, Y, lr, epochs, schedule=None):

@@ -5,8 +5,8 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.simulation import Scattering, scattering_features
-from hyperribbon.simulation.subnetworks.scattering import filter_bank
+from hyperribbon.papers.simulation import Scattering, scattering_features
+from hyperribbon.papers.simulation.subnetworks.scattering import filter_bank
 
 
 def pictures(count, height, width, dtype=torch.float64):

@@ -66,7 +66,8 @@ def test_lanczos_agrees_with_the_known_spectrum(matrix_of, counted, eigenvalues,
     which = data.draw(st.sampled_from(ENDS))
     dtype, tol = data.draw(st.sampled_from([(torch.float64, 1e-9), (torch.float32, 1e-4)]))
     matrix = matrix_of(eigenvalues, dtype)
-    spectrum = eigsh(counted(matrix), k, which, tol, "lanczos", seed=data.draw(st.integers(0, 9)))
+    options = {"certificate": "full", "seed": data.draw(st.integers(0, 9))}
+    spectrum = eigsh(counted(matrix), k, which, tol, "lanczos", **options)
     check_pairs(spectrum, matrix, np.array(eigenvalues), k, which, 2 * tol)
 
 
@@ -79,7 +80,8 @@ def test_restarted_lanczos_finds_repeated_outliers(matrix_of, counted, data):
     eigenvalues = np.concatenate([values, bulk])
     k, which = len(values), "LM"
     matrix = matrix_of(eigenvalues)
-    spectrum = eigsh(counted(matrix), k, which, 1e-8, "lanczos", basis=k + 12, seed=k)
+    options = {"certificate": "full", "basis": k + 12, "seed": k}
+    spectrum = eigsh(counted(matrix), k, which, 1e-8, "lanczos", **options)
     check_pairs(spectrum, matrix, eigenvalues, k, which, 1e-8)
 
 
@@ -96,7 +98,8 @@ def test_against_scipy_on_a_random_matrix(which, method):
 @pytest.mark.parametrize("multiplicity", [2, 3, 5])
 def test_all_copies_of_the_top_eigenvalue_are_found(operator_of, multiplicity):
     eigenvalues = np.concatenate([np.full(multiplicity, 2.0), np.linspace(0, 1, 150)])
-    spectrum = eigsh(operator_of(eigenvalues), multiplicity + 1, tol=1e-6, method="lanczos")
+    options = {"tol": 1e-6, "method": "lanczos", "certificate": "full"}
+    spectrum = eigsh(operator_of(eigenvalues), multiplicity + 1, **options)
     expected = [2.0] * multiplicity + [1.0]
     np.testing.assert_allclose(spectrum.eigenvalues, expected, atol=1e-6)
 
@@ -294,7 +297,7 @@ class TestErrors:
 def test_time_that_is_up_gives_the_best_pairs_so_far(matrix_of, counted):
     op = counted(matrix_of(np.linspace(0, 1, 300) ** 4))
     spectrum = eigsh(op, 5, method="lanczos", tol=1e-9, max_seconds=1e-9)
-    assert 5 < spectrum.matvecs <= 8
+    assert 5 <= spectrum.matvecs <= 8
     assert len(spectrum) == 5
     assert not spectrum.converged.all()
     errors = torch.linalg.eigvalsh(op.matrix) - spectrum.eigenvalues[:, None]

@@ -53,6 +53,38 @@ def test_low_rank_is_found_to_rounding(operator_of):
     assert result.value == pytest.approx(55, rel=1e-10)
 
 
+def rounding_coverage(cases):
+    """Return the share of intervals that cover, for float32 operators of rank 1 to 50."""
+    held = []
+    for seed in range(cases):
+        rng = np.random.default_rng(seed)
+        factor = rng.normal(size=(rng.integers(1, 51), N)) * 10.0 ** rng.uniform(-3, 3)
+        factor *= 10.0 ** rng.uniform(-2, 0, size=(len(factor), 1))
+        matrix = torch.from_numpy(factor.T @ factor).float()
+
+        class Only:
+            shape, dtype, device = matrix.shape, torch.float32, torch.device("cpu")
+
+            def __matmul__(self, block, matrix=matrix):
+                return matrix @ block
+
+        for estimate, exact in ((trace, torch.trace), (frobenius, torch.linalg.matrix_norm)):
+            truth = float(exact(matrix.double()))
+            low, high = estimate(Only(), seed=seed, precision=1e-3).interval()
+            held.append(low <= truth <= high)
+    return float(np.mean(held))
+
+
+def test_intervals_of_low_rank_operators_cover_rounding():
+    assert rounding_coverage(20) >= 0.9
+
+
+@pytest.mark.slow
+def test_intervals_of_eighty_low_rank_operators_cover_rounding():
+    """160 intervals; none of them covered when rounding was not counted."""
+    assert rounding_coverage(80) >= 0.93
+
+
 class TestExact:
     def test_matrix(self, matrix_of):
         A = matrix_of([1.0, 2.0, -4.0])
@@ -90,7 +122,7 @@ class TestExact:
 class TestMethod:
     def test_few_probes_are_hutchinsons(self, operator_of):
         result = trace(operator_of(SPECTRA["bulk"]), precision=0.1)
-        assert (result.method, result.matvecs) == ("hutchinson", 12 + 20)
+        assert (result.method, result.matvecs) == ("hutchinson", 12)
 
     @pytest.mark.parametrize("estimate", [trace, frobenius])
     def test_with_leading_directions_it_is_hutch(self, operator_of, estimate):

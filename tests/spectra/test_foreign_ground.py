@@ -7,7 +7,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
-from hyperribbon.training import mlp
+from hyperribbon.papers.training import mlp
 
 HALVES = (torch.bfloat16, torch.float16)
 

@@ -46,7 +46,7 @@ def test_few_samples_go_by_the_gram_matrix_and_many_do_not():
 def test_memory_is_counted():
     result = plan(Shape(1_000_000, flops=1e9, memory=10**9), 10)
     lanczos = route(result, "lanczos")
-    assert lanczos.memory >= 10**9 + 2 * lanczos.matvecs * 4_000_000
+    assert lanczos.memory >= 10**9 + lanczos.matvecs * 4_000_000
     assert route(result, "dense").memory >= 8 * 10**12
     assert not route(result, "dense").fits
 
@@ -58,11 +58,10 @@ def test_the_product_that_measures_rounding_is_counted():
     large.cost = lambda: cost
     ours, theirs = (route(plan(shape, 10), "dense") for shape in (small, large))
     assert theirs.memory == ours.memory + cost.beside
-    # It comes after Lanczos has given its basis back: the larger of the two counts.
-    ours, theirs = (route(plan(shape, 10), "lanczos") for shape in (small, large))
-    basis = 2 * ours.matvecs * 4 * 10**6
-    assert basis < cost.beside
-    assert theirs.memory == ours.memory - basis + cost.beside
+    # It comes after Lanczos has given its basis back, at tolerances that come near rounding.
+    for tol, is_larger in ((1e-4, True), (1e-3, False)):
+        ours, theirs = (route(plan(shape, 10, tol=tol), "lanczos") for shape in (small, large))
+        assert (theirs.memory > ours.memory) == is_larger
 
 
 def test_less_memory_means_a_smaller_basis():

@@ -7,8 +7,8 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.papers.training import mlp
 from hyperribbon.spectra import StoppedError
-from hyperribbon.training import mlp
 
 SIZE = 300
 ROUTES = {
@@ -16,7 +16,9 @@ ROUTES = {
     "dense": lambda op, **o: hr.eigsh(op, 3, method="dense", **o),
     "trace": lambda op, **o: hr.trace(op, max_matvecs=200, precision=1e-3, **o),
     "trace by columns": lambda op, **o: hr.trace(op, max_matvecs=SIZE, **o),
-    "density": lambda op, **o: hr.density(op, probes=2, steps=20, **o),
+    "norm": lambda op, **o: hr.spectra.frobenius(op, max_matvecs=200, precision=1e-3, **o),
+    "diagonal": lambda op, **o: hr.spectra.diagonal(op, matvecs=60, **o),
+    "density": lambda op, **o: hr.density(op, probes=4, steps=20, **o),
 }
 
 
@@ -63,12 +65,36 @@ def test_it_is_asked_before_every_product_and_changes_no_number(route):
         assert np.array_equal(getattr(found, name, 0), getattr(plain, name, 0)), name
 
 
-@pytest.mark.parametrize("route", ["dense", "trace", "trace by columns", "density"])
-def test_a_route_without_partial_answers_raises_at_the_next_block(route):
+@pytest.mark.parametrize("route", ["dense", "trace by columns", "diagonal", "density"])
+def test_a_route_with_nothing_to_return_raises_at_the_next_block(route):
     op = Counted()
     with pytest.raises(StoppedError):
         ROUTES[route](op, should_stop=After(3))
     assert op.calls == 2  # the first question comes before everything else
+
+
+@pytest.mark.parametrize("route", ["trace", "norm"])
+@pytest.mark.parametrize("times", [2, 3, 4, 5])
+def test_a_stopped_estimate_is_that_of_the_probes_so_far(route, times):
+    op = Counted()
+    found = ROUTES[route](op, should_stop=After(times))
+    exact = {"trace": np.trace, "norm": np.linalg.norm}[route](op.matrix)
+    assert op.calls == times - 1
+    assert 0 < found.stderr < 0.1 * exact
+    assert abs(found.value - exact) < 4 * found.stderr
+
+
+def test_a_stopped_diagonal_and_density_have_wider_errors():
+    op = Counted()
+    found, whole = hr.spectra.diagonal(op, matvecs=60, should_stop=After(14)), np.diag(op.matrix)
+    scores = (found.values - torch.tensor(whole)) / found.stderr
+    assert found.matvecs < 60
+    assert 0.7 < float(scores.std()) < 1.6
+    some = hr.density(op, probes=4, steps=20, should_stop=After(70))
+    every = hr.density(op, probes=4, steps=20, width=some.width)
+    assert some.matvecs < every.matvecs == 80
+    assert float(some.weights.sum()) == pytest.approx(1)
+    assert float((some.high - some.low).mean()) > float((every.high - every.low).mean())
 
 
 @pytest.mark.parametrize("times", [10, 11, 40])
@@ -76,7 +102,7 @@ def test_lanczos_returns_what_it_has_with_true_residuals(times):
     op = Counted()
     found = hr.eigsh(op, 3, method="lanczos", tol=1e-9, should_stop=After(times))
     assert not bool(found.converged.any())
-    assert found.matvecs == op.calls == times  # a question less, and the product that certifies
+    assert found.matvecs == op.calls == times - 1  # the first question comes before everything
     v, values = found.eigenvectors, found.eigenvalues
     true = torch.linalg.vector_norm(torch.from_numpy(op.matrix) @ v - v * values, dim=0)
     assert bool((true <= found.residuals).all()) and bool((found.residuals < 2 * true).all())

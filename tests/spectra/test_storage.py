@@ -1,4 +1,4 @@
-"""Bases in half precision and on disk give the spectrum of a basis in memory."""
+"""A basis on disk gives the spectrum of a basis in memory."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import torch
 
 from hyperribbon.operators import Hessian
 from hyperribbon.spectra import eigsh, plan
-from hyperribbon.spectra.krylov.rows import STORAGES, make_rows
-from hyperribbon.spectra.planning import HALF_TOLERANCE
+from hyperribbon.spectra.krylov.rows import make_rows
 
 OUTLIERS = np.concatenate([[30.0, 21.0, 20.0, -18.0, 11.0], np.linspace(-1, 4, 395)])
 
@@ -31,74 +30,35 @@ def test_disk_and_memory_agree_to_the_last_digit_of_the_residuals(operator_of, s
     assert bool(spectrum.converged.all())
 
 
-@pytest.mark.parametrize("basis", [14, 60])
-def test_half_precision_keeps_eigenvalues_and_says_the_true_residuals(operator_of, basis):
-    op = operator_of(OUTLIERS)
-    spectrum = eigsh(op, 4, "LM", tol=1e-3, storage="half", basis=basis)
-    errors = np.abs(spectrum.eigenvalues.numpy() - [30, 21, 20, -18])
-    assert (spectrum.residuals <= 1e-3 * 30).all()
-    assert spectrum.converged.all()
-    # A Rayleigh quotient is off by at most residual²/gap; the nearest gap is 1.
-    assert (errors <= (1e-3 * 30) ** 2).all()
-    V = spectrum.eigenvectors
-    again = torch.linalg.vector_norm(op @ V - V * spectrum.eigenvalues, dim=0)
-    np.testing.assert_allclose(spectrum.residuals, again, rtol=1e-3, atol=1e-8)
-    np.testing.assert_allclose(V.T @ V, np.eye(4), atol=2e-3)
-
-
-def test_half_precision_never_claims_what_it_cannot_reach(operator_of):
-    spectrum = eigsh(operator_of(OUTLIERS), 2, tol=1e-8, storage="half")
-    assert not spectrum.converged.any()
-    assert (spectrum.residuals < 2 * HALF_TOLERANCE * 30).all()
-
-
-def test_images_of_half_precision_do_not_move_repeated_eigenvalues(operator_of):
-    values = [9.0, 9.0, 9.0, *np.linspace(0, 1, 200)]
-    spectrum = eigsh(operator_of(values), 4, tol=1e-3, storage="half")
-    np.testing.assert_allclose(spectrum.eigenvalues[:3], 9, rtol=1e-5)
-    assert spectrum.eigenvalues[3] < 1.01
-
-
-@pytest.mark.parametrize("storage", sorted(STORAGES))
+@pytest.mark.parametrize("storage", ["memory", "disk"])
 def test_rows_do_what_their_matrix_does(storage, monkeypatch):
     monkeypatch.setattr("hyperribbon.spectra.krylov.rows._PIECE", 7)
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(5, 23, generator=generator, dtype=torch.float64)
-    X[2] *= 1e6
     rows = make_rows(storage, 6, 23, torch.float64, torch.device("cpu"))
     rows.write(0, X[:2])
     rows.write(2, X[2:])
-    stored = rows.read(slice(0, 5)).clone()
-    lengths = torch.linalg.vector_norm(X, dim=1, keepdim=True)
-    torch.testing.assert_close(stored / lengths, X / lengths, rtol=0, atol=rows.eps)
-    torch.testing.assert_close(rows.read(slice(1, 3), slice(4, 9)), stored[1:3, 4:9])
-    torch.testing.assert_close(rows.combine(X[:2, :5]), X[:2, :5] @ stored)
-    for double in (False, True):
-        torch.testing.assert_close(
-            rows.inner(slice(1, 5), X[:2], double=double), stored[1:] @ X[:2].T
-        )
-    torch.testing.assert_close(rows.inner(slice(0, 5), rows), stored @ stored.T)
+    assert torch.equal(rows.read(slice(1, 3), slice(4, 9)), X[1:3, 4:9])
+    torch.testing.assert_close(rows.combine(X[:2, :4], start=1), X[:2, :4] @ X[1:])
+    torch.testing.assert_close(rows.inner(4, X[4:]), X[:4] @ X[4])
     weights = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     rows.compress(weights)
-    bound = (weights.abs() @ lengths) * 4 * rows.eps
-    assert bool(((rows.read(slice(0, 3)) - weights @ stored).abs() <= bound).all())
+    torch.testing.assert_close(rows.read(slice(0, 3)), weights @ X)
 
 
 def test_storage_is_chosen_by_the_memory():
     op = Large(1_000_000)
     assert plan(op, 3, memory=8e9).best.storage == "memory"
-    short = plan(op, 3, memory=1.2e8)
+    short = plan(op, 3, memory=6e7)
     assert (short.best.method, short.best.storage) == ("lanczos", "disk")
-    assert short.best.memory <= 1.2e8
-    assert short.best.disk >= 2 * short.best.basis * 4_000_000
-    loose = plan(op, 3, memory=1.2e8, tol=1e-3)
-    assert "half" in {route.storage for route in loose.routes}
+    assert short.best.memory <= 6e7
+    assert short.best.disk >= short.best.basis * 4_000_000
     assert "lanczos, disk" in str(short)
 
 
 def test_eigsh_stays_on_disk_when_memory_is_short():
     op = Large(300_000)
-    spectrum = eigsh(op, 3, memory=4e7)
+    spectrum = eigsh(op, 3, memory=2.5e7)
     np.testing.assert_allclose(spectrum.eigenvalues, [50, 40, 30], rtol=1e-6)
     assert bool(spectrum.converged.all())
 
@@ -119,7 +79,7 @@ def test_every_storage_gives_the_spectrum_of_a_transformer():
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         reference = torch.autograd.functional.hessian(risk, weights)
     reference = torch.linalg.eigvalsh(reference).flip(0)[:3]
-    for storage, tol, error in (("memory", 1e-8, 1e-9), ("disk", 1e-8, 1e-9), ("half", 1e-3, 1e-4)):
-        found = eigsh(H, 3, tol=tol, method="lanczos", storage=storage, basis=30)
+    for storage in ("memory", "disk"):
+        found = eigsh(H, 3, tol=1e-8, method="lanczos", storage=storage, basis=30)
         assert found.converged.all()
-        torch.testing.assert_close(found.eigenvalues, reference, rtol=error, atol=0)
+        torch.testing.assert_close(found.eigenvalues, reference, rtol=1e-9, atol=0)

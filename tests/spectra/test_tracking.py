@@ -20,7 +20,7 @@ def path(matrix_of, counted):
 
 def test_saves_products_at_equal_residual(path):
     warm = track(path, 4, tol=1e-4)
-    cold = [eigsh(op, 4, tol=1e-4, method="lanczos") for op in path]
+    cold = [eigsh(op, 4, tol=1e-4, method="lanczos", certificate="full") for op in path]
     for first, second in zip(warm, cold, strict=True):
         assert first.residuals.max() <= 1.001e-4 * first.eigenvalues[0]
         torch.testing.assert_close(first.eigenvalues, second.eigenvalues, rtol=1e-5, atol=0)
@@ -93,10 +93,10 @@ def test_sizes_must_agree():
         track([torch.eye(5), torch.eye(6)], 1)
 
 
-def test_what_hardly_moves_takes_one_product_a_pair_one_to_look_and_one_to_check(path):
+def test_what_hardly_moves_takes_one_product_a_pair_and_one_to_look(path):
     still = [path[0]] * 4
     spectra = track(still, 4)
-    assert [s.matvecs for s in spectra[2:]] == [4 + 2] * 2
+    assert [s.matvecs for s in spectra[2:]] == [4 + 1] * 2
     for spectrum in spectra[1:]:
         assert bool(spectrum.converged.all())
         torch.testing.assert_close(spectrum.eigenvalues, spectra[0].eigenvalues)

@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
 from hyperribbon.subnetworks import (
-    evaluate,
+    evaluate_states,
     fisher_saliency,
     gradient_saliency,
     metric_of,
-    sweep,
+    sweep_selection,
 )
 
 LOSS = nn.CrossEntropyLoss()
@@ -49,13 +49,16 @@ def test_every_kind_gives_what_the_pair_gives(mlp, kind):
     final = copy.deepcopy(model.state_dict())
     make = lambda: KINDS[kind](*pair)  # noqa: E731
     for measure in ("accuracy", "loss", lambda z, y: z.square().sum(1)):
-        expected = evaluate(model, [final, initial], pair, measure=measure)
-        assert torch.equal(evaluate(model, [final, initial], make(), measure=measure), expected)
+        expected = evaluate_states(model, [final, initial], pair, measure=measure)
+        assert torch.equal(
+            evaluate_states(model, [final, initial], make(), measure=measure), expected
+        )
         metric = metric_of(model, make(), measure)
         torch.testing.assert_close(metric(final), expected[0])
         torch.testing.assert_close(metric(initial), expected[1])
     one, two = (
-        sweep(model, final, initial, data, fractions=[0.0, 0.5, 1.0]) for data in (pair, make())
+        sweep_selection(model, final, initial, data, fractions=[0.0, 0.5, 1.0])
+        for data in (pair, make())
     )
     assert torch.equal(one.values, two.values) and torch.equal(one.stderr, two.stderr)
     for saliency in (gradient_saliency, fisher_saliency):
@@ -107,7 +110,7 @@ def test_tokens_have_an_accuracy_and_a_loss(length):
     states = [model.state_dict(), other.state_dict()]
     told = labels != -100
     for measure in ("accuracy", "loss"):
-        found = evaluate(model, states, (tokens, labels), measure=measure)
+        found = evaluate_states(model, states, (tokens, labels), measure=measure)
         assert found.shape == (2, 20)
         for network, row in zip((model, other), found, strict=True):
             outputs = network(tokens).detach()
@@ -118,11 +121,11 @@ def test_tokens_have_an_accuracy_and_a_loss(length):
             )
             assert float(row.double().mean()) == pytest.approx(float(expected), rel=1e-5)
     how = {"operation": "prune", "criterion": "magnitude"}
-    scan = sweep(model, states[0], None, (tokens, labels), fractions=[0.0], **how)
+    scan = sweep_selection(model, states[0], None, (tokens, labels), fractions=[0.0], **how)
     risk = hr.Risk(
         model, lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten()), (tokens, labels)
     )
-    assert float(evaluate(model, states, (tokens, labels), measure="loss")[0].mean()) == (
+    assert float(evaluate_states(model, states, (tokens, labels), measure="loss")[0].mean()) == (
         pytest.approx(risk.value(), rel=1e-5)
     )
     assert scan.values.shape == (1,)
@@ -132,10 +135,12 @@ def test_targets_that_are_no_labels_are_named(mlp):
     model, _, (inputs, _) = mlp
     for measure in ("accuracy", "loss"):
         with pytest.raises(ArgumentError, match="measure"):
-            evaluate(model, [model.state_dict()], (inputs, torch.randn(60, 4)), measure=measure)
+            evaluate_states(
+                model, [model.state_dict()], (inputs, torch.randn(60, 4)), measure=measure
+            )
     with pytest.raises(ArgumentError, match="targets"):
-        evaluate(model, [model.state_dict()], inputs)
-    values = evaluate(
+        evaluate_states(model, [model.state_dict()], inputs)
+    values = evaluate_states(
         model,
         [model.state_dict()],
         (inputs, torch.zeros(60, 4)),
@@ -163,11 +168,14 @@ def test_a_language_model_is_judged_by_the_next_token():
     told = labels[:, 1:] != -100
     right = (output.logits[:, :-1].argmax(-1) == labels[:, 1:])[told].double().mean()
     state = model.state_dict()
-    found = {m: evaluate(model, [state], data, measure=m)[0].double() for m in ("accuracy", "loss")}
+    found = {
+        m: evaluate_states(model, [state], data, measure=m)[0].double()
+        for m in ("accuracy", "loss")
+    }
     assert float(found["accuracy"].mean()) == pytest.approx(float(right), rel=1e-5)
     assert float(found["loss"].mean()) == pytest.approx(float(output.loss), rel=1e-5)
     how = {"operation": "prune", "criterion": "magnitude"}
-    scan = sweep(model, state, None, data, fractions=[0.0, 0.5, 1.0], **how)
+    scan = sweep_selection(model, state, None, data, fractions=[0.0, 0.5, 1.0], **how)
     assert float(scan.values[0]) == pytest.approx(float(right), rel=1e-5)
     for saliency in (gradient_saliency, fisher_saliency):
         scores = saliency(model, None, data)

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
-from hyperribbon.subnetworks import evaluate, metric_of, rank, sweep
+from hyperribbon.subnetworks import evaluate_states, metric_of, rank, sweep_selection
 
 
 def _states(model, initial, fractions=(0.0, 0.3, 0.6, 1.0)):
@@ -20,8 +20,8 @@ def _states(model, initial, fractions=(0.0, 0.3, 0.6, 1.0)):
 def test_together_equals_one_by_one_equals_the_model_itself(case, measure):
     model, initial, data = case
     states = _states(model, initial)
-    together = evaluate(model, states, data, measure=measure)
-    alone = evaluate(model, states, data, measure=measure, together=1)
+    together = evaluate_states(model, states, data, measure=measure)
+    alone = evaluate_states(model, states, data, measure=measure, together=1)
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
     for state, row in zip(states, alone, strict=True):
         twin = copy.deepcopy(model).eval()
@@ -46,7 +46,7 @@ def test_what_states_have_in_common_is_computed_once(mlp):
     counts, values = [], []
     for states in (alike, apart):
         with FlopCounterMode(display=False) as counter:
-            values.append(evaluate(model, states, data))
+            values.append(evaluate_states(model, states, data))
         counts.append(counter.get_total_flops())
     torch.testing.assert_close(*values)
     layers = [tensor.numel() for tensor in final.values() if tensor.ndim == 2]
@@ -58,7 +58,7 @@ def test_what_states_have_in_common_is_computed_once(mlp):
 def test_own_measures_and_rows_beyond_one_block(mlp):
     model, initial, (inputs, targets) = mlp
     data = (inputs.repeat(40, 1), targets.repeat(40))
-    values = evaluate(
+    values = evaluate_states(
         model, _states(model, initial), data, measure=lambda out, y: out.square().sum(1)
     )
     assert values.shape == (4, 2400)
@@ -77,34 +77,34 @@ def test_a_model_that_cannot_be_vectorised_says_so(mlp):
     model = Branching()
     states = [{k: v + i for k, v in model.state_dict().items()} for i in range(3)]
     with pytest.raises(ArgumentError, match="together=1"):
-        evaluate(model, states, mlp[2], together=3)
-    one_by_one = evaluate(model, states, mlp[2], together=1)
-    assert torch.equal(evaluate(model, states, mlp[2]), one_by_one)
+        evaluate_states(model, states, mlp[2], together=3)
+    one_by_one = evaluate_states(model, states, mlp[2], together=1)
+    assert torch.equal(evaluate_states(model, states, mlp[2]), one_by_one)
     with pytest.raises(ArgumentError, match="has shape"):
-        evaluate(model, [mlp[1]], mlp[2])
+        evaluate_states(model, [mlp[1]], mlp[2])
 
 
 def test_sweep_matches_the_operations_one_by_one(mlp):
     model, initial, data = mlp
     final = model.state_dict()
     fractions = [0.0, 0.25, 0.5, 0.9, 1.0]
-    swept = sweep(
+    swept = sweep_selection(
         model, final, initial, data, operation="prune", criterion="magnitude", fractions=fractions
     )
     for fraction, value, stderr in zip(fractions, swept.values, swept.stderr, strict=True):
         state = hr.prune(final, hr.select(final, fraction=fraction))
-        hits = evaluate(model, [state], data)[0].double()
+        hits = evaluate_states(model, [state], data)[0].double()
         assert value == hits.mean()
         assert stderr == pytest.approx(float(hits.std() / 60**0.5))
-    limits = sweep(model, final, initial, data, thresholds=[0.0, 0.2, 99.0])
+    limits = sweep_selection(model, final, initial, data, thresholds=[0.0, 0.2, 99.0])
     assert limits.fractions[0] == 0
     assert limits.fractions[-1] == 1
-    start = evaluate(
+    start = evaluate_states(
         model, [{**final, **{n: t for n, t in initial.items() if t.ndim > 1}}], data
     ).mean()
     assert limits.values[-1] == pytest.approx(float(start))
     with pytest.raises(ArgumentError, match="exactly one"):
-        sweep(model, final, initial, data)
+        sweep_selection(model, final, initial, data)
 
 
 @pytest.fixture(scope="module")

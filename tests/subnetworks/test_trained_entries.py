@@ -8,7 +8,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
-from hyperribbon.subnetworks import eligible_names, layer_criticality, rank, sweep
+from hyperribbon.subnetworks import eligible_names, layer_criticality, rank, sweep_selection
 
 
 class Attention(nn.Module):
@@ -94,7 +94,7 @@ def test_a_state_that_never_moved_counts_whole(trained):
 
 def test_a_sweep_prunes_trained_parameters_only(trained):
     model, final, _, data = trained
-    found = sweep(
+    found = sweep_selection(
         model, final, None, data, operation="prune", criterion="magnitude", fractions=[1.0]
     )
     pruned = {name: torch.zeros_like(t) if name in TRAINED else t for name, t in final.items()}

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.papers.training import mlp, train, train_ensemble
+from hyperribbon.papers.training.sampling import epoch_batches
 from hyperribbon.recording import evaluate
-from hyperribbon.training import mlp, train, train_ensemble
-from hyperribbon.training.sampling import epoch_batches
 
 LOSS = nn.CrossEntropyLoss()
 

@@ -4,9 +4,16 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store.check import check_folder
+from hyperribbon.papers.training import (
+    DivergenceError,
+    make_architecture,
+    mlp,
+    train,
+    train_ensemble,
+)
 from hyperribbon.recording import predict
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.training import DivergenceError, make_architecture, mlp, train, train_ensemble
 
 LOSS = nn.CrossEntropyLoss()
 SETTINGS = [
@@ -134,7 +141,50 @@ def test_arguments_are_checked(images, tmp_path):
     with pytest.raises(ArgumentError, match="every"):
         train_ensemble(small_float, LOSS, images, seeds=[1], every=[0, 10**6], **common)
     ensemble = train_ensemble(small_float, LOSS, images, seeds=[1], folder=tmp_path, **common)
-    with pytest.raises(ArgumentError, match="already contains"):
-        train_ensemble(small_float, LOSS, images, seeds=[1], folder=tmp_path, **common)
+    with pytest.raises(ArgumentError, match="other settings"):
+        other = common | {"epochs": 2}
+        train_ensemble(small_float, LOSS, images, seeds=[1], folder=tmp_path, **other)
     with pytest.raises(ArgumentError, match="no predictions"):
         ensemble.predictions()
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_interrupted_ensemble_resumes_bit_identically(images, tmp_path, together):
+    common = {"seeds": [1, 4], "epochs": 3, "lr": 0.05, "momentum": 0.9, "batch_size": 32}
+    common |= {"together": together, "probe": images[0][:4], "test": images}
+
+    def fit(folder):
+        return train_ensemble(small_float, LOSS, images, folder=folder, augment=interrupt, **common)
+
+    steps = at = 0
+
+    def interrupt(inputs, generator):
+        nonlocal steps
+        steps += 1
+        if steps == at:
+            raise Stop
+        return inputs
+
+    whole = fit(tmp_path / "whole")
+    for at in (1, 2, 4, 5, 7, 8):
+        steps, folder = 0, tmp_path / str(at)
+        with pytest.raises(Stop):
+            fit(folder)
+        for again in (fit(folder), fit(folder)):
+            for member, other in zip(again, whole, strict=True):
+                assert member.steps.tolist() == other.steps.tolist()
+                np.testing.assert_array_equal(member.predictions, other.predictions)
+                for state in ("initial", "final"):
+                    found, expected = getattr(member.result, state), getattr(other.result, state)
+                    assert all(torch.equal(found[n], t) for n, t in expected.items())
+                for name, values in other.result.history.items():
+                    np.testing.assert_array_equal(member.result.history[name], values)
+        assert check_folder(folder).findings == ()
+        assert not list(folder.rglob("resume"))
+    with pytest.raises(ArgumentError, match=r"trained with other settings: \['lr'\]"):
+        common["lr"] = 0.1
+        fit(tmp_path / "whole")

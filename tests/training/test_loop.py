@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.papers.training import DivergenceError, mlp, train
 from hyperribbon.recording import evaluate
 from hyperribbon.recording.measurements import random_state
-from hyperribbon.training import DivergenceError, mlp, train
 
 SETTINGS = [
     {"momentum": 0.0},
@@ -39,7 +39,7 @@ def reference_sgd(
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_sgd_follows_its_definition(images, settings):
-    from hyperribbon.training.sampling import epoch_batches
+    from hyperribbon.papers.training.sampling import epoch_batches
 
     data = (images[0].double(), images[1])
     trained = mlp((64, 8, 3), "tanh", seed=1, dtype=torch.float64)

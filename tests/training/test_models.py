@@ -4,7 +4,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.training import ARCHITECTURES, initialize, make_architecture, mlp, train
+from hyperribbon.papers.training import ARCHITECTURES, initialize, make_architecture, mlp, train
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
 
@@ -89,6 +89,6 @@ def test_mlp_arguments_are_checked():
     with pytest.raises(ArgumentError, match="activation"):
         mlp((3, 2), "wiggle")
     with pytest.raises(ArgumentError, match="patch"):
-        from hyperribbon.training import vision_transformer
+        from hyperribbon.papers.training import vision_transformer
 
         vision_transformer((1, 28, 28), 10, patch=5)

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperribbon.training.sampling import SAMPLING_SCHEMES, epoch_batches, steps_per_epoch
+from hyperribbon.papers.training.sampling import SAMPLING_SCHEMES, epoch_batches, steps_per_epoch
 
 sizes = st.tuples(st.integers(1, 60), st.integers(1, 70), st.integers(0, 5))
 

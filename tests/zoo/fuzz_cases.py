@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
-from hyperribbon.operators.derivatives import choosing
+from hyperribbon.operators.derivatives import linearisation
 from zoo.fuzz_activations import activation
 from zoo.fuzz_layers import WRONG_TWICE, Shape, random_layer
 from zoo.fuzz_losses import random_goal
@@ -185,7 +185,7 @@ def examine(case: Case, given: Network | None = None) -> list[Failure]:
     for where, check in (("Hessian", _check_hessian), ("GGN", _check_ggn)):
         try:
             with (
-                patch.object(choosing, "_GAIN", case.gain),
+                patch.object(linearisation, "_GAIN", case.gain),
                 untouched(network.model, network.inputs, network.targets),
             ):
                 failures += check(case, truth, kept, network, options)

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
-from hyperribbon.operators.derivatives import choosing
+from hyperribbon.operators.derivatives import linearisation
 from zoo.checking import ONE, check_ggn, check_hessian, mlp, or_refused, points, reference
 from zoo.references import distance
 from zoo.untouched import still_trains, untouched
@@ -89,7 +89,7 @@ class Gated(nn.Module):
 @pytest.mark.parametrize("how", ["detach", "no_grad"])
 def test_no_way_to_a_product_moves_weights_that_no_gradient_reaches(how, gain, monkeypatch):
     # Forward mode goes through no_grad(); which way is faster must not decide what is returned.
-    monkeypatch.setattr(choosing, "_GAIN", gain)
+    monkeypatch.setattr(linearisation, "_GAIN", gain)
     model, (x, y) = Gated(how).double(), points()
     check_ggn(model, nn.CrossEntropyLoss(), x, y)
     check_hessian(model, nn.CrossEntropyLoss(), x, y)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hyperribbon.core.first_use import on_first_use
+from hyperribbon.core.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hyperribbon.core.checks import ArgumentError, MissingExtraError
@@ -33,7 +33,7 @@ __all__ = [
     "torch_generator",
 ]
 
-__getattr__, __dir__ = on_first_use(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
     {
         "checks": ("ArgumentError", "MissingExtraError"),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, Literal
 
 from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, check_choice
-
-__all__ = ["KINDS", "ORIGINS", "VERDICTS", "Band", "Claim", "Verdict"]
 
 Verdict = Literal["holds", "fails", "undecided", "not comparable"]
 VERDICTS = ("holds", "fails", "undecided", "not comparable")
@@ -38,7 +36,7 @@ class Band:
         check_choice("origin", self.origin, ORIGINS)
         for edge in ("low", "high"):
             if not isinstance(getattr(self, edge), Real):
-                raise ArgumentError(edge, getattr(self, edge), "it is not a number", "Give one.")
+                raise ArgumentError(edge, getattr(self, edge), "expected a number", "Give a float.")
         if not self.low <= self.high:
             raise ArgumentError(
                 "low",
@@ -140,25 +138,16 @@ class Claim:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; infinite edges and numbers that are not finite become None."""
-        return {
-            "id": self.id,
-            "paper": self.paper,
-            "place": self.place,
-            "quote": self.quote,
-            "reading": self.reading,
-            "setting": self.setting,
-            "expected": {"low": _finite(self.expected.low), "high": _finite(self.expected.high)},
-            "origin": self.expected.origin,
-            "measured": _finite(self.measured),
-            "uncertainty": _finite(self.uncertainty),
-            "interval": [_finite(edge) for edge in self.interval],
-            "seeds": [_finite(value) for value in self.seeds],
-            "verdict": self.verdict,
-            "why": self.why,
-            "needs": self.needs,
-            "changed": self.changed,
-            "kind": self.kind,
-        }
+        record: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if name == "expected":
+                band = {"low": _finite(value["low"]), "high": _finite(value["high"])}
+                record |= {"expected": band, "origin": value["origin"]}
+            elif name in ("measured", "uncertainty", "interval", "seeds"):
+                record[name] = _finite(value)
+            else:
+                record[name] = value
+        return record
 
     def _repr_html_(self) -> str:
         """Show the claim beside its measurement, in a notebook."""
@@ -189,8 +178,10 @@ class Claim:
         return cls(**fields)
 
 
-def _finite(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
+def _finite(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_finite(number) for number in value]
+    return float(value) if math.isfinite(value) else None
 
 
 def _number(value: float | None) -> float:

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, seed_number
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, seed_number, validate
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["derive_seed", "numpy_generator", "torch_generator"]
 
 
 def _device(argument: str, value: Any) -> Any:
@@ -42,7 +39,7 @@ def derive_seed(seed: int, *keys: str | int | float) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-@checked(device=_device)
+@validate(device=_device)
 def torch_generator(
     seed: int, *keys: str | int | float, device: torch.device | str = "cpu"
 ) -> torch.Generator:

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["bullets", "card", "curve", "folded", "image", "note", "number", "table"]
-
 _SPAN = 1e6  # from the largest to the smallest number that a logarithmic axis shows
 _COLOR = "#3a87c8"
 _LINE = "1px solid rgba(128,128,128,.35)"

@@ -8,8 +8,6 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["Mask"]
-
 _Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 

@@ -12,21 +12,9 @@ from math import prod
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import names as chosen_names
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import names as chosen_names
 from hyperribbon.core.mask import Mask
-
-__all__ = [
-    "ParameterFilter",
-    "ParameterSpace",
-    "check_mask",
-    "choose_names",
-    "copies_of",
-    "is_named",
-    "listing",
-    "omitted_of_model",
-    "omitted_of_state",
-]
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import time
 from html import escape
 from typing import Any
 
-from hyperribbon.core.rich_quietly import (
+_state = random.getstate()  # importing rich draws from Python's global generator
+
+from rich.console import Console  # noqa: E402
+from rich.progress import (  # noqa: E402
     BarColumn,
-    Console,
     Progress,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 
-__all__ = ["progress_bar"]
+random.setstate(_state)
+
+__all__ = ["Console", "progress_bar"]
 
 _BETWEEN = 0.2  # seconds between notebook updates
 

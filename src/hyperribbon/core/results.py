@@ -14,8 +14,6 @@ from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive
 from hyperribbon.core.devices.tensors import host_array
 
-__all__ = ["Density", "Estimate", "Spectrum"]
-
 _ROWS = 12
 """Maximum number of eigenvalues in a notebook table."""
 _FEWEST = 4
@@ -39,14 +37,19 @@ class Spectrum:
             weights and data in exact arithmetic.
         matvecs: Number of products with A; a block of k columns counts as k.
         method: "lanczos", "gram" or "dense".
-        converged: (k,) booleans: the residual met the tolerance, and the pair was shown to be one
-            of those requested.
+        converged: (k,) booleans: the residual met the tolerance and, where certificate="full" was
+            requested, the pair was shown to be one of those requested.
         zeros: Further eigenvalues known to be exactly zero that are not listed (rank of a Gram
             factor below P).
         bounds: (k,), bound on the distance between the requested eigenvalue and the listed one;
             infinite where it was not shown. None if unknown.
         rounding: (k,), the part of the residuals that is not seen in the products themselves: what
             one further product, in a higher precision where there is one, shows of their rounding.
+            At tolerances far above rounding, where that product is not made, an allowance of 20
+            units of rounding of ‖A‖.
+        certificate: "full": all `bounds` are finite, so no requested eigenvalue is missing.
+            "residual": each value is close to some eigenvalue, and one that was requested may be
+            missing.
     """
 
     eigenvalues: Float[torch.Tensor, "k"]
@@ -58,6 +61,7 @@ class Spectrum:
     zeros: int = 0
     bounds: Float[torch.Tensor, "k"] | None = None
     rounding: Float[torch.Tensor, "k"] | None = None
+    certificate: str = "full"
 
     def __len__(self) -> int:
         """Return the number of listed eigenvalues."""

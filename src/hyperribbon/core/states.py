@@ -10,14 +10,10 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import writing
-from hyperribbon.core.store.checkpoints import INDEX_SUFFIX
-from hyperribbon.core.store.tensor_files import open_tensors
-
-__all__ = ["load_state", "refusal", "save_state"]
 
 
 def load_state(path: str | Path) -> dict[str, torch.Tensor]:
@@ -34,7 +30,7 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     path = Path(path)
     if not path.is_file():
         raise ArgumentError("path", str(path), "the file does not exist", "Check the path.")
-    if path.name.endswith(INDEX_SUFFIX):
+    if path.name.endswith(".index.json"):
         return _load_shards(path)
     if path.suffix == ".safetensors":
         try:
@@ -44,7 +40,9 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
                 "path", str(path), f"it is damaged or truncated ({error})", "Write it again."
             ) from None
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = load_tensors_only(path)
+    except ArgumentError:
+        raise
     except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
         reason = f"it is damaged, or loading it would run code ({refusal(error)})"
         remedy = "Save the state dict alone, best as .safetensors."
@@ -59,6 +57,27 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
             "path", str(path), "expected a state dict of named tensors", "Save model.state_dict()."
         )
     return dict(content)
+
+
+def load_tensors_only(path: Path) -> Any:
+    """Load a file of `torch.save` that holds tensors and plain values, without running code.
+
+    Raises:
+        ArgumentError: This version of torch may run code that is hidden in such a file.
+    """  # noqa: DOC201 - and whatever torch.load raises
+    if torch_version() < (2, 6):
+        reason = (
+            f"torch {torch.__version__} may run code hidden in such files, even with "
+            "weights_only=True (CVE-2025-32434)"
+        )
+        remedy = "Save it as .safetensors, or install torch 2.6 or newer."
+        raise ArgumentError("path", str(path), reason, remedy)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def torch_version() -> tuple[int, ...]:
+    """Return the major and minor version of torch."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def refusal(error: Exception) -> str:
@@ -102,7 +121,7 @@ def _load_shards(index: Path) -> dict[str, torch.Tensor]:
 
 
 def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    with open_tensors(path, "pt") as file:
+    with safe_open(path, framework="pt") as file:
         names = list(file.keys())
         order: list[str] = json.loads((file.metadata() or {}).get("order", "[]"))
         if sorted(order) == sorted(names):

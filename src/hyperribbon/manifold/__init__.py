@@ -1,8 +1,14 @@
 """Distances between probabilistic models and low-dimensional embeddings."""
 
-from hyperribbon.manifold.distances import DistanceReport, bhattacharyya
+from hyperribbon.manifold.distances import (
+    DistanceReport,
+    bhattacharyya,
+    gaussian_distances,
+    symmetric_kl,
+)
 from hyperribbon.manifold.embedding import InPCA
 from hyperribbon.manifold.principal import PCA
+from hyperribbon.manifold.runs import Trajectories
 from hyperribbon.manifold.stored_tiles import TileRule
 from hyperribbon.manifold.streaming import StreamedInPCA, Streaming, stream_inpca
 from hyperribbon.manifold.stress import explained_stress
@@ -22,13 +28,16 @@ __all__ = [
     "StreamedInPCA",
     "Streaming",
     "TileRule",
+    "Trajectories",
     "bhattacharyya",
     "explained_stress",
+    "gaussian_distances",
     "geodesic",
     "ignorance",
     "progress",
     "resample",
     "stream_inpca",
+    "symmetric_kl",
     "trajectory_distances",
     "truth",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Annotated as Float
 from typing import Any, Literal
 
 import numpy as np
@@ -14,15 +15,21 @@ from hyperribbon.core.checks import (
     check_choice,
     check_positive,
     check_positive_int,
+    check_shape,
+    flag,
     is_tensor,
+    positive,
+    validate,
 )
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.tiles import PRECISIONS, sum_logs, usual_workers
 
-__all__ = ["DistanceReport", "bhattacharyya"]
-
 _PARTS = 8  # parts of a subset, for its standard error
+
+
+def _three_axes(argument: str, value: Any) -> np.ndarray:
+    return check_array(argument, host_array(value) if is_tensor(value) else value, ndim=3)
 
 
 @dataclass(frozen=True)
@@ -158,11 +165,11 @@ def _apply_rule(
     """Check that these are probabilities and apply the floor; count zeros and raised entries."""
     with ThreadPoolExecutor(workers) as pool:
         parts = np.array_split(models, min(workers, len(models)))
-        looked = list(pool.map(lambda part: _look(part, log), parts))
-    if not all(proper for proper, _ in looked):
+        checked = list(pool.map(lambda part: _check_rows(part, log), parts))
+    if not all(proper for proper, _ in checked):
         remedy = "Apply softmax first, or log_softmax and log=True."
         raise ArgumentError(name, models, "its rows are not probabilities that sum to one", remedy)
-    zeros = sum(empty for _, empty in looked)
+    zeros = sum(empty for _, empty in checked)
     if floor is None:
         return models, zeros, 0
     check_positive("floor", floor)
@@ -173,7 +180,7 @@ def _apply_rule(
     return raised / raised.sum(axis=2, keepdims=True), zeros, int(low.sum())
 
 
-def _look(models: np.ndarray, log: bool) -> tuple[bool, int]:
+def _check_rows(models: np.ndarray, log: bool) -> tuple[bool, int]:
     """Return whether all rows are probabilities, and how many of these are zero."""
     classes = np.ones(models.shape[2], dtype=models.dtype)
     lowest = models.min()
@@ -185,3 +192,67 @@ def _look(models: np.ndarray, log: bool) -> tuple[bool, int]:
     nothing = -np.inf if log else 0
     zeros = int((models == nothing).sum()) if lowest == nothing else 0
     return bool(np.abs(mass - 1).max() < 1e-3 and (log or lowest >= 0)), zeros
+
+
+@validate(P=_three_axes, Q=_three_axes, log=flag, floor=positive)
+def symmetric_kl(
+    P: Any, Q: Any = None, *, log: bool = False, floor: float | None = None
+) -> Float[np.ndarray, "P Q"]:
+    """Return the mean symmetrised Kullback–Leibler divergence between all pairs of models.
+
+        D(u, v) = (1/n) Σ_s Σ_c (p_u − p_v)(log p_u − log p_v).
+
+    Args:
+        P: (models, samples, classes), probabilities.
+        Q: Other models on the same samples; None for P itself.
+        log: Whether P and Q hold log-probabilities.
+        floor: Smallest probability; smaller ones are raised to it. None refuses zeros.
+
+    Returns:
+        (models of P, models of Q).
+
+    Raises:
+        ArgumentError: Shapes do not match, or a probability is zero: the divergence is infinite.
+
+    >>> symmetric_kl(np.array([[[0.5, 0.5]], [[0.9, 0.1]]])).round(4)
+    array([[0.    , 0.8789],
+           [0.8789, 0.    ]])
+    """
+    parts = []
+    for name, models in (("P", P), ("Q", P if Q is None else Q)):
+        check_shape(name, models, (len(models), *P.shape[1:]), "P has those samples and classes")
+        with np.errstate(divide="ignore"):
+            logs = models if log else np.log(np.maximum(models, floor or 0.0, dtype=float))
+        if not np.isfinite(logs).all():
+            reason = "some probabilities are zero, so the divergence is infinite"
+            raise ArgumentError(name, models, reason, "Give floor=1e-12, say.")
+        parts.append((np.exp(logs).reshape(len(models), -1), logs.reshape(len(models), -1)))
+    (p, log_p), (q, log_q) = parts
+    own = (p * log_p).sum(axis=1)[:, None] + (q * log_q).sum(axis=1)
+    found = np.maximum(own - p @ log_q.T - (q @ log_p.T).T, 0) / P.shape[1]
+    if Q is None:
+        np.fill_diagonal(found, 0.0)
+    return found
+
+
+@validate(P=_three_axes, Q=_three_axes)
+def gaussian_distances(P: Any, Q: Any = None) -> Float[np.ndarray, "P Q"]:
+    """Return the mean Bhattacharyya distance between Gaussians of unit variance.
+
+        D(u, v) = (1/8n) Σ_s ‖f_u(s) − f_v(s)‖².
+
+    Args:
+        P: (models, samples, outputs), means: the outputs of regressions.
+        Q: Other models on the same samples; None for P itself.
+
+    Returns:
+        (models of P, models of Q).
+    """
+    Q = P if Q is None else Q
+    check_shape("Q", Q, (len(Q), *P.shape[1:]), "P has those samples and outputs")
+    first, second = (np.reshape(part, (len(part), -1)) for part in (P, Q))
+    squares = np.square(first).sum(axis=1)[:, None] + np.square(second).sum(axis=1)
+    found = np.maximum(squares - 2 * first @ second.T, 0) / (8 * P.shape[1])
+    if Q is P:
+        np.fill_diagonal(found, 0.0)
+    return found

@@ -7,33 +7,46 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from hyperribbon.core import html
-from hyperribbon.core.boundary import checked
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
+    check_array,
     check_choice,
     check_finite,
+    check_fraction,
     check_positive_int,
+    validate,
 )
-from hyperribbon.manifold.landmarks import choose_landmarks
+from hyperribbon.core.generators import numpy_generator
+from hyperribbon.manifold.distances import gaussian_distances, symmetric_kl
 from hyperribbon.manifold.predictions import model_weights, open_models, take_models
 from hyperribbon.manifold.rounding import (
     rounding_of_centred,
     rounding_of_models,
     rounding_of_stress,
 )
+from hyperribbon.manifold.runs import Trajectories, as_trajectories
 from hyperribbon.manifold.stored_tiles import TileRule
-from hyperribbon.manifold.streaming import Centring, Streaming, cross_product, orient, stream_inpca
-from hyperribbon.manifold.stress import share_of_stress, stress_of_all
+from hyperribbon.manifold.streaming import (
+    Centring,
+    Streaming,
+    cross_product,
+    orient,
+    projection,
+    stream_inpca,
+)
+from hyperribbon.manifold.stress import share_of_stress, stress_of_all, stress_of_landmarks
 
-__all__ = ["InPCA"]
 
-
-class InPCA(TransformerMixin, BaseEstimator):
+class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Intensive principal component analysis: models in a Minkowski space that keeps distances.
 
     The matrix D of Bhattacharyya distances is centred and diagonalised,
@@ -45,9 +58,10 @@ class InPCA(TransformerMixin, BaseEstimator):
     Implements the embedding of Fig. 1 of [ribbons].
 
     Args:
-        n_components: Number of coordinates; None for all.
-        metric: "bhattacharyya" for predictions (models, samples, classes), "precomputed" for a
-            matrix of distances.
+        n_components: Number of coordinates, fewer if there are fewer models; None for all.
+        metric: "bhattacharyya" for predictions (models, samples, classes), "symmetric_kl" for the
+            symmetrised Kullback–Leibler divergence instead, "precomputed" for a matrix of
+            distances.
         landmarks: How many models, or which ones (indices, or a boolean mask), the embedding is
             fitted to; the others are projected into it. A number is drawn with `seed`, one from
             each of as many consecutive segments of the models, so that all parts of trajectories
@@ -71,6 +85,7 @@ class InPCA(TransformerMixin, BaseEstimator):
         spectrum_: All eigenvalues of W, descending in magnitude; the leading ones when the models
             were too many for a matrix of distances.
         landmarks_: Indices of the models that the embedding is fitted to.
+        runs_: The `Trajectories` that were given, or None.
 
     >>> P = np.array([[[0.5, 0.5]], [[0.7, 0.3]], [[0.99, 0.01]]])
     >>> inpca = InPCA(n_components=2).fit(P)
@@ -78,10 +93,12 @@ class InPCA(TransformerMixin, BaseEstimator):
     True
     """
 
+    runs_: Trajectories | None
+
     def __init__(
         self,
         n_components: int | None = 3,
-        metric: Literal["bhattacharyya", "precomputed"] = "bhattacharyya",
+        metric: Literal["bhattacharyya", "symmetric_kl", "precomputed"] = "bhattacharyya",
         landmarks: int | np.ndarray | None = None,
         *,
         log: bool = False,
@@ -121,13 +138,15 @@ class InPCA(TransformerMixin, BaseEstimator):
         """Show the same where scikit-learn would show its diagram."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
-    @checked()
+    @validate()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:
         """Fit the embedding.
 
         Args:
             X: (models, samples, classes): an array, a zarr array or its path, or a `Trajectory`;
-                or (models, models) distances.
+                (models, models) distances; or several runs, of any lengths: `Trajectories`, or a
+                list of what it takes, whose probabilities are recognised and whose outputs of a
+                regression are means of Gaussians.
             y: Ignored.
             sample_weight: (models,), how much each model counts; zero places a model without
                 letting it shape the space. None for equal weights.
@@ -138,50 +157,47 @@ class InPCA(TransformerMixin, BaseEstimator):
         Raises:
             ArgumentError: X is empty, or is not of that shape.
         """
-        check_choice("metric", self.metric, ("bhattacharyya", "precomputed"))
+        check_choice("metric", self.metric, ("bhattacharyya", "symmetric_kl", "precomputed"))
         if self.metric == "precomputed":
             self._check_precomputed()
-        models = open_models(X)
+        self.runs_ = None if self.metric == "precomputed" else as_trajectories(X)
+        models = open_models(X) if self.runs_ is None else self.runs_.stack()
+        self._is_gaussian = self.runs_ is not None and self.runs_.kind == "outputs"
+        self._log = self.log and self.runs_ is None
         wanted = 2 if self.metric == "precomputed" else 3
         if len(models.shape) != wanted or 0 in models.shape:
             shape = "(models, models)" if wanted == 2 else "(models, samples, classes)"
             reason = f"expected a non-empty array {shape}"
             raise ArgumentError("X", models, reason, f"Give {shape}.")
-        chosen = choose_landmarks(self.landmarks, models.shape[0], self.seed)
+        chosen = _choose_landmarks(self.landmarks, models.shape[0], self.seed)
         weights = model_weights(sample_weight, models.shape[0])[chosen]
         weights = weights * (len(chosen) / weights.sum())
         self.landmarks_ = chosen
         self.n_features_in_ = models.shape[1]
-        if self.metric != "precomputed" and self._settings().is_needed(len(chosen)):
+        if self._is_tiled and self._settings().is_needed(len(chosen)):
             return self._fit_streaming(X, models, weights)
         distances = self._landmark_distances(models)
-        self._centre(distances, weights)
+        self._set_centring(distances, weights)
         roots = np.sqrt(weights)
-        matrix = roots[:, None] * self._centred(distances) * roots
+        matrix = roots[:, None] * self._centre_distances(distances) * roots
         norm, rounding = float(np.linalg.norm(matrix)), self._rounding(distances, weights)
         if norm <= rounding:
             distances, matrix = np.zeros_like(distances), np.zeros_like(matrix)
-            self._centre(distances, weights)
+            self._set_centring(distances, weights)
         error = rounding_of_stress(norm, rounding) if norm > rounding else np.nan
         eigenvalues, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2)
         order = np.argsort(-np.abs(eigenvalues), kind="stable")
         count = len(order) if self.n_components is None else self.n_components
-        count = check_positive_int("n_components", count, maximum=len(order))
+        count = min(check_positive_int("n_components", count), len(order))
         self.spectrum_ = eigenvalues[order]
         self.eigenvalues_ = self.spectrum_[:count]
         self.time_like_ = self.eigenvalues_ < 0
         vectors = orient(vectors[:, order[:count]])
-        scale = np.sqrt(np.abs(self.eigenvalues_))
-        usable = scale > scale[0] * 1e-8
-        self._project = (
-            roots[:, None]
-            * vectors
-            * np.where(usable, np.sign(self.eigenvalues_) / np.where(usable, scale, 1.0), 0.0)
-        )
+        self._project = projection(self.eigenvalues_, vectors, roots)
         self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())
         if len(chosen) == models.shape[0]:
             self.stress_error_ = np.full(count, error)
-            self.embedding_ = self._centred(distances) @ self._project
+            self.embedding_ = self._centre_distances(distances) @ self._project
         else:
             self.explained_stress_, self.stress_error_ = stress_of_all(
                 distances, weights, count, models.shape[0]
@@ -225,13 +241,58 @@ class InPCA(TransformerMixin, BaseEstimator):
         self._models, self._project, self._centring = models, found.project, found.centring
         return self
 
+    def stress_interval(
+        self, confidence: float = 0.95, draws: int = 200, seed: int = 0
+    ) -> Float[np.ndarray, "2 k"]:
+        """Return a bootstrap interval of the explained stress over runs: low and high, (2, k).
+
+        Args:
+            confidence: Coverage.
+            draws: Resampled sets of runs.
+            seed: Of the draws.
+
+        Raises:
+            ArgumentError: The embedding was not fitted to at least three runs.
+        """
+        check_is_fitted(self, "eigenvalues_")
+        if self.runs_ is None or len(self.runs_) < 3 or len(self.landmarks_) < len(self.embedding_):
+            reason = "a bootstrap over runs needs three or more, all of them landmarks"
+            raise ArgumentError("X", self.runs_, reason, "Fit hr.Trajectories(runs).")
+        models = self.runs_.stack()
+        distances = self._between(models, models)
+        groups = self.runs_.split(np.arange(len(models)))
+        rng = numpy_generator(seed, "bootstrap over runs")
+        shares = []
+        for _ in range(check_positive_int("draws", draws)):
+            rows = np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))])
+            part = distances[np.ix_(rows, rows)]
+            shares.append(stress_of_landmarks(part, np.ones(len(rows)), len(self.eigenvalues_)))
+        tail = (1 - check_fraction("confidence", confidence)) / 2
+        return np.nanquantile(shares, [tail, 1 - tail], axis=0)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw every pair of the leading coordinates, one colour per run, and return the figure.
+
+        Time-like coordinates are marked; titles state the explained stress.
+
+        Args:
+            ax: Axes for the first two coordinates alone; None for a triangle of panels.
+
+        Returns:
+            The figure, or the axes that were given.
+        """
+        import hyperribbon  # plots is a higher layer, reached by its public name
+
+        check_is_fitted(self, "eigenvalues_")
+        return hyperribbon.plots.plot_embedding(self, ax=ax)
+
     def fit_transform(
         self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
     ) -> Float[np.ndarray, "models k"]:
         """Fit the embedding and return the coordinates of the models."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
-    @checked()
+    @validate()
     def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
         """Return the coordinates of models from predictions, or from distances to the landmarks.
 
@@ -241,13 +302,17 @@ class InPCA(TransformerMixin, BaseEstimator):
             ArgumentError: The shape does not match that of the fitted models.
         """
         check_is_fitted(self, "eigenvalues_")
-        models = open_models(X)
+        runs = None if self.metric == "precomputed" else as_trajectories(X)
+        models = open_models(X) if runs is None else runs.stack()
         block = np.column_stack([self._project, self._centring.weights])
         if self.metric != "precomputed":
             if tuple(models.shape[1:]) != tuple(self._models.shape[1:]):
                 samples, classes = self._models.shape[1:]
                 reason = f"the embedding was fitted on {samples} samples with {classes} classes"
                 raise ArgumentError("X", models, reason, "Give predictions on the same samples.")
+            if not self._is_tiled:
+                product = self._between(models, self._models) @ block
+                return self._centring.coordinates(product, self._project)
             memory = self._settings().bytes
             product = cross_product(models, self._models, block, self._rule(), memory)
         elif models.ndim != 2 or models.shape[1] != len(self.landmarks_):
@@ -268,13 +333,33 @@ class InPCA(TransformerMixin, BaseEstimator):
             distances = models[np.ix_(self.landmarks_, self.landmarks_)]
         else:
             self._models = take_models(models, self.landmarks_)
-            distances = self._rule().between(self._models).astype(float, copy=False)
+            distances = self._between(self._models, self._models)
         return check_finite("X", distances)
+
+    @property
+    def _is_tiled(self) -> bool:
+        """Whether distances are computed tile by tile: Bhattacharyya distances."""
+        return self.metric == "bhattacharyya" and not self._is_gaussian
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.embedding_.shape[1]
+
+    def _between(self, models: Any, others: np.ndarray) -> np.ndarray:
+        """Return the distances between predictions, (models, others)."""
+        if self._is_tiled:
+            return self._rule().between(others).astype(float, copy=False)
+        first, second = (np.asarray(part[:], dtype=float) for part in (models, others))
+        return (
+            gaussian_distances(first, second)
+            if self._is_gaussian
+            else symmetric_kl(first, second, log=self._log, floor=self.floor)
+        )
 
     def _rounding(self, distances: np.ndarray, weights: np.ndarray) -> float:
         """Return a rounding-error bound on the norm of the centred distances."""
         squares = float(weights @ distances**2 @ weights)
-        if self.metric == "precomputed":
+        if not self._is_tiled:
             return rounding_of_centred(distances.shape, squares)
         memory = self._settings().bytes
         return rounding_of_models(self._models, weights, self._rule(), squares, memory)
@@ -283,14 +368,48 @@ class InPCA(TransformerMixin, BaseEstimator):
         return Streaming() if self.streaming is None else self.streaming
 
     def _rule(self) -> TileRule:
-        return TileRule(self.log, self.floor, self.precision)
+        return TileRule(self._log, self.floor, self.precision)
 
-    def _centre(self, distances: np.ndarray, weights: np.ndarray) -> None:
+    def _set_centring(self, distances: np.ndarray, weights: np.ndarray) -> None:
         w = weights / weights.sum()
         means = w @ distances
         self._centring = Centring(w, means, float(means @ w))
 
-    def _centred(self, distances: np.ndarray) -> np.ndarray:
+    def _centre_distances(self, distances: np.ndarray) -> np.ndarray:
         centring = self._centring
         rows = (distances @ centring.weights)[:, None]
         return -(distances - rows - centring.column_means + centring.grand_mean) / 2
+
+
+def _choose_landmarks(landmarks: Any, count: int, seed: int) -> np.ndarray:
+    """Return the indices of the landmarks that an embedding is fitted to.
+
+    Args:
+        landmarks: None for all; a number, of which one is drawn from each of as many stretches of
+            the models in their order; or indices, or a mask.
+        count: Models.
+        seed: Of the draw.
+    """
+    if landmarks is None:
+        return np.arange(count)
+    if not isinstance(landmarks, np.ndarray | list | tuple) and np.ndim(landmarks) == 0:
+        wanted = check_positive_int("landmarks", landmarks, maximum=count)
+        rng = numpy_generator(seed, "landmarks")
+        return np.array([rng.choice(part) for part in np.array_split(np.arange(count), wanted)])
+    return _landmark_indices(landmarks, count)
+
+
+def _landmark_indices(given: Any, count: int) -> np.ndarray:
+    """Return the indices that a mask or a list of indices chooses."""
+    found = check_array("landmarks", given)
+    chosen = found.astype(int)
+    if np.asarray(given).dtype == bool and found.shape == (count,):
+        chosen = np.flatnonzero(found)
+    elif found.ndim != 1 or (chosen != found).any() or np.asarray(given).dtype == bool:
+        chosen = np.zeros(0, dtype=int)
+    inside = ((chosen >= 0) & (chosen < count)).all()
+    if not chosen.size or not inside or len(set(chosen)) < len(chosen):
+        reason = f"it selects none, or duplicates, of {count} models"
+        remedy = f"Give a number, different indices from 0 to {count - 1}, or {count} booleans."
+        raise ArgumentError("landmarks", given, reason, remedy)
+    return chosen

@@ -9,8 +9,6 @@ from typing import Annotated as Float
 import numpy as np
 import scipy.linalg
 
-__all__ = ["Leading", "leading_pairs"]
-
 
 @dataclass(frozen=True)
 class Leading:

@@ -13,8 +13,6 @@ from hyperribbon.core.checks import ArgumentError, check_array, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["Predictions", "as_probabilities", "model_weights", "open_models", "take_models"]
-
 
 def as_probabilities(predictions: np.ndarray) -> np.ndarray:
     """Return predictions (…, classes) as probabilities, from probabilities, logs or logits.

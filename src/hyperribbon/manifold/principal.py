@@ -10,13 +10,10 @@ import scipy.linalg
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError, check_array, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_array, check_positive_int, validate
 from hyperribbon.manifold.predictions import model_weights
 from hyperribbon.manifold.streaming import orient
 from hyperribbon.manifold.stress import share_of_stress
-
-__all__ = ["PCA"]
 
 
 class PCA(TransformerMixin, BaseEstimator):
@@ -42,7 +39,7 @@ class PCA(TransformerMixin, BaseEstimator):
     def __init__(self, n_components: int | None = 3) -> None:
         self.n_components = n_components
 
-    @checked()
+    @validate()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> PCA:
         """Fit the embedding to predictions (models, ...), flattened per model."""
         points = _flat(X)
@@ -74,7 +71,7 @@ class PCA(TransformerMixin, BaseEstimator):
         """Fit the embedding and return the coordinates of the models."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
-    @checked()
+    @validate()
     def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
         """Return the coordinates of models."""
         check_is_fitted(self, "components_")

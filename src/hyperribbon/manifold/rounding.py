@@ -10,8 +10,6 @@ from hyperribbon.manifold.predictions import Predictions
 from hyperribbon.manifold.stored_tiles import TileRule, rows_in_a_block
 from hyperribbon.manifold.tiles import PRECISIONS
 
-__all__ = ["rounding_of_centred", "rounding_of_models", "rounding_of_stress"]
-
 _UNIT = float(np.finfo(float).eps) / 2
 
 

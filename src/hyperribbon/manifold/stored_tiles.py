@@ -19,8 +19,6 @@ from hyperribbon.core.store import ensure_folder, read_json, write_json, writing
 from hyperribbon.manifold.distances import bhattacharyya
 from hyperribbon.manifold.predictions import Predictions, open_models
 
-__all__ = ["Distances", "TileRule"]
-
 _MOST_ROWS = 2048  # maximum models per block: a tile of 16 MB in single precision
 _IN_FLIGHT = 16  # tiles handed to an executor at once
 
@@ -78,12 +76,7 @@ class Distances:
         self.rows = rows_in_a_block(shape, self.rule, self.memory)
         self.blocks = Predictions(self.models, self.rows, self.memory / 2)
         if self.folder is not None:
-            self._claim(ensure_folder("folder", self.folder))
-
-    @property
-    def count(self) -> int:
-        """Number of models n."""
-        return self.models.shape[0]
+            self._check_folder(ensure_folder("folder", self.folder))
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -93,10 +86,6 @@ class Distances:
             columns = range(row, len(self.blocks))
             found += [(row, column) for column in (columns if row % 2 else reversed(columns))]
         return found
-
-    def finished(self) -> int:
-        """Return how many tiles are in the folder."""
-        return sum(path is not None and path.exists() for path in map(self._path, self.pairs))
 
     def product(
         self,
@@ -160,9 +149,9 @@ class Distances:
     def _path(self, pair: tuple[int, int]) -> Path | None:
         return None if self.folder is None else self.folder / f"{pair[0]:05d}-{pair[1]:05d}.npy"
 
-    def _claim(self, folder: Path) -> None:
+    def _check_folder(self, folder: Path) -> None:
         """Check that the stored tiles belong to these models."""
-        places = np.unique(np.linspace(0, self.count - 1, 16).astype(int))
+        places = np.unique(np.linspace(0, self.models.shape[0] - 1, 16).astype(int))
         some = np.concatenate([np.asarray(self.models[i : i + 1]) for i in map(int, places)])
         label = {
             "shape": [int(size) for size in self.models.shape],

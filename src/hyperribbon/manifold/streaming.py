@@ -12,8 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, count, flag, instance, path, row
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_positive,
+    check_positive_int,
+    count,
+    flag,
+    instance,
+    path,
+    row,
+    validate,
+)
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.krylov import leading_pairs
 from hyperribbon.manifold.predictions import Predictions, model_weights, open_models
@@ -26,8 +35,6 @@ from hyperribbon.manifold.stored_tiles import (
     rows_in_a_block,
 )
 from hyperribbon.manifold.stress import share_of_stress
-
-__all__ = ["Centring", "StreamedInPCA", "Streaming", "cross_product", "stream_inpca"]
 
 MEMORY = 2**30
 """Default memory limit in bytes."""
@@ -136,7 +143,7 @@ class StreamedInPCA:
     centring: Centring
 
 
-@checked(
+@validate(
     n_components=count,
     sample_weight=row,
     rule=instance(TileRule, "Give manifold.TileRule(...)."),
@@ -195,17 +202,15 @@ def stream_inpca(
         folder = _folder(settings, count, rule, stack)
         path = X if isinstance(X, str | Path) else None
         distances = Distances(models, rule, settings.bytes, folder, settings.executor, path)
-        centred = _Centred(distances, r, _Bar(stack) if settings.progress else None)
+        centred = _CentredDistances(distances, r, _Bar(stack) if settings.progress else None)
         width = min(count, max(2 * k, 12) if folder is not None else max(4 * k, 48))
         start = numpy_generator(seed, "inpca").standard_normal((count, width))
         found = leading_pairs(centred.multiply, start, k, tol=settings.tol)
-        vectors, roots = orient(found.vectors), np.sqrt(r)[:, None]
+        vectors, roots = orient(found.vectors), np.sqrt(r)
+        project = projection(found.values, vectors, roots)
         scale = np.sqrt(np.abs(found.values))
-        usable = scale > scale[0] * 1e-8
-        signed = np.where(usable, np.sign(found.values) / np.where(usable, scale, 1.0), 0.0)
-        project = roots * vectors * signed
         # Rows of R^½ W R^½ vanish for models of weight zero: one more product places them.
-        embedding = vectors * scale / roots if r.all() else centred.plain(project)
+        embedding = vectors * scale / roots[:, None] if r.all() else centred.plain(project)
     values, error = found.values, np.nan
     rounding = rounding_of_models(models, r, rule, distances.squares, settings.bytes)
     if centred.norm > rounding:
@@ -257,7 +262,18 @@ def orient(vectors: np.ndarray) -> np.ndarray:
     return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])
 
 
-class _Centred:
+def projection(values: np.ndarray, vectors: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """Return R^½ V sign(λ)/√|λ|, by which centred distances are multiplied to give coordinates.
+
+    Columns whose λ is below 1e-16 of the largest are zero.
+    """
+    scale = np.sqrt(np.abs(values))
+    usable = scale > scale[0] * 1e-8
+    signs = np.where(usable, np.sign(values) / np.where(usable, scale, 1.0), 0.0)
+    return roots[:, None] * vectors * signs
+
+
+class _CentredDistances:
     """Products with R^½ W R^½, and ‖·‖_F from the first of them."""
 
     def __init__(self, distances: Distances, r: np.ndarray, bar: _Bar | None) -> None:
@@ -288,11 +304,8 @@ class _Centred:
         return -(product - w @ product) / 2
 
     def _pass(self, block: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-        if self._bar is None:
-            return self._distances.product(block, weights=weights)
-        return self._distances.product(
-            block, weights=weights, advance=self._bar.next(len(self._distances.pairs))
-        )
+        advance = None if self._bar is None else self._bar.next(len(self._distances.pairs))
+        return self._distances.product(block, weights=weights, advance=advance)
 
     def _measure(self, a: np.ndarray, w: np.ndarray) -> None:
         count, g = len(w), float(w @ a)
@@ -305,8 +318,7 @@ class _Bar:
     """A progress bar with one task per pass."""
 
     def __init__(self, stack: ExitStack) -> None:
-        from hyperribbon.core.progress import progress_bar
-        from hyperribbon.core.rich_quietly import Console
+        from hyperribbon.core.progress import Console, progress_bar
 
         self._progress = stack.enter_context(progress_bar(Console(stderr=True)))
         self._passes = 0

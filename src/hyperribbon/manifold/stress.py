@@ -7,12 +7,9 @@ from typing import Annotated as Float
 import numpy as np
 import scipy.linalg
 
-from hyperribbon.core.boundary import checked, matrix, row, square
-from hyperribbon.core.checks import ArgumentError, check_shape
+from hyperribbon.core.checks import ArgumentError, check_shape, matrix, row, square, validate
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.manifold.rounding import rounding_of_centred
-
-__all__ = ["explained_stress", "share_of_stress", "stress_of_all"]
 
 _GROUPS = 16
 
@@ -41,7 +38,7 @@ def stress_of_all(
         Estimates (k,) for the first 1, 2, … components, and bounds (k,).
     """
     size = len(distances)
-    whole = _stress(distances, weights, count)
+    whole = stress_of_landmarks(distances, weights, count)
     groups = min(_GROUPS, size - count)
     if groups < 2:
         return whole, np.full(count, np.inf)
@@ -49,14 +46,15 @@ def stress_of_all(
     left_out = []
     for group in range(groups):
         kept = shuffled % groups != group
-        left_out.append(_stress(distances[np.ix_(kept, kept)], weights[kept], count))
+        left_out.append(stress_of_landmarks(distances[np.ix_(kept, kept)], weights[kept], count))
     parts = np.array(left_out)
     bias = (groups - 1) * (parts.mean(axis=0) - whole) * (1 - size / population)
     spread = (groups - 1) * parts.var(axis=0) * (1 - size / population)
     return np.clip(whole - bias, 0, 1), np.abs(bias) + 2 * np.sqrt(spread)
 
 
-def _stress(distances: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
+def stress_of_landmarks(distances: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
+    """Return the explained stress of the first 1, 2, … components of weighted models: (k,)."""
     w = weights / weights.sum()
     rows = distances - (distances @ w)[:, None]
     roots = np.sqrt(w)
@@ -72,7 +70,7 @@ def share_of_stress(leading: np.ndarray, total: float) -> np.ndarray:
     return 1 - np.sqrt(np.clip(1 - share, 0, None))
 
 
-@checked(distances=square, embedding=matrix, time_like=row)
+@validate(distances=square, embedding=matrix, time_like=row)
 def explained_stress(
     distances: np.ndarray, embedding: np.ndarray, time_like: np.ndarray
 ) -> Float[np.ndarray, "k"]:

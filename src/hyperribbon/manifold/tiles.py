@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
-__all__ = ["PRECISIONS", "Precision", "sum_logs", "usual_workers"]
-
 _TILE = 100  # most models in a tile: a group's affinities stay in a core's second cache
 _GROUP = 24  # affinities multiplied in their own precision
 _BLAS_THREADS_FROM = 1 << 18  # multiplications above which OpenBLAS starts threads of its own
@@ -141,7 +139,7 @@ def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.nda
         taken = products[: len(some)]
         low = taken.reshape(len(some), -1).min(axis=1) < kind.smallest
         for number in np.flatnonzero(low):
-            logs, small = _careful(row, column, some[number], log, kind)
+            logs, small = _sum_small_logs(row, column, some[number], log, kind)
             total -= logs
             tiny += small
             taken[number] = 1
@@ -150,7 +148,7 @@ def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.nda
     return total, tiny
 
 
-def _careful(
+def _sum_small_logs(
     row: _Tile, column: _Tile, group: slice, log: bool, kind: Precision
 ) -> tuple[np.ndarray, int]:
     """Return Σ log of a group's affinities and how many of them were too small to use."""

@@ -8,11 +8,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hyperribbon.core.boundary import Check, array, checked, count, list_of, row, wholes
-from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_shape
+from hyperribbon.core.checks import (
+    ArgumentError,
+    Check,
+    array,
+    check_array,
+    check_choice,
+    check_shape,
+    count,
+    list_of,
+    row,
+    validate,
+    wholes,
+)
 from hyperribbon.manifold.distances import bhattacharyya
-
-__all__ = ["geodesic", "ignorance", "progress", "resample", "trajectory_distances", "truth"]
 
 
 def _probabilities(ndim: int) -> Check:
@@ -28,7 +37,7 @@ def _probabilities(ndim: int) -> Check:
 _model, _models = _probabilities(2), _probabilities(3)
 
 
-@checked(classes=count)
+@validate(classes=count)
 def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the one-hot model of the true labels, (samples, classes)."""
     labels = wholes("targets", targets)
@@ -38,13 +47,13 @@ def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
     return np.eye(classes)[labels]
 
 
-@checked(samples=count, classes=count)
+@validate(samples=count, classes=count)
 def ignorance(samples: int, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the uniform model, (samples, classes): equal probability for every class."""
     return np.full((samples, classes), 1 / classes)
 
 
-@checked(start=_model, end=_model, tau=array)
+@validate(start=_model, end=_model, tau=array)
 def geodesic(
     start: np.ndarray, end: np.ndarray, tau: float | np.ndarray
 ) -> Float[np.ndarray, "*k samples classes"]:
@@ -69,7 +78,7 @@ def geodesic(
     return (first[..., None] * a + second[..., None] * b) ** 2
 
 
-@checked(P=_models, end=_model, start=_model)
+@validate(P=_models, end=_model, start=_model)
 def progress(
     P: Any,
     end: np.ndarray,
@@ -116,7 +125,7 @@ def progress(
     return (low + high) / 2
 
 
-@checked(path=_models, along=row, grid=row)
+@validate(path=_models, along=row, grid=row)
 def resample(
     path: np.ndarray, along: np.ndarray, grid: np.ndarray
 ) -> Float[np.ndarray, "grid samples classes"]:
@@ -149,7 +158,7 @@ def resample(
     )
 
 
-@checked(paths=list_of(_models))
+@validate(paths=list_of(_models))
 def trajectory_distances(
     paths: Sequence[np.ndarray], *, floor: float | None = None
 ) -> Float[np.ndarray, "paths paths"]:

@@ -16,7 +16,11 @@ from hyperribbon.noise.gradient_noise import (
 )
 from hyperribbon.noise.linearized import LinearizedNetwork, linearize
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
-from hyperribbon.noise.stationary import LeadingCovariance, stationary_covariance
+from hyperribbon.noise.stationary import (
+    LeadingCovariance,
+    StabilityWarning,
+    stationary_covariance,
+)
 from hyperribbon.noise.weights import (
     CovarianceComparison,
     WeightCovariance,
@@ -31,6 +35,7 @@ __all__ = [
     "GradientNoise",
     "LeadingCovariance",
     "LinearizedNetwork",
+    "StabilityWarning",
     "Stationarity",
     "VarianceFlatness",
     "WeightCovariance",

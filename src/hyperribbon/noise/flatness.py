@@ -12,31 +12,27 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import stdtrit
 
-from hyperribbon.core.boundary import (
-    checked,
-    count,
-    flag,
-    function,
-    operator,
-    seed_number,
-    whole,
-)
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
     check_finite,
     check_fraction,
     check_positive_int,
+    count,
+    flag,
+    function,
+    operator,
+    seed_number,
+    validate,
+    whole,
 )
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
 from hyperribbon.noise.stationary import project
-from hyperribbon.noise.surrogates import Surrogate, kept_share, matching, principal
+from hyperribbon.noise.surrogates import Surrogate, kept_share, match_surrogate, principal
 from hyperribbon.noise.weights import WeightCovariance, check_same_weights, weight_covariance
 from hyperribbon.theory import fluctuations as theory
-
-__all__ = ["DriftWarning", "FewSamplesWarning", "VarianceFlatness", "variance_flatness"]
 
 _SEEN = 10  # times that the slowest mode must fit into the record, and into a window
 _NOTHING = 1e-12  # part of the largest variance below which there is none
@@ -91,7 +87,7 @@ class VarianceFlatness:
     doubt: str = ""
 
 
-@checked(
+@validate(
     curvature=operator,
     k=count,
     start=whole,
@@ -102,7 +98,7 @@ class VarianceFlatness:
     strict=flag,
     seed=seed_number,
 )
-@plainly
+@plain_arithmetic()
 def variance_flatness(
     trajectory: Any,
     curvature: Any,
@@ -178,11 +174,13 @@ def variance_flatness(
         raise
     rng = numpy_generator(seed, "variance flatness")
     usable = variances > _NOTHING * variances[0]
-    surrogate = matching(variances[usable], found.times[usable], found.samples, found.window, rng)
+    surrogate = match_surrogate(
+        variances[usable], found.times[usable], found.samples, found.window, rng
+    )
     doubt = _doubt(float(surrogate.times.max()), found)
     if doubt and strict:
         raise _refusal(doubt, found)
-    bias, deviation = _calibrated(surrogate, H[np.ix_(usable, usable)], found, resamples, rng)
+    bias, deviation = _calibrate(surrogate, H[np.ix_(usable, usable)], found, resamples, rng)
     independent = found.samples / float(surrogate.times.max())  # moments behind the deviation
     freedom = max(min(resamples, independent) - 1, 1)
     reach = float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
@@ -211,7 +209,7 @@ def variance_flatness(
     return result
 
 
-def _calibrated(
+def _calibrate(
     surrogate: Surrogate,
     H: np.ndarray,
     found: WeightCovariance,
@@ -242,7 +240,7 @@ def _calibrated(
         times.append(autocorrelation_time(along))
     if len(raw) < max(resamples / 2, 2):
         reason = "they span too few modes of positive curvature for an error of the exponent"
-        remedy = "Record longer or further apart, or use fewer modes with k=."
+        remedy = "Record longer or at larger intervals, or use fewer modes with k=."
         raise ArgumentError("trajectory", f"{n} moments", reason, remedy)
     logs = np.log(times)
     behind = surrogate.times * np.exp(2 * (logs - logs.mean(axis=0)))
@@ -279,7 +277,7 @@ def _refusal(doubt: str, found: WeightCovariance) -> ArgumentError:
             "window", found.window, doubt, f"Give longer windows, {drift}or {few}."
         )
     remedy = (
-        f"Record longer or further apart, {drift}leave the beginning out with start=, or {few}."
+        f"Record longer or at larger intervals, {drift}omit the beginning with start=, or {few}."
     )
     return ArgumentError("trajectory", f"{found.samples} moments", doubt, remedy)
 
@@ -319,9 +317,9 @@ def _width_exponent(variances: np.ndarray, widths: np.ndarray) -> float | None:
 def _warn(result: VarianceFlatness, found: WeightCovariance) -> None:
     if result.too_few_samples:
         warnings.warn(
-            f"ψ = {result.exponent:.2f} rests on {result.effective_samples:.0f} independent "
+            f"ψ = {result.exponent:.2f} is based on {result.effective_samples:.0f} independent "
             f"samples for {len(result.variances)} modes and is too large by about "
-            f"{result.bias:.2f}. Record more, or further apart, or use fewer modes.",
+            f"{result.bias:.2f}. Record longer or at larger intervals, or use fewer modes.",
             FewSamplesWarning,
             stacklevel=3,
         )

@@ -9,24 +9,22 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hyperribbon.core.boundary import checked, instance, operator, square
-from hyperribbon.core.checks import ArgumentError, check_choice, check_positive_int, check_shape
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_positive_int,
+    check_shape,
+    instance,
+    operator,
+    square,
+    validate,
+)
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.noise.stationary import project
+from hyperribbon.noise.stationary import detailed_balance_defect, project
 from hyperribbon.operators import GGN, GradientCovariance, Hessian, Risk
 from hyperribbon.spectra import alignment, eigsh
-from hyperribbon.theory import fluctuations as theory
-
-__all__ = [
-    "GradientNoise",
-    "compare_noise",
-    "detailed_balance_defect",
-    "measure_noise",
-    "noise_scale",
-    "proportionality",
-]
 
 _FIRST = 10  # directions that are tried first
 _MOST = 160  # directions that are compared at the most
@@ -68,8 +66,8 @@ class GradientNoise:
     captured: float
 
 
-@checked()
-@plainly
+@validate()
+@plain_arithmetic()
 def measure_noise(
     model: nn.Module,
     loss: Any,
@@ -103,8 +101,8 @@ def measure_noise(
     return compare_noise(kind(risk), GradientCovariance(risk), k=k, seed=seed)
 
 
-@checked(H=operator, C=_covariance)
-@plainly
+@validate(H=operator, C=_covariance)
+@plain_arithmetic()
 def compare_noise(
     H: Any, C: GradientCovariance, *, k: int | None = None, seed: int = 0
 ) -> GradientNoise:
@@ -131,7 +129,7 @@ def compare_noise(
     count = min(_FIRST if k is None else check_positive_int("k", k), H.shape[0])
     whole = float(C.trace())
     while True:
-        sharp = eigsh(H, count, seed=seed)
+        sharp = eigsh(H, count, certificate="full", seed=seed)
         keep = sharp.eigenvalues > 1e-6 * abs(sharp.eigenvalues).max()
         assert sharp.eigenvectors is not None
         noise = project(C, sharp.eigenvectors[:, keep])
@@ -141,7 +139,7 @@ def compare_noise(
         if count >= min(_MOST, H.shape[0]):
             break
         count = min(2 * count, _MOST, H.shape[0])
-    noisy = eigsh(C, count, seed=seed)
+    noisy = eigsh(C, count, certificate="full", seed=seed)
     if not bool(keep.any()):
         reason = "its largest eigenvalue is not positive"
         raise ArgumentError("H", H, reason, "Measure the curvature at a minimum.")
@@ -167,7 +165,7 @@ def compare_noise(
     )
 
 
-@checked(C=_covariance)
+@validate(C=_covariance)
 def noise_scale(C: GradientCovariance) -> float:
     """Return the gradient noise scale tr C₁/‖∇L‖², with C₁ the per-sample gradient covariance.
 
@@ -178,7 +176,7 @@ def noise_scale(C: GradientCovariance) -> float:
     return total / square if square > 0 else float("inf")
 
 
-@checked(H=square, C=square)
+@validate(H=square, C=square)
 def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
     """Return α = tr(HC)/tr(H²) and the defect ‖C − αH‖/‖C‖ (0 proportional, 1 unrelated).
 
@@ -192,16 +190,3 @@ def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
         return 0.0, 0.0 if norm == 0 else 1.0
     factor = float(np.sum(H * C)) / square
     return factor, float(np.linalg.norm(C - factor * H)) / norm
-
-
-@checked(H=square, C=square)
-def detailed_balance_defect(H: np.ndarray, C: np.ndarray) -> float:
-    """Return ‖Q‖/‖C‖ with the antisymmetric Q of Eq. (2.31) of [fluctuations].
-
-    Zero when H and C commute, as for C ∝ H; at most one.
-
-    >>> detailed_balance_defect(np.diag([2.0, 1.0]), np.diag([3.0, 4.0]))
-    0.0
-    """
-    norm = np.linalg.norm(C)
-    return float(np.linalg.norm(theory.antisymmetric_part(H, C)) / norm) if norm > 0 else 0.0

@@ -10,14 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators import Jacobian
 from hyperribbon.theory import fluctuations as theory
-
-__all__ = ["LinearizedNetwork", "linearize"]
 
 _ROUNDINGS = 8  # of an entry of a Jacobian, a product over layers
 
@@ -70,10 +67,10 @@ class LinearizedNetwork:
         the linearised network interpolates its data the covariance is exactly zero.
         """
         C = self.noise_covariance(batch_size, replacement=replacement)
-        return theory.stationary_covariance(self.hessian(), C, lr, time=time)
+        return theory.lyapunov_covariance(self.hessian(), C, lr, time=time)
 
 
-@checked()
+@validate()
 def linearize(
     model: nn.Module,
     data: Any,
@@ -112,14 +109,14 @@ def linearize(
     count = outputs[0].numel()
     design = J.to_dense()
     return LinearizedNetwork(
-        _without_rounding(design.double().cpu().numpy().T, torch.finfo(design.dtype).eps),
+        _remove_rounding(design.double().cpu().numpy().T, torch.finfo(design.dtype).eps),
         (targets - outputs).double().reshape(-1).cpu().numpy(),
         count,
         0.5 if loss == "half_squares" else 1 / count,
     )
 
 
-def _without_rounding(design: np.ndarray, eps: float) -> np.ndarray:
+def _remove_rounding(design: np.ndarray, eps: float) -> np.ndarray:
     """Return the design without singular values that the rounding of its entries explains.
 
     Entries that are wrong by a few eps of themselves make a matrix of norm a few eps·‖Φ‖_F.

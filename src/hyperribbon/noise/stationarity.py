@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError, check_array
-
-__all__ = ["Stationarity", "autocorrelation_time", "stationarity"]
+from hyperribbon.core.checks import ArgumentError, check_array, validate
 
 
 def _columns(argument: str, value: Any) -> np.ndarray:
@@ -41,7 +38,7 @@ class Stationarity:
     stationary: bool
 
 
-@checked(series=_columns)
+@validate(series=_columns)
 def autocorrelation_time(series: np.ndarray) -> Float[np.ndarray, "k"]:
     """Return the integrated autocorrelation time 1 + 2 Σ ρ(t) of each column, at least one.
 
@@ -62,7 +59,7 @@ def autocorrelation_time(series: np.ndarray) -> Float[np.ndarray, "k"]:
     return np.maximum(1.0, times[window, np.arange(series.shape[1])])
 
 
-@checked(projections=_columns)
+@validate(projections=_columns)
 def stationarity(projections: np.ndarray) -> Stationarity:
     """Test whether the mean of weights along given modes is fixed.
 

@@ -9,9 +9,7 @@ from scipy.signal import lfilter
 
 from hyperribbon.noise.stationarity import autocorrelation_time
 
-__all__ = ["Surrogate", "kept_share", "matching", "principal", "without_lines"]
-
-_ROUNDS = 3  # of matching
+_ROUNDS = 3  # of the iteration that matches a surrogate
 _DRAWS = 6  # a round
 
 
@@ -38,7 +36,7 @@ class Surrogate:
         return series * np.sqrt(self.variances)
 
 
-def without_lines(block: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def remove_lines(block: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return windows (w, m, P) less their means, their slopes (w, P), and centred time (m,)."""
     windows = block.reshape(-1, window, block.shape[1])
     centered = windows - windows.mean(axis=1, keepdims=True)
@@ -55,7 +53,7 @@ def principal(series: np.ndarray, window: int | None) -> tuple[np.ndarray, np.nd
     if window is None:
         deviations, freedom = series - series.mean(axis=0), count - 1
     else:
-        centered, slopes, line = without_lines(series, window)
+        centered, slopes, line = remove_lines(series, window)
         deviations = (centered - slopes[:, None, :] * line[:, None]).reshape(series.shape)
         freedom = count - 2 * (count // window)
     values, modes = np.linalg.eigh(deviations.T @ deviations / freedom)
@@ -87,7 +85,7 @@ def kept_share(times: np.ndarray, count: int, window: int | None) -> np.ndarray:
     return (1 - lost) / (1 - len(shapes) / size)
 
 
-def matching(
+def match_surrogate(
     variances: np.ndarray,
     times: np.ndarray,
     count: int,

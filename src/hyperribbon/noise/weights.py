@@ -9,23 +9,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, count, instance, tensor, whole
 from hyperribbon.core.checks import (
     ArgumentError,
     check_array,
     check_finite,
     check_positive,
     check_shape,
+    count,
+    instance,
+    tensor,
+    validate,
+    whole,
 )
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
-from hyperribbon.noise.surrogates import without_lines
+from hyperribbon.noise.surrogates import remove_lines
+from hyperribbon.papers.simulation import RunningMoments
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.simulation import RunningMoments
-
-__all__ = ["CovarianceComparison", "WeightCovariance", "compare_covariance", "weight_covariance"]
 
 _LARGEST_DENSE = 4096
 _predicted = instance(LeadingCovariance, "Give hr.stationary_covariance(H, C, lr) of operators.")
@@ -124,8 +126,8 @@ class CovarianceComparison:
     predicted: Float[np.ndarray, "k k"]
 
 
-@checked(k=count, start=whole, window=count)
-@plainly
+@validate(k=count, start=whole, window=count)
+@plain_arithmetic()
 def weight_covariance(
     trajectory: Any,
     *,
@@ -148,7 +150,7 @@ def weight_covariance(
     Args:
         trajectory: A `Trajectory`, a `Recorder`, the folder of one, or an array (n, P).
         k: Modes to return; by default all, at most 50.
-        start: First record that counts (leave the transient out).
+        start: First record that counts, after the transient.
         params: A name, a pattern or a predicate that choose among these, or a list of names, which
             may be frozen too; for trajectories.
         basis: (P, b), directions in which the covariance is also wanted.
@@ -171,7 +173,7 @@ def weight_covariance(
     rows = _Rows(trajectory, start, params, check_positive("memory", memory), window)
     if len(rows) < 12:
         reason = "a covariance needs at least 12"
-        raise ArgumentError("trajectory", f"{len(rows)} moments", reason, "Record more.")
+        raise ArgumentError("trajectory", f"{len(rows)} records", reason, "Record more.")
     mean = rows.mean()
     rank = min(rows.width, rows.freedom)
     count = min(rank, 50) if k is None else min(k, rank)
@@ -211,7 +213,7 @@ def weight_covariance(
     )
 
 
-@checked(predicted=_predicted, start=whole)
+@validate(predicted=_predicted, start=whole)
 def compare_covariance(
     trajectory: Any, predicted: LeadingCovariance, *, start: int = 0, **options: Any
 ) -> CovarianceComparison:
@@ -309,7 +311,7 @@ class _Rows:
             block = self._rows(first, last)
             total += block.sum(axis=0)
             if self._window is not None:
-                _, slopes, line = without_lines(block, self._window)
+                _, slopes, line = remove_lines(block, self._window)
                 self.removed += float(np.sum(slopes**2) * np.sum(line**2))
         return total / len(self)
 
@@ -318,7 +320,7 @@ class _Rows:
         block = self._rows(first, last)
         if self._window is None:
             return block - mean
-        centered, slopes, line = without_lines(block, self._window)
+        centered, slopes, line = remove_lines(block, self._window)
         return (centered - slopes[:, None, :] * line[:, None]).reshape(block.shape)
 
     def _rows(self, first: int, last: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from hyperribbon.operators.risk.likelihoods import (
     Poisson,
     StudentT,
 )
-from hyperribbon.operators.risk.private import unsharded, unwrapped
+from hyperribbon.operators.risk.private_copy import unsharded, unwrapped
 
 __all__ = [
     "Bernoulli",

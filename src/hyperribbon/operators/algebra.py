@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hyperribbon.core.boundary import checked, instance, tensor
-from hyperribbon.core.checks import ArgumentError, check_finite
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import ArgumentError, check_finite, instance, tensor, validate
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.operators.base import Cost, LinearOperator
 
 __all__ = ["Projected", "Rescaled", "Restricted"]
@@ -23,7 +22,7 @@ class Projected(LinearOperator):
         basis: U (P, r), usually with orthonormal columns.
     """
 
-    @checked(operator=_operator, basis=tensor)
+    @validate(operator=_operator, basis=tensor)
     def __init__(self, operator: LinearOperator, basis: torch.Tensor) -> None:
         _check_square(operator)
         if basis.ndim != 2 or basis.shape[0] != operator.shape[0]:
@@ -51,7 +50,7 @@ class Restricted(LinearOperator):
         indices: Coordinates that stay, as whole numbers, in any order.
     """
 
-    @checked(operator=_operator, indices=tensor)
+    @validate(operator=_operator, indices=tensor)
     def __init__(self, operator: LinearOperator, indices: torch.Tensor) -> None:
         _check_square(operator)
         size = operator.shape[0]
@@ -79,7 +78,7 @@ class Restricted(LinearOperator):
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
         return self.operator._multiply_transposed(self._embed(block))[self.indices]
 
-    @plainly
+    @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
         """Return the chosen entries of the operator's diagonal."""
         return self.operator.diagonal()[self.indices]
@@ -94,7 +93,7 @@ class Rescaled(LinearOperator):
         shift: The diagonal of W: (P,), or one number for all.
     """
 
-    @checked(operator=_operator, scale=tensor, shift=tensor)
+    @validate(operator=_operator, scale=tensor, shift=tensor)
     def __init__(
         self,
         operator: LinearOperator,

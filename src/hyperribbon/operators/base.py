@@ -15,7 +15,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.ambient import plain_arithmetic, plainly
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import host_array
 
@@ -96,7 +96,7 @@ class LinearOperator(ABC):
         """The transposed operator; a symmetric one is its own."""
         return self if self.is_symmetric else Transposed(self)
 
-    @plainly
+    @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
         """Return the matrix, from products with blocks of the identity."""
         columns: list[torch.Tensor] = []
@@ -126,7 +126,7 @@ class LinearOperator(ABC):
         dtype = host_array(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
         return ScipyOperator(shape=self.shape, dtype=dtype, **products)
 
-    @plainly
+    @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly.
 
@@ -138,7 +138,7 @@ class LinearOperator(ABC):
             pieces.append((self._multiply(unit) * unit).sum(0))
         return torch.cat(pieces)
 
-    @plainly
+    @plain_arithmetic()
     def trace(self) -> float:
         """Return the exact trace; see `has_exact_trace` for whether it is cheap."""
         return float(self.diagonal().sum(dtype=torch.float64))

@@ -9,14 +9,14 @@ from typing import TypeVar
 import torch
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.gram import squared_parts
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.chunks import GradientSums
+from hyperribbon.operators.risk.contract import tolerance
 from hyperribbon.operators.risk.memory import Meter
-from hyperribbon.operators.risk.probing.contract import tolerance
+from hyperribbon.operators.risk.risk import GradientSums
 from hyperribbon.operators.risk_operator import RiskOperator
 
 __all__ = ["FactoredOperator"]
@@ -135,12 +135,12 @@ class FactoredOperator(RiskOperator):
         taken = meter.live if held else 0
         return int(_JOINED * taken / chunk.count * self.risk.samples)
 
-    @plainly
+    @plain_arithmetic()
     def gram(self) -> torch.Tensor:
         """Return F Fᵀ, (gram_size, gram_size); its nonzero eigenvalues are the operator's."""
         return tiled_gram_matrix(self.risk, self._rows) * self._scale()
 
-    @plainly
+    @plain_arithmetic()
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return FᵀU for U (gram_size,) or (gram_size, k): eigenvectors in weight space.
 

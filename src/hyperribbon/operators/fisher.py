@@ -8,15 +8,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import checked, count, seed_number
-from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_absent,
+    check_choice,
+    check_positive_int,
+    count,
+    seed_number,
+    validate,
+)
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk.empirical import OUTPUTS_ONLY
+from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.likelihoods import (
     Bernoulli,
     Categorical,
@@ -27,6 +33,7 @@ from hyperribbon.operators.risk.likelihoods import (
     Poisson,
     StudentT,
 )
+from hyperribbon.operators.risk.risk import OUTPUTS_ONLY
 from hyperribbon.operators.risk_operator import RiskOperator, risk_of
 
 __all__ = ["Fisher"]
@@ -84,7 +91,7 @@ class Fisher(FactoredOperator):
             positive definite, there is no closed form for "exact", or as for `Hessian`.
     """
 
-    @checked(samples=count, seed=seed_number)
+    @validate(samples=count, seed=seed_number)
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,
@@ -170,7 +177,7 @@ def _likelihood(
     for name in (name for name in settings if name not in known):
         owners = " or ".join(repr(owner) for owner, takes in _TAKES.items() if name in takes)
         reason = f"it is of likelihood={owners}, and here that is {given!r}"
-        remedy = f"Leave it out, or use likelihood={owners}."
+        remedy = f"Omit it, or use likelihood={owners}."
         raise ArgumentError(name, settings[name], reason, remedy)
     if isinstance(given, Likelihood):
         return given

@@ -23,9 +23,9 @@ class GGN(FactoredOperator):
     _needs_loss = True
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
-        if chunk.curving is None:
-            chunk.curving = self.risk.criterion.curving(chunk.point.outputs, chunk.targets)
-        return chunk.curving(block)
+        if chunk.curvature is None:
+            chunk.curvature = self.risk.criterion.curvature_at(chunk.point.outputs, chunk.targets)
+        return chunk.curvature(block)
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:
         return self.risk.criterion.root(chunk.point.outputs, chunk.targets)

@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import checked, flag
-from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int, flag, validate
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
 from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk_operator import risk_of
 
 __all__ = ["GradientCovariance"]
@@ -55,7 +54,7 @@ class GradientCovariance(FactoredOperator):
 
     _needs_loss = True
 
-    @checked(centered=flag, replacement=flag)
+    @validate(centered=flag, replacement=flag)
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,
@@ -103,14 +102,14 @@ class GradientCovariance(FactoredOperator):
             return 1.0 / size
         return 0.0 if count == size else (count - size) / (size * (count - 1))
 
-    @plainly
+    @plain_arithmetic()
     def mean_gradient(self) -> torch.Tensor:
         """Return ∇L, (P,)."""
         if self._mean is None:
             self._mean = self.risk.gradient()
         return self._mean
 
-    @plainly
+    @plain_arithmetic()
     def gram(self) -> torch.Tensor:
         """Return F Fᵀ, (N, N); centred, it annihilates constants."""
         gram = super().gram()
@@ -119,12 +118,12 @@ class GradientCovariance(FactoredOperator):
             gram = gram - gram.mean(1, keepdim=True)
         return gram
 
-    @plainly
+    @plain_arithmetic()
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
         """Return FᵀU; with centred rows the mean of U drops out."""
         return super().lift(coefficients - coefficients.mean(0) if self.centered else coefficients)
 
-    @plainly
+    @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
         """Return the variances of the gradient's entries."""
         if not self.has_exact_trace:
@@ -134,7 +133,7 @@ class GradientCovariance(FactoredOperator):
             return second
         return second - self.factor * self.mean_gradient().square()
 
-    @plainly
+    @plain_arithmetic()
     def trace(self) -> float:
         """Return the total variance of the gradient."""
         if not self.has_exact_trace:

@@ -13,7 +13,12 @@ from math import prod
 import torch
 
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.operators.derivatives.factors import Factor, Outer, add_layer_grams, joined
+from hyperribbon.operators.derivatives.factors import (
+    Factor,
+    Outer,
+    add_layer_grams,
+    concatenate_factors,
+)
 from hyperribbon.operators.risk import Chunk, Risk
 
 __all__ = [
@@ -32,8 +37,12 @@ _ROWS_AT_ONCE = 64  # rows that are squared together: with more, batching gains 
 
 
 def structured_everywhere(risk: Risk) -> set[str]:
-    """Return the parameters whose per-sample gradients have factors on all samples of this rank."""
-    return set[str].intersection(*(risk.structured(chunk) for chunk in risk.chunks()))
+    """Return the parameters whose per-sample gradients have factors on all samples of all ranks."""
+    with risk.processes.together("an evaluation of the model"):
+        found = [risk.structured(chunk) for chunk in risk.chunks()]
+        own = set[str].intersection(*found) if found else None
+    gathered: list[set[str]] = [names for names in risk.processes.gather(own) if names is not None]
+    return set[str].intersection(*gathered)
 
 
 class GramParts:
@@ -68,7 +77,7 @@ class GramParts:
             self.windows += _windows(risk, chunk, seeds, structured, self.size)
             self.size += chunk.count * len(seeds)
         for name, found in pieces.items():
-            factor, is_whole = joined(found), self.selections[name] is None
+            factor, is_whole = concatenate_factors(found), self.selections[name] is None
             if isinstance(factor, Outer) and is_whole and factor.left.shape[2] == 1:
                 self.layers.append(factor)
             else:

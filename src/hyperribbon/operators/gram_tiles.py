@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from hyperribbon.core.devices.processes import Processes
-from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer, written
+from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer, materialize
 from hyperribbon.operators.gram import GramParts, Rows, Window, structured_everywhere
 from hyperribbon.operators.risk import Risk
 
@@ -27,9 +27,9 @@ def tiled_gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
         rows: Gives R for a chunk of them.
     """
     processes = risk.processes
+    structured = structured_everywhere(risk)
     if not processes.is_parallel:
-        return GramParts(risk, rows, structured_everywhere(risk)).matrix()
-    structured = _structured_everywhere(risk)
+        return GramParts(risk, rows, structured).matrix()
     with processes.together("a tile of a Gram matrix"):
         parts = GramParts(risk, rows, structured)
         own = parts.matrix()
@@ -110,15 +110,6 @@ class _Tiles:
         self._gram[column : column + width, row : row + height] += product.T
 
 
-def _structured_everywhere(risk: Risk) -> set[str]:
-    """Return the parameters that have factors on every rank that has samples."""
-    with risk.processes.together("an evaluation of the model"):
-        first = next(iter(risk.chunks()), None)
-        own = None if first is None else structured_everywhere(risk)
-    found: list[set[str]] = [names for names in risk.processes.gather(own) if names is not None]
-    return set[str].intersection(*found)
-
-
 def _send_factor(
     processes: Processes, factor: Factor | None, source: int, like: torch.Tensor
 ) -> Factor | None:
@@ -127,7 +118,7 @@ def _send_factor(
     if isinstance(factor, Outer) and not factor.is_transposed:
         tensors = {"left": factor.left, "right": factor.right}
     elif factor is not None:
-        tensors = {"gradients": written(factor)}
+        tensors = {"gradients": materialize(factor)}
     forms = processes.gather({key: tensor.shape for key, tensor in tensors.items()})[source]
     if source != processes.rank:
         tensors = {key: like.new_empty(shape) for key, shape in forms.items()}
@@ -143,7 +134,7 @@ def _cross(first: Factor, second: Factor, selection: torch.Tensor | None) -> tor
         if selection is None and first.left.shape[2] == second.left.shape[2] == 1:
             return _cross_of_layers(first, second)
         return _cross_in_blocks(first, second, selection)
-    ours, theirs = (written(factor).flatten(0, 1) for factor in (first, second))
+    ours, theirs = (materialize(factor).flatten(0, 1) for factor in (first, second))
     if selection is not None:
         ours, theirs = ours[:, selection], theirs[:, selection]
     return ours @ theirs.T
@@ -183,4 +174,4 @@ def _cut(factor: Factor, samples: range) -> Factor:
     window = slice(samples.start, samples.stop)
     if isinstance(factor, Outer) and not factor.is_transposed:
         return Outer(factor.name, factor.left[window], factor.right[window])
-    return Explicit(factor.name, written(factor)[window])
+    return Explicit(factor.name, materialize(factor)[window])

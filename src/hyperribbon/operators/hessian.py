@@ -50,10 +50,11 @@ class Hessian(RiskOperator):
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether diagonal and trace cost a few passes: for chains of piecewise linear layers.
+        """Whether diagonal and trace cost a few passes: for piecewise linear models, convex losses.
 
-        There the model is piecewise linear in every single weight, so its own curvature has a zero
-        diagonal and the Hessian has the diagonal of the Gauss-Newton matrix.
+        ReLU networks with convolutions, skips, pooling and batch norm in evaluation mode are
+        piecewise linear in every single weight, so their own curvature has a zero diagonal and the
+        Hessian has the diagonal of the Gauss-Newton matrix.
         """
         return self.risk.is_piecewise_linear and self.risk.criterion.is_convex
 

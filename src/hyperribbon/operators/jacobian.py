@@ -10,19 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import validate
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.gram import squared_norm
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
-from hyperribbon.operators.risk.chunks import GradientSums
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.operators.risk.empirical import OUTPUTS_ONLY
-from hyperribbon.operators.risk.losses import one_element_each
+from hyperribbon.operators.risk.forward import Forward
+from hyperribbon.operators.risk.loss import one_element_each
+from hyperribbon.operators.risk.risk import OUTPUTS_ONLY, GradientSums
 from hyperribbon.operators.risk_operator import risk_of
 
 __all__ = ["Jacobian", "NTK"]
@@ -31,7 +30,7 @@ __all__ = ["Jacobian", "NTK"]
 class OutputOperator(LinearOperator):
     """A matrix made of the Jacobian of all outputs on all inputs."""
 
-    @checked()
+    @validate()
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,
@@ -92,13 +91,9 @@ class Jacobian(OutputOperator):
 
     def layers(self) -> dict[str, Jacobian]:
         """Return the columns of each layer, by the layer's name."""
-        blocks: dict[str, Jacobian] = {}
-        for name, space in self.space.layers().items():
-            blocks[name] = object.__new__(Jacobian)
-            blocks[name]._begin(self.risk.on(space))
-        return blocks
+        return {name: Jacobian(self.risk.on(s)) for name, s in self.space.layers().items()}
 
-    @plainly
+    @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
         """Return the matrix."""
         units = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
@@ -106,7 +101,7 @@ class Jacobian(OutputOperator):
             return super().to_dense()
         return self._multiply_transposed(units).T
 
-    @plainly
+    @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
         """Return the entries (i, i)."""
         return self.to_dense().diagonal()
@@ -156,11 +151,8 @@ class NTK(OutputOperator):
 
     def layers(self) -> dict[str, NTK]:
         """Return each layer's term of the kernel, by the layer's name; they sum to it."""
-        terms: dict[str, NTK] = {}
-        for name, jacobian in self.jacobian.layers().items():
-            terms[name] = object.__new__(NTK)
-            terms[name]._set(jacobian)
-        return terms
+        spaces = self.jacobian.space.layers()
+        return {name: NTK(self.risk.on(space)) for name, space in spaces.items()}
 
     def in_precision(self, dtype: torch.dtype) -> NTK:
         """Return the same kernel, of the same weights and inputs, in another precision."""
@@ -175,7 +167,7 @@ class NTK(OutputOperator):
         """Whether the trace costs a few passes: where samples do not depend on each other."""
         return not self.risk.mixes_samples
 
-    @plainly
+    @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
         """Return the kernel matrix."""
         if self.risk.mixes_samples:
@@ -183,12 +175,12 @@ class NTK(OutputOperator):
             return dense @ dense.T
         return tiled_gram_matrix(self.risk, _identity)
 
-    @plainly
+    @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
         """Return the squared norms of the rows of J."""
         return self.to_dense().diagonal()
 
-    @plainly
+    @plain_arithmetic()
     def trace(self) -> float:
         """Return ‖J‖²."""
         if self.risk.mixes_samples:

@@ -10,19 +10,18 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import checked
-from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.ambient import plain_arithmetic, plainly
+from hyperribbon.core.checks import ArgumentError, validate
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.gram import squared_columns, squared_norm
 from hyperribbon.operators.risk import Chunk, Risk
-from hyperribbon.operators.risk.calling import Forward
-from hyperribbon.operators.risk.chunks import GradientSums
 from hyperribbon.operators.risk.data import Data
+from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.objective import no_own_loss
+from hyperribbon.operators.risk.risk import GradientSums
 
 __all__ = ["RiskOperator", "risk_of"]
 
@@ -44,7 +43,7 @@ class RiskOperator(LinearOperator):
     _needs_loss = False
     """Whether the matrix is that of a loss."""
 
-    @checked()
+    @validate()
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,
@@ -73,7 +72,7 @@ class RiskOperator(LinearOperator):
         """The coordinates: which entry is which weight."""
         return self.risk.space
 
-    @checked()
+    @validate()
     def at(self: Self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Self:
         """Return the same operator at other weights: named tensors, or coordinates (P,)."""
         return self._with(self.risk.at(weights))
@@ -91,14 +90,14 @@ class RiskOperator(LinearOperator):
         """Return the diagonal blocks: one operator per layer, by the layer's name."""
         return {name: self._with(self.risk.on(s)) for name, s in self.space.layers().items()}
 
-    @plainly
+    @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
         """Return the diagonal, exactly; see `has_exact_trace` for whether it is cheap."""
         if not self._has_rows:
             return super().diagonal()
         return squared_columns(self.risk, self._rows) * self._scale()
 
-    @plainly
+    @plain_arithmetic()
     def trace(self) -> float:
         """Return the trace, exactly; see `has_exact_trace` for whether it is cheap."""
         if not self._has_rows:

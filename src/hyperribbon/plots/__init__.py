@@ -1,6 +1,7 @@
 """Figures of results."""
 
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
+from hyperribbon.plots.embeddings import plot_dendrogram, plot_embedding
 from hyperribbon.plots.interactive import draw_interactive
 from hyperribbon.plots.printed import draw
 from hyperribbon.plots.recorded import draw_metric, metric_chart
@@ -23,4 +24,6 @@ __all__ = [
     "label_logs",
     "metric_chart",
     "new_figure",
+    "plot_dendrogram",
+    "plot_embedding",
 ]

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import flag, text, whole
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.checks import ArgumentError, check_choice, flag, text, whole
 
 __all__ = ["Bars", "Chart", "Curve", "Level", "Path", "Surface"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hyperribbon.core.boundary import checked, instance
+from hyperribbon.core.checks import instance, validate
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.style import COLORS
 
@@ -19,7 +19,7 @@ _BLACK = COLORS.index("#000000")
 _CAMERA = {"eye": {"x": 1.6, "y": 1.5, "z": 0.9}}
 
 
-@checked(chart=instance(Chart, "Give plots.Chart(...)."))
+@validate(chart=instance(Chart, "Give plots.Chart(...)."))
 def draw_interactive(chart: Chart) -> go.Figure:
     """Return a chart as a plotly figure; names in it cannot carry markup.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hyperribbon.core.boundary import checked, instance
+from hyperribbon.core.checks import instance, validate
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.style import COLORS, SEQUENTIAL, label_logs, new_figure
 
@@ -18,7 +18,7 @@ _LEGEND_LIMIT = 9
 _LONGEST = 28  # characters of a name beside its bar
 
 
-@checked(chart=instance(Chart, "Give plots.Chart(...)."))
+@validate(chart=instance(Chart, "Give plots.Chart(...)."))
 def draw(chart: Chart) -> Figure:
     """Return a chart as a matplotlib figure.
 

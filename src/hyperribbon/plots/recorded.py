@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hyperribbon.core.boundary import checked, text
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, text, validate
 from hyperribbon.plots.charts import Chart, Curve
 from hyperribbon.plots.printed import draw
 
@@ -28,13 +27,13 @@ def _recorded(argument: str, value: Any) -> Any:
     return value
 
 
-@checked(trajectory=_recorded, name=text)
+@validate(trajectory=_recorded, name=text)
 def draw_metric(trajectory: Trajectory, name: str) -> Figure:
     """Return a figure of a metric over training; see `metric_chart`."""
     return draw(metric_chart(trajectory, name))
 
 
-@checked(trajectory=_recorded, name=text)
+@validate(trajectory=_recorded, name=text)
 def metric_chart(trajectory: Trajectory, name: str) -> Chart:
     """Return a chart of a metric over training, with "name.limit" if that was recorded.
 

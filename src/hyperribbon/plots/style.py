@@ -11,8 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullFormatter
 
-from hyperribbon.core.boundary import checked, count, instance, positive
-from hyperribbon.core.checks import check_choice
+from hyperribbon.core.checks import check_choice, count, instance, positive, validate
 
 __all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "label_logs", "new_figure"]
 
@@ -49,7 +48,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-@checked(rows=count, columns=count, ratio=positive)
+@validate(rows=count, columns=count, ratio=positive)
 def new_figure(
     rows: int = 1,
     columns: int = 1,
@@ -80,7 +79,7 @@ def new_figure(
     return figure, axes
 
 
-@checked(figure=instance(Figure, "Give a matplotlib figure."))
+@validate(figure=instance(Figure, "Give a matplotlib figure."))
 def label_logs(figure: Figure) -> None:
     """Label short logarithmic axes with a few round numbers."""
     for axes in figure.axes:

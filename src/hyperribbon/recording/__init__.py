@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hyperribbon.core.first_use import on_first_use
+from hyperribbon.core.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hyperribbon.recording.cadence import Overhead
-    from hyperribbon.recording.entries import RecordingWarning
+    from hyperribbon.recording.disk_space import Forecast
     from hyperribbon.recording.evaluation import evaluate, predict
     from hyperribbon.recording.measurements import Measurement
     from hyperribbon.recording.projection import Projection
-    from hyperribbon.recording.recorder import Recorder
+    from hyperribbon.recording.recorder import Recorder, RecordingWarning
     from hyperribbon.recording.trajectory import Trajectory
-    from hyperribbon.recording.writing.forecast import Forecast
 
 __all__ = [
     "Forecast",
@@ -31,16 +30,15 @@ __all__ = [
     "predict",
 ]
 
-__getattr__, __dir__ = on_first_use(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
     {
         "cadence": ("Overhead",),
-        "entries": ("RecordingWarning",),
         "evaluation": ("evaluate", "predict"),
         "measurements": ("Measurement",),
         "projection": ("Projection",),
-        "recorder": ("Recorder",),
+        "recorder": ("Recorder", "RecordingWarning"),
         "trajectory": ("Trajectory",),
-        "writing.forecast": ("Forecast",),
+        "disk_space": ("Forecast",),
     },
 )

@@ -11,8 +11,6 @@ from time import perf_counter
 
 from hyperribbon.core.checks import ArgumentError, as_number, check_positive, check_positive_int
 
-__all__ = ["TimeShare", "Cadence", "Overhead", "Position", "steps_between"]
-
 Position = tuple[int, float | None]
 """Steps taken and epochs completed, if known."""
 

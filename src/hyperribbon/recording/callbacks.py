@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from hyperribbon.recording.recorder import Recorder
 
-__all__ = ["lightning_callback", "transformers_callback"]
-
 
 def lightning_callback(recorder: Recorder) -> Callback:
     """Return a Lightning callback that records with `recorder`.

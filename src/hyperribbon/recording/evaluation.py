@@ -10,31 +10,24 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hyperribbon.core.boundary import checked, count, flag, function, optional, text, torch_module
-from hyperribbon.core.checks import ArgumentError, check_choice
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    count,
+    flag,
+    function,
+    optional,
+    text,
+    torch_module,
+    validate,
+)
 from hyperribbon.operators.risk.batches import batch_size as size_of
-from hyperribbon.operators.risk.batches import joined, move, plain, tensors
+from hyperribbon.operators.risk.batches import concatenate, move, plain, tensors
 from hyperribbon.operators.risk.data import Data, Source, is_batch
-from hyperribbon.operators.risk.function import ModelFunction
-from hyperribbon.operators.risk.losses.cross_entropy import CrossEntropyLoss
-from hyperribbon.operators.risk.losses.labels import NLLLoss
-from hyperribbon.operators.risk.losses.recognition import recognise
 from hyperribbon.operators.risk.memory import allowance
-from hyperribbon.operators.risk.objective import Objective, no_own_loss
-from hyperribbon.operators.risk.own_loss import find_own_loss
-
-__all__ = [
-    "Loss",
-    "Predictor",
-    "class_axis",
-    "count_right",
-    "evaluate",
-    "in_mode",
-    "own_loss",
-    "pieces",
-    "predict",
-    "read",
-]
+from hyperribbon.operators.risk.model import ModelFunction
+from hyperribbon.operators.risk.objective import Objective, find_own_loss, no_own_loss
+from hyperribbon.operators.risk.torch_losses import CrossEntropyLoss, NLLLoss, recognise
 
 Loss = Callable[[Any, Any], torch.Tensor] | None
 KINDS = ("log_probabilities", "outputs")
@@ -130,7 +123,7 @@ def count_right(
     return right.sum(1), told.sum(1)
 
 
-@checked(model=torch_module, batch_size=count, log_probabilities=flag)
+@validate(model=torch_module, batch_size=count, log_probabilities=flag)
 @torch.no_grad()
 def predict(
     model: nn.Module, probe: Data, *, log_probabilities: bool = True, batch_size: int = 2000
@@ -158,7 +151,7 @@ def predict(
     return found.log_softmax(-1)
 
 
-@checked(model=torch_module, loss=optional(function), batch_size=count, prefix=text)
+@validate(model=torch_module, loss=optional(function), batch_size=count, prefix=text)
 @torch.no_grad()
 def evaluate(
     model: nn.Module, loss: Loss, data: Data, *, batch_size: int = 2000, prefix: str = ""
@@ -203,7 +196,7 @@ def evaluate(
 def _join(parts: list[tuple[int, Any]]) -> list[tuple[float, Any]]:
     """Concatenate outputs and targets of equal shape, each with its share of the samples."""
     called = [part for _, part in parts]
-    if all(leaf.ndim for leaf in tensors(called)) and len(whole := joined(called)) == 1:
+    if all(leaf.ndim for leaf in tensors(called)) and len(whole := concatenate(called)) == 1:
         return [(1.0, whole[0])]
     samples = sum(size for size, _ in parts)
     return [(size / samples, part) for size, part in parts]

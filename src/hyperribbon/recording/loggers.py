@@ -10,8 +10,6 @@ from typing import Any
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
 
-__all__ = ["LogTarget", "ScalarLogger", "make_logger"]
-
 LogTarget = str | Callable[[int, dict[str, float]], None]
 
 

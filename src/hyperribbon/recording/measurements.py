@@ -13,21 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import function
-from hyperribbon.core.checks import ArgumentError, check_positive_int
+from hyperribbon.core.checks import ArgumentError, check_positive_int, function
 from hyperribbon.core.devices.gpus import gpu_random_states, set_gpu_random_states
 from hyperribbon.core.results import Spectrum
 from hyperribbon.recording.cadence import Cadence, Position
 from hyperribbon.recording.evaluation import in_mode
-
-__all__ = [
-    "Measurement",
-    "as_measurement",
-    "check_name",
-    "random_state",
-    "set_random_state",
-    "undisturbed",
-]
 
 
 @dataclass(frozen=True)

@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from torch import nn
 
-from hyperribbon.core.boundary import (
-    checked,
+from hyperribbon.core.checks import (
+    ArgumentError,
+    as_number,
     flag,
     instance,
     iterable,
     mapping,
+    optional,
+    validate,
     whole,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError, as_number
 from hyperribbon.core.store import ensure_folder
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.recording.cadence import Cadence, Overhead, TimeShare
-from hyperribbon.recording.contents import Contents, Measure, Weights
-from hyperribbon.recording.entries import Entries
-from hyperribbon.recording.loggers import LogTarget, make_logger
+from hyperribbon.recording.cadence import Cadence, Overhead, Position, TimeShare
+from hyperribbon.recording.capture import Capture, Measure, Weights
+from hyperribbon.recording.disk_space import Forecast, count_records, forecast_run
+from hyperribbon.recording.loggers import LogTarget, ScalarLogger, make_logger
 from hyperribbon.recording.records import Draft
-from hyperribbon.recording.resuming import Stateful, load_parts, pack_parts, read_parts
-from hyperribbon.recording.taking import Moment, trouble_with
+from hyperribbon.recording.resume_state import (
+    Stateful,
+    find_state,
+    load_parts,
+    pack_parts,
+    read_parts,
+    save_state,
+)
+from hyperribbon.recording.status import LOCK, write_status
 from hyperribbon.recording.trajectory import Trajectory
-from hyperribbon.recording.writing.files import Taken
-from hyperribbon.recording.writing.forecast import Forecast, count_records, forecast_run
-from hyperribbon.recording.writing.status import LOCK, write_status
+from hyperribbon.recording.writer import PendingRecord, RecordWriter
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from transformers import TrainerCallback
 
-__all__ = ["Recorder"]
+
+class RecordingWarning(UserWarning):
+    """A record could not be made; training continues and earlier records are intact."""
 
 
 def _scalar(argument: str, value: Any) -> Any:
@@ -85,7 +97,8 @@ class Recorder:
             one vector per parameter), `hr.recording.Projection(1000)` for a random projection, or
             names of parameters or modules: one, a pattern or a list.
         resume: Whether to store the state needed to resume (weights, optimiser, random states; only
-            the last is kept). None: yes if all weights are recorded.
+            the last is kept). None: yes if all weights are recorded; else a warning at the start
+            says that the run cannot be resumed.
         max_overhead: Largest ratio of recording to training time. Built-in measurements are skipped
             when they would exceed it, and if that is not enough, whole records are skipped. Both
             cause a warning and are counted in `overhead`. The first and the last record are always
@@ -98,7 +111,7 @@ class Recorder:
         wait: Whether `step` waits until its record is on disk.
     """
 
-    @checked(wait=flag)
+    @validate(wait=flag, resume=optional(flag))
     def __init__(
         self,
         folder: str | Path,
@@ -117,19 +130,28 @@ class Recorder:
     ) -> None:
         self.folder = ensure_folder("folder", Path(folder))
         self.cadence = Cadence.parse(every)
-        self._contents = Contents(measure, probe, predictions, weights)
-        self._keeps_state = self._contents.are_weights_whole if resume is None else bool(resume)
+        self._budget = TimeShare(max_overhead)
+        contents = measure, probe, predictions, weights
+        self._capture = Capture(*contents, self._budget, self._warn)
+        self._resume = resume
+        self._keeps_state = weights is True if resume is None else resume
         self._loss, self._data, self._wait = loss, data, wait
         several = not isinstance(log, str) and not callable(log)
         self._targets: list[Any] = list(iterable("log", log)) if several else [log]
-        self._budget = TimeShare(max_overhead)
-        self._entries = Entries(self.folder, self._contents, self._budget)
         self._lock = FileLock(self.folder / LOCK)
+        self._writer = RecordWriter(self.folder)
+        self._loggers: list[ScalarLogger] = []
         self._model: nn.Module | None = None
+        self._parts: dict[str, Stateful] = {}  # what a resumed run restores
+        self._is_resumable, self._is_restored = True, False
+        self._position: Position = (0, None)
+        self._last: Position | None = None  # of the last record
+        self._number = self._skipped = self._failed = 0  # of records
+        self._failing: int | None = None  # step since which nothing could be recorded
         self._scalars: dict[str, Any] = {}
         self._about: dict[str, Any] = {}
 
-    @checked(optimizer=instance(Stateful, "Give a torch optimiser."), step=whole)
+    @validate(optimizer=instance(Stateful, "Give a torch optimiser."), step=whole)
     def attach(
         self,
         model: nn.Module,
@@ -171,43 +193,85 @@ class Recorder:
             data = self._data if data is None or self._data is not None else data
             self._budget.start()
             with self._budget.spending():
-                self._entries.files.start(self._contents.begin(model, optimizer, loss, data))
+                self._writer.start(self._capture.begin(model, optimizer, loss, data))
             own = {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
-            self._entries.parts = own | parts
+            self._parts = own | parts
             return self._begin(model, step, count_records(self.cadence, total))
         except BaseException:
             self.release()
             raise
 
     def _begin(self, model: nn.Module, step: int | None, records: int | None) -> int:
-        entries = self._entries
-        self._model, trajectory = model, entries.files.trajectory
-        entries.is_resumable = step is None and self._keeps_state
+        self._model, self._scalars, trajectory = model, {}, self._writer.trajectory
+        self._is_resumable = step is None and self._keeps_state
+        self._is_restored = step is not None  # by the caller, who resumes the run
         if step == 0 and len(trajectory):
             reason = f"it holds a run up to step {trajectory[-1].step}, but this run starts at 0"
             remedy = "Choose another folder, or resume that run."
             raise ArgumentError("folder", str(self.folder), reason, remedy)
+        fresh = not len(trajectory) or (step is not None and trajectory[0].step > step)
+        if self._capture.predictor is not None and not fresh:
+            self._capture.predictor.resume(trajectory.about.get("predictions"))
+        if not fresh and step is None:
+            step = self._writer.newest_state()
+            self._restore_notes(load_parts(self.folder, f"step-{step}", self._parts))
+        if len(trajectory):
+            self._write_status("running")  # before its records change
         if step is not None:
             trajectory.truncate(step)
-        fresh = len(trajectory) == 0
-        if self._contents.predictor is not None and not fresh:
-            self._contents.predictor.resume(trajectory.about.get("predictions"))
-        if not fresh and step is None:
-            step = entries.files.newest_state()
-            entries.put_back(load_parts(entries.files.state_path(step), entries.parts))
-            trajectory.truncate(step)
         epoch = None if fresh else trajectory[-1].epoch
-        entries.position = (step or 0, epoch)
-        entries.number = len(trajectory)
-        entries.taken = None if fresh else (trajectory[-1].step, epoch)
-        entries.loggers = [make_logger(t, self.folder, step or 0) for t in self._targets]
+        self._position = (step or 0, epoch)
+        self._number = len(trajectory)
+        self._last = None if fresh else (trajectory[-1].step, epoch)
+        self._loggers = [make_logger(t, self.folder, step or 0) for t in self._targets]
         if fresh:
-            entries.position = (step or 0, None if step else 0.0)
-            entries.begin(model, records)
-        self._say("running")
-        return entries.position[0]
+            self._position = (step or 0, None if step else 0.0)
+            self._record_first(model, records)
+        self._write_status("running")
+        return self._position[0]
 
-    @checked(loss=_scalar, epoch=zero_or_more, metrics=mapping, step=whole)
+    def _record_first(self, model: nn.Module, records: int | None) -> None:
+        """Forecast the disk space and make the first record; every failure raises."""
+        if problem := self._find_problem(model):
+            raise ArgumentError(
+                "model", type(model).__name__, problem, "Start from finite weights."
+            )
+        initial = self._pack_initial(model)
+        with self._budget.spending():
+            record = self._take(model)
+            forecast = forecast_run(self.folder, record, len(initial), self._parts, records)
+            forecast.check()
+            if forecast.is_large:
+                self._warn(str(forecast))
+            if self._is_resumable:
+                save_state(self.folder, "initial", initial)
+            self._queue(record)
+            self._collect(strict=True)
+
+    def _pack_initial(self, model: nn.Module) -> bytes:
+        """Return the initial state; warn where the run cannot be resumed and nobody asked for that.
+
+        Raises:
+            ArgumentError: The state cannot be stored, and resume=True was given.
+        """
+        problem = "not all weights are recorded"
+        if self._is_resumable:
+            try:
+                pack_parts(self._parts, self._notes())
+                return pack_parts({"model": model})
+            except ArgumentError as error:
+                if self._resume:
+                    raise
+                problem = f"the state of {error.argument} cannot be stored ({error.reason})"
+                self._is_resumable = False
+        if self._resume is None and not self._is_restored:
+            self._warn(
+                f"this run cannot be resumed after an interruption, because {problem}. Pass "
+                "resume=True to store the state that it needs, or resume=False if that is fine"
+            )
+        return b""
+
+    @validate(loss=_scalar, epoch=zero_or_more, metrics=mapping, step=whole)
     def step(
         self,
         loss: float | torch.Tensor | None = None,
@@ -233,22 +297,21 @@ class Recorder:
         if self._model is None:
             remedy = "Call recorder.attach(model, optimizer) first."
             raise ArgumentError("model", None, "nothing is attached", remedy)
-        entries = self._entries
-        before = entries.position
-        entries.position = (before[0] + 1 if step is None else int(step), epoch)
+        before = self._position
+        self._position = (before[0] + 1 if step is None else int(step), epoch)
         if isinstance(loss, torch.Tensor):
             loss = loss.detach()
         self._scalars = {} if loss is None else {"loss": loss}
         self._scalars.update(metrics or {})
-        if not self.cadence.passed(before, entries.position):
+        if not self.cadence.passed(before, self._position):
             return False
         if not self._budget.allows():
-            if not entries.skipped:
-                entries.warn(
+            if not self._skipped:
+                self._warn(
                     f"recording would take more than {self._budget.limit:.0%} of the training "
                     "time; from now on, fewer records are made"
                 )
-            entries.skipped += 1
+            self._skipped += 1
             return False
         return self._record()
 
@@ -256,14 +319,14 @@ class Recorder:
         """Wait until every record is on disk."""
         cost = self._budget.cost
         with self._budget.spending():
-            self._entries.settle()
+            self._collect()
         self._budget.cost = cost
 
     def finish(self) -> None:
         """Record the last step if it is not recorded yet, and wait until it is on disk."""
         self.flush()
         recorded = -1 if self.written is None else self.written
-        if self._model is not None and recorded < self._entries.position[0]:
+        if self._model is not None and recorded < self._position[0]:
             self._record(is_last=True)
             self.flush()
 
@@ -282,13 +345,15 @@ class Recorder:
 
     def _end(self, state: str | None) -> None:
         try:
-            for logger in self._entries.loggers:
+            for logger in self._loggers:
                 logger.close()
-            self._entries.files.close()
+            self._writer.close()
             if state is not None:
-                self._say(state)
+                with suppress(OSError):
+                    self._writer.trajectory.finish()
+                self._write_status(state)
         finally:
-            self._entries.loggers, self._model, self._about = [], None, {}
+            self._loggers, self._model, self._about = [], None, {}
             self._budget.stop()
             self._lock.release()
 
@@ -304,7 +369,7 @@ class Recorder:
     def trajectory(self) -> Trajectory:
         """The trajectory, with all records on disk."""
         self.flush()
-        return self._entries.files.trajectory
+        return self._writer.trajectory
 
     @property
     def written(self) -> int | None:
@@ -312,17 +377,20 @@ class Recorder:
 
         Records lost to a full disk are excluded; they are counted and cause a warning.
         """
-        return self._entries.files.written
+        return self._writer.written
 
     @property
     def steps(self) -> int:
         """Optimiser steps taken so far."""
-        return self._entries.position[0]
+        return self._position[0]
 
     @property
     def overhead(self) -> Overhead:
         """The time cost of recording so far."""
-        return self._entries.overhead()
+        spent, training = self._budget.spent, self._budget.training_seconds
+        fraction = spent / training if training > 0 else 0.0
+        counts = self._number, self._skipped, self._failed
+        return Overhead(spent, training, fraction, *counts, dict(self._capture.left_out))
 
     def forecast(
         self,
@@ -339,21 +407,25 @@ class Recorder:
             total: Length of the run in the unit of `every`, "30ep" or "5000it".
         """
         draft = Draft(
-            0, weights=self._contents.weights(model), predictions=self._contents.predict(model)
+            0, weights=self._capture.weights(model), predictions=self._capture.predict(model)
         )
         initial = len(pack_parts({"model": model})) if self._keeps_state else 0
-        taken = Taken(draft, bytes(initial) if self._keeps_state else None)
+        record = PendingRecord(draft, bytes(initial) if self._keeps_state else None)
         parts = {} if optimizer is None else {"optimizer": optimizer}
-        return forecast_run(self.folder, taken, initial, parts, count_records(self.cadence, total))
+        return forecast_run(self.folder, record, initial, parts, count_records(self.cadence, total))
 
     def initial_state(self) -> dict[str, torch.Tensor]:
         """Return the model's initial state dict."""
-        return read_parts(self._entries.files.initial_path)["parts"]["model"]
+        path = find_state(self.folder, "initial")
+        if path is None:
+            reason = "the initial state was not stored"
+            raise ArgumentError("folder", str(self.folder), reason, "Record with resume=True.")
+        return read_parts(path)["parts"]["model"]
 
     @property
     def keeps_state(self) -> bool:
         """Whether a killed run can be resumed."""
-        return self._entries.is_resumable
+        return self._is_resumable
 
     def lightning_callback(self) -> Callback:
         """Return a Lightning callback that records with this recorder."""
@@ -369,32 +441,108 @@ class Recorder:
 
     def _record(self, *, is_last: bool = False) -> bool:
         """Make a record and queue it for writing; on failure, warn and continue."""
-        entries = self._entries
         assert self._model is not None
-        moment = Moment(
-            self._scalars, entries.position, entries.taken, entries.number, is_last=is_last
-        )
         with self._budget.spending():
-            entries.settle(wait=False)
-            if trouble := trouble_with(self._model, moment):
-                entries.settle()
-                entries.fail(trouble)
+            self._collect(wait=False)
+            if problem := self._find_problem(self._model):
+                self._collect()
+                self._fail(problem)
                 return False
-            failed = entries.failed
-            entries.hand_over(entries.take(self._model, moment))
+            failed = self._failed
+            self._queue(self._take(self._model, is_last=is_last))
             if self._wait:
-                entries.settle()
-        self._budget.cost -= self._contents.bounded_seconds
-        return entries.failed == failed
+                self._collect()
+        self._budget.cost -= self._capture.bounded_seconds
+        return self._failed == failed
 
-    def _say(self, state: str) -> None:
+    def _find_problem(self, model: nn.Module) -> str:
+        """Return why a record would be invalid, or an empty string."""
+        step, loss = self._position[0], float(self._scalars.get("loss", 0.0))
+        if not isfinite(loss):
+            return f"the loss is {loss} at step {step}"
+        if not all(_is_finite(p.detach()) for p in model.parameters()):
+            return f"some weights are NaN or infinite at step {step}"
+        return ""
+
+    def _take(self, model: nn.Module, *, is_last: bool = False) -> PendingRecord:
+        """Capture a record in memory, with the state to resume from."""
+        when = self._position, self._last, self._number
+        draft = self._capture.take(model, self._scalars, *when, is_last=is_last)
+        state = pack_parts(self._parts, self._notes()) if self._is_resumable else None
+        return PendingRecord(draft, state)
+
+    def _queue(self, record: PendingRecord) -> None:
+        """Queue a record for writing and log its scalars."""
+        draft = record.draft
+        self._writer.put(record)
+        self._last = (draft.step, draft.epoch)
+        self._number += 1
+        for logger in self._loggers:
+            logger(draft.step, draft.metrics or {})
+
+    def _collect(self, *, wait: bool = True, strict: bool = False) -> None:
+        """Process write results; reraise errors other than disk errors."""
+        for records, error in self._writer.results(wait=wait):
+            steps = [record.draft.step for record in records]
+            if error is None:
+                if self._failing is not None and steps[-1] > self._failing:
+                    self._failing = None
+                continue
+            if strict or not isinstance(error, OSError | SafetensorError):
+                raise error
+            lost = [step for step in steps if self.written is None or step > self.written]
+            self._number -= len(lost)
+            self._failed += len(lost) - 1
+            self._fail(f"step {steps[0]} could not be written ({error})")
+        self._budget.beside = max(self._budget.beside, self._writer.seconds)
+
+    def _fail(self, reason: str) -> None:
+        """Count a failed record and warn if it is the first in a row."""
+        self._failed += 1
+        if self._failing is None:
+            last = "none" if self.written is None else self.written
+            self._warn(
+                f"{reason}. Nothing is recorded until this is fixed; training continues, and all "
+                f"records so far are intact (last step: {last})"
+            )
+            self._failing = self._position[0]
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"{self.folder}: {message}.", RecordingWarning, stacklevel=4)
+
+    def _notes(self) -> dict[str, Any]:
+        """Return the counts and times that a resumed run restores."""
+        return {
+            "measurements": self._capture.state_dict(),
+            "spent": self._budget.spent,
+            "training": self._budget.training_seconds,
+            "cost": self._budget.cost,
+            "skipped": self._skipped,
+            "failed": self._failed,
+            "left_out": dict(self._capture.left_out),
+        }
+
+    def _restore_notes(self, notes: dict[str, Any]) -> None:
+        self._capture.load_state_dict(notes["measurements"])
+        self._capture.left_out = dict(notes.get("left_out", {}))
+        self._skipped, self._failed = notes["skipped"], notes["failed"]
+        self._budget.start(notes["spent"], notes["training"], notes["cost"])
+
+    def _write_status(self, state: str) -> None:
         """Write the status file; disk errors are ignored."""
         self._about = self._about or {
             "begun": datetime.now(UTC).isoformat(timespec="seconds"),
             "every": f"{self.cadence.amount:g}{self.cadence.unit}",
-            "measurements": [m.name for m in self._contents.measurements],
-            "notes": self._contents.notes(),
+            "measurements": [m.name for m in self._capture.measurements],
+            "notes": self._capture.notes(),
         }
         cost = {} if state == "running" else {"overhead": str(self.overhead)}
         with suppress(OSError):
             write_status(self.folder, state, {**self._about, **cost})
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all entries are finite, in one pass for real types."""
+    if not tensor.numel() or tensor.is_complex():
+        return bool(tensor.isfinite().all())
+    return all(bool(end.isfinite()) for end in torch.aminmax(tensor))

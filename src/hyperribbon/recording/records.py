@@ -13,26 +13,13 @@ import numpy as np
 from hyperribbon.core.checks import ArgumentError, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import file_digest, make_folder, stored_path
-from hyperribbon.core.store.frames import damaged
+from hyperribbon.core.store.record_log import damaged
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
     from hyperribbon.core.parameters import ParameterFilter
-
-__all__ = [
-    "Draft",
-    "Record",
-    "StoredWeights",
-    "arrays_of",
-    "as_record",
-    "as_table",
-    "check_numbers",
-    "check_tensors",
-    "rows_of",
-    "stored_content",
-]
 
 _MOST_COLUMNS = 50  # of a table, for one metric
 

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyperribbon.core.boundary import (
-    checked,
+from hyperribbon.core.checks import (
+    ArgumentError,
     flag,
     mapping,
     number,
     path,
     text,
+    validate,
     whole,
     zero_or_more,
 )
-from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import ensure_folder, file_digest
-from hyperribbon.core.store.blocks import BlockLog
-from hyperribbon.core.store.checkpoints import find_checkpoints
-from hyperribbon.core.store.frames import damaged
+from hyperribbon.core.store.record_log import RecordLog, damaged
 from hyperribbon.core.store.trajectory_files import (
     HEADER,
+    begin_change,
     begin_records,
-    clean,
-    exclusively,
+    finish_trajectory,
+    lock_files,
     open_records,
     read_about,
     write_about,
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
     from hyperribbon.core.parameters import ParameterFilter
 
-__all__ = ["Trajectory"]
+_CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+_MODEL_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
 class Trajectory:
@@ -71,7 +72,7 @@ class Trajectory:
             weights, why others are "omitted", and what "predictions" are.
     """
 
-    def __init__(self, folder: Path, records: list[Record], log: BlockLog | None) -> None:
+    def __init__(self, folder: Path, records: list[Record], log: RecordLog | None) -> None:
         self.folder = folder
         self.about: dict[str, Any] = {} if log is None else read_about(folder)
         self._entries: StoredWeights | None = None
@@ -81,7 +82,7 @@ class Trajectory:
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     @classmethod
-    @checked(folder=path, resume=flag, about=mapping)
+    @validate(folder=path, resume=flag, about=mapping)
     def create(
         cls, folder: str | Path, *, resume: bool = True, about: Mapping[str, Any] | None = None
     ) -> Trajectory:
@@ -106,12 +107,13 @@ class Trajectory:
             raise ArgumentError("folder", str(folder), "it already contains a trajectory", remedy)
         found = cls.open(folder)
         if about and not len(found):
-            write_about(folder, dict(about))
+            with lock_files(folder):
+                write_about(folder, dict(about))
             found.about = read_about(folder)
         return found
 
     @classmethod
-    @checked(folder=path)
+    @validate(folder=path)
     def open(cls, folder: str | Path) -> Trajectory:
         """Open an existing trajectory.
 
@@ -136,7 +138,7 @@ class Trajectory:
         return cls(folder, records, log)
 
     @classmethod
-    @checked(folder=path)
+    @validate(folder=path)
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
         """Read a folder of checkpoints named by step, such as step-500.safetensors.
 
@@ -148,7 +150,7 @@ class Trajectory:
         Returns:
             A read-only trajectory; weights are loaded on access.
         """
-        found = find_checkpoints(Path(folder))
+        found = _find_checkpoints(Path(folder))
         records = [Record(i, step, None, found[step], False, ()) for i, step in enumerate(found)]
         return cls(Path(folder), records, None)
 
@@ -174,7 +176,7 @@ class Trajectory:
         """Epochs of the records, (T,); NaN where unknown."""
         return np.array([np.nan if r.epoch is None else r.epoch for r in self._records])
 
-    @checked(
+    @validate(
         step=whole,
         epoch=zero_or_more,
         weights=check_tensors,
@@ -216,7 +218,7 @@ class Trajectory:
             last = self._records[-1].step if self._records else None
             before = [last, *(int(draft.step) for draft in drafts)][: len(drafts)]
             rows = [self._check_rows(*pair) for pair in zip(drafts, before, strict=True)]
-            with exclusively(self.folder):
+            with lock_files(self.folder):
                 log = self._writable_log()
                 pairs = zip(drafts, rows, strict=True)
                 contents = [
@@ -243,13 +245,13 @@ class Trajectory:
         self._shapes |= {name: row.shape for name, row in rows.items()}
         return rows
 
-    @checked(step=number)
+    @validate(step=number)
     def truncate(self, step: int) -> None:
         """Delete the records after a step, to resume from there."""
         count = sum(record.step <= step for record in self._records)
         if count == len(self._records):
             return
-        with exclusively(self.folder):
+        with lock_files(self.folder):
             self._writable_log().truncate(count)
             for record in self._records[count:]:
                 if record.weights is not None:
@@ -257,7 +259,23 @@ class Trajectory:
             del self._records[count:]
         self._shapes = {}
 
-    @checked()
+    def finish(self, about: Mapping[str, Any] | None = None) -> None:
+        """Write the manifest, by which `hyperribbon check` verifies every byte.
+
+        Appending to the trajectory removes it; finish again afterwards.
+
+        Args:
+            about: Metadata to add.
+        """
+        with lock_files(self.folder):
+            log = self._writable_log()
+            if about:
+                self.about |= about
+                write_about(self.folder, self.about)
+            finish_trajectory(self.folder, log)
+            self._is_clean = False
+
+    @validate()
     def weights(self, index: int) -> dict[str, torch.Tensor]:
         """Return the stored weights of a record."""
         from hyperribbon.core.states import load_state
@@ -272,7 +290,7 @@ class Trajectory:
             raise damaged(self.folder, f"{path.relative_to(self.folder)} has a wrong checksum")
         return load_state(path)
 
-    @checked()
+    @validate()
     def weight_vector(self, index: int, params: ParameterFilter = None) -> torch.Tensor:
         """Return the weights of a record as one flat vector, in the order of `weight_names`."""
         import torch
@@ -280,7 +298,7 @@ class Trajectory:
         state = self.weights(index)
         return torch.cat([state[name].reshape(-1) for name in self.weight_names(params)])
 
-    @checked()
+    @validate()
     def weight_names(self, params: ParameterFilter = None) -> list[str]:
         """Return the names of the stored entries that are weights, in order.
 
@@ -304,7 +322,7 @@ class Trajectory:
         """Whether predictions are class probabilities rather than other model outputs."""
         return self.about.get("predictions") != "outputs"
 
-    @checked(allow_nan=True)
+    @validate(allow_nan=True)
     def predictions(self, index: int | slice = slice(None)) -> np.ndarray:
         """Return the stored predictions of one record, or (T, ...) of several."""
         if not isinstance(index, slice):
@@ -318,7 +336,7 @@ class Trajectory:
         values = self._log.rows(rows, "predictions")
         return values[0] if isinstance(index, int) else values
 
-    @checked(allow_nan=True, name=text)
+    @validate(allow_nan=True, name=text)
     def metric(self, name: str) -> np.ndarray:
         """Return a metric at all records, (T,) or (T, ...); NaN where it was not measured."""
         present = [record.index for record in self._records if name in record.metrics]
@@ -345,7 +363,7 @@ class Trajectory:
         """Return the names of all metrics, in order of first appearance."""
         return list(dict.fromkeys(name for record in self._records for name in record.metrics))
 
-    @checked(name=text)
+    @validate(name=text)
     def plot(self, name: str = "loss") -> Figure:
         """Return a figure of a metric over training, with its limit if recorded.
 
@@ -363,7 +381,7 @@ class Trajectory:
             raise ArgumentError("index", index, reason, "Give the index of one of them.")
         return int(index)
 
-    def _writable_log(self) -> BlockLog:
+    def _writable_log(self) -> RecordLog:
         """Return the record log for writing: without leftovers of killed writers."""
         if self._log is None:
             reason = "a folder of checkpoints is read-only"
@@ -376,7 +394,7 @@ class Trajectory:
             reason = "another process has changed its records meanwhile"
             remedy = "Open it again; one process at a time may write."
             raise ArgumentError("folder", str(self.folder), reason, remedy)
-        clean(self.folder, now)
+        begin_change(self.folder, now)
         self._log, self._is_clean = now, True
         return now
 
@@ -392,3 +410,28 @@ class Trajectory:
             reason = f"earlier records have shape {self._shapes[name]}"
             remedy = "Use the same shape throughout a trajectory."
             raise ArgumentError(name.removeprefix("metrics/"), row, reason, remedy)
+
+
+def _find_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoint of every step, in order of the steps.
+
+    The step is the number after "step" in a name, or else the last number in it; if two have the
+    same step, the later name is used.
+
+    Raises:
+        ArgumentError: There is none.
+    """
+    found: dict[int, Path] = {}
+    for file in sorted(folder.iterdir()) if folder.is_dir() else []:
+        numbers = re.findall(r"step\D?(\d+)", file.name) or re.findall(r"\d+", file.stem)
+        if file.is_dir():
+            inside = [file / name for name in _MODEL_FILES if (file / name).is_file()]
+            file = inside[0] if inside else file
+        is_model = file.suffix in _CHECKPOINT_SUFFIXES or file.name.endswith(".index.json")
+        if is_model and file.is_file() and numbers:
+            found[int(numbers[-1])] = file
+    if not found:
+        reason = "it contains no checkpoint with a step in its name"
+        remedy = "Name the files like step-500.safetensors or step-500.pt."
+        raise ArgumentError("folder", str(folder), reason, remedy)
+    return dict(sorted(found.items()))

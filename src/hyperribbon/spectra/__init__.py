@@ -4,7 +4,7 @@ from hyperribbon.spectra.eigensolvers import eigsh
 from hyperribbon.spectra.estimates.estimators import DiagonalEstimate, diagonal, frobenius, trace
 from hyperribbon.spectra.estimates.quadrature import density
 from hyperribbon.spectra.planning import Plan, Route, plan
-from hyperribbon.spectra.stopping import StoppedError
+from hyperribbon.spectra.products import StoppedError
 from hyperribbon.spectra.subspaces import Alignment, alignment
 from hyperribbon.spectra.summaries import Summary, effective_rank, summarize
 from hyperribbon.spectra.tracking import Tracker, track

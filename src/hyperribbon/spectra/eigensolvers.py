@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, flag_or_text, function, tensor
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -17,30 +16,39 @@ from hyperribbon.core.checks import (
     check_finite,
     check_positive,
     check_positive_int,
+    flag_or_text,
+    function,
+    tensor,
+    validate,
 )
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.gram import gram_spectrum
-from hyperribbon.spectra.krylov.convergence import tolerances
-from hyperribbon.spectra.krylov.lanczos import lanczos
-from hyperribbon.spectra.krylov.search import Pairs, select
+from hyperribbon.spectra.krylov.convergence import select, tolerances
+from hyperribbon.spectra.krylov.lanczos import Pairs, lanczos
 from hyperribbon.spectra.planning import lanczos_route, plan
-from hyperribbon.spectra.products import Products
-from hyperribbon.spectra.rounding import Audit, least_floor, precise_images, rounded_up
-from hyperribbon.spectra.stopping import ShouldStop, products_until
+from hyperribbon.spectra.products import Products, ShouldStop
+from hyperribbon.spectra.rounding import (
+    Audit,
+    least_floor,
+    precise_images,
+    random_signs,
+    rounded_up,
+)
 
 __all__ = ["ENDS", "as_spectrum", "eigsh", "products_limit"]
 
 _ROUNDING = 1e-15
 _METHODS = ("auto", "lanczos", "gram", "dense")
 ENDS = ("LA", "SA", "LM", "BE")
-_STORAGES = ("auto", "memory", "half", "disk")
+_STORAGES = ("auto", "memory", "disk")
+_CERTIFICATES = ("residual", "full")
 _SHARDED = "sharded"
 
 
-@checked(eigenvectors=flag_or_text, should_stop=function)
-@plainly
+@validate(eigenvectors=flag_or_text, should_stop=function)
+@plain_arithmetic()
 def eigsh(
     op: Any,
     k: int,
@@ -48,6 +56,7 @@ def eigsh(
     tol: float = 1e-4,
     method: str = "auto",
     *,
+    certificate: str = "residual",
     seed: int = 0,
     v0: Spectrum | torch.Tensor | np.ndarray | None = None,
     max_matvecs: int | None = None,
@@ -58,21 +67,22 @@ def eigsh(
     memory: float | None = None,
     should_stop: ShouldStop | None = None,
 ) -> Spectrum:
-    """Return k eigenpairs of a symmetric operator, each with its true residual ‖A v − λ v‖.
+    """Return k eigenpairs of a symmetric operator, each with its residual ‖A v − λ v‖.
 
     A pair is converged when
 
-        ‖A v − λ v‖ ≤ tol · max(|λ|, ‖A‖/10),
+        ‖A v − λ v‖ ≤ tol · max(|λ|, ‖A‖/10).
 
-    and when it has been shown that no eigenvalue further towards the asked end, by more than that,
-    is missing. So the i-th eigenvalue that was asked for lies within that distance of the i-th one
-    listed. Lanczos shows it from the growth of its chain, see `Evidence`, and is wrong with a
-    probability below 0.001 of its random start; the dense routes see all eigenvalues.
+    Two certificates: "residual" also shows that no eigenvalue lies beyond the outermost one, by
+    more than that, so the sharpness (k=1) is certain; of several pairs, one in between may be
+    missing, such as a second copy of a repeated eigenvalue. "full" shows that none is missing: the
+    i-th eigenvalue that was asked for lies within `bounds` of the i-th one listed. Lanczos shows it
+    from the growth of its chain, see `Evidence`, and is wrong with a probability below 0.001 of its
+    random start; that takes about 1.5 times the products. The dense methods see all eigenvalues.
 
-    Routes: "dense" writes the matrix out; "gram" uses A = FᵀF through the smaller FFᵀ, for
-    operators that have `gram()`; "lanczos" is thick-restart Lanczos with full reorthogonalisation
-    on the operator's device, which also looks for eigenvalues it may have missed (repeated ones,
-    new ones after a warm start). "auto" takes the cheapest by cost, see `plan`.
+    Methods: "dense" forms the matrix; "gram" uses A = FᵀF through the smaller FFᵀ, for operators
+    that have `gram()`; "lanczos" is thick-restart Lanczos with full reorthogonalisation on the
+    operator's device. "auto" takes the cheapest, see `plan`.
 
     Args:
         op: Any object with `.shape` and `@`: ours, curvlinops', scipy's, a matrix, a tensor.
@@ -84,6 +94,7 @@ def eigsh(
             they are apart, errors of eigenvalues are of the order of its square over the relative
             gap. Residuals below 20 units of rounding of ‖A‖ are not asked for.
         method: "auto", "lanczos", "gram" or "dense".
+        certificate: "residual" or "full". `Spectrum.certificate` is what was reached.
         seed: Seed of the random directions.
         v0: Warm start for Lanczos: an earlier `Spectrum`, a vector (P,) or a block (P, b). This,
             `basis` and `storage` make it the route of "auto"; they and the limits are refused
@@ -95,15 +106,14 @@ def eigsh(
         eigenvectors: Whether to return eigenvectors. With an operator of several processes
             "sharded" returns only the rows `op.processes.rows(P)` that this rank has.
         basis: Vectors Lanczos keeps. None: as many as pay off and fit.
-        storage: Where Lanczos keeps them: "memory"; "half" precision, a half of that or less
-            (arithmetic stays in the full one, and residuals reach 5e-4 of the norm); "disk", in
-            TMPDIR, with the same numbers as in memory. "auto" takes memory while it lasts.
+        storage: Where Lanczos keeps them: "memory", or "disk", in TMPDIR, with the same numbers.
+            "auto" takes memory while it lasts.
         memory: Bytes that may be used; None for what the device has free. Where no route that was
             asked for keeps to them, the call is refused and says what it takes.
-        should_stop: Asked at the beginning and before every product, or block of columns where the
-            matrix is written out; not inside a product or a Gram matrix. Once it returns True,
-            Lanczos returns what it has as soon as it has k pairs of any quality. With several
-            processes all of them give one, and one that says so stops all.
+        should_stop: Called at the beginning and before every product, or block of columns where the
+            matrix is formed; not inside a product or a Gram matrix. Once it returns True, Lanczos
+            returns the pairs it has. With several processes all of them give one, and one that
+            returns True stops all.
 
     Returns:
         Eigenvalues in descending order, with eigenvectors (P, k). `converged` says which pairs
@@ -112,14 +122,14 @@ def eigsh(
     Raises:
         ArgumentError: The operator is not square or not symmetric, gives NaN, or an argument does
             not fit.
-        StoppedError: `should_stop` said so before there were k pairs.
+        StoppedError: `should_stop` returned True before there were k pairs.
 
     >>> import torch
     >>> spectrum = eigsh(torch.diag(torch.tensor([3.0, -1.0, 2.0, 0.5])), k=2)
     >>> [round(value, 6) for value in spectrum.eigenvalues.tolist()]
     [3.0, 2.0]
     """
-    products = products_until(op, should_stop)
+    products = Products(op, should_stop)
     k = check_positive_int("k", k)
     if k > products.size:
         raise ArgumentError(
@@ -128,6 +138,7 @@ def eigsh(
     check_choice("which", which, ENDS)
     check_choice("method", method, _METHODS)
     check_choice("storage", storage, _STORAGES)
+    is_full = check_choice("certificate", certificate, _CERTIFICATES) == "full"
     tol = check_positive("tol", tol)
     memory = None if memory is None else check_positive("memory", memory)
     if isinstance(eigenvectors, str):
@@ -160,6 +171,7 @@ def eigsh(
         k,
         which,
         tol,
+        is_full=is_full,
         capacity=-int(products.processes.largest(-route.basis)),
         start=None if v0 is None else _start_rows(v0, products),
         draw=lambda: products.random_part(generator),
@@ -167,7 +179,7 @@ def eigsh(
         max_seconds=inf if max_seconds is None else check_positive("max_seconds", max_seconds),
         storage=products.processes.choose(route.storage),
     )
-    return as_spectrum(products, pairs, tol, eigenvectors)
+    return as_spectrum(products, pairs, is_full, eigenvectors)
 
 
 def _cheapest(
@@ -211,9 +223,9 @@ def _dense(
     listed = values.to(products.dtype)
     vectors = vectors.to(products.dtype) if eigenvectors else vectors
     residual = matrix @ vectors.double() - vectors.double() * listed.double()
-    audit = Audit(products, k)
-    audit.add_vectors(products.part(vectors.T), listed)
-    audit.add_residuals(products.part(residual.T))
+    signs = random_signs(k)
+    combined = products.part((residual @ signs.to(residual)).unsqueeze(0))
+    audit = Audit(products, signs, products.part(vectors.T), listed, combined)
     floor, error = _matrix_errors(products, matrix, audit, norm, seed)
     residuals = torch.linalg.vector_norm(residual, dim=0) + floor
     return Spectrum(
@@ -253,8 +265,12 @@ def products_limit(k: int) -> int:
     return 1000 + 100 * k
 
 
-def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool | str) -> Spectrum:
+def as_spectrum(
+    products: Products, pairs: Pairs, is_full: bool, eigenvectors: bool | str
+) -> Spectrum:
     """Return Ritz pairs of Lanczos as a spectrum, in descending order."""
+    shown = pairs.bounds.isfinite()
+    converged = pairs.converged & shown if is_full else pairs.converged
     values = pairs.values.flip(0).to(products.device, products.dtype)
     rows = pairs.rows if eigenvectors == _SHARDED else products.whole(pairs.rows)
     return Spectrum(
@@ -263,9 +279,10 @@ def as_spectrum(products: Products, pairs: Pairs, tol: float, eigenvectors: bool
         residuals=rounded_up(pairs.residuals.flip(0) + pairs.floor, values.dtype).to(values),
         matvecs=products.matvecs,
         method="lanczos",
-        converged=pairs.converged(tol).flip(0).to(products.device),
+        converged=converged.flip(0).to(products.device),
         bounds=rounded_up(pairs.bounds.flip(0) + pairs.floor, values.dtype).to(values),
         rounding=torch.full_like(values, pairs.floor),
+        certificate="full" if bool(shown.all()) else "residual",
     )
 
 

@@ -8,10 +8,9 @@ from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Spectrum
-from hyperribbon.spectra.krylov.convergence import tolerances
-from hyperribbon.spectra.krylov.search import select
+from hyperribbon.spectra.krylov.convergence import select, tolerances
 from hyperribbon.spectra.products import Products
-from hyperribbon.spectra.rounding import Audit, rounded_up
+from hyperribbon.spectra.rounding import Audit, random_signs, rounded_up
 
 __all__ = ["gram_spectrum"]
 
@@ -55,22 +54,22 @@ def gram_spectrum(
     eigenvalues = listed[wanted]
     nonzero = wanted[wanted >= zeros] - zeros
     lead = U[:, len(G) - rank :]
-    audit = Audit(products, k if eigenvectors else 1)
     if eigenvectors:
         vectors = _lift(products, lead, nonzero, k - len(nonzero), seed)
         image = products(vectors) - vectors * eigenvalues.to(vectors)
         residuals = torch.linalg.vector_norm(image.double(), dim=0)
-        audit.add_vectors(products.part(vectors.T), eigenvalues.to(vectors))
-        audit.add_residuals(products.part(image.T))
+        signs, listed = random_signs(k), eigenvalues.to(vectors)
+        residual = products.part((image @ signs.to(image)).unsqueeze(0))
+        audit = Audit(products, signs, products.part(vectors.T), listed, residual)
     else:
         vectors, residuals = None, torch.zeros_like(eigenvalues)
-        signs = 1 - 2 * (torch.arange(len(nonzero), device=lead.device) % 2)
+        alternate = 1 - 2 * (torch.arange(len(nonzero), device=lead.device) % 2)
         roots = eigenvalues[eigenvalues > 0].sqrt()
-        pair = torch.stack([signs / roots, signs * roots], dim=1).to(lead)
+        pair = torch.stack([alternate / roots, alternate * roots], dim=1).to(lead)
         lifted = op.lift((lead[:, nonzero] @ pair).to(products.dtype))
         total, image = products.part(lifted.T).split(1)
-        audit.add_vectors(total, torch.zeros(1, device="cpu"))
-        audit.add_residuals(image)
+        one = torch.ones(1, device="cpu")
+        audit = Audit(products, one, total, one - one, image)
     floor = audit.floor(top) + (0.0 if rank == len(G) else len(G) * precision * top)
     bounds = residuals.clamp(min=len(G) * precision * top) + floor
     return Spectrum(

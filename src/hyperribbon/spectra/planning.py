@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyperribbon.core import html
-from hyperribbon.core.boundary import checked, flag, positive
-from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_positive,
+    check_positive_int,
+    flag,
+    positive,
+    validate,
+)
 from hyperribbon.core.devices.memory import free_memory
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.spectra.krylov.rows import piece_length
 from hyperribbon.spectra.product_costs import gigabytes, product_bytes, product_flops, speed
 from hyperribbon.spectra.products import Products
+from hyperribbon.spectra.rounding import is_near_rounding
 
 __all__ = [
-    "HALF_TOLERANCE",
     "Plan",
     "Route",
     "affordable_vectors",
@@ -28,15 +34,12 @@ __all__ = [
     "plan",
 ]
 
-HALF_TOLERANCE = 5e-4
-"""Smallest relative residual that a basis in half precision reaches: half of its rounding unit."""
-
 _EIGH = 40.0  # a dense eigenproblem of size n takes about as long as 40 n³ operations of a product
 _EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any estimate of its time
 _STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
+_WORKING = 6  # vectors that Lanczos holds besides its basis and the pairs
 _SMALL = 1 << 16  # bytes of everything that does not grow with the operator
-_READS = 2  # times a step of Lanczos goes over the full basis: 4 times, half of it on average
-_BANDWIDTH = {"memory": 8e9, "half": 7e8, "disk": 3e8}  # bytes a second of such a reading
+_BANDWIDTH = {"memory": 8e9, "disk": 3e8}  # bytes a second when Lanczos reads its basis
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Route:
         seconds: Estimated time.
         matvecs: Products with the operator, estimated for Lanczos.
         fits: Whether the memory (and the disk) is there.
-        storage: Where Lanczos keeps its basis: "memory", "half" precision or "disk".
+        storage: Where Lanczos keeps its basis: "memory" or "disk".
         basis: Vectors Lanczos keeps; 0 for other methods.
         disk: Bytes on disk.
     """
@@ -108,8 +111,8 @@ class Plan:
         return html.card(f"Best: {self.best.name}", html.note(said), html.table(columns, rows))
 
 
-@checked(eigenvectors=flag, tol=positive)
-@plainly
+@validate(eigenvectors=flag, tol=positive)
+@plain_arithmetic()
 def plan(
     op: Any,
     k: int,
@@ -124,14 +127,13 @@ def plan(
 
         dense    P products, 5·8·P² bytes, P·c + 40 P³ operations
         gram     5·8·r² bytes and the factors of F, r·c + 40 r³ operations
-        lanczos  about m = 3k + 25 products, 2·m·P numbers, m·(c + 8·m·P) operations and
-                 2 readings of the basis a product
+        lanczos  about m = 3k + 25 products, m·P numbers, m·(c + 4·m·P) operations and one
+                 reading of the basis per product
 
     on top of what a product itself takes (`op.cost()`, where the operator knows it). The one in
     double precision that measures the rounding of the results comes after Lanczos has given its
     basis back, so the larger of the two counts. Where memory is short of m vectors,
-    Lanczos restarts with fewer, and its basis may be kept in half precision (when `tol` allows its
-    rounding) or on disk instead.
+    Lanczos restarts with fewer, and its basis may be kept on disk instead.
 
     Args:
         op: Any object with `.shape` and `@`.
@@ -168,18 +170,15 @@ def plan(
     return Plan((*fitting, *others), available)
 
 
-def lanczos_capacity(
-    products: Products, k: int, available: int, itemsize: int | None = None
-) -> int:
+def lanczos_capacity(products: Products, k: int, available: int) -> int:
     """Return how many basis vectors to keep: no restart where memory allows, k + 8 at the least.
 
     Args:
         products: The operator.
         k: Pairs wanted.
         available: Bytes that may be used.
-        itemsize: Bytes a stored number takes; None for the operator's precision.
     """
-    vector = 2 * products.length * (products.dtype.itemsize if itemsize is None else itemsize)
+    vector = products.length * products.dtype.itemsize
     room = available - product_bytes(products, is_audited=False)
     affordable = max(room, 0) // 2 // max(vector, 1)
     return min(products.size, max(k + 8, min(_wished(k), affordable)))
@@ -235,7 +234,7 @@ def lanczos_route(
         k: Pairs wanted.
         tol: Relative residuals wanted.
         memory: Bytes that may be used; None for what the device has free.
-        storage: "auto", "memory", "half" or "disk".
+        storage: "auto", "memory" or "disk".
         basis: Vectors to keep; None for as many as pay off and fit.
 
     Raises:
@@ -243,7 +242,7 @@ def lanczos_route(
     """  # noqa: DOC501 - _does_not_keep() returns an ArgumentError
     available = free_memory(products.device) if memory is None else int(memory)
     if storage != "auto":
-        routes = [_lanczos_with(storage, products, k, available, 1e9, basis)]
+        routes = [_lanczos_with(storage, products, k, available, 1e9, tol, basis)]
     else:
         routes = _lanczos(products, k, available, speed(products), tol, basis)
     best = min(routes, key=lambda route: (not route.fits, route.seconds))
@@ -268,13 +267,12 @@ def _wished(k: int) -> int:
 def _lanczos(
     products: Products, k: int, available: int, rate: float, tol: float, basis: int | None = None
 ) -> list[Route]:
-    """Return the routes by storage; others than memory only where memory is short."""
-    first = _lanczos_with("memory", products, k, available, rate, basis)
+    """Return the routes by storage; the disk only where memory is short."""
+    first = _lanczos_with("memory", products, k, available, rate, tol, basis)
     enough = min(products.size, first.matvecs, _wished(k))
     if first.fits and (basis is not None or first.basis >= enough):
         return [first]
-    others = ["half", "disk"] if tol >= HALF_TOLERANCE else ["disk"]
-    return [first, *(_lanczos_with(name, products, k, available, rate, basis) for name in others)]
+    return [first, _lanczos_with("disk", products, k, available, rate, tol, basis)]
 
 
 def _lanczos_with(
@@ -283,38 +281,38 @@ def _lanczos_with(
     k: int,
     available: int,
     rate: float,
+    tol: float,
     asked: int | None = None,
 ) -> Route:
     """Return the route with a storage; a basis that was asked for counts as a whole."""
     size, part, item = products.size, products.length, products.dtype.itemsize
-    stored = 2 if storage == "half" else item
     disk, free = 0, 0
     if storage == "disk":
         free = shutil.disk_usage(tempfile.gettempdir()).free // 2
-        fitting = min(3 * k + 24, free // (2 * max(part, 1) * item))
+        fitting = min(3 * k + 24, free // (max(part, 1) * item))
         capacity = min(size, max(k + 8, fitting)) if asked is None else asked
-        disk = 2 * capacity * part * item
+        disk = capacity * part * item
     elif asked is None:
-        capacity = lanczos_capacity(products, k, available, stored)
+        capacity = lanczos_capacity(products, k, available)
     else:
         capacity = asked
     matvecs = min(size, 3 * k + 25)
     if capacity < matvecs:
         matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
     kept = min(matvecs, capacity) if asked is None else capacity
-    basis = 0 if storage == "disk" else 2 * kept * part * stored
-    product, audited = (product_bytes(products, is_audited=audit) for audit in (False, True))
-    working = capacity * min(part, piece_length(capacity, part)) * item
-    memory = _in_flight(k) * size * item + working + max(product + basis, audited)
-    reading = _READS * kept * part * stored / _BANDWIDTH[storage]
-    step = (product_flops(products) + 8 * kept * part) / rate + _STEP_SECONDS + reading
+    vector, whole = part * item, size * item
+    growing = product_bytes(products, is_audited=False) + (k + _WORKING) * whole
+    if storage == "disk":
+        growing += capacity * min(part, piece_length(capacity, part)) * item
+    else:
+        growing += kept * vector
+    is_audited = is_near_rounding(products, tol)
+    ending = product_bytes(products, is_audited=is_audited) + (2 * k + _WORKING) * whole
+    memory = max(growing, ending)
+    reading = kept * part * item / _BANDWIDTH[storage]
+    step = (product_flops(products) + 4 * kept * part) / rate + _STEP_SECONDS + reading
     fits = memory <= available and disk <= free
     return Route("lanczos", memory, matvecs * step, matvecs, fits, storage, capacity, disk)
-
-
-def _in_flight(k: int) -> int:
-    """Return the vectors in memory besides the basis and copies of a piece of it."""
-    return 2 * k + 6
 
 
 def _gram(
@@ -341,14 +339,14 @@ def _nothing_fits(
     listed = ", ".join(f"{route.name} {gigabytes(route.memory)}" for route in routes)
     item = products.dtype.itemsize
     room = max(available - product_bytes(products), 0)
-    coordinates = room // (item * (2 * (k + 8) + _in_flight(k) + 1))
+    coordinates = room // (item * (2 * k + 8 + _WORKING))
     size = f"{products.size} × {products.size}"
     return ArgumentError(
         "op" if memory is None else "memory",
         size if memory is None else memory,
-        f"no route to {k} eigenpairs of {size} fits in the {gigabytes(available)} that are free: "
+        f"no method for {k} eigenpairs of {size} fits in {gigabytes(available)} of free memory: "
         f"{listed}",
-        f"About {coordinates} coordinates would fit: restrict the operator with params= or mask=, "
+        f"About {coordinates} weights would fit: restrict the operator with params= or mask=, "
         "ask for fewer pairs, or free memory.",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf, isfinite
 from time import monotonic
 from typing import Annotated as Float
@@ -15,9 +15,17 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import tensor_of
 
-__all__ = ["Products", "asymmetry_error"]
+__all__ = ["Products", "ShouldStop", "StoppedError", "asymmetry_error"]
 
-_PIECE = 1 << 20  # entries of a vector that are brought to float64 at once
+_TINY = 1e-30  # squares that are nearly too small for float32
+_CHUNK = 8192  # squares that are summed in the vectors' own precision
+
+ShouldStop = Callable[[], "bool | None"]
+"""Returns whether to stop; an exception that it raises passes through the solver."""
+
+
+class StoppedError(Exception):
+    """`should_stop` returned True before the solver had anything to return."""
 
 
 class Products:
@@ -33,6 +41,7 @@ class Products:
 
     Args:
         op: The operator.
+        should_stop: Called now and before each product; with several ranks, one stops all.
 
     Attributes:
         size: P.
@@ -47,9 +56,10 @@ class Products:
 
     Raises:
         ArgumentError: It has no shape or no product, is not square, or is complex.
+        StoppedError: `should_stop` returns True.
     """
 
-    def __init__(self, op: object) -> None:
+    def __init__(self, op: object, should_stop: ShouldStop | None = None) -> None:
         shape = getattr(op, "shape", None)
         if shape is None or not hasattr(type(op), "__matmul__"):
             raise ArgumentError(
@@ -72,6 +82,8 @@ class Products:
         self.is_parted = self.processes.is_parallel and hasattr(op, "multiply_rows")
         self.rows = self.processes.rows(self.size) if self.is_parted else slice(0, self.size)
         self.length = self.rows.stop - self.rows.start
+        self.should_stop = should_stop
+        self._stop_if_asked()
 
     @property
     def asymmetry_limit(self) -> float:
@@ -89,6 +101,7 @@ class Products:
         Raises:
             ArgumentError: The product holds NaN or infinity.
         """
+        self._stop_if_asked()
         self.matvecs += 1 if block.ndim == 1 else block.shape[1]
         product = self._multiply(block.to(self._input_dtype)).detach().to(self.dtype)
         if product.numel() and not all(map(isfinite, torch.stack(product.aminmax()).tolist())):
@@ -99,6 +112,7 @@ class Products:
         """Return parts (b, ·) of A v, from those of the vectors v, as rows."""
         if not self.is_parted:
             return self(parts[0]).unsqueeze(0) if len(parts) == 1 else self(parts.T).T
+        self._stop_if_asked()
         self.matvecs += len(parts)
         block = parts.T.to(self._input_dtype)
         return self.op.multiply_rows(block).detach().to(self.dtype).T
@@ -123,10 +137,15 @@ class Products:
         return self.processes.sum(inner) if self.is_parted else inner
 
     def norms(self, parts: torch.Tensor) -> Float[torch.Tensor, "b"]:
-        """Return the norms (b,) of vectors, summed in float64."""
-        squares = torch.zeros(len(parts), dtype=torch.float64, device=parts.device)
-        for piece in parts.split(max(_PIECE // max(len(parts), 1), 1), dim=1):
-            squares += torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64).square()
+        """Return the norms (b,) of vectors, summed in float64: in float32 long ones are off."""
+        whole = parts.shape[1] // _CHUNK * _CHUNK
+        chunks, rest = parts[:, :whole].unflatten(1, (-1, _CHUNK)), parts[:, whole:]
+        squares = torch.linalg.vector_norm(chunks, dim=2).double().square().sum(1)
+        squares += torch.linalg.vector_norm(rest, dim=1).double().square()
+        if not bool(((squares > _TINY) & (squares < 1 / _TINY)).all()):  # squares in float64 too
+            squares = torch.zeros_like(squares)
+            for piece in parts.split(_CHUNK * _CHUNK, dim=1):
+                squares += piece.double().square().sum(1)
         return self.summed(squares.cpu()).sqrt()
 
     def eigh(
@@ -140,6 +159,10 @@ class Products:
     def is_late(self, deadline: float) -> bool:
         """Whether a moment, by `time.monotonic`, has passed on some rank."""
         return deadline < inf and bool(self.processes.largest(float(monotonic() >= deadline)))
+
+    def _stop_if_asked(self) -> None:
+        if self.should_stop is not None and self.processes.largest(float(bool(self.should_stop()))):
+            raise StoppedError("should_stop returned True before there was anything to return")
 
     def not_finite(self) -> ArgumentError:
         """Return the error for a product that is not finite."""

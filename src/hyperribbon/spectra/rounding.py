@@ -11,10 +11,30 @@ from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
-__all__ = ["Audit", "in_float64", "least_floor", "precise_images", "rounded_up"]
+__all__ = [
+    "Audit",
+    "in_float64",
+    "is_near_rounding",
+    "least_floor",
+    "precise_images",
+    "random_signs",
+    "rounded_up",
+]
 
 _SAFETY = 4.0  # signs may let errors cancel in part
+_NEAR = 1000.0  # units of rounding below which a tolerance comes near it
 _LEAST = 4.0  # units of rounding of ‖A‖ that are allowed for in any case
+
+
+def is_near_rounding(products: Products, tol: float) -> bool:
+    """Whether a tolerance is so small that rounding has to be measured, see `Audit`."""
+    return tol < _NEAR * torch.finfo(products.dtype).eps
+
+
+def random_signs(count: int) -> torch.Tensor:
+    """Return signs (count,) for an `Audit`."""
+    bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"), device="cpu")
+    return (2 * bits - 1).double()
 
 
 class Audit:
@@ -30,27 +50,27 @@ class Audit:
 
     Args:
         products: The operator.
-        count: Number of pairs k.
+        signs: (k,), from `random_signs`.
+        rows: (k, ·), the vectors as they are returned.
+        values: (k,), their values λ.
+        residual: (1, ·), the sum Σ gᵢrᵢ of the residuals that were computed for them.
     """
 
-    def __init__(self, products: Products, count: int) -> None:
+    def __init__(
+        self,
+        products: Products,
+        signs: torch.Tensor,
+        rows: torch.Tensor,
+        values: torch.Tensor,
+        residual: torch.Tensor,
+    ) -> None:
         self._products = products
-        bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"), device="cpu")
-        self._signs = (2 * bits - 1).tolist()
-        shape, place = (1, products.length), products.device
-        self._vector = torch.zeros(shape, dtype=wide(products.device), device=place)
-        self._claim = torch.zeros_like(self._vector)
-
-    def add_vectors(self, rows: torch.Tensor, values: torch.Tensor) -> None:
-        """Take the vectors (k, ·) as they are returned, with the claim λv of their values (k,)."""
-        for place, row in enumerate(rows):
-            self._vector[0].add_(row, alpha=self._signs[place])
-            self._claim[0].add_(row, alpha=self._signs[place] * float(values[place]))
-
-    def add_residuals(self, rows: torch.Tensor, first: int = 0) -> None:
-        """Take the residuals (·, ·) that were computed for them, from the `first` one on."""
-        for sign, row in zip(self._signs[first:], rows, strict=False):
-            self._claim[0].add_(row, alpha=sign)
+        precision = wide(products.device)
+        self._vector = torch.zeros(1, products.length, dtype=precision, device=products.device)
+        self._claim = residual.to(self._vector)
+        for sign, value, row in zip(signs.tolist(), values.tolist(), rows, strict=True):
+            self._vector[0].add_(row, alpha=sign)
+            self._claim[0].add_(row, alpha=sign * value)
 
     def floor(self, norm: float) -> float:
         """Return what rounding may hide from each of the residuals.

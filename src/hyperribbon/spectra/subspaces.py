@@ -8,9 +8,8 @@ from typing import Annotated as Float
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, tensor
-from hyperribbon.core.checks import ArgumentError, check_finite
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import ArgumentError, check_finite, tensor, validate
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.results import Spectrum
 
 __all__ = ["Alignment", "alignment"]
@@ -41,8 +40,8 @@ class Alignment:
         return float((self.cosines**2).mean())
 
 
-@checked()
-@plainly
+@validate()
+@plain_arithmetic()
 def alignment(U: Subspace, V: Subspace) -> Alignment:
     """Return the principal angles between the spans of U (P, a) and V (P, b).
 

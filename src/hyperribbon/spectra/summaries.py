@@ -8,14 +8,20 @@ from typing import Annotated as Float
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, number, row
-from hyperribbon.core.checks import check_array, check_fraction, check_positive_int
+from hyperribbon.core.checks import (
+    check_array,
+    check_fraction,
+    check_positive_int,
+    number,
+    row,
+    validate,
+)
 from hyperribbon.core.results import Estimate, Spectrum
 
 __all__ = ["Summary", "effective_rank", "summarize"]
 
 
-@checked(weights=row)
+@validate(weights=row)
 def effective_rank(weights: torch.Tensor | np.ndarray) -> float:
     """Return exp(−Σ pᵢ ln pᵢ) with pᵢ = |wᵢ| / Σ|w|: the number of weights that share evenly.
 
@@ -87,7 +93,7 @@ class Summary:
         return int(np.searchsorted(cumulative, threshold)) + 1 if cumulative[-1] else 0
 
 
-@checked(trace=number)
+@validate(trace=number)
 def summarize(
     eigenvalues: Spectrum | torch.Tensor | np.ndarray, trace: float | Estimate | None = None
 ) -> Summary:

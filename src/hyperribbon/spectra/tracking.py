@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.boundary import (
-    checked,
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
     count,
     flag,
     function,
@@ -17,14 +18,14 @@ from hyperribbon.core.boundary import (
     operator,
     positive,
     seed_number,
+    validate,
 )
-from hyperribbon.core.checks import ArgumentError, check_choice
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.results import Spectrum
 from hyperribbon.spectra.eigensolvers import ENDS, as_spectrum, eigsh, products_limit
 from hyperribbon.spectra.krylov.convergence import tolerances
-from hyperribbon.spectra.krylov.search import Search
+from hyperribbon.spectra.krylov.lanczos import Search
 from hyperribbon.spectra.planning import agreed_capacity
 from hyperribbon.spectra.products import Products
 
@@ -67,7 +68,7 @@ class Tracker:
     [4.0, 8.0]
     """
 
-    @checked(k=count, make=function, tol=positive, seed=seed_number)
+    @validate(k=count, make=function, tol=positive, seed=seed_number)
     def __init__(
         self,
         k: int,
@@ -122,14 +123,14 @@ class Tracker:
         """Return an operator's spectrum from a cold start."""
         self._guard, self._room = None, 0.0
         seed = derive_seed(self.seed, "look", self.calls) if self.calls else self.seed
-        return eigsh(op, self.k, self.which, self.tol, "lanczos", seed=seed)
+        return eigsh(op, self.k, self.which, self.tol, "lanczos", certificate="full", seed=seed)
 
     def _check(self, products: Products, vectors: torch.Tensor) -> None:
         if len(vectors) != products.size:
             reason = f"it is of size {products.size}, and the one before it of size {len(vectors)}"
             raise ArgumentError("operators", products.op, reason, "Track one parameter space.")
 
-    @plainly
+    @plain_arithmetic()
     def _follow(self, products: Products, vectors: torch.Tensor) -> Spectrum:
         """Return the next operator's spectrum from the last one."""
         generator = torch_generator(self.seed, "track", self.calls)
@@ -147,25 +148,26 @@ class Tracker:
             guard = self._guard.to(products.device, products.dtype)
             scout += products.part(guard).sum(0)
         twins = self._twins()
-        if bool(twins.any()):
-            search.take_in(rows[twins])
-            search.rayleigh_ritz()
+        for row in rows[twins]:
+            search.basis.add(row.unsqueeze(0))
         rest, values = rows[~twins], self._values.to(rows)[~twins]
         start = rest.sum(0, keepdim=True) + min(max(self.tol, _SCOUT[0]), _SCOUT[1]) * scout
         search.begin_chain(start, random=False)
         drift = self._drift(search, rest, values, start)
         stays = drift <= min(self._room, _SLOW * self.tol * float(self._values.abs().max()))
         if stays:
-            search.take_in(rows)
+            search.leave_chain()
+            for row in rows:
+                search.basis.add(row.unsqueeze(0))
         search.rayleigh_ritz()
-        while not (search.basis.is_complete or search.is_solved()):
+        while not (search.basis.is_complete or search.is_solved):
             if products.matvecs >= products_limit(self.k):
                 break
             search.improve(draw)
             search.rayleigh_ritz()
         self._look_ahead(search, drift if stays else None)
-        shown = torch.ones(self.k, dtype=torch.bool, device="cpu")
-        return as_spectrum(products, search.pairs(shown), self.tol, True)
+        shown = torch.zeros(self.k, dtype=torch.bool, device="cpu")
+        return as_spectrum(products, search.pairs(shown), False, True)
 
     def _twins(self) -> torch.Tensor:
         """Return which (k,) of the last eigenvalues equal the one before: a chain sees one copy."""
@@ -179,7 +181,7 @@ class Tracker:
     ) -> float:
         """Return the part of a start's image that the eigenpairs it is made of do not explain."""
         scale = search.basis.products.norms(start).to(rows)
-        image = search.basis.images.read(slice(search.basis.size - 1, search.basis.size))
+        image = search.basis.image(search.basis.size - 1)
         return float(search.basis.products.norms(image - values.unsqueeze(0) @ rows / scale))
 
     def _look_ahead(self, search: Search, drift: float | None) -> None:
@@ -194,7 +196,7 @@ class Tracker:
         self._room = gap / 2 if drift is None else self._room - drift
 
 
-@checked(eigenvectors=flag)
+@validate(eigenvectors=flag)
 def track(
     operators: Iterable[Any] | Callable[[Any], Any],
     k: int,

@@ -2,13 +2,13 @@
 
 from hyperribbon.core.mask import Mask
 from hyperribbon.subnetworks.criticality import Criticality, LayerCriticality, layer_criticality
-from hyperribbon.subnetworks.evaluation import evaluate, metric_of
+from hyperribbon.subnetworks.evaluation import evaluate_states, metric_of
 from hyperribbon.subnetworks.operations import prune, redraw, reinitialize, rerandomize
 from hyperribbon.subnetworks.overlap import Overlap, overlap_ratio
 from hyperribbon.subnetworks.saliency import fisher_saliency, gradient_saliency
 from hyperribbon.subnetworks.selection import Ranking, rank, select
 from hyperribbon.subnetworks.states import eligible_names, layer_of, state_of
-from hyperribbon.subnetworks.sweeps import Sweep, sweep
+from hyperribbon.subnetworks.sweeps import Sweep, sweep_selection
 from hyperribbon.subnetworks.tickets import Ticket, TicketLevel, find_ticket
 from hyperribbon.subnetworks.torch_pruning import from_torch_prune, to_torch_prune
 
@@ -22,7 +22,7 @@ __all__ = [
     "Ticket",
     "TicketLevel",
     "eligible_names",
-    "evaluate",
+    "evaluate_states",
     "find_ticket",
     "fisher_saliency",
     "from_torch_prune",
@@ -38,6 +38,6 @@ __all__ = [
     "rerandomize",
     "select",
     "state_of",
-    "sweep",
+    "sweep_selection",
     "to_torch_prune",
 ]

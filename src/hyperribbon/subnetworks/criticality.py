@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed
-from hyperribbon.core.boundary import checked, function, list_of, text
-from hyperribbon.core.checks import check_positive, check_positive_int
+from hyperribbon.core.checks import (
+    check_positive,
+    check_positive_int,
+    function,
+    list_of,
+    text,
+    validate,
+)
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
 from hyperribbon.subnetworks.states import State, eligible_names, layer_of, state_of
 
-__all__ = ["Criticality", "LayerCriticality", "layer_criticality"]
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -64,10 +71,12 @@ class Criticality:
 
     def table(self) -> pd.DataFrame:
         """Return a table with one row per layer."""
+        import pandas as pd
+
         return pd.DataFrame([vars(layer) for layer in self.layers])
 
 
-@checked(metric=function)
+@validate(metric=function)
 def layer_criticality(
     final: nn.Module | State,
     initial: nn.Module | State,

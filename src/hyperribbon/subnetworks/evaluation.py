@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hyperribbon.core import ArgumentError
-from hyperribbon.core.boundary import checked, count, list_of, torch_module
-from hyperribbon.core.checks import check_choice
-from hyperribbon.core.devices.torch_inside import tree_map, without_fallback_warnings
+from hyperribbon.core.checks import check_choice, count, list_of, torch_module, validate
+from hyperribbon.core.devices.torch_private import tree_map, without_fallback_warnings
 from hyperribbon.operators.risk.batches import batch_size, split, tensors
-from hyperribbon.operators.risk.calling import call_with_labels, own_loss_of
 from hyperribbon.operators.risk.data import Data, Source
+from hyperribbon.operators.risk.forward import call_with_labels, own_loss_of
 from hyperribbon.operators.risk.objective import Objective, at_weights
 from hyperribbon.recording.evaluation import class_axis, count_right, own_loss, pieces, read
-from hyperribbon.subnetworks.attention import vectorisable_attention
 from hyperribbon.subnetworks.states import State, state_of
-
-__all__ = ["Evaluator", "Measure", "Metric", "evaluate", "metric_of"]
 
 Measure = str | Callable[[Any, Any], torch.Tensor]
 Metric = Callable[[State], "torch.Tensor | float"]
@@ -32,8 +30,8 @@ _ROWS = 1000
 _MEMORY_BYTES = 128 * 2**20
 
 
-@checked(states=list_of(lambda argument, state: state_of(argument, state)), together=count)
-def evaluate(
+@validate(states=list_of(lambda argument, state: state_of(argument, state)), together=count)
+def evaluate_states(
     model: nn.Module,
     states: Sequence[State],
     data: Data,
@@ -69,14 +67,14 @@ def evaluate(
 def metric_of(model: nn.Module, data: Data, measure: Measure = "accuracy") -> Metric:
     """Return the function state → one number per sample, as `layer_criticality` takes it.
 
-    The data are read once. See `evaluate` for the arguments.
+    The data are read once. See `evaluate_states` for the arguments.
     """
     evaluator = Evaluator(model, data, measure)
     return lambda state: evaluator([state_of("state", state)], together=1)[0]
 
 
 class Evaluator:
-    """Evaluates states of a model on data read once; arguments as for `evaluate`."""
+    """Evaluates states of a model on data read once; arguments as for `evaluate_states`."""
 
     def __init__(self, model: nn.Module, data: Data, measure: Measure) -> None:
         self._network = copy.deepcopy(torch_module("model", model)).requires_grad_(False).eval()
@@ -94,7 +92,7 @@ class Evaluator:
         plain = _tensors_of(self._network, states)
         size = together or max(1, min(16, _MEMORY_BYTES // self._bytes_per_state(plain[0])))
         rows, counts = [], []
-        with torch.no_grad(), vectorisable_attention():
+        with torch.no_grad(), _vectorisable_attention():
             for start in range(0, len(plain), size):
                 group, columns, counts = plain[start : start + size], [], []
                 for batch in pieces(self._network, self._source, _ROWS):
@@ -130,12 +128,12 @@ class Evaluator:
                 reason = f"it does not return one number for each of {samples} samples"
                 raise ArgumentError("measure", values, reason, "Return a tensor (samples,).")
             return values, torch.ones_like(values)
-        right, told = count_right(outputs, targets, self._axis)
+        right, labels = count_right(outputs, targets, self._axis)
         if self._measure == "accuracy":
-            return right, told
+            return right, labels
         scores = outputs.movedim(self._axis, 1)
         losses = F.cross_entropy(scores, targets, reduction="none").reshape(len(scores), -1)
-        return losses.sum(1), told
+        return losses.sum(1), labels
 
     def _forward(
         self, group: Sequence[State], batch: Any, is_strict: bool
@@ -158,10 +156,8 @@ class Evaluator:
             return [outputs_at({})] * len(group), aside[0]
         try:
             with without_fallback_warnings():
-                outputs = vmap(outputs_at)(stacked)
-            return [tree_map(lambda leaf, i=i: leaf[i], outputs) for i in range(len(group))], aside[
-                0
-            ]
+                joint = vmap(outputs_at)(stacked)
+            outputs = [tree_map(lambda leaf, i=i: leaf[i], joint) for i in range(len(group))]
         except RuntimeError as error:
             if is_strict:
                 cause = str(error).splitlines()[0]
@@ -170,9 +166,8 @@ class Evaluator:
                 name = type(self._network).__name__
                 raise ArgumentError("model", name, reason, remedy) from error
             aside.clear()
-            return [outputs_at({name: state[name] for name in stacked}) for state in group], aside[
-                0
-            ]
+            outputs = [outputs_at({name: state[name] for name in stacked}) for state in group]
+        return outputs, aside[0]
 
     def _bytes_per_state(self, state: State) -> int:
         """Return the estimated memory per state: weights and activations."""
@@ -182,6 +177,18 @@ class Evaluator:
         widest = max((tensor.shape[0] for tensor in state.values() if tensor.ndim >= 2), default=1)
         spatial = inputs[0].numel() // max(1, inputs.shape[1]) if inputs.ndim > 2 else 1
         return weights + 3 * rows * widest * max(1, spatial) * 4
+
+
+@contextmanager
+def _vectorisable_attention() -> Iterator[None]:
+    """Use the plain attention kernel: the fused ones have no batching rule."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -17,8 +17,6 @@ from hyperribbon.subnetworks.states import (
     state_of,
 )
 
-__all__ = ["Initializer", "prune", "redraw", "reinitialize", "rerandomize"]
-
 Initializer = Callable[[int], nn.Module | State] | nn.Module | State
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from hyperribbon.core import ArgumentError, Mask
 
-__all__ = ["Overlap", "overlap_ratio"]
-
 
 @dataclass(frozen=True)
 class Overlap:

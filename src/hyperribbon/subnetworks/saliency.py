@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.boundary import torch_module
+from hyperribbon.core.checks import torch_module
 from hyperribbon.operators import GradientCovariance, Risk
 from hyperribbon.operators.risk.data import Data
-
-__all__ = ["fisher_saliency", "gradient_saliency"]
 
 Loss = Callable[[Any, Any], torch.Tensor] | None
 

@@ -21,8 +21,6 @@ from hyperribbon.subnetworks.states import (
     state_of,
 )
 
-__all__ = ["Ranking", "rank", "select"]
-
 CRITERIA = ("magnitude", "change", "random")
 Criterion = str | Mapping[str, torch.Tensor]
 

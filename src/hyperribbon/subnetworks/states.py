@@ -8,11 +8,8 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, ParameterFilter
-from hyperribbon.core.boundary import checked, flag, text, torch_module
-from hyperribbon.core.checks import check_choice
+from hyperribbon.core.checks import check_choice, flag, text, torch_module, validate
 from hyperribbon.core.parameters import choose_names, listing, omitted_of_state
-
-__all__ = ["State", "eligible_names", "layer_of", "state_of"]
 
 State = Mapping[str, torch.Tensor]
 
@@ -60,7 +57,7 @@ def check_same_architecture(final: State, initial: State, names: list[str]) -> N
             raise ArgumentError("initial", tuple(initial[name].shape), reason, remedy)
 
 
-@checked(frozen=flag)
+@validate(frozen=flag)
 def eligible_names(
     source: nn.Module | State,
     include: str = "weights",
@@ -152,7 +149,7 @@ def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.shape == second.shape and torch.equal(first, second.to(first))
 
 
-@checked(name=text)
+@validate(name=text)
 def layer_of(name: str) -> str:
     """Return the module that owns a parameter: "layers.0" for "layers.0.weight"."""
     return name.rpartition(".")[0]

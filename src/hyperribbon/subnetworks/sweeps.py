@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, html
-from hyperribbon.core.boundary import torch_module
-from hyperribbon.core.checks import check_array, check_choice, check_fraction
+from hyperribbon.core.checks import check_array, check_choice, check_fraction, torch_module
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.subnetworks.evaluation import Evaluator, Measure
@@ -18,7 +17,7 @@ from hyperribbon.subnetworks.operations import prune, reinitialize
 from hyperribbon.subnetworks.selection import Criterion, check_only_of_fractions, rank
 from hyperribbon.subnetworks.states import State, state_of
 
-__all__ = ["Sweep", "sweep"]
+_GROUP = 16  # sub-networks evaluated at once
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Sweep:
         return html.card(f"{len(x)} sub-networks", picture, numbers)
 
 
-def sweep(
+def sweep_selection(
     model: nn.Module,
     final: State,
     initial: State | None,
@@ -83,7 +82,7 @@ def sweep(
         scope: As in `select`; fractions only.
         include: As in `select`.
         params: As in `select`.
-        measure: As in `evaluate`.
+        measure: As in `evaluate_states`.
         seed: Seed of the criterion "random".
 
     Returns:
@@ -125,28 +124,15 @@ def sweep(
 
 
 def _evaluate_masks(
-    evaluator: Evaluator,
-    final: State,
-    initial: State | None,
-    masks: list[Mask],
-    operation: str,
-    group: int = 16,
+    evaluator: Evaluator, final: State, initial: State | None, masks: list[Mask], operation: str
 ) -> torch.Tensor:
     """Return (masks, samples); only one group of states is in memory at a time."""
     base = state_of("final", final)
-    rows = []
-    for start in range(0, len(masks), group):
-        states = []
-        for mask in masks[start : start + group]:
-            if operation == "prune":
-                changed = prune(base, mask)
-            else:
-                changed = reinitialize(base, initial, mask)  # type: ignore[arg-type]
-            states.append(
-                {
-                    name: tensor if torch.equal(tensor, changed[name]) else changed[name]
-                    for name, tensor in base.items()
-                }
-            )
-        rows.append(evaluator(states))
-    return torch.cat(rows).double()
+
+    def change(mask: Mask) -> dict[str, torch.Tensor]:
+        changed = prune(base, mask) if operation == "prune" else reinitialize(base, initial, mask)  # type: ignore[arg-type]
+        same = {name: tensor for name, tensor in base.items() if torch.equal(tensor, changed[name])}
+        return {**changed, **same}
+
+    groups = [masks[start : start + _GROUP] for start in range(0, len(masks), _GROUP)]
+    return torch.cat([evaluator([change(mask) for mask in group]) for group in groups]).double()

@@ -5,14 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
-from hyperribbon.core.boundary import checked, count, function, iterable
-from hyperribbon.core.checks import check_absent, check_choice, check_fraction
+from hyperribbon.core.checks import (
+    check_absent,
+    check_choice,
+    check_fraction,
+    count,
+    function,
+    iterable,
+    validate,
+)
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import copies_of
 from hyperribbon.subnetworks.evaluation import Metric
@@ -26,7 +33,8 @@ from hyperribbon.subnetworks.states import (
 )
 from hyperribbon.subnetworks.torch_pruning import to_torch_prune
 
-__all__ = ["Ticket", "TicketLevel", "find_ticket"]
+if TYPE_CHECKING:
+    import pandas as pd
 
 BRANCHES = ("random", "reinitialized")
 
@@ -66,6 +74,8 @@ class Ticket:
 
     def table(self) -> pd.DataFrame:
         """Return a table with one row per level."""
+        import pandas as pd
+
         return pd.DataFrame(
             [
                 {"kept": level.kept, "ticket": level.ticket, **level.branches}
@@ -74,7 +84,7 @@ class Ticket:
         )
 
 
-@checked(train=function, metric=function, levels=count)
+@validate(train=function, metric=function, levels=count)
 def find_ticket(
     model: nn.Module,
     train: Callable[[nn.Module], object],
@@ -136,9 +146,10 @@ def find_ticket(
     value = _value(metric, trained)
     records = [TicketLevel(1.0, value, dict.fromkeys(branches, value))]
     pruned: Mask | None = None
+    how = {"scope": scope, "include": include, "model": model}
     for level in range(1, levels + 1):
         share = 1.0 - (1.0 - fraction) ** level
-        pruned = _prune_further(model, trained, rewound, pruned, criterion, scope, include, share)
+        pruned = _prune_further(trained, rewound, pruned, share, criterion, **how)
         trained = _train(model, rewound, pruned, train)
         controls = {}
         for branch in branches:
@@ -186,26 +197,17 @@ def _redraw(
 
 
 def _prune_further(
-    model: nn.Module,
-    trained: State,
-    rewound: State,
-    pruned: Mask | None,
-    criterion: str,
-    scope: str,
-    include: str,
-    share: float,
+    trained: State, rewound: State, pruned: Mask | None, share: float, criterion: str, **how: Any
 ) -> Mask:
     """Return the mask of removed entries, including those removed before."""
-    ranking = rank(trained, rewound, criterion=criterion, scope=scope, include=include, model=model)
+    ranking = rank(trained, rewound, criterion=criterion, **how)
     if pruned is None:
         return ranking.select(share)
     gone_first = {
         name: torch.where(pruned[name], torch.full_like(score, -1.0), score)
         for name, score in ranking.scores.items()
     }
-    return rank(trained, criterion=gone_first, scope=scope, include=include, model=model).select(
-        share
-    )
+    return rank(trained, criterion=gone_first, **how).select(share)
 
 
 def _shuffle(mask: Mask, seed: int) -> Mask:

@@ -9,8 +9,6 @@ from hyperribbon.core import ArgumentError, Mask
 from hyperribbon.core.parameters import check_mask, copies_of
 from hyperribbon.subnetworks.states import State, layer_of, state_of
 
-__all__ = ["from_torch_prune", "to_torch_prune"]
-
 
 def from_torch_prune(source: nn.Module | State) -> Mask:
     """Return the entries that `torch.nn.utils.prune` has pruned.

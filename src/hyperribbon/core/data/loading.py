@@ -9,14 +9,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, count, flag, path, zero_or_more
-from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, check_positive_int
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_absent,
+    check_choice,
+    check_positive_int,
+    count,
+    flag,
+    path,
+    validate,
+    zero_or_more,
+)
 from hyperribbon.core.data.sources import BUNDLED, SOURCES
 from hyperribbon.core.data.synthetic import sloppy_inputs, teacher_student, wishart_inputs
 from hyperribbon.core.data.whitening import whiten as whiten_matrix
 from hyperribbon.core.generators import numpy_generator
-
-__all__ = ["DATASETS", "LabelledData", "load_data"]
 
 _SYNTHETIC = ("teacher_student", "sloppy", "wishart")
 DATASETS = (*SOURCES, *_SYNTHETIC)
@@ -46,7 +53,7 @@ class LabelledData(NamedTuple):
         return LabelledData(self.inputs.flatten(1), self.targets)
 
 
-@checked(whiten=flag, folder=path, slope=zero_or_more, dimensions=count, noise=zero_or_more)
+@validate(whiten=flag, folder=path, slope=zero_or_more, dimensions=count, noise=zero_or_more)
 def load_data(
     name: str = "mnist5k",
     split: str = "train",
@@ -99,7 +106,7 @@ def load_data(
     if name in _SYNTHETIC:
         if proportions is not None:
             raise ArgumentError(
-                "proportions", proportions, f"{name!r} has no classes", "Leave proportions out."
+                "proportions", proportions, f"{name!r} has no classes", "Omit proportions."
             )
         slope, noise = 0.2 if slope is None else slope, 0.1 if noise is None else noise
         dimensions = 50 if dimensions is None else dimensions

@@ -1,8 +1,10 @@
-"""Where each real data set comes from: a package, a folder, or OpenML."""
+"""Read real data sets from a package, OpenML, or a folder of IDX or CIFAR binary files."""
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Callable
 from functools import partial
 from importlib import resources
@@ -11,9 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError
-from hyperribbon.core.data.formats import find_file, read_cifar, read_idx
-
-__all__ = ["BUNDLED", "DATA_VARIABLE", "SOURCES"]
 
 DATA_VARIABLE = "HYPERRIBBON_DATA"
 
@@ -25,6 +24,9 @@ _SIZES = {
     "fashion_mnist": (60_000, (1, 28, 28)),
     "cifar10": (50_000, (3, 32, 32)),
 }
+
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
 def _mnist5k(split: str, folder: Path | None) -> Arrays:
@@ -107,7 +109,7 @@ def _join_splits(
     if len(found) < len(wanted):
         remedy = (
             "Put them there in torchvision's layout (MNIST/raw, FashionMNIST/raw, "
-            "cifar-10-batches-bin; plain or .gz), or leave the folder out to fetch from OpenML."
+            "cifar-10-batches-bin; plain or .gz), or omit the folder to fetch from OpenML."
         )
         raise ArgumentError(
             "data", str(folder), f"it does not contain the files of {name!r}", remedy
@@ -133,6 +135,69 @@ def _from_openml(name: str, split: str) -> Arrays:
     )
     pixels = images[chosen].reshape(-1, *shape).astype(np.float32) / 255
     return pixels, labels[chosen].astype(np.int64)
+
+
+def find_file(folder: Path, stem: str) -> Path | None:
+    """Return folder/stem or folder/stem.gz, whichever exists."""
+    for name in (stem, f"{stem}.gz"):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read an IDX file (the format of MNIST).
+
+    Returns:
+        The array, in the shape that the header says.
+
+    Raises:
+        ArgumentError: The file is damaged, truncated or of another format.
+    """  # noqa: DOC501 - _damaged() returns an ArgumentError
+    content = _read(path)
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
+        raise _damaged(path, "it does not begin like an IDX file")
+    dtype, dimensions = np.dtype(_IDX_TYPES[content[2]]), content[3]
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise _damaged(path, "its header is cut off")
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, offset=4))
+    expected = header + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if len(content) != expected:
+        raise _damaged(path, f"it holds {len(content)} bytes where its header says {expected}")
+    return np.frombuffer(content, dtype, offset=header).reshape(shape)
+
+
+def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read a CIFAR-10 binary batch.
+
+    Returns:
+        Images (n, 3, 32, 32) uint8 and labels (n,) uint8.
+
+    Raises:
+        ArgumentError: The file is damaged, truncated or holds labels above 9.
+    """  # noqa: DOC501 - _damaged() returns an ArgumentError
+    content = _read(path)
+    if not content or len(content) % _CIFAR_RECORD:
+        raise _damaged(
+            path, f"its {len(content)} bytes are not a whole number of {_CIFAR_RECORD}-byte records"
+        )
+    records = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
+    labels = records[:, 0]
+    if labels.max() > 9:
+        raise _damaged(path, f"it holds label {labels.max()}, and CIFAR-10 has labels 0 to 9")
+    return records[:, 1:].reshape(-1, 3, 32, 32), labels
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _damaged(path, f"it cannot be decompressed ({error})") from None
+
+
+def _damaged(path: Path, reason: str) -> ArgumentError:
+    return ArgumentError("file", str(path), reason, "It is damaged or truncated: fetch it again.")
 
 
 BUNDLED = ("mnist5k", "digits")

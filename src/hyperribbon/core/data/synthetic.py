@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hyperribbon.core.boundary import checked, count, positive, square, zero_or_more
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, count, positive, square, validate, zero_or_more
 from hyperribbon.core.generators import numpy_generator
 
-__all__ = ["sloppy_inputs", "teacher_student", "wishart_inputs"]
 
-
-@checked(samples=count, dimensions=count, slope=zero_or_more)
+@validate(samples=count, dimensions=count, slope=zero_or_more)
 def sloppy_inputs(
     samples: int, dimensions: int, slope: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +37,7 @@ def sloppy_inputs(
     return np.sqrt(samples) * (left * np.sqrt(eigenvalues)) @ right.T, eigenvalues
 
 
-@checked(samples=count, dimensions=count, covariance=square)
+@validate(samples=count, dimensions=count, covariance=square)
 def wishart_inputs(
     samples: int, dimensions: int, covariance: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
@@ -73,7 +70,7 @@ def wishart_inputs(
     return white @ (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
 
 
-@checked(samples=count, dimensions=count, outputs=count, noise=zero_or_more, sigma_x=positive)
+@validate(samples=count, dimensions=count, outputs=count, noise=zero_or_more, sigma_x=positive)
 def teacher_student(
     samples: int,
     dimensions: int,

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyperribbon.core.boundary import checked, matrix, positive, zero_or_more
-from hyperribbon.core.checks import ArgumentError
-
-__all__ = ["Whitened", "whiten"]
+from hyperribbon.core.checks import ArgumentError, matrix, positive, validate, zero_or_more
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Whitened:
     scales: np.ndarray
 
 
-@checked(inputs=matrix, sigma_x=positive, cutoff=zero_or_more)
+@validate(inputs=matrix, sigma_x=positive, cutoff=zero_or_more)
 def whiten(inputs: np.ndarray, sigma_x: float = 1.0, cutoff: float = 1e-10) -> Whitened:
     r"""Whiten inputs X (d, n) by the singular value decomposition.
 

@@ -10,15 +10,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = [
-    "gpu_numbers",
-    "gpu_random_states",
-    "seed_gpus",
-    "set_gpu_random_states",
-    "take_own_gpu",
-    "wait_for_gpus",
-]
-
 
 def gpu_numbers() -> range:
     """Return the numbers of the GPUs, whose random states are to be kept."""

@@ -10,8 +10,6 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["free_memory"]
-
 _UNIFIED = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 _OLD = (
     "memory.limit_in_bytes",

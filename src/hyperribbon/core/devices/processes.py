@@ -13,8 +13,6 @@ import torch.distributed as dist
 from hyperribbon.core.checks import ArgumentError, ProcessGroupError
 from hyperribbon.core.devices.gpus import take_own_gpu
 
-__all__ = ["ALONE", "PeerError", "ProcessGroupError", "Processes", "joined_processes"]
-
 _TIMEOUT = 600  # seconds of silence of a process before the others give up
 _SAME = 1e-9  # relative difference of checksums that rounding on different machines explains
 
@@ -250,7 +248,7 @@ ALONE = Processes()
 
 
 @contextmanager
-def joined_processes() -> Generator[Processes]:
+def torchrun_processes() -> Generator[Processes]:
     """Join the processes that torchrun started; this process alone when it did not.
 
     Uses nccl where there are GPUs, one per process, and gloo otherwise.

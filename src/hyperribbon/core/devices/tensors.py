@@ -14,8 +14,6 @@ from hyperribbon.core.checks import is_tensor
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["host_array", "tensor_of"]
-
 
 def tensor_of(values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return values as a tensor: a tensor stays where it is, anything else goes to the host.

@@ -11,19 +11,23 @@ from hyperribbon.core.store.atomic import (
     write_text,
     writing,
 )
+from hyperribbon.core.store.manifest import add_to_manifest, finish_save, save_folder
 from hyperribbon.core.store.runs import RunFolder, Store, config_hash, describe_environment
 from hyperribbon.core.store.trees import load_tree, save_tree
 
 __all__ = [
     "RunFolder",
     "Store",
+    "add_to_manifest",
     "clear_leftovers",
     "config_hash",
     "describe_environment",
     "ensure_folder",
+    "finish_save",
     "load_tree",
     "make_folder",
     "read_json",
+    "save_folder",
     "save_tree",
     "stored_path",
     "write_bytes",

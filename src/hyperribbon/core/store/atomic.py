@@ -1,14 +1,17 @@
-"""Atomic file writes: temporary file, sync, rename."""
+"""Atomic file writes (temporary file, sync, rename), and reads of regular files only."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +22,9 @@ try:
 except ImportError:  # not on this system: leftovers of killed processes stay
     fcntl = None
 
-__all__ = [
-    "clear_leftovers",
-    "digest_of",
-    "ensure_folder",
-    "file_digest",
-    "is_locked",
-    "make_folder",
-    "read_json",
-    "stored_path",
-    "sync",
-    "writing",
-    "write_bytes",
-    "write_json",
-    "write_text",
-]
-
 
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+_LARGEST_JSON = 2**28
 
 
 @contextmanager
@@ -44,8 +32,22 @@ def writing(path: Path) -> Generator[Path]:
     """Yield a temporary path in the same folder that replaces `path` when the block succeeds.
 
     When the block has ended the file and its name are on disk. A process that dies inside leaves
-    the temporary file behind for `clear_leftovers`.
+    the temporary file behind for `clear_leftovers`. What is written to a device or a pipe, such as
+    /dev/stdout, goes through it.
+
+    Raises:
+        ArgumentError: The path is a link, which would be replaced, or a folder.
     """
+    if _is_special(path):
+        with tempfile.TemporaryDirectory() as folder:
+            temporary = Path(folder) / "content"
+            yield temporary
+            _write_through(path, temporary.read_bytes())
+        return
+    if path.is_symlink() or path.is_dir():
+        kind = f"a link to {os.readlink(path)}" if path.is_symlink() else "a folder"
+        remedy = "Give the file itself, or another path."
+        raise ArgumentError("path", str(path), f"it is {kind}, which is not replaced", remedy)
     handle, temporary = _open_temporary(path)
     try:
         yield temporary
@@ -56,6 +58,25 @@ def writing(path: Path) -> Generator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
         os.close(handle)
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a path is a device or a pipe."""
+    if str(path).startswith(("/dev/std", "/dev/fd/", "/proc/")):
+        return True
+    try:
+        mode = path.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISFIFO(mode)
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    """Append to a device or a pipe; a pipe that nobody reads is an error, not a wait."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+    os.set_blocking(handle, True)
+    with open(handle, "wb") as file:
+        file.write(content)
 
 
 def clear_leftovers(folder: Path, *, remove: bool = True) -> list[Path]:
@@ -99,14 +120,75 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
 
 
-def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None) -> None:
-    """Write a JSON file atomically, keys in the order given."""
+def write_json(
+    path: Path,
+    content: Any,
+    default: Callable[[Any], Any] | None = None,
+    *,
+    checksum: bool = False,
+) -> None:
+    """Write a JSON file atomically, keys in the order given.
+
+    Args:
+        path: The file.
+        content: Plain values.
+        default: Converts other values, as for `json.dumps`.
+        checksum: Add a checksum to a dict, which `read_json` verifies and removes.
+    """
+    if checksum:
+        content = {**content, "checksum": _json_digest(content)}
     write_text(path, json.dumps(content, indent=2, default=default) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_text())
+def read_json(path: Path, *, checksum: bool = False) -> Any:
+    """Read a JSON file; a checksum in it is verified.
+
+    Args:
+        path: The file.
+        checksum: Whether it must have a checksum.
+
+    Returns:
+        Plain values, without the checksum that `write_json` adds.
+
+    Raises:
+        ValueError: It is not JSON, nested too deeply, larger than 256 MB, or its checksum is wrong.
+    """
+    with open_regular(path) as file:
+        text = file.read(_LARGEST_JSON + 1)
+    if len(text) > _LARGEST_JSON:
+        raise ValueError("it is larger than 256 MB")
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if isinstance(content, dict) and "checksum" in content:
+        expected = content.pop("checksum")
+        if expected != _json_digest(content):
+            raise ValueError("its checksum is wrong")
+    elif checksum:
+        raise ValueError("its checksum is missing")
+    return content
+
+
+def _json_digest(content: dict[str, Any]) -> str:
+    return digest_of(json.dumps(content, sort_keys=True).encode())
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; never wait for a pipe or touch a device.
+
+    Returns:
+        The open file.
+
+    Raises:
+        OSError: It is missing, or a folder, pipe, socket or device.
+    """
+    if stat.S_ISREG(path.stat().st_mode):
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return os.fdopen(handle, "rb")
+        os.close(handle)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def make_folder(folder: Path) -> Path:
@@ -154,7 +236,7 @@ def digest_of(content: bytes | memoryview) -> str:
 
 def file_digest(path: Path) -> str:
     """Return the checksum of a file, read piece by piece."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 

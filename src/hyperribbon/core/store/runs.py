@@ -28,9 +28,8 @@ from hyperribbon.core.store.atomic import (
     read_json,
     write_json,
 )
+from hyperribbon.core.store.manifest import MANIFEST, Manifest, list_files, read_manifest
 from hyperribbon.core.store.trees import load_tree, save_tree
-
-__all__ = ["RunFolder", "Store", "config_hash", "describe_environment"]
 
 
 def config_hash(*parts: Any) -> str:
@@ -88,8 +87,15 @@ class RunFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether results, figures and claims are all in place (claims are written last)."""
-        return (self.path / "claims.json").is_file()
+        """Whether results, figures and claims are all in place (the manifest is written last)."""
+        try:
+            manifest = read_manifest(self.path)
+            if manifest is not None:
+                return manifest.state == "finished"
+            is_older = not self.info.get("has_manifest")
+        except (OSError, ValueError):
+            return False
+        return is_older and (self.path / "claims.json").is_file()
 
     @property
     def has_result(self) -> bool:
@@ -105,8 +111,24 @@ class RunFolder:
         return load_tree(self.path / "result.safetensors")
 
     def save_claims(self, claims: list[Claim]) -> None:
-        """Store the claims; this completes the run."""
+        """Store the claims and the manifest; this completes the run."""
+        self.save_info(has_manifest=False)
         write_json(self.path / "claims.json", [claim.to_json() for claim in claims])
+        paths = [self.path / "claims.json", self.path / "result.safetensors"]
+        paths += self.figures.iterdir() if self.figures.is_dir() else []
+        names = [path.relative_to(self.path).as_posix() for path in paths if path.is_file()]
+        Manifest("run", files=list_files(self.path, names)).write(self.path)
+        self.save_info(has_manifest=True)  # from now on a missing manifest is damage
+
+    def save_info(self, **info: Any) -> None:
+        """Add to the description of the run."""
+        write_json(self.path / "run.json", {**self.info, **info}, checksum=True)
+
+    def reset(self) -> None:
+        """Forget the result and the claims."""
+        self.save_info(has_manifest=False)
+        for name in (MANIFEST, "claims.json", "result.safetensors"):
+            (self.path / name).unlink(missing_ok=True)
 
     def load_claims(self) -> list[Claim]:
         """Return the stored claims."""
@@ -176,6 +198,7 @@ class Store:
                     "config": _plain(config),
                     "environment": describe_environment(seed),
                 },
+                checksum=True,
             )
         return run
 

@@ -1,15 +1,15 @@
-"""The files of a trajectory: its header and version, its records, what is left from before.
+"""The files of a trajectory: its header, its records, and its manifest.
 
 trajectory.json           format, version, the folder of the records, and what they hold
-records/block-000000.bin  records with their predictions and metrics; see `blocks`
+records/block-000000.bin  records with their predictions and metrics; see `record_log`
 weights/000000500.safetensors   weights by step
+manifest.json             every file, once the trajectory is finished
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,41 +23,35 @@ from hyperribbon.core.store.atomic import (
     make_folder,
     read_json,
     stored_path,
+    sync,
     write_json,
 )
-from hyperribbon.core.store.blocks import BlockLog, block_files, write_log
-from hyperribbon.core.store.frames import damaged
-
-__all__ = [
-    "HEADER",
-    "begin_records",
-    "clean",
-    "exclusively",
-    "is_record_folder",
-    "open_records",
-    "read_about",
-    "read_header",
-    "records_folder",
-    "replace_records",
-    "write_about",
-]
+from hyperribbon.core.store.manifest import MANIFEST, Manifest, list_files
+from hyperribbon.core.store.record_log import (
+    COUNT,
+    RecordLog,
+    block_files,
+    damaged,
+    read_count,
+    write_count,
+)
 
 HEADER = "trajectory.json"
-_NAME, _VERSION = "hyperribbon trajectory", 2
+STATUS = "recording.json"
+_FORMAT, _VERSION = "hyperribbon trajectory", 2
 _RECORD_FOLDER = re.compile(r"records(-\d+)?")
 _WEIGHTS_FILE = re.compile(r"\d+\.safetensors")
 
-"""Records of either format: `len`, `content(index)`, `rows(indices, name)`."""
 
-
-def begin_records(folder: Path) -> BlockLog:
+def begin_records(folder: Path) -> RecordLog:
     """Write the header of a trajectory that has no records yet."""
     if block_files(folder / "records"):
         raise damaged(folder, f"{HEADER} is missing")
     for name in ("records", "weights"):
         make_folder(stored_path(folder, f"{name}/file").parent)
+    write_count(folder / "records", 0)
     _write_header(folder, "records", {})
-    return BlockLog(folder / "records")
+    return RecordLog(folder / "records")
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -79,9 +73,8 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def write_about(folder: Path, about: dict[str, Any]) -> None:
-    """Write what the records of a trajectory hold into its header."""
-    with exclusively(folder):
-        write_json(folder / HEADER, {**read_header(folder), "about": about})
+    """Write what the records of a trajectory hold into its header; the caller holds its files."""
+    write_json(folder / HEADER, {**read_header(folder), "about": about}, checksum=True)
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -95,7 +88,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         kind, version = header["format"], header["version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(folder, f"{HEADER} cannot be read ({error!r})") from None
-    if kind != _NAME or type(version) is not int or version < _VERSION:
+    if kind != _FORMAT or type(version) is not int or version < _VERSION:
         raise damaged(folder, f"{HEADER} says format {kind!r}, version {version!r}")
     if version > _VERSION:
         reason = (
@@ -109,7 +102,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def open_records(folder: Path) -> BlockLog:
+def open_records(folder: Path) -> RecordLog:
     """Return the records of a trajectory.
 
     Raises:
@@ -119,7 +112,13 @@ def open_records(folder: Path) -> BlockLog:
     records = records_folder(folder, header)
     if not records.is_dir():
         raise damaged(folder, f"the folder {records.name} is missing")
-    return BlockLog(records)
+    if header.get("counted") and read_count(records) is None:
+        raise damaged(folder, f"{records.name}/{COUNT} is missing")
+    log = RecordLog(records)
+    is_counted = read_count(records) is not None
+    if not is_counted and not len(log) and len(list(folder.glob("weights/*.safetensors"))) > 1:
+        raise damaged(folder, "it has weights of several steps and no record")
+    return log
 
 
 def records_folder(folder: Path, header: dict[str, Any]) -> Path:
@@ -131,42 +130,53 @@ def records_folder(folder: Path, header: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def exclusively(folder: Path) -> Generator[None]:
+def lock_files(folder: Path) -> Generator[None]:
     """Hold a trajectory's files for one change."""
     with FileLock(folder / ".change.lock", mode=0o644):
         yield
 
 
 def replace_records(
-    folder: Path, records: Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]
-) -> BlockLog:
+    folder: Path, records: Iterable[tuple[dict[str, Any], dict[str, np.ndarray]]]
+) -> None:
     """Write all records anew beside the old ones; the header then points to the new ones."""
-    taken = {path.name for path in folder.glob("records*")}
-    name = next(n for i in range(2, len(taken) + 3) if (n := f"records-{i}") not in taken)
-    make_folder(folder / name)
-    write_log(folder / name, records)
+    used = {path.name for path in folder.glob("records*")}
+    name = next(n for i in range(2, len(used) + 3) if (n := f"records-{i}") not in used)
+    write_count(make_folder(folder / name), 0)
+    RecordLog(folder / name).extend(list(records))
     try:
         about = read_about(folder)
-    except ArgumentError:  # records are mended whose header is damaged
+    except ArgumentError:  # the header is damaged
         about = {}
     _write_header(folder, name, about)
-    return BlockLog(folder / name)
 
 
-def clean(folder: Path, log: BlockLog) -> None:
-    """Remove what killed writers left: temporary files, files of records that never came to be."""
-    for place in (folder, log.folder, folder / "weights", folder / "state"):
+def begin_change(folder: Path, log: RecordLog) -> None:
+    """Prepare a trajectory for new records: remove its manifest and what killed writers left."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    sync(folder)
+    weights = folder / "weights"
+    for place in (folder, log.folder, weights, folder / "state"):
         if not place.is_symlink():
             clear_leftovers(place)
-    for path in folder.glob("records*"):
-        if path != log.folder and is_record_folder(path.name):
-            _remove(path)
+    if read_count(log.folder) is None or weights.is_symlink():
+        return  # whether records were lost is not known: keep their weights
     named = {log.content(index).get("weights") for index in range(len(log))}
-    weights = folder / "weights"
-    if not weights.is_symlink():
-        for path in weights.glob("*.safetensors"):
-            if _WEIGHTS_FILE.fullmatch(path.name) and f"weights/{path.name}" not in named:
-                path.unlink()
+    for path in weights.glob("*.safetensors"):
+        if _WEIGHTS_FILE.fullmatch(path.name) and f"weights/{path.name}" not in named:
+            path.unlink()
+
+
+def finish_trajectory(folder: Path, log: RecordLog) -> None:
+    """Write the manifest of a trajectory, which completes it."""
+    contents = [log.content(index) for index in range(len(log))]
+    known = {c["weights"]: c["digest"] for c in contents if c["weights"] and c.get("digest")}
+    places = [folder / HEADER, *log.folder.glob("*"), *folder.glob("state/*")]
+    kept = [p for p in places if p.is_file() and not p.name.endswith((".tmp", ".damaged"))]
+    names = {path.relative_to(folder).as_posix() for path in kept}
+    files = list_files(folder, names | known.keys(), known)
+    kind = "recording" if (folder / STATUS).is_file() else "trajectory"
+    Manifest(kind, files=files, records=len(log)).write(folder)
 
 
 def is_record_folder(name: object) -> bool:
@@ -175,13 +185,6 @@ def is_record_folder(name: object) -> bool:
 
 
 def _write_header(folder: Path, records: str, about: dict[str, Any]) -> None:
-    header = {"format": _NAME, "version": _VERSION, "records": records}
+    header = {"format": _FORMAT, "version": _VERSION, "records": records, "counted": True}
     header |= {"about": about} if about else {}
-    write_json(folder / HEADER, header)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    write_json(folder / HEADER, header, checksum=True)

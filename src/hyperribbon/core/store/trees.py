@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as save_tensors
 
 from hyperribbon.core.checks import ArgumentError, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import write_bytes
-from hyperribbon.core.store.tensor_files import open_tensors
-
-__all__ = ["TREE_KEYS", "load_tree", "save_tree"]
 
 _ARRAY = "__array__"
 TREE_KEYS = ("checked tree", "tree")
@@ -47,7 +44,7 @@ def load_tree(path: Path) -> Any:
         ArgumentError: The file is damaged or is of another kind.
     """  # noqa: DOC501 - the ValueError is caught
     try:
-        with open_tensors(path, "numpy") as file:
+        with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays: dict[str, np.ndarray] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         if TREE_KEYS[0] not in metadata:  # written before there were checksums

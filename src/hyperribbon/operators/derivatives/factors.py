@@ -24,10 +24,10 @@ __all__ = [
     "Lookup",
     "Outer",
     "add_layer_grams",
-    "joined",
-    "right_factors",
-    "summed",
-    "written",
+    "concatenate_factors",
+    "check_factors",
+    "add_factors",
+    "materialize",
 ]
 
 _STRIPES = 6  # stripes a symmetric matrix is formed in, at least
@@ -79,7 +79,7 @@ class Factor(ABC):
 
 
 class Explicit(Factor):
-    """Gradients that are written out, (n, m, *shape)."""
+    """Gradients that are written out out, (n, m, *shape)."""
 
     def __init__(self, name: str, gradients: torch.Tensor) -> None:
         is_scalar = gradients.ndim == 2
@@ -135,11 +135,11 @@ class Outer(Factor):
         step = max(1, min(size, _BLOCK_BYTES // bytes_each))
         for start in range(0, size, step):
             stop = min(start + step, size)
-            gradients = self._written(start, stop).reshape(count * rows, -1)
+            gradients = self._materialize_rows(start, stop).reshape(count * rows, -1)
             yield slice(start * width, stop * width), gradients
             del gradients
 
-    def _written(self, start: int, stop: int) -> torch.Tensor:
+    def _materialize_rows(self, start: int, stop: int) -> torch.Tensor:
         """Return the gradients of some rows of the parameter, (n, m, rows, width)."""
         left, right = self.left, self.right
         if self.is_transposed:
@@ -173,11 +173,11 @@ class Outer(Factor):
     def compact(self) -> Factor:
         """Return the gradients written out when they take less memory than their factors."""
         count, rows, positions, size = self.left.shape
-        written = count * rows * size * self.right.shape[2]
-        if positions == 1 or written > self.left.numel() + self.right.numel():
+        entries = count * rows * size * self.right.shape[2]
+        if positions == 1 or entries > self.left.numel() + self.right.numel():
             return self
         size = self.right.shape[2] if self.is_transposed else size
-        return Explicit(self.name, self._written(0, size))
+        return Explicit(self.name, self._materialize_rows(0, size))
 
 
 class Lookup(Factor):
@@ -271,7 +271,7 @@ def add_layer_grams(gram: torch.Tensor, layers: list[Outer]) -> None:
         gram[before, own] = gram[own, before].T
 
 
-def joined(pieces: list[Factor]) -> Factor:
+def concatenate_factors(pieces: list[Factor]) -> Factor:
     """Return the factor of all samples from those of the chunks, in order."""
     if len(pieces) == 1:
         return pieces[0]
@@ -284,10 +284,10 @@ def joined(pieces: list[Factor]) -> Factor:
     if len(tables) == len(pieces) and len({table.indices.shape[1] for table in tables}) == 1:
         left = torch.cat([table.left for table in tables])
         return Lookup(name, left, torch.cat([t.indices for t in tables]), tables[0].size)
-    return Explicit(name, torch.cat([written(piece) for piece in pieces]))
+    return Explicit(name, torch.cat([materialize(piece) for piece in pieces]))
 
 
-def summed(pieces: list[Factor]) -> Factor:
+def add_factors(pieces: list[Factor]) -> Factor:
     """Return the gradients of a parameter that is used several times: the sum over its uses.
 
     Uses by linear layers are as many more positions.
@@ -299,16 +299,16 @@ def summed(pieces: list[Factor]) -> Factor:
         left = torch.cat([piece.left for piece in outer], dim=2)
         right = torch.cat([piece.right for piece in outer], dim=1)
         return Outer(outer[0].name, left, right, is_transposed=outer[0].is_transposed).compact()
-    return Explicit(pieces[0].name, torch.stack([written(piece) for piece in pieces]).sum(0))
+    return Explicit(pieces[0].name, torch.stack([materialize(piece) for piece in pieces]).sum(0))
 
 
-def written(factor: Factor) -> torch.Tensor:
+def materialize(factor: Factor) -> torch.Tensor:
     """Return the gradients written out, (n, m, entries)."""
     flat = torch.cat([block for _, block in factor.blocks()], dim=1)
     return flat.reshape(factor.samples, factor.rows, -1)
 
 
-def right_factors(point: Linearisation, names: set[str]) -> set[str]:
+def check_factors(point: Linearisation, names: set[str]) -> set[str]:
     """Return the names whose factors are the gradients of single samples.
 
     With G_n the gradients that the factors give for cotangents u_n, and random weights w_n of the
@@ -329,7 +329,7 @@ def right_factors(point: Linearisation, names: set[str]) -> set[str]:
     weights = weights.to(outputs)
     ordered = sorted(names)
     expected = point.vjp(rows * weights.reshape(1, -1, *(1,) * (outputs.ndim - 1)), ordered)
-    factors = {factor.name: factor for factor in _made(point, rows, ordered)}
+    factors = {factor.name: factor for factor in _try_factors(point, rows, ordered)}
     limit = min(1e3 * torch.finfo(outputs.dtype).eps, _CLOSE)
     largest = max(float(expected[name].norm()) for name in ordered)
     right: set[str] = set()
@@ -344,14 +344,14 @@ def right_factors(point: Linearisation, names: set[str]) -> set[str]:
     return right
 
 
-def _made(point: Linearisation, rows: torch.Tensor, names: list[str]) -> list[Factor]:
+def _try_factors(point: Linearisation, rows: torch.Tensor, names: list[str]) -> list[Factor]:
     """Return the factors, without those of uses that turn out not to be understood."""
     try:
         return point.factors(rows, set(names))
     except (RuntimeError, IndexError, ValueError, TypeError):
         if len(names) == 1:
             return []
-    return [factor for name in names for factor in _made(point, rows, [name])]
+    return [factor for name in names for factor in _try_factors(point, rows, [name])]
 
 
 def _select(block: torch.Tensor, window: slice, selection: torch.Tensor | None) -> torch.Tensor:

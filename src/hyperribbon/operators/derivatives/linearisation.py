@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.operators.derivatives.choosing import Choices
-from hyperribbon.operators.derivatives.factors import Factor, summed
+from hyperribbon.core.devices.gpus import wait_for_gpus
+from hyperribbon.operators.derivatives.convolutions import only_needed
+from hyperribbon.operators.derivatives.factors import Factor, add_factors
 from hyperribbon.operators.derivatives.recording import CallRecorder
-from hyperribbon.operators.derivatives.rewritten.convolutions import only_needed
-from hyperribbon.operators.derivatives.rewritten.twice import twice_differentiable
+from hyperribbon.operators.derivatives.replacements import twice_differentiable
 
 if TYPE_CHECKING:
-    from hyperribbon.operators.risk.losses import Loss
+    from hyperribbon.operators.risk.loss import Loss
 
-__all__ = ["Block", "Evaluation", "Linearisation"]
+__all__ = ["Block", "Evaluation", "Linearisation", "Routes"]
+
+_GAIN = 0.75  # part of the time of single rows that rows together may take, to be preferred
+_SLOW = 0.01  # seconds per row above which a CPU is bound by arithmetic
 
 Slopes = Sequence[torch.Tensor | None]  # none where an input is not used
 Block = Mapping[str, torch.Tensor]
@@ -42,6 +47,20 @@ class Evaluation(Protocol):
         ...
 
 
+@dataclass
+class Routes:
+    """Ways to derivatives that were found to work, and fastest, for all batches of a model.
+
+    Attributes:
+        jvp: How J v is found: "reverse", "forward", or "" before that is known.
+        batched: Whether rows go through a graph together, by whether the backward pass has several
+            outputs and several inputs.
+    """
+
+    jvp: str = ""
+    batched: dict[tuple[bool, bool], bool] = field(default_factory=dict)
+
+
 class Linearisation:
     """Derivatives of a batch's outputs f(θ), (n, …), at fixed weights, from graphs that are kept.
 
@@ -53,21 +72,21 @@ class Linearisation:
 
     Args:
         batch: The samples.
-        choices: Which ways have been found to work, and fastest, for all batches of a model.
+        routes: What is known of other batches of the same model.
 
     Attributes:
         graph: The outputs with their graph.
         outputs: The outputs without.
     """
 
-    def __init__(self, batch: Evaluation, choices: Choices) -> None:
-        self._batch, self._choices, self._leaves = batch, choices, batch.leaves
+    def __init__(self, batch: Evaluation, routes: Routes) -> None:
+        self._batch, self._routes, self._leaves = batch, routes, batch.leaves
         recorder = CallRecorder(self._leaves, batch.count)
         self.graph = batch.outputs(slice(0, batch.count), recorder)
         self.outputs = self.graph.detach()
         self._uses, self._others = recorder.uses, recorder.others
         self._has_checkpoints = recorder.has_checkpoints
-        self._has_convolutions = recorder.has_convolutions
+        self._skips_unneeded = recorder.skips_unneeded
         self._transposed: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
         self._gradient: dict[str, torch.Tensor] | None = None
 
@@ -75,26 +94,21 @@ class Linearisation:
         """Return J v, shape (k, n, …)."""
         if not self.graph.requires_grad:
             return self.outputs.new_zeros(_rows(v), *self.outputs.shape)
-        way = self._choices.chosen("jvp")
-        if way is None:
-            return self._jvp_first(v)
-        return self._jvp_forward(v) if way == "forward" else self._jvp_reverse(v)
-
-    def _jvp_first(self, v: Block) -> torch.Tensor:
-        """Find out, on samples where the result is checked, whether Jᵀu can be differentiated."""
-        way = "reverse"
-        try:
-            product = self._jvp_reverse(v)
+        if self._routes.jvp == "forward":
+            return self._jvp_forward(v)
+        if self._routes.jvp == "reverse":
+            return self._jvp_reverse(v)
+        try:  # on samples where the result is checked
+            product, self._routes.jvp = self._jvp_reverse(v), "reverse"
         except (RuntimeError, NotImplementedError):
-            way, product = "forward", self._jvp_forward(v)
-        self._choices.settle("jvp", way)
+            product, self._routes.jvp = self._jvp_forward(v), "forward"
         return product
 
-    def turn_forward(self) -> bool:
+    def use_forward_mode(self) -> bool:
         """Take forward mode for J v from now on; False when that is so already."""
-        was_reversed = self._choices.chosen("jvp") != "forward"
-        self._choices.settle("jvp", "forward")
-        return was_reversed
+        was_reverse = self._routes.jvp != "forward"
+        self._routes.jvp = "forward"
+        return was_reverse
 
     def vjp(self, u: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return Jᵀ u for u (k, n, …), by name."""
@@ -125,8 +139,8 @@ class Linearisation:
         )
         return dict(zip(names, found, strict=True))
 
-    def structured(self) -> set[str]:
-        """Return the names whose every use was understood and keeps samples apart."""
+    def names_with_factors(self) -> set[str]:
+        """Return the parameters whose every use follows a rule and keeps samples apart."""
         names = {use.name for use in self._uses} - self._others
         if not names or not self.graph.requires_grad:
             return set(self._leaves) - self._others
@@ -145,14 +159,14 @@ class Linearisation:
         return names | unused
 
     def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
-        """Return the per-sample gradients of R f, one factor a structured name."""
+        """Return the per-sample gradients of R f, one factor per name."""
         flowed = self._flow_back(rows)
         pieces: dict[str, list[Factor]] = {}
         for use in self._uses:
             if use.name in names:
                 back = use.by_sample(flowed[use.edge]).transpose(0, 1)
                 pieces.setdefault(use.name, []).append(use.factor(use.name, back))
-        return [summed(uses) for uses in pieces.values()]
+        return [add_factors(uses) for uses in pieces.values()]
 
     def sample_gradients(
         self, rows: torch.Tensor, names: Sequence[str], samples: slice
@@ -208,8 +222,7 @@ class Linearisation:
         """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape).
 
         Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph
-        together or one by one, whichever is found faster; one by one where an operation has no
-        batching rule.
+        together where that was found faster, else one by one.
         """
         rows = len(cotangents[0])
 
@@ -218,7 +231,7 @@ class Linearisation:
                 if self._has_checkpoints:
                     stack.enter_context(twice_differentiable())
                     stack.enter_context(torch.no_grad())
-                if self._has_convolutions:
+                if self._skips_unneeded:
                     stack.enter_context(only_needed(inputs))
                 found = torch.autograd.grad(
                     outputs,
@@ -234,25 +247,66 @@ class Linearisation:
                 for tensor, size in zip(cast(Slopes, found), sizes, strict=True)
             ]
 
-        def singly() -> list[torch.Tensor]:
-            singles = [backward([u[row] for u in cotangents]) for row in range(rows)]
-            return [torch.stack(pieces) for pieces in zip(*singles, strict=True)]
+        def one(row: int) -> list[torch.Tensor]:
+            return backward([u[row] for u in cotangents])
 
         if rows == 1:
-            return [tensor.unsqueeze(0) for tensor in backward([u[0] for u in cotangents])]
-        ways = {"singly": singly, "together": lambda: backward(cotangents, (rows,))}
-        question = "rows", len(outputs) > 1, len(inputs) > 1
-        return self._choices.run(question, ways, _all_agree)
+            return [tensor.unsqueeze(0) for tensor in one(0)]
+        kind = len(outputs) > 1, len(inputs) > 1
+        if kind not in self._routes.batched:
+            return self._try_batched(kind, rows, one, lambda: backward(cotangents, (rows,)))
+        if self._routes.batched[kind]:
+            return backward(cotangents, (rows,))
+        return _stack([one(row) for row in range(rows)])
+
+    def _try_batched(
+        self,
+        kind: tuple[bool, bool],
+        rows: int,
+        one: Callable[[int], list[torch.Tensor]],
+        together: Callable[[], list[torch.Tensor]],
+    ) -> list[torch.Tensor]:
+        """Return the products of all rows, and find out whether batching them pays.
+
+        Two rows are timed one by one. Where they are slow, arithmetic takes the time, and rows
+        together gain nothing: they took 0.94 to 1.9 times as long on five networks.
+        """
+        singles: list[list[torch.Tensor]] = []
+        seconds: list[float] = []
+        for row in (0, 1):
+            start = perf_counter()
+            singles.append(one(row))
+            wait_for_gpus()
+            seconds.append(perf_counter() - start)
+        self._routes.batched[kind] = False
+        if self.outputs.device.type != "cpu" or min(seconds) < _SLOW:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    warnings.filterwarnings("error", message=".*performance drop.*")
+                    together()  # the first time, torch prepares more than is done later
+                    start = perf_counter()
+                    found = together()
+                    wait_for_gpus()
+                    taken = perf_counter() - start
+            except Exception:  # an operation has no batching rule
+                found, taken = [], 0.0
+            is_faster = taken < _GAIN * rows * min(seconds)
+            pairs = zip(_stack(singles), found, strict=False)
+            if found and is_faster and all(_agree(first, second[:2]) for first, second in pairs):
+                self._routes.batched[kind] = True
+                return found
+        return _stack([*singles, *(one(row) for row in range(2, rows))])
+
+
+def _stack(rows: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    return [torch.stack(pieces) for pieces in zip(*rows, strict=True)]
 
 
 def _agree(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two results are equal up to rounding."""
     limit = min(1e4 * torch.finfo(first.dtype).eps, 0.1)
     return float((first - second).norm()) <= limit * float(first.norm()) + 1e-30
-
-
-def _all_agree(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    return all(map(_agree, first, second))
 
 
 def _differentiate(

@@ -1,7 +1,9 @@
 """Recognises models that are piecewise linear in every single weight, from their operations.
 
 There the model's own curvature has a zero diagonal, so the Hessian has the diagonal and the trace
-of the Gauss-Newton matrix. Chains of linear layers and piecewise linear activations are recognised.
+of the Gauss-Newton matrix for any convex loss. Convolutions, skips, pooling, batch norm in
+evaluation mode and piecewise linear activations keep it; products of two tensors keep it as long as
+no weight enters both.
 """
 
 from __future__ import annotations
@@ -13,45 +15,64 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.devices.torch_inside import seen_whole, tree_leaves
-from hyperribbon.operators.derivatives.recurrent_rules import RECURRENT
+from hyperribbon.core.devices.torch_private import as_one_operation, tree_leaves
+from hyperribbon.operators.derivatives.recurrent_layers import RECURRENT
 
 __all__ = ["is_piecewise_linear"]
 
-_RESHAPES = ("flatten", "reshape", "view")
-_ACTIVATIONS = ("relu", "relu_", "leaky_relu", "leaky_relu_", "hardtanh", "relu6", "threshold")
-_UNCHANGED = ("dropout", "alpha_dropout")
+_SHAPES = (
+    "__get__ __getitem__ broadcast_to chunk clone concat contiguous cat diagonal expand expand_as "
+    "flatten flip hstack index_select movedim narrow permute pixel_shuffle pixel_unshuffle repeat "
+    "reshape roll select split squeeze stack swapaxes t tile to transpose type unbind unflatten "
+    "unfold unsqueeze view view_as vstack float double"
+)
+_SUMS = (
+    "add sub rsub neg sum mean pad interpolate avg_pool1d avg_pool2d avg_pool3d dropout "
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d alpha_dropout feature_dropout"
+)
+_KINKS = (
+    "abs amax amin clamp clamp_max clamp_min hardtanh leaky_relu maximum minimum relu relu6 "
+    "threshold max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d "
+    "adaptive_max_pool3d"
+)
+_MULTIPLICATIONS = (
+    "mul matmul mm bmm mv dot einsum linear bilinear addmm baddbmm addcmul prelu embedding "
+    "batch_norm conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
+)
+_PIECEWISE_LINEAR = frozenset(f"{_SHAPES} {_SUMS} {_KINKS}".split(" "))
+_PRODUCTS = frozenset(_MULTIPLICATIONS.split(" "))
+_QUOTIENTS = frozenset({"div", "true_divide"})
 _DATA_DEPENDENT = ("__bool__", "item", "__int__", "__float__", "tolist", "numpy", "__index__")
+
+_Names = frozenset[str]
 
 
 def is_piecewise_linear(
     forward: Callable[[], torch.Tensor], weights: Mapping[str, torch.Tensor]
 ) -> bool:
-    """Run a model and return whether it is a chain of linear and piecewise linear layers.
+    """Run a model and return whether it is piecewise linear in every single weight.
 
     Args:
         forward: Evaluates the model on a batch at the weights.
-        weights: The parameters that hold the coordinates.
+        weights: The parameters that hold the coordinates; they require gradients.
 
     Returns:
-        True where it is, and each weight is used once.
+        True where every operation that a weight reaches is known to keep it so.
     """
     tracer = _Tracer(weights)
-    with torch.no_grad(), tracer:
+    with torch.enable_grad(), tracer:
         outputs = forward()
-    return (
-        not tracer.broken and outputs is tracer.current and sorted(tracer.used) == sorted(weights)
-    )
+    return not tracer.broken and isinstance(outputs, torch.Tensor) and tracer.knows(outputs)
 
 
 class _Tracer(TorchFunctionMode):
-    """Follows one tensor through a forward pass as long as the pass is a chain."""
+    """Follows which weights each tensor depends on, by the memory that it lies in."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
-        self._names = {id(tensor): name for name, tensor in weights.items()}
-        self.current: torch.Tensor | None = None
-        self.used: list[str] = []
+        self._names: dict[int, _Names] = {
+            _place(tensor): frozenset({name}) for name, tensor in weights.items()
+        }
         self.broken = False
 
     def __torch_function__(
@@ -62,32 +83,58 @@ class _Tracer(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if self.broken:
+            return func(*args, **kwargs)
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        reached = [self._names.get(_place(x), frozenset()) for x in given]
+        known = all(self.knows(x) for x in given)
         call = partial(func, *args, **kwargs)
-        result = seen_whole(call) if name in RECURRENT else call()
-        if not self.broken:
-            self.broken = not self._follow(name, args, kwargs, result)
+        result = as_one_operation(call) if name in RECURRENT else call()
+        self.broken = not known or not self._follow(name, args, kwargs, given, reached, result)
         return result
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor that carries gradients came from operations that were seen."""
+        return not tensor.requires_grad or _place(tensor) in self._names
+
     def _follow(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
+        reached: list[_Names],
+        result: Any,
     ) -> bool:
-        """Add one operation to the chain; return whether it is one."""
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        if not isinstance(result, torch.Tensor):
-            holds_tensors = any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(result))
-            return not holds_tensors and name not in _DATA_DEPENDENT
-        if name == "clone" and self.current is None:  # of a batch that the model may write into
+        """Note which weights a result depends on; return whether it is still piecewise linear."""
+        weights = frozenset[str]().union(*reached)
+        made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        shared = {_place(x) for x in given}
+        for tensor in made:
+            place = _place(tensor)
+            before = self._names.get(place, frozenset()) if place in shared else frozenset()
+            if torch.is_grad_enabled() or before:
+                self._names[place] = before | weights
+            else:  # the inside of a custom autograd function is not followed
+                self._names.pop(place, None)
+        if not made:
+            return name not in _DATA_DEPENDENT or not weights
+        if not weights or not any(tensor.requires_grad for tensor in made):
             return True
-        if not args or (self.current is not None and args[0] is not self.current):
-            return False
-        if name == "linear":
-            weights = [self._names[id(x)] for x in tensors[1:] if id(x) in self._names]
-            self.used += weights
-        elif len(tensors) != 1 or not (
-            name in _ACTIVATIONS
-            or (name in _RESHAPES and len(result) == len(tensors[0]))
-            or (name in _UNCHANGED and result is tensors[0])
-        ):
-            return False
-        self.current = result
-        return True
+        plain = name.removesuffix("_") if not name.startswith("__") else name
+        if plain in _PRODUCTS:
+            disjoint = sum(map(len, reached)) == len(weights)
+            return disjoint and not (plain == "batch_norm" and _is_training(args, kwargs))
+        if plain in _QUOTIENTS:
+            return len(reached) < 2 or not reached[1]
+        return plain in _PIECEWISE_LINEAR
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Return where a tensor's memory begins, which its views share."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of batch_norm normalises with the statistics of its batch."""
+    return bool(kwargs.get("training", args[5] if len(args) > 5 else False))

@@ -14,18 +14,22 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from hyperribbon.core.devices.torch_inside import keeps_other_tensors, tree_leaves
+from hyperribbon.core.devices.torch_private import keeps_other_tensors, tree_leaves
+from hyperribbon.operators.derivatives.attention import self_attention
 from hyperribbon.operators.derivatives.factors import Explicit, Factor
-from hyperribbon.operators.derivatives.recurrent_rules import RECURRENT, makers_of
-from hyperribbon.operators.derivatives.rewritten.attention import opened_attention
-from hyperribbon.operators.derivatives.rewritten.recurrent import Pass, rewritten_recurrence
+from hyperribbon.operators.derivatives.recurrent_layers import (
+    RECURRENT,
+    Pass,
+    run_recurrent,
+    weight_rules,
+)
 from hyperribbon.operators.derivatives.rules import (
     ADDITIONS,
     BY_POSITION,
     RULES,
     Maker,
-    shared_rows,
-    summed_to,
+    shared_rows_rule,
+    sum_to,
 )
 
 __all__ = ["CallRecorder", "Use"]
@@ -71,7 +75,7 @@ class Use:
         """Return what flows back into the output, (m, *shape), as (m, n, …)."""
         if self.axis:
             return flowed.movedim(self.axis + 1, 1)
-        return flowed if self.positions == 1 else _unfolded(flowed, 1, self.positions)
+        return flowed if self.positions == 1 else _split_positions(flowed, 1, self.positions)
 
 
 @dataclass
@@ -107,7 +111,7 @@ class CallRecorder(TorchFunctionMode):
         uses: What was understood.
         others: Names of parameters that some other operation used.
         has_checkpoints: Whether parts are evaluated again in backward passes.
-        has_convolutions: Whether there are some, whose backward passes skip what is not asked for.
+        skips_unneeded: Whether operations of this package skip derivatives that are not needed.
     """
 
     def __init__(self, weights: Mapping[str, torch.Tensor], samples: int) -> None:
@@ -117,7 +121,7 @@ class CallRecorder(TorchFunctionMode):
         self._made: dict[int, _Shared] = {}
         self.uses: list[Use] = []
         self.others: set[str] = set()
-        self.has_checkpoints = self.has_convolutions = False
+        self.has_checkpoints = self.skips_unneeded = False
 
     def __torch_function__(
         self,
@@ -129,28 +133,29 @@ class CallRecorder(TorchFunctionMode):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         is_checkpointed = keeps_other_tensors()  # evaluated again, as it is written
         self.has_checkpoints = self.has_checkpoints or is_checkpointed
-        self.has_convolutions = self.has_convolutions or name.startswith("conv")
+        if name.startswith("conv") or name in RECURRENT:
+            self.skips_unneeded = True
         if name == "multi_head_attention_forward" and not is_checkpointed:
             with self:  # its linear layers are seen one by one
-                result = opened_attention(args, kwargs)
+                result = self_attention(args, kwargs)
             if result is not NotImplemented:
                 return result
         if name in RECURRENT and not is_checkpointed:
             passes: list[Pass] = []
-            result = rewritten_recurrence(func, args, kwargs, passes)
+            result = run_recurrent(func, args, kwargs, passes)
             if _carries_gradient(result):
-                known = [id(weight) for layer in passes for weight in self._see_layer(layer)]
+                known = [id(weight) for layer in passes for weight in self._record_recurrent(layer)]
                 leaves = tree_leaves((args, kwargs))
-                self._see_others(leaf for leaf in leaves if id(leaf) not in known)
+                self._record_others(leaf for leaf in leaves if id(leaf) not in known)
             return result
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.requires_grad:
-            self._see(name, args, kwargs, result)
+            self._record(name, args, kwargs, result)
         elif _carries_gradient(result):
-            self._see_others(tree_leaves((args, kwargs)))
+            self._record_others(tree_leaves((args, kwargs)))
         return result
 
-    def _see_others(self, leaves: Iterable[Any]) -> None:
+    def _record_others(self, leaves: Iterable[Any]) -> None:
         """Note what a call uses in a way that is not understood."""
         leaves = list(leaves)
         self.others |= self._present(leaves).keys()
@@ -160,41 +165,41 @@ class CallRecorder(TorchFunctionMode):
             elif not shared.is_settled:
                 self._settle(shared, is_moved=False)
 
-    def _see_layer(self, layer: Pass) -> Sequence[torch.Tensor]:
+    def _record_recurrent(self, layer: Pass) -> Sequence[torch.Tensor]:
         """Note the weights of a recurrent layer: what flows back into W x + b makes all of them."""
         if not layer.products.requires_grad:
             return ()
         edge, shape = get_gradient_edge(layer.products), layer.products.shape
-        for weight, make in zip(layer.weights, makers_of(layer), strict=True):
+        for weight, make in zip(layer.weights, weight_rules(layer), strict=True):
             if id(weight) in self._names:
                 self.uses.append(Use(self._names[id(weight)], edge, shape, 1, make, axis=1))
         return layer.weights
 
-    def _see(
+    def _record(
         self, called: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
     ) -> None:
         """Note what a call does with parameters, and with what was made from them."""
         leaves = tree_leaves((args, kwargs))
         for leaf in leaves:
             if id(leaf) in self._made:
-                self._pass_on(self._made[id(leaf)], called, result)
+                self._follow(self._made[id(leaf)], called, result)
         present = self._present(leaves)
-        found, positions = self._understood(called, args, kwargs, result) if present else ({}, 1)
+        found, positions = self._apply_rule(called, args, kwargs, result) if present else ({}, 1)
         for name, tensor in present.items():
             if sum(leaf is tensor for leaf in leaves) > 1:
                 self.others.add(name)
             elif id(tensor) in found:
                 self._use(name, result, found[id(tensor)], positions)
                 if called == "embedding":
-                    make = shared_rows(args, kwargs, self._samples)
+                    make = shared_rows_rule(args, kwargs, self._samples)
                     self._made[id(result)] = _Shared(result, name, make, self.uses[-1])
             elif called in _VIEWS:
-                make = _pulled(result, tensor, lambda own, back: Explicit(own, back))
+                make = _through_view(result, tensor, lambda own, back: Explicit(own, back))
                 self._made[id(result)] = _Shared(result, name, make)
             else:
                 self.others.add(name)
 
-    def _pass_on(self, shared: _Shared, called: str, result: torch.Tensor) -> None:
+    def _follow(self, shared: _Shared, called: str, result: torch.Tensor) -> None:
         """Follow a tensor that all samples share to where samples are added to it."""
         tensor = shared.tensor
         is_spread = tensor.ndim < result.ndim or (tensor.ndim > 0 and len(tensor) == 1)
@@ -204,10 +209,10 @@ class CallRecorder(TorchFunctionMode):
         elif called in ADDITIONS and is_spread and result.shape[:1] == (self._samples,):
             shape, make = tuple(tensor.shape), shared.make
             self._settle(shared, is_moved=True)
-            self._use(shared.name, result, lambda own, back: make(own, summed_to(back, shape)))
+            self._use(shared.name, result, lambda own, back: make(own, sum_to(back, shape)))
         elif called in _VIEWS:
             shared.is_settled, shared.is_moved = True, shared.use is None
-            make = _pulled(result, tensor, shared.make)
+            make = _through_view(result, tensor, shared.make)
             self._made[id(result)] = _Shared(result, shared.name, make, shared.use)
         else:
             self._settle(shared, is_moved=False)
@@ -227,10 +232,10 @@ class CallRecorder(TorchFunctionMode):
     def _present(self, leaves: Iterable[Any]) -> dict[str, torch.Tensor]:
         return {self._names[id(leaf)]: leaf for leaf in leaves if id(leaf) in self._names}
 
-    def _understood(
+    def _apply_rule(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
     ) -> tuple[dict[int, Maker], int]:
-        """Return what makes gradients of the parameters of a call, and its rows a sample."""
+        """Return what makes gradients of the parameters of a call, and its rows per sample."""
         rule = RULES.get(name)
         if rule is None or result.ndim == 0 or (name in _VIEWS and len(result) != self._samples):
             return {}, 1
@@ -240,30 +245,30 @@ class CallRecorder(TorchFunctionMode):
         if rule not in BY_POSITION:
             return {}, 1
 
-        def unfolded(value: Any) -> Any:
+        def split(value: Any) -> Any:
             is_data = isinstance(value, torch.Tensor) and id(value) not in self._names
             if not is_data or value.ndim == 0 or len(value) != len(result):
                 return value
-            return _unfolded(value.detach(), 0, positions)
+            return _split_positions(value.detach(), 0, positions)
 
-        together = {key: unfolded(value) for key, value in kwargs.items()}
-        return rule(tuple(map(unfolded, args)), together), positions
+        together = {key: split(value) for key, value in kwargs.items()}
+        return rule(tuple(map(split, args)), together), positions
 
 
-def _pulled(result: torch.Tensor, source: torch.Tensor, make: Maker) -> Maker:
+def _through_view(result: torch.Tensor, source: torch.Tensor, make: Maker) -> Maker:
     """Return what makes gradients from what flows back into a part or another shape of a tensor."""
 
     def through(name: str, back: torch.Tensor) -> Factor:
         rows = back.flatten(0, 1).reshape(-1, *result.shape)
-        (pulled,) = torch.autograd.grad(
+        (gradients,) = torch.autograd.grad(
             result, source, rows, retain_graph=True, is_grads_batched=True
         )
-        return make(name, pulled.unflatten(0, tuple(back.shape[:2])))
+        return make(name, gradients.unflatten(0, tuple(back.shape[:2])))
 
     return through
 
 
-def _unfolded(tensor: torch.Tensor, dim: int, positions: int) -> torch.Tensor:
+def _split_positions(tensor: torch.Tensor, dim: int, positions: int) -> torch.Tensor:
     """Return a tensor with an axis of samples and one of positions in place of their product."""
     return tensor.unflatten(dim, (tensor.shape[dim] // positions, positions))
 

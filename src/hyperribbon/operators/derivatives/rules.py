@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
-__all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "shared_rows", "summed_to"]
+__all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "shared_rows_rule", "sum_to"]
 
 ADDITIONS = ("add", "__add__", "__radd__", "add_", "__iadd__")
 """Names of what adds two tensors."""
@@ -120,7 +120,7 @@ def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker
     return _makers(call, weight=weight)
 
 
-def shared_rows(args: tuple[Any, ...], kwargs: dict[str, Any], samples: int) -> Maker:
+def shared_rows_rule(args: tuple[Any, ...], kwargs: dict[str, Any], samples: int) -> Maker:
     """Return what makes the gradients of a table of which all samples read the same rows.
 
     It is for what flows back into these rows from each sample, (n, m, *shape of the rows).
@@ -137,65 +137,37 @@ def _expansion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker
     return {id(args[0]): _shifting(tuple(args[0].shape))}
 
 
-def _layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    """Weight and bias over the last axes."""
-    call = _bound(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
-    shape, inputs = tuple(call["normalized_shape"]), call["input"].detach()
-    if inputs.ndim <= len(shape):
-        return {}
-    eps = call.get("eps", 1e-5)
+def _after_norm(
+    normalize: Callable[..., torch.Tensor], names: tuple[str, ...], is_per_channel: bool = False
+) -> Rule:
+    """Return the rule of the weight and bias after a normalisation, per channel or last axes."""
 
-    def weight(name: str, back: torch.Tensor) -> Factor:
-        return _shift(name, back * F.layer_norm(inputs, shape, eps=eps).unsqueeze(1), shape)
+    def rule(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+        call = _bound(("input", *names), args, kwargs)
+        shape, inputs = tuple(call.get("normalized_shape", ())), call["input"].detach()
+        if call.get("training") or inputs.ndim <= len(shape):
+            return {}
+        options = {key: call[key] for key in names if key in call and key not in _AFFINE}
 
-    return _makers(call, weight=weight, bias=lambda name, back: _shift(name, back, shape))
+        def bias(name: str, back: torch.Tensor) -> Factor:
+            return _channel_sum(name, back) if is_per_channel else _shift(name, back, shape)
 
+        def weight(name: str, back: torch.Tensor) -> Factor:
+            return bias(name, back * normalize(inputs, **options).unsqueeze(1))
 
-def _rms_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    call = _bound(("input", "normalized_shape", "weight", "eps"), args, kwargs)
-    shape, inputs, eps = tuple(call["normalized_shape"]), call["input"].detach(), call.get("eps")
-    if inputs.ndim <= len(shape):
-        return {}
+        return _makers(call, weight=weight, bias=bias)
 
-    def weight(name: str, back: torch.Tensor) -> Factor:
-        return _shift(name, back * F.rms_norm(inputs, shape, eps=eps).unsqueeze(1), shape)
-
-    return _makers(call, weight=weight)
+    return rule
 
 
-def _batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    names = (
-        "input",
-        "running_mean",
-        "running_var",
-        "weight",
-        "bias",
-        "training",
-        "momentum",
-        "eps",
-    )
-    call = _bound(names, args, kwargs)
-    if call.get("training"):
-        return {}
-    inputs, eps = call["input"].detach(), call.get("eps", 1e-5)
-
-    def weight(name: str, back: torch.Tensor) -> Factor:
-        mean, variance = call["running_mean"], call["running_var"]
-        normal = F.batch_norm(inputs, mean, variance, None, None, False, 0.0, eps)
-        return _channel_sum(name, back * normal.unsqueeze(1))
-
-    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
-
-
-def _group_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    call = _bound(("input", "num_groups", "weight", "bias", "eps"), args, kwargs)
-    inputs, groups, eps = call["input"].detach(), call["num_groups"], call.get("eps", 1e-5)
-
-    def weight(name: str, back: torch.Tensor) -> Factor:
-        normal = F.group_norm(inputs, groups, eps=eps)
-        return _channel_sum(name, back * normal.unsqueeze(1))
-
-    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+_AFFINE = ("weight", "bias")
+_STATISTICS = ("running_mean", "running_var")
+_layer_norm = _after_norm(F.layer_norm, ("normalized_shape", *_AFFINE, "eps"))
+_rms_norm = _after_norm(F.rms_norm, ("normalized_shape", "weight", "eps"))
+_group_norm = _after_norm(F.group_norm, ("num_groups", *_AFFINE, "eps"), is_per_channel=True)
+_batch_norm = _after_norm(
+    F.batch_norm, (*_STATISTICS, *_AFFINE, "training", "momentum", "eps"), is_per_channel=True
+)
 
 
 def _addition(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
@@ -235,10 +207,10 @@ def _shifting(shape: tuple[int, ...]) -> Maker:
 
 def _shift(name: str, back: torch.Tensor, shape: tuple[int, ...]) -> Factor:
     """Gradients of a parameter that was broadcast to the layer's output and added."""
-    return Explicit(name, summed_to(back, shape))
+    return Explicit(name, sum_to(back, shape))
 
 
-def summed_to(back: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def sum_to(back: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Return what flows back (n, m, …) into a tensor that was broadcast, (n, m, *shape)."""
     count, rows = back.shape[:2]
     flat = back.flatten(0, 1).unsqueeze(1)

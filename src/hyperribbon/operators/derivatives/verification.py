@@ -1,4 +1,4 @@
-"""Fast derivatives against slow ones: finite differences, adjoints, and gradients one by one.
+"""Derivatives along one direction compared with finite differences, and J v with Jᵀu.
 
 Finite differences are taken in float64 where the model runs there: kinks of the model are then so
 rarely crossed, and rounding is so small, that a right derivative agrees to several digits.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import torch
 
@@ -19,14 +20,13 @@ __all__ = [
     "TOTAL",
     "Disagreement",
     "Shifted",
-    "agreement",
-    "check_curvature",
-    "check_pushed",
-    "check_slopes",
-    "differing",
-    "pieces",
-    "reached_part",
-    "some_slopes",
+    "check_hvp",
+    "check_jvp",
+    "check_jvp_and_vjp",
+    "find_differences",
+    "random_direction",
+    "random_vjp",
+    "restrict_to_reached",
 ]
 
 _STEPS = (1e-7, 1e-6, 1e-8, 1e-5, 1e-4, 1e-3)  # of differences in float64, relative to the weights
@@ -34,6 +34,7 @@ _COARSE_STEPS = (1e-3, 1e-4, 1e-2)  # in lower precisions
 _AGREE = {torch.float64: 1e-3, torch.float32: 2e-2}
 _COARSE = 0.3  # in half precisions
 _KINKED = 5  # times the difference of both sides by which a derivative at a kink may be off
+_PERIOD = 65_537  # numbers of a random direction until they recur, a prime
 _PIECE = 2**17  # entries that are compared at once, in the processor's cache
 
 FIRST_STEP = _STEPS[0]
@@ -50,7 +51,41 @@ class Disagreement(ArgumentError):
     """Derivatives that are not those of the function."""
 
 
-def some_slopes(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tensor, Block]:
+def random_direction(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a random direction in proportion to the weights, always the same.
+
+    The same numbers come again and again, with a period that is no row's; each parameter goes on
+    where the one before it has stopped.
+    """
+    sizes = {name: _mean_square(leaf) for name, leaf in leaves.items()}
+    overall, start = max(sizes.values()), 0
+    direction: dict[str, torch.Tensor] = {}
+    for name, leaf in leaves.items():
+        size = max(sizes[name], 0.01 * overall, 1e-6) ** 0.5
+        stop = start + leaf.numel()
+        turns = -(-stop // _PERIOD)
+        numbers = _numbers() if turns <= 1 else _numbers().repeat(turns)
+        scaled = (numbers[start:stop] * size).to(leaf.device, leaf.dtype)
+        direction[name] = scaled.reshape(leaf.shape)
+        start = stop % _PERIOD
+    return direction
+
+
+@cache
+def _numbers() -> torch.Tensor:
+    generator = torch.Generator("cpu").manual_seed(0)
+    with torch.inference_mode(False):  # else it could not be used outside of it, later
+        return torch.randn(_PERIOD, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def _mean_square(tensor: torch.Tensor) -> float:
+    size = torch.linalg.vector_norm(
+        tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    )
+    return float(size) ** 2 / max(tensor.numel(), 1)
+
+
+def random_vjp(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tensor, Block]:
     """Return random cotangents u (1, n, …), always the same, and Jᵀu by name."""
     generator = torch.Generator("cpu").manual_seed(1)
     shape = 1, *point.outputs.shape
@@ -59,7 +94,7 @@ def some_slopes(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tenso
     return seeds, point.vjp(seeds, names)
 
 
-def reached_part(direction: Block, slopes: Block) -> dict[str, torch.Tensor]:
+def restrict_to_reached(direction: Block, slopes: Block) -> dict[str, torch.Tensor]:
     """Return a direction without the weights that no gradient reaches.
 
     By no_grad() or detach(), or because they are padding: the derivatives are those that training
@@ -69,11 +104,11 @@ def reached_part(direction: Block, slopes: Block) -> dict[str, torch.Tensor]:
     return part if any(bool(along.any()) for along in part.values()) else {}
 
 
-def check_slopes(
+def check_jvp_and_vjp(
     point: Linearisation,
     direction: Block,
     slopes: tuple[torch.Tensor, Block],
-    check_pushed: Callable[[torch.Tensor], None],
+    check_jvp: Callable[[torch.Tensor], None],
 ) -> None:
     """Compare J v with finite differences of the outputs, and Jᵀu with J v.
 
@@ -85,13 +120,13 @@ def check_slopes(
         point: The derivatives on a few samples.
         direction: v by name, of all weights.
         slopes: u and Jᵀu.
-        check_pushed: Compares J v with finite differences along the reached part of v.
+        check_jvp: Compares J v with finite differences along the reached part of v.
 
     Raises:
         Disagreement: They differ.
     """  # noqa: DOC501 - _error() returns one
     pushed = point.jvp({name: tensor.unsqueeze(0) for name, tensor in direction.items()})
-    check_pushed(pushed[0])
+    check_jvp(pushed[0])
     seeds, pulled = slopes
     forward = float((seeds.double() * pushed.double()).sum())
     backward, scale = 0.0, abs(forward)
@@ -103,7 +138,7 @@ def check_slopes(
         raise _error(list(direction), abs(forward - backward) / scale, "first")
 
 
-def check_pushed(pushed: torch.Tensor, shifted: Shifted, precision: torch.dtype) -> None:
+def check_jvp(pushed: torch.Tensor, shifted: Shifted, precision: torch.dtype) -> None:
     """Compare J v with finite differences of the outputs, named "outputs".
 
     Raises a Disagreement when they differ.
@@ -111,9 +146,7 @@ def check_pushed(pushed: torch.Tensor, shifted: Shifted, precision: torch.dtype)
     _compare({"outputs": pushed}, shifted, precision, "first")
 
 
-def check_curvature(
-    curved: Block, direction: Block, shifted: Shifted, precision: torch.dtype
-) -> None:
+def check_hvp(curved: Block, direction: Block, shifted: Shifted, precision: torch.dtype) -> None:
     """Compare ∇²ℓ v with finite differences of the gradient.
 
     Raises a Disagreement, which names the parameters, when they differ.
@@ -219,10 +252,10 @@ def _difference(
         for ours, theirs in zip(found(name), expected(name), strict=True):
             norms[name] = math.hypot(norms[name], float(theirs.norm()))
             gaps[name] = math.hypot(gaps[name], float((theirs - ours).norm()))
-    return differing(norms, gaps, close, floors)
+    return find_differences(norms, gaps, close, floors)
 
 
-def differing(
+def find_differences(
     norms: Mapping[str, float],
     gaps: Mapping[str, float],
     close: float,
@@ -291,6 +324,6 @@ def _error(names: Sequence[str], size: float, order: str) -> Disagreement:
         f"its {order} derivatives differ from finite differences by {size:.1%}: an operation on "
         "the way to these has a derivative that is missing or not its own",
         "Look for a custom autograd.Function (once_differentiable, a straight-through estimator), "
-        "detach() or no_grad() there; leave them out with params=, or use hr.GGN, which needs "
+        "detach() or no_grad() there; omit them with params=, or use hr.GGN, which needs "
         "first derivatives only.",
     )

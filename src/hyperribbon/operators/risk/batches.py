@@ -16,7 +16,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.torch_inside import (
+from hyperribbon.core.devices.torch_private import (
     register_pytree_node,
     tree_flatten,
     tree_leaves,
@@ -27,11 +27,12 @@ from hyperribbon.core.devices.torch_inside import (
 __all__ = [
     "Fields",
     "batch_size",
-    "brought",
+    "to_precision",
     "bytes_of",
-    "copied",
+    "clone",
     "cut",
-    "joined",
+    "detach",
+    "concatenate",
     "move",
     "pick",
     "plain",
@@ -94,7 +95,7 @@ def tensors(batch: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
 
 
-def brought(batch: Any, precision: torch.dtype) -> Any:
+def to_precision(batch: Any, precision: torch.dtype) -> Any:
     """Return a batch with its floating-point tensors in another precision."""
     return _map(lambda leaf: leaf.to(precision) if leaf.is_floating_point() else leaf, batch)
 
@@ -102,6 +103,11 @@ def brought(batch: Any, precision: torch.dtype) -> Any:
 def move(batch: Any, device: torch.device) -> Any:
     """Return a batch with its tensors on a device."""
     return _map(lambda leaf: leaf.to(device), batch)
+
+
+def detach(batch: Any) -> Any:
+    """Return a batch whose tensors have no graph."""
+    return _map(torch.Tensor.detach, batch)
 
 
 def bytes_of(batch: Any) -> int:
@@ -142,7 +148,7 @@ def cut(batch: Any, start: int, stop: int) -> Any:
     return _map(lambda leaf: leaf[start:stop], batch)
 
 
-def copied(batch: Any) -> Any:
+def clone(batch: Any) -> Any:
     """Return a batch with tensors of its own."""
     with torch.inference_mode(False):
         return _map(torch.Tensor.clone, batch)
@@ -180,7 +186,7 @@ def with_targets(batch: Any, targets: Any) -> Any:
     return batch
 
 
-def joined(batches: Sequence[Any]) -> list[Any]:
+def concatenate(batches: Sequence[Any]) -> list[Any]:
     """Return one batch of all samples when the batches fit together, else the batches.
 
     They fit when their trees, the types and shapes of their samples and what they carry agree.

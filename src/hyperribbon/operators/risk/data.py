@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.devices.ambient import preserved_random_state
-from hyperribbon.core.devices.torch_inside import tree_map
+from hyperribbon.core.devices.modes import preserve_random_state
+from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.devices.torch_private import tree_leaves, tree_map
 from hyperribbon.core.generators import numpy_generator, torch_generator
 from hyperribbon.operators.risk.batches import (
     batch_size,
-    brought,
     bytes_of,
+    concatenate,
     cut,
-    joined,
     pick,
     plain,
     split,
     tensors,
+    to_precision,
     with_targets,
 )
-from hyperribbon.operators.risk.loaders import (
-    again,
-    augmented,
-    check_repeats,
-    fingerprint,
-    in_order,
-    length_of,
-    loader_of,
-    read_samples,
-    undisturbed,
-)
 
-__all__ = ["Data", "Source", "batch_size", "cut", "is_batch"]
+__all__ = ["Data", "Source", "is_batch"]
 
 Data = Any
 """What operators take: tensors, a batch, batches, a Dataset or a DataLoader (see `Source`)."""
@@ -61,7 +63,7 @@ class Source:
     - a DataLoader, or any object whose `__iter__` starts anew.
 
     Every sample counts once: shuffling loaders are read in order, and the samples that `drop_last`
-    omits from an epoch are read too (see `loaders.in_order`).
+    omits from an epoch are read too (see `_in_order`).
 
     What takes less than `memory` bytes is read once, on the first pass, and kept; more is read on
     every pass, and must then be the same. Floating-point tensors are brought to the model's
@@ -105,24 +107,24 @@ class Source:
         if batch_size is None and isinstance(data, DataLoader):
             self.batch_size = data.batch_size
         self._later: torch.dtype | None = None  # what chunks are brought to after their rounding
-        self._reader: Iterable[Any] | None = None
+        self._reader: Any = None
         self._gives_batches = True
-        self._is_one: bool | None = None
+        self._is_one = False
         self._prints: list[int] = []
         self._is_read = self._is_loaded = False
         self._kept: list[Any] = []
         if isinstance(data, TensorDataset):
-            held: Any = data.tensors
-            data = held if len(held) != 1 else held[0]
-        data = cast(Any, data)
+            data = data.tensors if len(data.tensors) != 1 else data.tensors[0]
         if is_batch(data, has_targets):
-            self._take_batch(plain(data))
-        elif isinstance(data, list):
-            self._take_list(data)
-        elif isinstance(data, Iterator):
-            self._take_iterator(cast(Iterator[Any], data))
+            data = plain(data)
+            self._check_device(data)
+            self._take([data])
+            self._kept = self._bundle(self._kept)
+            self._is_one = len(self._kept) == 1
+        elif isinstance(data, list | Iterator):
+            self._take(data)
         else:
-            self._take_reader(data)
+            self._reader = self._reader_of(data)
 
     @property
     def is_kept(self) -> bool:
@@ -136,9 +138,8 @@ class Source:
 
         Samples without batches (a Dataset) are one batch when they are kept as one.
         """
-        if self._is_one is None:
-            self._load()
-        return bool(self._is_one)
+        self._load()
+        return self._is_one
 
     @property
     def has_fixed_batches(self) -> bool:
@@ -150,7 +151,7 @@ class Source:
         """Number of samples; None for a stream, whose length is known when it has been read."""
         if self._kept or self._reader is None:
             return sum(map(batch_size, self._kept))
-        return length_of(self._reader)
+        return _length_of(self._reader)
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches: the kept ones, or those of the loader, read anew."""
@@ -162,7 +163,7 @@ class Source:
 
     def join(self) -> None:
         """Let samples of different batches be evaluated together."""
-        self._is_fixed, self._kept = False, joined(self._kept)
+        self._is_fixed, self._kept = False, concatenate(self._kept)
 
     def take(self, places: np.ndarray) -> Source:
         """Return the samples at some places, given in order; fixed batches are made anew.
@@ -174,13 +175,13 @@ class Source:
         if self._kept:
             other._kept = self._bundle(list(_rows_of(self._kept, torch.from_numpy(places))))
             other._is_one = self.is_one_batch or len(other._kept) == 1
-        elif length_of(self._reader) is None:
+        elif _length_of(self._reader) is None:
             remedy = "Give a Dataset, or a DataLoader that reads one by index."
             raise ArgumentError("data", self._reader, "a stream has no places to select", remedy)
         else:
-            loader: Any = self._reader
+            loader = self._reader
             subset: Any = Subset(loader.dataset, places.tolist())
-            other._reader, other._prints, other._is_one = again(loader, subset), [], None
+            other._reader, other._prints = _like(loader, subset), []
             other._is_read = other._is_loaded = False
         return other
 
@@ -229,7 +230,10 @@ class Source:
             count = batch_size(batch)
             for start in range(0, count, max(size, 1)):
                 some = cut(batch, start, min(start + size, count))
-                yield position + start, some if self._later is None else brought(some, self._later)
+                yield (
+                    position + start,
+                    some if self._later is None else to_precision(some, self._later),
+                )
             position += count
 
     def in_precision(self, dtype: torch.dtype) -> Source:
@@ -262,13 +266,13 @@ class Source:
             count: Samples at most.
             seed: Of the choice.
         """
-        length = None if self._kept else length_of(self._reader)
+        length = None if self._kept else _length_of(self._reader)
         if self._kept:
             places = _spread(sum(map(batch_size, self._kept)), count, seed)
             pieces = list(_rows_of(self._kept, places))
         elif length:
             places = [int(place) for place in _spread(length, count, seed)]
-            pieces = [self._convert(plain(read_samples(self._reader, places)))]  # type: ignore[arg-type]
+            pieces = [self._convert(plain(_read_samples(self._reader, places)))]  # type: ignore[arg-type]
         else:
             pieces: list[Any] = []
             found = 0
@@ -279,39 +283,23 @@ class Source:
                     break
         return _largest(pieces)
 
-    def _take_batch(self, batch: Any) -> None:
-        """Keep the data as the batch that they are."""
-        count = batch_size(batch)
+    def _check_device(self, batch: Any) -> None:
         for leaf in tensors(batch):
             if leaf.device != self._device:
                 reason = f"the model is on {self._device} and the data on {leaf.device}"
                 remedy = f"Move the data with .to({str(self._device)!r})."
                 raise ArgumentError("data", leaf, reason, remedy)
-        if count == 0 and not self._may_be_empty:
-            raise ArgumentError("data", batch, "it holds no samples", "Give some samples.")
-        self._kept = self._bundle([self._convert(batch)])
-        self._is_one = len(self._kept) == 1
 
-    def _take_list(self, data: list[Any]) -> None:
-        """Keep batches that are in memory already, as one where they fit."""
-        batches = [self._convert(plain(batch)) for batch in data]
-        counts = [batch_size(batch) for batch in batches]
-        _check_alike(batches)
-        if sum(counts) == 0 and not self._may_be_empty:
-            raise ArgumentError("data", data, "it holds no samples", "Give some samples.")
-        self._keep(batches, len(batches) == 1)
-
-    def _take_iterator(self, data: Iterator[Any]) -> None:
-        """Read batches that come once, and keep them."""
+    def _take(self, data: Iterable[Any]) -> None:
+        """Keep batches that are in memory already, or come once."""
         batches: list[Any] = []
         used = 0
-        with preserved_random_state():
+        with preserve_random_state():
             for given in data:
-                batch = self._convert(plain(given))
-                batch_size(batch)
-                batches.append(batch)
-                used += bytes_of(batch)
-                if used > self._memory:
+                batches.append(self._convert(plain(given)))
+                batch_size(batches[-1])
+                used += bytes_of(batches[-1])
+                if used > self._memory and isinstance(data, Iterator):
                     raise ArgumentError(
                         "data",
                         data,
@@ -320,28 +308,30 @@ class Source:
                         "Give a DataLoader or an object whose __iter__ starts anew, which are read "
                         "again on every pass, a list of the batches, or a larger memory=.",
                     )
-        if not batches and not self._may_be_empty:
-            raise _no_batch(data)
-        self._keep(batches, len(batches) == 1)
+        _check_alike(batches)
+        if not any(map(batch_size, batches)) and not self._may_be_empty:
+            raise ArgumentError("data", data, "it holds no samples", "Give some samples.")
+        self._is_loaded = True
+        self._keep(batches)
 
-    def _take_reader(self, data: Any) -> None:
-        """Take data that can be read again."""
-        indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    def _reader_of(self, data: Any) -> Any:
+        """Return what reads data again on every pass."""
+        is_indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if isinstance(data, DataLoader):
-            self._reader = in_order(cast(DataLoader[Any], data), drops_last=self._is_fixed)
-        elif isinstance(data, Dataset) or (indexed and not isinstance(data, str)):
-            self._reader = loader_of(data, self.batch_size)
+            reader: Any = _in_order(data, drops_last=self._is_fixed)
+        elif isinstance(data, Dataset) or (is_indexed and not isinstance(data, str)):
+            reader = DataLoader(data, batch_size=self.batch_size or _READ)
             self._gives_batches = isinstance(data, IterableDataset)
         elif isinstance(data, Iterable) and not isinstance(data, str):
-            self._reader = data
+            reader = data
         else:
-            batch_size(data)
-        assert self._reader is not None
-        check_repeats(self._reader)
+            batch_size(data)  # raises
+        _check_repeats(reader)
+        return reader
 
     def _load(self) -> None:
         """Read the data for the first time; keep them when they are small."""
-        if self._is_loaded or self._reader is None or self._kept:
+        if self._is_loaded:
             return
         self._is_loaded = True
         batches: list[Any] = []
@@ -354,23 +344,22 @@ class Source:
             elif count > 1:
                 break
         if used <= self._memory:
-            self._keep(batches, count == 1)
-            if not self._gives_batches:
-                self._is_one = len(self._kept) == 1
+            self._keep(batches)
         else:
             self._is_one = count == 1 and self._gives_batches
 
-    def _keep(self, batches: list[Any], is_one: bool) -> None:
+    def _keep(self, batches: list[Any]) -> None:
         """Keep batches, as one where that takes little memory and they are not fixed."""
         if self._gives_batches and len(batches) > 1:
             self.batch_size = self.batch_size or batch_size(batches[0])
         is_cut = self._is_fixed and self.batch_size is not None
         fits = sum(map(bytes_of, batches)) <= self._memory
-        self._kept, self._is_one = joined(batches) if fits and not is_cut else batches, is_one
+        self._kept = concatenate(batches) if fits and not is_cut else batches
+        self._is_one = len(batches if self._gives_batches else self._kept) == 1
 
     def _bundle(self, batches: list[Any]) -> list[Any]:
         """Return samples in fixed batches of a size, or as one batch where they may be cut."""
-        batches = joined(batches)
+        batches = concatenate(batches)
         if not self._is_fixed or self.batch_size is None or len(batches) != 1:
             return batches
         size, count = self.batch_size, batch_size(batches[0])
@@ -384,32 +373,30 @@ class Source:
         reader = self._reader
         assert reader is not None
         place = -1
-        with undisturbed(reader):
+        with _preserve_state(reader):
             for place, given in enumerate(_in_one_shape(reader)):
                 batch = plain(given)
                 batch_size(batch)
-                own = fingerprint(batch)
-                if place < len(self._prints) and self._prints[place] != own:
-                    raise augmented(reader)
-                if place == len(self._prints):
-                    if self._is_read:
-                        raise augmented(reader)
+                own = _fingerprint(batch)
+                if place == len(self._prints) and not self._is_read:
                     self._prints.append(own)
+                if self._prints[place : place + 1] != [own]:
+                    raise _random_data_error(reader)
                 yield self._convert(batch)
         if place + 1 < len(self._prints):
-            raise augmented(reader)
+            raise _random_data_error(reader)
         self._is_read = True
         if place < 0 and not self._may_be_empty:
-            raise _no_batch(reader)
+            raise ArgumentError("data", reader, "it yields no batch", "Give some samples.")
 
     def _convert(self, batch: Any) -> Any:
-        converted = tree_map(lambda leaf: self._moved(leaf, self._dtype), batch)
+        converted = tree_map(lambda leaf: self._move(leaf, self._dtype), batch)
         if self._has_targets and self._dtype.itemsize < torch.float32.itemsize:
-            targets = tree_map(lambda leaf: self._moved(leaf, torch.float32), split(batch)[1])
+            targets = tree_map(lambda leaf: self._move(leaf, torch.float32), split(batch)[1])
             converted = with_targets(converted, targets)
         return converted
 
-    def _moved(self, leaf: Any, dtype: torch.dtype) -> Any:
+    def _move(self, leaf: Any, dtype: torch.dtype) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if leaf.is_meta and self._device.type != "meta":
@@ -463,10 +450,6 @@ def _rows_of(batches: list[Any], places: torch.Tensor) -> Iterator[Any]:
         start = stop
 
 
-def _no_batch(data: Any) -> ArgumentError:
-    return ArgumentError("data", data, "it yields no batch", "Give some samples.")
-
-
 def _spread(total: int, count: int, seed: int) -> torch.Tensor:
     """Return `count` places below `total`, one from each of as many equal parts."""
     count = min(count, total)
@@ -482,10 +465,149 @@ def _largest(pieces: list[Any]) -> Any:
     groups: list[Any] = []
     for piece in pieces:
         for place, group in enumerate(groups):
-            both = joined([group, piece])
+            both = concatenate([group, piece])
             if len(both) == 1:
                 groups[place] = both[0]
                 break
         else:
             groups.append(piece)
     return max(groups, key=batch_size, default=None)
+
+
+_READ = 256  # samples read at once from a Dataset
+_PROBES = 8  # samples of a Dataset that are read twice to see whether it augments
+_ENTRIES = 64  # entries of a tensor by which it is known again
+
+
+def _in_order(loader: DataLoader[Any], drops_last: bool = False) -> DataLoader[Any]:
+    """Return a loader that reads every sample once and in order, whatever the given one does.
+
+    A sum over samples does not depend on their order, so a shuffling loader is read in order; then
+    every pass sees the same batches and no random number is used. The samples that `drop_last`
+    omits from an epoch belong to the data and are read too, unless `drops_last` obeys it. A random
+    subset is read in the order of its indices. Other samplers, and loaders of other classes, are
+    read as they come.
+    """
+    sampler: Any = loader.sampler
+    dataset: Any = loader.dataset
+    grouped: Any = loader.batch_sampler
+    in_batches = type(loader) is DataLoader and loader.batch_size is None
+    is_plain = in_batches and type(grouped) is BatchSampler
+    if is_plain and type(grouped.sampler) in (SequentialSampler, RandomSampler):
+        return _like(loader, dataset, grouped.batch_size)
+    if type(loader) is not DataLoader or loader.batch_size is None:
+        return loader
+    if isinstance(dataset, IterableDataset):
+        return _like(loader, dataset) if loader.drop_last else loader
+    count = len(dataset)
+    if drops_last and loader.drop_last and count > loader.batch_size:
+        count -= count % loader.batch_size
+        dataset = Subset(dataset, range(count)) if count < len(dataset) else dataset
+    if type(sampler) is DistributedSampler:
+        # without the samples that are repeated to give every rank as many
+        return _like(loader, Subset(dataset, range(sampler.rank, count, sampler.num_replicas)))
+    if type(sampler) is SubsetRandomSampler:
+        return _like(loader, Subset(dataset, list(sampler.indices)))
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement
+    if (shuffles and sampler.num_samples == len(sampler.data_source)) or (
+        type(sampler) is SequentialSampler and loader.drop_last
+    ):
+        return _like(loader, dataset)
+    return loader
+
+
+def _length_of(loader: Any) -> int | None:
+    """Return the number of samples of a loader that reads data by index in order, else None."""
+    indexed = (
+        type(loader) is DataLoader
+        and loader.batch_size is not None
+        and type(loader.sampler) is SequentialSampler
+        and type(loader.batch_sampler) is BatchSampler
+        and not isinstance(loader.dataset, IterableDataset)
+    )
+    return len(loader.dataset) if indexed else None  # type: ignore[arg-type]
+
+
+def _read_samples(loader: DataLoader[Any], places: Iterable[int]) -> Any:
+    """Return the batch of some samples, read by index."""
+    dataset: Any = loader.dataset
+    indices = [int(place) for place in places]
+    with preserve_random_state():
+        if callable(getattr(dataset, "__getitems__", None)):
+            return loader.collate_fn(dataset.__getitems__(indices))
+        return loader.collate_fn([dataset[index] for index in indices])
+
+
+@contextmanager
+def _preserve_state(loader: Any) -> Generator[None]:
+    """Give back the global random state and that of a loader's own generator as they were."""
+    generator = getattr(loader, "generator", None)
+    state = generator.get_state() if isinstance(generator, torch.Generator) else None
+    try:
+        with preserve_random_state():
+            yield
+    finally:
+        if isinstance(generator, torch.Generator) and state is not None:
+            generator.set_state(state)
+
+
+def _check_repeats(loader: Iterable[Any]) -> None:
+    """Read some samples twice; raise when they differ (random augmentation)."""
+    with _preserve_state(loader):
+        dataset = getattr(loader, "dataset", None)
+        if (
+            dataset is None
+            or isinstance(dataset, IterableDataset)
+            or not hasattr(dataset, "__len__")
+        ):
+            first, second = (next(iter(loader), None) for _ in range(2))
+        else:
+            count = len(dataset)
+            probes = min(count, _PROBES)
+            first, second = (
+                [dataset[count * i // probes] for i in range(probes)] for _ in range(2)
+            )
+    ours, theirs = tree_leaves(plain(first)), tree_leaves(plain(second))
+    if len(ours) != len(theirs) or not all(map(_same, ours, theirs)):
+        raise _random_data_error(loader)
+
+
+def _random_data_error(loader: Any) -> ArgumentError:
+    """Return the error of data that are not the same when they are read again."""
+    reason = "the same sample read twice differs, so its transform is random (augmentation)"
+    remedy = "Give the data without random transforms; the risk is then one fixed function."
+    return ArgumentError("data", loader, reason, remedy)
+
+
+def _fingerprint(batch: Any) -> int:
+    """Return a number by which a batch is known again: of its shapes and of some entries."""
+    parts: list[tuple[tuple[int, ...], bytes]] = []
+    for leaf in tensors(batch):
+        flat = leaf.detach().reshape(-1)
+        some = flat[:: max(1, len(flat) // _ENTRIES)].cpu().contiguous()
+        parts.append((tuple(leaf.shape), some.view(torch.uint8).numpy().tobytes()))
+    return hash(tuple(parts))
+
+
+def _like(loader: DataLoader[Any], dataset: Any, batch_size: int | None = None) -> DataLoader[Any]:
+    """Return a loader of a data set that reads in order and is else like the given one."""
+    workers = loader.num_workers
+    return DataLoader(
+        dataset,
+        batch_size=batch_size or loader.batch_size,
+        collate_fn=loader.collate_fn,
+        num_workers=workers,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context if workers else None,
+    )
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, str):
+        return first == second
+    try:
+        a, b = tensor_of(first), tensor_of(second)
+    except (TypeError, ValueError, RuntimeError):
+        return type(first) is type(second)
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

@@ -7,19 +7,17 @@ tensor that comes into being is counted.
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import ceil
 from typing import Any
 
 import torch
 
 from hyperribbon.core.devices.memory import free_memory
-from hyperribbon.core.devices.torch_inside import TorchDispatchMode, tree_leaves
+from hyperribbon.core.devices.torch_private import TorchDispatchMode, tree_leaves
 
-__all__ = ["SHARE", "MadeBytes", "Footprint", "Layout", "Meter", "measured", "surely_fits"]
+__all__ = ["SHARE", "Footprint", "Layout", "Meter", "measure", "surely_fits"]
 
 SHARE = 0.5
 """Part of the memory that is free on the device that may be used when memory= is not given."""
@@ -30,15 +28,32 @@ _LEAST = 64 * 2**20  # even a small share of the memory is no less than this
 _LOOSE = 8  # a product takes 0.5 to 2 times what an evaluation makes, and 3 to 9 times the weights
 
 
-_JUMPING = {
-    *("round", "floor", "ceil", "trunc", "frac", "sign", "sgn", "heaviside", "fmod"),
-    *("floor_divide", "remainder", "bernoulli"),
-}
-_WITH_NUMBERS = ("max_pool", "rnn", "embedding_bag")  # numbers of their own, for the way back
+class Meter(TorchDispatchMode):
+    """Counts the bytes of tensors that come into being and live on.
 
+    Args:
+        present: Tensors that are there already; views of them are not counted.
 
-class _Looking(TorchDispatchMode):
-    """Lets operations run, and looks at what they return."""
+    Attributes:
+        made: Bytes of all tensors that came into being, views left out.
+        live: Bytes in tensors that live.
+        peak: The most there were, since the last stage began.
+        stages: Peaks of the stages that have ended.
+    """
+
+    def __init__(self, present: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self._known: dict[int, Any] = {}
+        self.made = self.live = self.peak = 0
+        self.stages: list[int] = []
+        for tensor in present:
+            storage = tensor.untyped_storage()
+            self._known[storage._cdata] = storage
+
+    def end_stage(self) -> None:
+        """Note the peak, and begin another stage."""
+        self.stages.append(self.peak)
+        self.peak = self.live
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -51,46 +66,12 @@ class _Looking(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Run an operation and count the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
-        self._see(func, args, kwargs or {}, result)
-        return result
-
-    @abstractmethod
-    def _see(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None: ...
-
-
-class Meter(_Looking):
-    """Counts the bytes of tensors that come into being and live on.
-
-    Args:
-        present: Tensors that are there already; views of them are not counted.
-
-    Attributes:
-        live: Bytes in tensors that live.
-        peak: The most there were, since the last stage began.
-        stages: Peaks of the stages that have ended.
-    """
-
-    def __init__(self, present: Iterable[torch.Tensor] = ()) -> None:
-        super().__init__()
-        self._known: dict[int, Any] = {}
-        self.live = self.peak = 0
-        self.stages: list[int] = []
-        for tensor in present:
-            storage = tensor.untyped_storage()
-            self._known[storage._cdata] = storage
-
-    def end_stage(self) -> None:
-        """Note the peak, and begin another stage."""
-        self.stages.append(self.peak)
-        self.peak = self.live
-
-    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
+        for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._count(leaf)
+        return result
 
     def _count(self, tensor: torch.Tensor) -> None:
         try:
@@ -107,70 +88,9 @@ class Meter(_Looking):
             self.live -= size
 
         self._known[key] = weakref.ref(storage, forget)
+        self.made += size
         self.live += size
         self.peak = max(self.peak, self.live)
-
-
-class MadeBytes(_Looking):
-    """Adds up the bytes of tensors that come into being, views left out.
-
-    Args:
-        watches_jumps: Whether `jumps` is wanted, which takes as long as the bytes do.
-
-    Attributes:
-        made: Bytes of all of them.
-        jumps: Whether an operation was seen whose value may jump when real numbers move a little:
-            rounding, comparisons and choices, lower precisions, and what is not torch's own.
-    """
-
-    def __init__(self, watches_jumps: bool = True) -> None:
-        super().__init__()
-        self.made = 0
-        self.jumps = False
-        self._watches_jumps = watches_jumps
-
-    def see_whole(self, result: Any) -> None:
-        """Count what operations that are known not to jump have made together."""
-        made = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-        self.made += sum(tensor.nbytes for tensor in made)
-
-    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        returned: Any = (result,) if isinstance(result, torch.Tensor) else result
-        if isinstance(returned, list | tuple):
-            name, are_new = _said(func)
-            for tensor, is_new in zip(returned, are_new, strict=False):
-                if is_new and isinstance(tensor, torch.Tensor):
-                    self.made += tensor.nbytes
-            if self._watches_jumps and not self.jumps:
-                rounds = bool(kwargs.get("rounding_mode"))
-                self.jumps = rounds or _may_jump(name, args, returned)
-
-
-@cache
-def _said(func: Any) -> tuple[str, tuple[bool, ...]]:
-    """Return an operation's name, and which of its results are tensors of their own."""
-    schema = func._schema  # slow to ask, and there are few operations but many calls
-    return schema.name, tuple(said.alias_info is None for said in schema.returns)
-
-
-def _may_jump(name: str, args: Sequence[Any], returned: Sequence[Any]) -> bool:
-    by_name = _jumps_by_name(name)
-    if by_name is not None:
-        return by_name
-    real = [x.dtype.itemsize for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()]
-    return bool(real) and any(
-        isinstance(x, torch.Tensor) and (not x.is_floating_point() or x.dtype.itemsize < min(real))
-        for x in returned
-    )
-
-
-@cache
-def _jumps_by_name(name: str) -> bool | None:
-    """Whether an operation's value may jump; None where its numbers tell."""
-    space, _, bare = name.partition("::")
-    if space != "aten" or bare.rstrip("_") in _JUMPING or "quantize" in bare:
-        return True
-    return False if any(part in bare for part in _WITH_NUMBERS) else None
 
 
 @dataclass(frozen=True)
@@ -196,7 +116,7 @@ class Footprint:
         )
 
 
-def measured(
+def measure(
     product: Callable[[int, Meter], Any], samples: int, fewer: int, present: Sequence[torch.Tensor]
 ) -> Footprint:
     """Return the footprint of something that keeps what it returns.
@@ -211,10 +131,10 @@ def measured(
         fewer: m < n; 0 when the product cannot be done on fewer samples.
         present: Tensors that are there in any case.
     """
-    kept, peaks = _counted(product, samples, present)
+    kept, peaks = _count_bytes(product, samples, present)
     kept_by_fewer, peaks_by_fewer = (0, [0] * len(peaks))
     if fewer:
-        kept_by_fewer, peaks_by_fewer = _counted(product, fewer, present)
+        kept_by_fewer, peaks_by_fewer = _count_bytes(product, fewer, present)
     more = samples - fewer
     each = max((kept - kept_by_fewer) / more, 1.0)
     rises = [(peak - less) / more for peak, less in zip(peaks, peaks_by_fewer, strict=True)]
@@ -222,7 +142,7 @@ def measured(
     return Footprint(_HEAP * each, _HEAP * max(*rises, each + 1.0) - _HEAP * each, _HEAP * fixed)
 
 
-def _counted(
+def _count_bytes(
     product: Callable[[int, Meter], Any], samples: int, present: Sequence[torch.Tensor]
 ) -> tuple[int, list[int]]:
     """Return the bytes that stay, and the peaks of the stages."""

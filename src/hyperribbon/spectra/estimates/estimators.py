@@ -9,17 +9,15 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.boundary import checked, count, function, positive, seed_number
-from hyperribbon.core.checks import check_finite
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import check_finite, count, function, positive, seed_number, validate
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.results import Estimate
 from hyperribbon.spectra.estimates.confirmation import ProbeMoments, confirmed_trace, exactly
 from hyperribbon.spectra.estimates.probing import SQUARES, TRACE, estimate
 from hyperribbon.spectra.estimates.sketch import LEAST_VECTORS, Sketch
 from hyperribbon.spectra.planning import affordable_vectors
-from hyperribbon.spectra.products import Products
-from hyperribbon.spectra.stopping import ShouldStop, products_until
+from hyperribbon.spectra.products import Products, ShouldStop, StoppedError
 
 __all__ = ["DiagonalEstimate", "diagonal", "frobenius", "trace"]
 
@@ -44,14 +42,14 @@ class DiagonalEstimate:
     matvecs: int
 
 
-@checked(
+@validate(
     precision=positive,
     seed=seed_number,
     max_matvecs=count,
     memory=positive,
     should_stop=function,
 )
-@plainly
+@plain_arithmetic()
 def trace(
     op: Any,
     *,
@@ -71,12 +69,12 @@ def trace(
         tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q).
 
     A pilot shows how many probes bring the standard error below `precision` times the value; so
-    many are drawn, and `interval()` has the coverage it says. With few of them Q stays empty, and
-    that is Hutchinson's estimator; `method` says which it was.
+    many are drawn, and `interval()` has the coverage it says, rounding included. With few of them Q
+    stays empty, and that is Hutchinson's estimator; `method` says which it was.
 
     Raises an ArgumentError when the trace is not finite, an argument does not fit, or the memory is
-    too small for a product, and a StoppedError when `should_stop` returned True: probes up to there
-    are no estimate, as how many count is decided before they are drawn.
+    too small for a product, and a StoppedError when `should_stop` returned True before two probes
+    were multiplied.
 
     Args:
         op: Any object with `.shape` and `@`.
@@ -85,14 +83,15 @@ def trace(
         max_matvecs: Products that may be spent; the standard error shows what they reached.
         memory: Bytes that may be used; None for what the device has free. With less, fewer probes
             are multiplied at once and Q has fewer directions.
-        should_stop: Asked at the beginning and before every block of products; not inside one.
-            With several processes all of them give one, and one that returns True stops all.
+        should_stop: Called at the beginning and before every block of products; not inside one.
+            Once it returns True, the estimate is that of the probes so far, with their standard
+            error. With several processes all of them give one, and one that returns True stops all.
 
     >>> import torch
     >>> float(trace(torch.diag(torch.arange(4.0))))
     6.0
     """
-    products = products_until(op, should_stop)
+    products = Products(op, should_stop)
     if products.is_explicit:
         return exactly(products, float(tensor_of(op).diagonal().double().sum()))
     vectors = affordable_vectors(products, memory, LEAST_VECTORS)
@@ -106,9 +105,11 @@ def trace(
     return estimate(Sketch(products, seed, "trace", vectors), TRACE, precision, max_matvecs)
 
 
-@checked(matvecs=count, seed=seed_number)
-@plainly
-def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
+@validate(matvecs=count, seed=seed_number, should_stop=function)
+@plain_arithmetic()
+def diagonal(
+    op: Any, *, matvecs: int = 100, seed: int = 0, should_stop: ShouldStop | None = None
+) -> DiagonalEstimate:
     """Return the diagonal of a symmetric operator.
 
     Exact for matrices, for operators that say `has_exact_trace`, and for those with no more than
@@ -122,8 +123,12 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
         op: Any object with `.shape` and `@`.
         matvecs: Products to spend.
         seed: Seed of the probes.
+        should_stop: As for `trace`.
+
+    Raises:
+        StoppedError: `should_stop` returned True before two probes were multiplied.
     """
-    products = Products(op)
+    products = Products(op, should_stop)
     if products.is_explicit or getattr(op, "has_exact_trace", False):
         given = tensor_of(op.diagonal()).to(products.device, products.dtype)
         exact = check_finite("op", given)
@@ -132,23 +137,37 @@ def diagonal(op: Any, *, matvecs: int = 100, seed: int = 0) -> DiagonalEstimate:
         exact = _diagonal_by_columns(products).to(products.dtype)
         return DiagonalEstimate(exact, torch.zeros_like(exact), True, products.matvecs)
     sketch = Sketch(products, seed, "diagonal", inf)
-    sketch.absorb([sketch.multiply(sketch.probes(max(matvecs // 6, 1)))])
+    omega = sketch.draw(max(matvecs // 6, 1))
+    sketch.absorb(omega, sketch.multiply(omega))
     Q, Z = sketch.Q, sketch.Z
     known = 2 * (Q * Z).sum(0) - ((Q @ Z.T).T @ Q * Q).sum(0)
     total = torch.zeros_like(known, dtype=torch.float64)
     squares, count = torch.zeros_like(total), 0
     while count < 2 or products.matvecs < matvecs:
         probe = sketch.signs()
-        sample = (probe * sketch.deflate(sketch.multiply(sketch.deflate(probe))))[0].double()
+        try:
+            image = sketch.multiply(sketch.deflate(probe))
+        except StoppedError:
+            if count < 2:
+                raise
+            break
+        sample = (probe * sketch.deflate(image))[0].double()
         total, squares, count = total + sample, squares + sample**2, count + 1
     mean = total / count
     variance = (squares / count - mean**2).clamp(min=0) / (count - 1)
-    values, stderr = (known + mean).to(known), variance.sqrt().to(known)
+    rounding = torch.finfo(known.dtype).eps * (Q.abs() * Z.abs()).sum(0).double()
+    values, stderr = (known + mean).to(known), (variance + rounding.square()).sqrt().to(known)
     return DiagonalEstimate(values, stderr, False, products.matvecs)
 
 
-@checked(precision=positive, seed=seed_number, max_matvecs=count, memory=positive)
-@plainly
+@validate(
+    precision=positive,
+    seed=seed_number,
+    max_matvecs=count,
+    memory=positive,
+    should_stop=function,
+)
+@plain_arithmetic()
 def frobenius(
     op: Any,
     *,
@@ -156,6 +175,7 @@ def frobenius(
     seed: int = 0,
     max_matvecs: int = 400,
     memory: float | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> Estimate:
     """Return the Frobenius norm of a symmetric operator.
 
@@ -166,7 +186,7 @@ def frobenius(
 
     with as many probes ω ⟂ Q as for `trace`.
 
-    Raises an ArgumentError as `trace` does.
+    Raises an ArgumentError or a StoppedError as `trace` does.
 
     Args:
         op: Any object with `.shape` and `@`.
@@ -174,8 +194,9 @@ def frobenius(
         seed: Seed of the probes.
         max_matvecs: Products that may be spent.
         memory: As for `trace`.
+        should_stop: As for `trace`.
     """
-    products = Products(op)
+    products = Products(op, should_stop)
     if products.is_explicit:
         return exactly(products, float(torch.linalg.matrix_norm(tensor_of(op).double())))
     vectors = affordable_vectors(products, memory, LEAST_VECTORS)

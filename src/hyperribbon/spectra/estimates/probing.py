@@ -1,21 +1,23 @@
-"""Estimates from random probes whose number is fixed before the ones that count are drawn."""
+"""Sums over all directions from random probes: Hutchinson's estimator and Hutch++."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
 
 import torch
 
 from hyperribbon.core.results import Estimate
-from hyperribbon.spectra.estimates.sketch import Sketch, row_products, widths
+from hyperribbon.spectra.estimates.sketch import Sketch, cross_products, row_products, widths
+from hyperribbon.spectra.products import StoppedError
 
 __all__ = ["SQUARES", "TRACE", "Target", "estimate"]
 
-_PILOT = 12  # probes of the first pilot
-_LEAST = 20  # probes that count
-_AMPLE = 1.2  # by which a pilot's deviation is raised, so that the precision is mostly reached
+_FIRST = 12  # probes of the pilot
+_LEAST = 10  # probes orthogonal to Q
+_AMPLE = 1.2  # by which a deviation is raised, so that the precision is mostly reached
+_DEPENDENT = 2.0  # variance of one value over that of several that depend on each other
 _PAIRED = 6  # probes together from which a deviation is taken from pairs
 
 
@@ -24,17 +26,19 @@ class Target:
     """A sum over all directions: exact on those of a basis Q, a mean over probes on the others.
 
     Attributes:
-        known: The part of Q, from a sketch.
-        samples: The values (b,) of probes ω ⟂ Q, from them and their images, as rows.
+        samples: The values (b,) of probes ω, from them and their images, as rows.
         variances: What each of some probes (b,) adds to the variance of such a value, which is
             their mean, from a sketch, the probes and their images; none (0,) for too few of them.
         order: How many probes are behind each of these.
+        matrix: QᵀAQ or QᵀA²Q of a sketch, whose trace is the part of Q.
+        forms: The values (n,) of ωᵢ − Q xᵢ, from a sketch and the columns xᵢ.
     """
 
-    known: Callable[[Sketch], float]
     samples: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     variances: Callable[[Sketch, torch.Tensor, torch.Tensor], torch.Tensor]
     order: int
+    matrix: Callable[[Sketch], torch.Tensor]
+    forms: Callable[[Sketch, torch.Tensor], torch.Tensor]
 
 
 def _form_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
@@ -56,98 +60,206 @@ def _square_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) 
     count = len(omega)
     if count < _PAIRED:
         return torch.empty(0, dtype=torch.float64, device="cpu")
-    inner, overlap = _gram(image), _gram(omega)
+    inner, overlap = cross_products(image, image), cross_products(omega, omega)
     own = inner.diagonal() / overlap.diagonal()
     across = inner - overlap * own.unsqueeze(1)
     across.fill_diagonal_(0)
     return (across.square().sum(0) + across.square().sum(1)) / (count - 1)
 
 
-def _gram(rows: torch.Tensor) -> torch.Tensor:
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for piece in rows.split(1 << 16, dim=1):
-        total += piece.double() @ piece.double().T
-    return total
+def _trace_forms(sketch: Sketch, x: torch.Tensor) -> torch.Tensor:
+    """Return (ω − Qx)ᵀA(ω − Qx)."""
+    R, W, H = sketch.R, sketch.W, sketch.H
+    return (W * R).sum(0) - 2 * (x * R).sum(0) + (x * (H @ x)).sum(0)
 
 
-TRACE = Target(Sketch.inner, row_products, _form_variances, 1)
+def _square_forms(sketch: Sketch, x: torch.Tensor) -> torch.Tensor:
+    """Return ‖A(ω − Qx)‖²."""
+    R, H, G = sketch.R, sketch.H, sketch.G
+    return R.square().sum(0) - 2 * (R * (H @ x)).sum(0) + (x * (G @ x)).sum(0)
+
+
+TRACE = Target(row_products, _form_variances, 1, lambda sketch: sketch.H, _trace_forms)
 """tr A = tr(QᵀAQ) + E[ωᵀAω]."""
-SQUARES = Target(Sketch.squares, lambda _, image: row_products(image, image), _square_variances, 2)
+SQUARES = Target(
+    lambda _, image: row_products(image, image),
+    _square_variances,
+    2,
+    lambda sketch: sketch.G,
+    _square_forms,
+)
 """‖A‖² = ‖AQ‖² + E‖Aω‖²."""
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """A mean of some values, the variance of one, and the degrees of freedom of that variance."""
+
+    value: float
+    variance: float
+    count: int
+    freedom: float
+
+    @property
+    def error(self) -> float:
+        """The variance of the mean."""
+        return self.variance / self.count
+
+    def needed(self, precision: float) -> float:
+        """Return how many values reach a relative standard error."""
+        if self.variance == 0:
+            return 0.0
+        return inf if self.value == 0 else self.variance * (_AMPLE / (precision * self.value)) ** 2
+
+    def join(self, other: _Mean) -> _Mean:
+        """Return the mean of all values of both."""
+        count = self.count + other.count
+        value = (self.count * self.value + other.count * other.value) / count
+        own, theirs = self.count * self.variance, other.count * other.variance
+        both = own + theirs
+        spread = own**2 / self.freedom + theirs**2 / other.freedom
+        return _Mean(value, both / count, count, both**2 / spread if spread > 0 else inf)
 
 
 def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int) -> Estimate:
     """Return a target with its standard error.
 
-    A pilot of probes shows how many are needed. Where they are many, the pilot's images become
-    directions of Q, which leaves less to probe, and another pilot follows. Then the number of
-    probes is fixed, and these are drawn anew: a deviation that decides when to stop is too small on
-    average, and so would be the error. The deviation of skewed values is itself uncertain, so it is
-    taken from the images, not from the values, and its degrees of freedom from what the single
-    probes add to it: ν = 2/(relative variance of the estimated variance) (Satterthwaite).
+    A pilot of probes shows how many more bring the standard error below `precision`; so many are
+    drawn, and all of them count, as in Stein's two-stage procedure: Hutchinson's estimator. The
+    variance is taken from the images of the probes, since that of few skewed values is uncertain,
+    with Satterthwaite's degrees of freedom, ν = 2/(relative variance of the variance).
+
+    Where many would be needed, their images become directions of Q (Hutch++; Meyer, Musco, Musco
+    and Woodruff, 2021), more and more until it is cheaper to draw probes orthogonal to Q. How many
+    of these are needed is known before they are drawn, from the values of the earlier probes, each
+    beside the Q of the others (as in XTrace; Epperly, Tropp and Webber, 2024). Only the last ones
+    count: the former depend on each other, and a deviation that decides when to stop is too small
+    on average. Rounding adds to the standard error, see `Sketch.rounding`.
 
     Args:
         sketch: Where probes come from, with no directions yet.
         target: What is wanted.
         precision: Relative standard error to aim at.
         max_matvecs: Products that may be spent; at least two are.
+
+    Raises:
+        StoppedError: `should_stop` returned True before two probes were multiplied. Later the
+            probes so far are the estimate: when to stop was not decided by their values.
     """
-    products, count = sketch.products, _PILOT
-    while True:
-        base = target.known(sketch)
-        left = max_matvecs - products.matvecs
-        pilot = _Draw(sketch, target, min(count, left // 3), keep=True)
-        left = max_matvecs - products.matvecs
-        needed = pilot.needed(base, precision)
-        kept = min(sum(map(len, pilot.images)), sketch.room)
-        if not (kept and needed > 3 * count and left > kept + 2 * count + _LEAST):
-            break
-        sketch.absorb(pilot.images)
-        count = min(2 * count, 64)
-    pilot.images.clear()
-    last = _Draw(sketch, target, int(max(min(max(needed, _LEAST), left), 2)))
-    value = base + float(last.values.mean())
-    stderr = sqrt(last.variance / len(last.values))
+    products, omegas, images = sketch.products, [], []
+    pilot = _draw(sketch, target, max(min(_FIRST, max_matvecs), 2), omegas, images)
+    mean, more = pilot, pilot.needed(precision) - pilot.count
+    least = target.order * _LEAST
+    try:
+        while more > 2 * pilot.count:
+            waiting = sum(map(len, omegas))  # probes that are not in the sketch yet
+            left = max_matvecs - products.matvecs - least
+            if left < (waiting or 2 * pilot.count) or (not waiting and sketch.room < pilot.count):
+                break
+            if not waiting:
+                _draw(sketch, target, pilot.count, omegas, images, plain=True)
+            while omegas:
+                sketch.absorb(omegas[0], images[0])
+                del omegas[0], images[0]
+            pilot = _leave_one_out(sketch, target)
+            more = max(pilot.needed(precision), least)
+        omegas.clear()
+        images.clear()
+        more = int(min(ceil(min(more, 1e9)), max_matvecs - products.matvecs))
+        if sketch.rank:
+            known = float(target.matrix(sketch).diagonal().sum())
+            mean = _draw(sketch, target, max(more, 2), known=known)
+        elif more > 1:
+            mean = mean.join(_draw(sketch, target, more))
+    except StoppedError:
+        mean = pilot if sketch.rank and pilot.error < mean.error else mean
+    floor = sketch.rounding(target.order, mean.value)
+    stderr = sqrt(max(mean.error, 0.0) + floor**2)
+    freedom = mean.freedom if mean.error > floor**2 else inf
     method = "hutch++" if sketch.rank else "hutchinson"
-    return Estimate(value, stderr, False, products.matvecs, method, last.freedom)
+    return Estimate(mean.value, stderr, False, products.matvecs, method, freedom)
 
 
-class _Draw:
-    """Values of some probes and the variance that their images show.
+def _draw(
+    sketch: Sketch,
+    target: Target,
+    count: int,
+    omegas: list[torch.Tensor] | None = None,
+    images: list[torch.Tensor] | None = None,
+    *,
+    known: float = 0.0,
+    plain: bool = False,
+) -> _Mean:
+    """Return the mean over some probes orthogonal to Q, added to the known part of Q.
 
     Args:
         sketch: Where they come from.
         target: What their values are.
         count: How many.
-        keep: Whether to keep images, as many as fit in memory.
-    """
+        omegas: Where to keep them, block by block, if there is room for them.
+        images: Where to keep their images.
+        known: The part of Q.
+        plain: Whether they are not to be orthogonal to Q.
 
-    def __init__(self, sketch: Sketch, target: Target, count: int, *, keep: bool = False) -> None:
-        values = [torch.empty(0, dtype=torch.float64, device="cpu")]
-        self.images: list[torch.Tensor] = []
-        shown: list[torch.Tensor] = []
-        for width in widths(count, sketch.block):
-            omega = sketch.probes(width)
+    Raises:
+        StoppedError: `should_stop` returned True before there were two.
+    """
+    values: list[torch.Tensor] = []
+    shown: list[torch.Tensor] = []
+    for width in widths(count, sketch.block):
+        omega = sketch.draw(width) if plain else sketch.probes(width)
+        try:
             image = sketch.multiply(omega)
+        except StoppedError:
+            if plain or sum(map(len, values)) < 2:
+                raise
+            break
+        if omegas is not None and images is not None:
+            kept = slice(max(sketch.room - sum(map(len, omegas)), 0))
+            if len(omega[kept]):
+                omegas.append(omega[kept])
+                images.append(image[kept])
+        if not plain:
             values.append(target.samples(omega, image).cpu())
             shown.append(target.variances(sketch, omega, image).cpu())
-            if keep and sum(map(len, self.images)) < sketch.room:
-                self.images.append(image)
-            del omega, image
-        self.values, parts = torch.cat(values), torch.cat(shown or values)
-        self.variance = float(self.values.var()) if len(self.values) > 1 else inf
-        self.freedom = max(float(len(self.values) - 1), 1.0)
-        if 2 * len(parts) > len(self.values) and len(parts) > 1:
-            self.variance = float(parts.mean())
-            spread = target.order**2 * float(parts.var()) / len(parts)
-            if spread > 0:
-                self.freedom = max(min(self.freedom, 2 * self.variance**2 / spread), 2.0)
+        del omega, image
+    if plain:
+        return _Mean(0.0, 0.0, count, inf)
+    return _mean(known + torch.cat(values), torch.cat(shown), target.order)
 
-    def needed(self, base: float, precision: float) -> float:
-        """Return the probes that reach a relative standard error."""
-        if len(self.values) == 0:
-            return inf
-        value = abs(base + float(self.values.mean()))
-        if self.variance == 0 or value == 0:
-            return 0.0 if self.variance == 0 else inf
-        return ceil(min(self.variance * (_AMPLE / (precision * value)) ** 2, 1e9))
+
+def _mean(values: torch.Tensor, parts: torch.Tensor, order: int) -> _Mean:
+    """Return the mean of values (n,), with the variance that is the mean of parts (m,)."""
+    count = len(values)
+    if len(parts) < 2 or 2 * len(parts) < count:
+        variance = float(values.var()) if count > 1 else inf
+        return _Mean(float(values.mean()), variance, count, max(count - 1.0, 1.0))
+    variance, spread = float(parts.mean()), order**2 * float(parts.var()) / len(parts)
+    freedom = inf if spread == 0 else max(2 * variance**2 / spread, 2.0)
+    return _Mean(float(values.mean()), variance, count, freedom)
+
+
+def _leave_one_out(sketch: Sketch, target: Target) -> _Mean:
+    """Return the mean of the estimates by each probe beside the directions of all the others.
+
+    Without the image of the i-th probe Q spans what is orthogonal to Q sᵢ, with sᵢ the i-th column
+    of R⁻ᵀ scaled to unit length.
+    """
+    K, H, G, W, R = target.matrix(sketch), sketch.H, sketch.G, sketch.W, sketch.R
+    known, count, size = float(K.diagonal().sum()), len(R), sketch.products.size
+    sizes = torch.linalg.svdvals(R)
+    if float(sizes[-1]) <= 100 * torch.finfo(sketch.products.dtype).eps * float(sizes[0]):
+        return _Mean(known, 0.0, count, inf)  # Q spans the range of the operator
+    S = torch.linalg.inv(R).T
+    S = S / torch.linalg.vector_norm(S, dim=0)
+    X = W - S * (S * W).sum(0)
+    lengths = size - X.square().sum(0)
+    scale = (size - count + 1) / lengths
+    forms = target.forms(sketch, X)
+    values = known - (S * (K @ S)).sum(0) + scale * forms
+    if target.order > 1:
+        alone = _mean(values, values[:0], target.order)
+        return replace(alone, variance=_DEPENDENT * alone.variance)
+    beyond = (X * ((G - H @ H) @ X)).sum(0) + (S * (R - H @ X)).sum(0).square()
+    parts = 2 * scale.square() * (beyond - forms.square() / lengths).clamp(min=0)
+    return _mean(values, parts, target.order)

@@ -10,15 +10,20 @@ from typing import Any
 import torch
 from scipy.special import stdtrit
 
-from hyperribbon.core.boundary import checked, count, function, positive
-from hyperribbon.core.checks import ArgumentError, check_positive
-from hyperribbon.core.devices.ambient import plainly
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_positive,
+    count,
+    function,
+    positive,
+    validate,
+)
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Density
 from hyperribbon.spectra.krylov.basis import Basis
 from hyperribbon.spectra.planning import affordable_vectors
-from hyperribbon.spectra.products import Products
-from hyperribbon.spectra.stopping import ShouldStop, products_until
+from hyperribbon.spectra.products import Products, ShouldStop, StoppedError
 
 __all__ = ["density"]
 
@@ -29,8 +34,8 @@ _MISPLACED = 0.01  # mass that the two may put in different places
 _INVISIBLE = 1e-6  # part of the largest value below which densities are not told from zero
 
 
-@checked(probes=count, steps=count, points=count, memory=positive, should_stop=function)
-@plainly
+@validate(probes=count, steps=count, points=count, memory=positive, should_stop=function)
+@plain_arithmetic()
 def density(
     op: Any,
     *,
@@ -68,24 +73,25 @@ def density(
         width: σ; None for the smallest that the nodes resolve, at least 1/300 of their range.
         points: Grid points.
         seed: Seed of the probes.
-        memory: Bytes that may be used; None for what the device has free. Where 2·steps vectors do
+        memory: Bytes that may be used; None for what the device has free. Where `steps` vectors do
             not fit, they are kept on disk, in TMPDIR, with the same numbers.
-        should_stop: Asked at the beginning and before every product; not inside one. With several
-            processes all of them give one, and one that returns True stops all.
+        should_stop: Called at the beginning and before every product; not inside one. Once it
+            returns True, the density is that of the probes so far, with their wider band. With
+            several processes all of them give one, and one that returns True stops all.
 
     Raises:
         ArgumentError: The grid is too coarse for the width, an argument does not fit, or the
             memory is too small for a product.
-        StoppedError: `should_stop` returned True.
+        StoppedError: `should_stop` returned True before two probes were done.
 
     >>> import torch
     >>> result = density(torch.diag(torch.tensor([0.0, 0.0, 0.0, 1.0])), seed=1)
     >>> round(float(torch.trapezoid(result.values, result.grid)), 6)
     1.0
     """
-    products = products_until(op, should_stop)
+    products = Products(op, should_stop)
     if probes < 2:
-        raise ArgumentError("probes", probes, "a band needs two or more", "Give probes=10.")
+        raise ArgumentError("probes", probes, "an error band needs two or more", "Give probes=10.")
     if points < 2:
         raise ArgumentError("points", points, "a grid needs two or more", "Give points=1024.")
     steps = min(steps, products.size)
@@ -93,7 +99,12 @@ def density(
     generator = torch_generator(seed, "density")
     rules: list[tuple[_Rule, _Rule]] = []
     for _ in range(probes):
-        rules.append(_rules(products, products.random_part(generator), steps, storage))
+        try:
+            rules.append(_rules(products, products.random_part(generator), steps, storage))
+        except StoppedError:
+            if len(rules) < 2:
+                raise
+            break
     low = min(float(rule.nodes[0]) for rule, _ in rules)
     high = max(float(rule.nodes[-1]) for rule, _ in rules)
     span = max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-30)
@@ -110,7 +121,7 @@ def density(
         raise ArgumentError("points", points, reason, remedy)
     mean, shorter = (_mean_curve(grid, [pair[which] for pair in rules], sigma) for which in (0, 1))
     variance = _probe_variance(grid, [rule for rule, _ in rules], sigma, mean, products.size)
-    reach = float(stdtrit(probes, 0.975)) * variance.sqrt()
+    reach = float(stdtrit(len(rules), 0.975)) * variance.sqrt()
     reach += _nearby_largest((mean - shorter).abs(), int(2 * sigma / float(grid[1] - grid[0])))
     reach += _INVISIBLE * float(mean.max())
     nodes, order = torch.cat([rule.nodes for rule, _ in rules]).sort()
@@ -123,7 +134,7 @@ def density(
         matvecs=products.matvecs,
         width=sigma,
         nodes=nodes,
-        weights=torch.cat([rule.weights for rule, _ in rules])[order] / probes,
+        weights=torch.cat([rule.weights for rule, _ in rules])[order] / len(rules),
         method="stochastic lanczos quadrature",
     )
 
@@ -163,8 +174,8 @@ def _probe_variance(
 def _storage(products: Products, steps: int, memory: float | None) -> str:
     """Return where the chain of a probe is kept, "memory" or "disk"; the same on all ranks."""
     vectors = affordable_vectors(products, memory, _WORKING)
-    kept = 2 * steps * products.length * products.dtype.itemsize
-    if 2 * steps * products.length <= (vectors - _WORKING) * products.size:
+    kept = steps * products.length * products.dtype.itemsize
+    if steps * products.length <= (vectors - _WORKING) * products.size:
         return products.processes.choose("memory")
     folder = tempfile.gettempdir()
     if kept > shutil.disk_usage(folder).free:
@@ -181,12 +192,9 @@ def _rules(
 ) -> tuple[_Rule, _Rule]:
     """Return the Gauss rule of one probe, and that of its first steps only."""
     basis = Basis(products, steps, storage)
-    basis.expand(probe)
-    while basis.size < steps:
-        direction, _ = basis.remainder()
-        if len(direction) == 0:
-            break
-        basis.expand(direction, orthonormal=True)
+    basis.add(probe)
+    while basis.size < steps and float(basis.coupling) > basis.rounding:
+        basis.extend(basis.weights[:, -1])
     whole = basis.ritz()
     first = ceil(_FEWER * basis.size)
     if basis.size < steps or first == basis.size:  # the chain is exhausted: the rule is exact

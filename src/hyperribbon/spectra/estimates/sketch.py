@@ -10,19 +10,19 @@ import torch
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
-__all__ = ["LEAST_VECTORS", "Sketch", "row_products", "widths"]
+__all__ = ["LEAST_VECTORS", "Sketch", "cross_products", "row_products", "widths"]
 
 LEAST_VECTORS = 5
 """Vectors of P numbers with which a sketch can work: a probe, its image, and their making."""
 
 _WORKING = 5  # blocks in memory at once besides what is kept
-_BLOCK = 64  # probes multiplied at once where memory allows
+_BLOCK = 16  # probes multiplied at once where memory allows
 _PIECE = 4096  # numbers whose products are in float64 at once, or this part of a vector:
 _PART = 64
 
 
 class Sketch:
-    """An orthonormal basis Q of leading directions with Z = AQ, and probes of what is left.
+    """Probes Ω, an orthonormal basis Q of their images AΩ, Z = AQ, and small matrices of these.
 
     All are kept as rows. Each probe is drawn by itself, so that they do not depend on the blocks
     they are multiplied in.
@@ -36,15 +36,20 @@ class Sketch:
     Attributes:
         block: Probes that are multiplied at once.
         rank: Rows of Q.
+        H: (rank, rank), QᵀAQ.
+        G: (rank, rank), ZᵀZ = QᵀA²Q.
+        W: (rank, rank), QᵀΩ.
+        R: (rank, rank), QᵀAΩ, upper triangular.
     """
 
     def __init__(self, products: Products, seed: int, name: str, vectors: float) -> None:
         self.products = products
         self.block = int(max(1, min(_BLOCK, vectors // (2 * _WORKING))))
         self.rank = 0
-        self._most = int((min(vectors, 1e9) - _WORKING * self.block) // 2)
+        self._most = int((min(vectors, 1e9) - _WORKING * self.block) // 3)
         self._generator = torch_generator(seed, name)
-        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []  # of Q and of Z
+        self._parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []  # of Q, Z and Ω
+        self.H = self.G = self.W = self.R = torch.zeros(0, 0, dtype=torch.float64, device="cpu")
 
     @property
     def room(self) -> int:
@@ -54,51 +59,60 @@ class Sketch:
     @property
     def Q(self) -> Float[torch.Tensor, "rank P"]:
         """(rank, P)."""
-        return self._whole(0)
+        return torch.cat([part[0] for part in self._parts])
 
     @property
     def Z(self) -> Float[torch.Tensor, "rank P"]:
         """(rank, P)."""
-        return self._whole(1)
-
-    def inner(self) -> float:
-        """Return tr(QᵀAQ)."""
-        return sum(float(row_products(Q, Z).sum()) for Q, Z in self._parts)
-
-    def squares(self) -> float:
-        """Return ‖AQ‖²."""
-        return sum(float(row_products(Z, Z).sum()) for _, Z in self._parts)
+        return torch.cat([part[1] for part in self._parts])
 
     def multiply(self, rows: torch.Tensor) -> Float[torch.Tensor, "b P"]:
         """Return the images (b, P) of rows."""
         return self.products(rows.T).T
 
-    def absorb(self, images: list[torch.Tensor]) -> None:
-        """Add the span of images AΩ, rows of no more than `block` each, to Q; the list is emptied.
+    def absorb(self, omega: torch.Tensor, image: torch.Tensor) -> None:
+        """Add probes (b, P), and the span of their images to Q."""
+        largest = float(image.abs().amax())
+        rows = image / largest if largest > 0 else image  # neither over- nor underflow in QR
+        for _ in range(2):
+            rows = torch.linalg.qr(self.deflate(rows).T).Q.T
+        self._parts.append((rows, self.multiply(rows), omega))
+        self.rank += len(rows)
+        columns = torch.cat([cross_products(Q, image) for Q, _, _ in self._parts])
+        above = torch.nn.functional.pad(self.R, (0, 0, 0, len(rows)))
+        self.R = torch.cat([above, columns], 1)
+        self.H, self.G, self.W = self._cross(0, 1), self._cross(1, 1), self._cross(0, 2)
 
-        Directions for which there is no room are left out.
-        """
-        while images:
-            rows = images.pop(0)[: self.room]
-            largest = rows.abs().amax() if rows.numel() else 0
-            rows = rows / largest if largest > 0 else rows  # neither over- nor underflow in QR
-            for _ in range(2 if len(rows) else 0):
-                rows = torch.linalg.qr(self.deflate(rows).T).Q.T
-            if len(rows):
-                self._parts.append((rows, self.multiply(rows)))
-                self.rank += len(rows)
+    def rounding(self, order: int, value: float) -> float:
+        """Return what rounding may hide from tr A (order 1) or ‖A‖² (order 2), as a deviation."""
+        eps = torch.finfo(self.products.dtype).eps
+        sizes = self.G.diagonal().clamp(min=0).sqrt() ** order
+        return eps * (2 * float(sizes.sum()) + abs(value))
+
+    def _cross(self, first: int, second: int) -> torch.Tensor:
+        """Return the inner products (rank, rank) of two of Q, Z and Ω."""
+        rows = [
+            torch.cat([cross_products(a[first], b[second]) for b in self._parts], 1)
+            for a in self._parts
+        ]
+        return torch.cat(rows)
 
     def probes(self, count: int) -> Float[torch.Tensor, "b P"]:
         """Return random rows orthogonal to Q, uniform on the sphere where E[ωωᵀ] = I − QQᵀ."""
+        rows = self.deflate(self.deflate(self.draw(count)))
+        lengths = row_products(rows, rows).sqrt().to(rows)
+        return rows.mul_(sqrt(max(self.products.size - self.rank, 0)) / lengths.unsqueeze(1))
+
+    def draw(self, count: int) -> Float[torch.Tensor, "b P"]:
+        """Return random rows, uniform on the sphere where E[ωωᵀ] = I."""
         size, products = self.products.size, self.products
         rows = torch.empty(count, size, dtype=products.dtype, device=products.device)
         for row in rows:
             row.copy_(
                 torch.randn(size, generator=self._generator, dtype=products.dtype, device="cpu")
             )
-        rows = self.deflate(self.deflate(rows))
         lengths = row_products(rows, rows).sqrt().to(rows)
-        return rows.mul_(sqrt(max(size - self.rank, 0)) / lengths.unsqueeze(1))
+        return rows.mul_(sqrt(size) / lengths.unsqueeze(1))
 
     def signs(self) -> Float[torch.Tensor, "1 P"]:
         """Return one vector (1, P) of random signs."""
@@ -107,14 +121,9 @@ class Sketch:
 
     def deflate(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows (I − QQᵀ)."""
-        for Q, _ in self._parts:
+        for Q, _, _ in self._parts:
             rows = torch.addmm(rows, rows @ Q.T, Q, alpha=-1)
         return rows
-
-    def _whole(self, which: int) -> torch.Tensor:
-        products = self.products
-        none = torch.empty(0, products.size, dtype=products.dtype, device=products.device)
-        return torch.cat([none, *(part[which] for part in self._parts)])
 
 
 def row_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n"]:
@@ -128,6 +137,16 @@ def row_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n"]:
     for first, second in zip(a.split(columns, dim=1), b.split(columns, dim=1), strict=True):
         total += first.to(torch.float64, copy=True).mul_(second).sum(1)
     return total
+
+
+def cross_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n m"]:
+    """Return the inner products (n, m) of rows with rows, summed in float64, on the CPU."""
+    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
+    scale = float(a.abs().amax() * b.abs().amax()) if a.numel() and b.numel() else 0.0
+    wide = not 1e-20 < scale < 1e20  # products may have no room in single precision
+    for first, second in zip(a.split(_PIECE, dim=1), b.split(_PIECE, dim=1), strict=True):
+        total += first.double() @ second.double().T if wide else first @ second.T
+    return total.cpu()
 
 
 def widths(count: int, block: int) -> list[int]:

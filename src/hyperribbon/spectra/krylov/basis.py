@@ -1,4 +1,4 @@
-"""A growing orthonormal basis with its images: Rayleigh–Ritz on any subspace."""
+"""A growing orthonormal basis V with T = VᵀAV and what A V has outside it: Rayleigh–Ritz."""
 
 from __future__ import annotations
 
@@ -11,54 +11,45 @@ from hyperribbon.spectra.products import Products, asymmetry_error
 
 __all__ = ["Basis"]
 
-_CHECKED = 4  # earlier vectors each new one is checked against for symmetry
+_KEPT = 0.7  # part of its length that a vector keeps when it was orthogonal already
 
 
 class Basis:
-    """Orthonormal vectors Q, their products AQ, and the projection T = QᵀAQ.
+    """Orthonormal vectors V, the projection T, and the part of the images outside the basis.
 
-    Keeping AQ beside Q costs memory but makes every residual A(Qs) − θ(Qs) = (AQ)s − θQs a true
-    one, for any subspace, at no further product; and each symmetric pair of entries of T is
-    computed from two different products, which shows an operator that is not symmetric.
+    With orthonormal directions U outside the basis, mostly one,
 
-    In half precision the vectors are what was stored: products, T and the Gram matrix G = QᵀQ ≈ I
-    are those of the rounded vectors, so Ritz pairs solve T s = θ G s and Ritz values are exact
-    Rayleigh quotients; images are rounded, so residuals are known to `eps`‖A‖ only.
+        A V = V T + U W,
+
+    so a Ritz pair (θ, V s) has the residual A V s − θ V s = U W s, whose norm is ‖W s‖: no image
+    is kept. Lanczos adds the direction in which the last image leaves the basis. Vectors are
+    orthogonalised by classical Gram–Schmidt in the operator's precision, once more where a pass
+    shortens them; norms and the diagonal of T are summed in float64.
 
     With an operator of several processes each rank keeps its part of every vector (see `Products`).
 
     Args:
         products: The operator.
         capacity: Vectors that fit.
-        storage: Where they are kept: "memory", "half" or "disk".
+        storage: Where they are kept: "memory" or "disk".
+
+    Attributes:
+        size: Vectors so far, m.
+        outside: (c, P), the directions U as rows.
+        weights: (c, m), W.
+        projected: (m, m), T.
     """
 
     def __init__(self, products: Products, capacity: int, storage: str = "memory") -> None:
         self.products = products
         shape = (capacity, products.length)
         self.vectors = make_rows(storage, *shape, products.dtype, products.device)
-        self.images = make_rows(storage, *shape, products.dtype, products.device)
-        self.projected = torch.zeros(capacity, capacity, dtype=torch.float64, device="cpu")
-        self.gram = torch.eye(capacity, dtype=torch.float64, device="cpu")
-        self.size = 0
-        self._latest: torch.Tensor | None = None  # the last images before they were rounded
-        self._scale = 0.0
+        self.capacity, self.size = capacity, 0
+        self.projected = torch.zeros(0, 0, dtype=torch.float64, device="cpu")
+        self.weights = torch.zeros(0, 0, dtype=torch.float64, device="cpu")
+        self.outside = torch.zeros(0, products.length, dtype=products.dtype, device=products.device)
         self._eps = torch.finfo(products.dtype).eps
-
-    @property
-    def capacity(self) -> int:
-        """Vectors that fit."""
-        return self.vectors.capacity
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether vectors are stored in the precision they are computed in."""
-        return self.vectors.eps == self._eps
-
-    @property
-    def eps(self) -> float:
-        """Relative rounding of the vectors."""
-        return self.vectors.eps
+        self._scale = 0.0  # largest norm of an image
 
     @property
     def is_complete(self) -> bool:
@@ -67,149 +58,157 @@ class Basis:
 
     @property
     def rounding(self) -> float:
-        """Norm below which the part of an image outside the basis is taken for rounding."""
+        """Norm below which the part of an image outside the basis is rounding."""
         return 10 * self._eps * self._scale
 
     @property
-    def _T(self) -> torch.Tensor:
-        return self.projected[: self.size, : self.size]
-
-    @property
-    def _G(self) -> torch.Tensor:
-        return self.gram[: self.size, : self.size]
+    def coupling(self) -> torch.Tensor:
+        """How far the last image leaves the basis, ‖A v − V Vᵀ A v‖."""
+        return torch.linalg.vector_norm(self.weights[:, -1])
 
     def release(self) -> None:
-        """Give the memory of the vectors back; nothing can be read after that."""
-        self.vectors = self.images = make_rows(
-            "memory", 0, 0, self.products.dtype, self.products.device
-        )
-        self._latest = None
+        """Free the memory of the vectors."""
+        self.vectors = make_rows("memory", 0, 0, self.products.dtype, self.products.device)
+        self.outside = self.outside[:0]
 
-    def expand(self, rows: torch.Tensor, *, orthonormal: bool = False) -> int:
-        """Add the parts of rows (b, P) that are new and multiply them by A.
+    def add(self, row: torch.Tensor) -> bool:
+        """Add what a vector (1, P) has outside the basis; return whether there is anything."""
+        floor = 10 * self._eps * float(self.products.norms(row))
+        row, length, _ = self._orthogonalise(row, floor)
+        if length == 0:
+            return False
+        image = self.products.images(row)
+        inner = self._inner(self.outside, row)
+        coupling = inner @ self.weights
+        self._write(row)
+        if len(inner):
+            self._take_out(row, inner)
+        self._project(row, image, coupling)
+        return True
+
+    def extend(self, direction: torch.Tensor) -> None:
+        """Add a combination (c,) of the directions outside, or of the first of them.
+
+        The last image leaves the basis along `weights[:, -1]`.
+        """
+        direction = torch.nn.functional.pad(direction, (0, len(self.outside) - len(direction)))
+        turned, weights = self.outside, self.weights
+        if len(direction) > 1:
+            others = torch.eye(len(direction), dtype=torch.float64, device="cpu")
+            rotation = torch.linalg.qr(torch.cat([direction.unsqueeze(1), others], 1)).Q.T
+            turned, weights = self._in_precision(rotation) @ turned, rotation @ weights
+        image = self.products.images(turned[:1])
+        self.outside, self.weights = turned[1:], weights[1:]
+        self._write(turned[:1])
+        self._project(turned[:1], image, weights[0])
+
+    def ritz(self, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return Ritz values (ascending) and coefficients (columns) on the vectors from `start`."""
+        return self.products.eigh(self.projected[start:, start:])
+
+    def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """Return the vectors V s as rows, for coefficients as columns."""
+        return self.vectors.combine(self._in_precision(coefficients.T))
+
+    def residual(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """Return U W s (1, P), the residual of the Ritz pair with coefficients s (m,)."""
+        return self._in_precision(self.weights @ coefficients).unsqueeze(0) @ self.outside
+
+    def image(self, index: int) -> torch.Tensor:
+        """Return A v (1, P) of one of the vectors."""
+        inside = self.combine(self.projected[:, index : index + 1])
+        return inside + self._in_precision(self.weights[:, index]).unsqueeze(0) @ self.outside
+
+    def compress(self, kept: torch.Tensor, dropped: torch.Tensor) -> None:
+        """Replace the basis by some combinations and drop others (a thick restart).
+
+        What the images of the kept vectors have along the dropped ones comes to lie outside. There
+        is none when all are Ritz vectors of the whole basis.
 
         Args:
-            rows: Directions, of any length.
-            orthonormal: Whether they are known to be orthonormal to each other and to the basis.
-
-        Returns:
-            How many vectors were added.
+            kept: (m, ·), orthonormal columns.
+            dropped: (m, ·), orthonormal columns that span the rest.
         """
-        start = self.size
-        for row in rows[: min(self.capacity, self.products.size) - start]:
-            direction, length = row, 1.0
-            if not orthonormal:
-                direction, length = self._clean(row, floor=10 * self._eps * self._norm(row))
-            if length > 0:
-                self.vectors.write(self.size, direction.unsqueeze(0))
-                self.size += 1
-        added = self.size - start
-        if added:
-            fresh = self.vectors.read(slice(start, self.size))
-            images = self.products.images(fresh)
-            self.images.write(start, images)
-            self._latest = None if self.is_exact else images
-            scale = float(self.products.norms(images).max())
-            if not isfinite(scale):
-                raise self.products.not_finite()
-            self._scale = max(self._scale, scale)
-            self._project(start, fresh, images)
-        return added
+        left, lengths, right = torch.linalg.svd(dropped.T @ self.projected @ kept)
+        count = int((lengths > self.rounding).sum())
+        lost = self.combine(dropped @ left[:, :count])
+        self.outside = torch.cat([self.outside, lost]) if count else self.outside
+        self.weights = torch.cat([self.weights @ kept, lengths[:count, None] * right[:count]])
+        self.vectors.compress(self._in_precision(kept.T))
+        self.projected = kept.T @ self.projected @ kept
+        self.size = kept.shape[1]
 
-    def remainder(self, *, noise: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the direction (1, P) of what the last image has outside the basis, and its size.
+    def _write(self, row: torch.Tensor) -> None:
+        self.vectors.write(self.size, row)
+        self.size += 1
 
-        Nothing is left, (0, P) and size zero, when the image lies in the basis up to rounding.
+    def _project(self, row: torch.Tensor, image: torch.Tensor, coupling: torch.Tensor) -> None:
+        """Update T, U and W for the last vector (1, P), given its image and VᵀA row (m − 1,)."""
+        products = self.products
+        scale = float(products.norms(image))
+        if not isfinite(scale):
+            raise products.not_finite()
+        self._scale = max(self._scale, scale)
+        diagonal = products.summed((row * image).sum(dtype=torch.float64).cpu())
+        column = torch.cat([coupling, diagonal.reshape(1)])
+        first = int(column.nonzero()[0]) if bool(column.any()) else self.size - 1
+        image = image - self.vectors.combine(self._in_precision(column[None, first:]), first)
+        floor = self._eps * self.rounding
+        image, length, removed = self._orthogonalise(image, floor, against_outside=True)
+        inside, outside = removed.split([self.size, len(self.outside)])
+        asymmetry = float(inside[:-1].abs().max()) if len(coupling) else 0.0
+        if asymmetry > products.asymmetry_limit * self._scale:
+            raise asymmetry_error(products.op, asymmetry / self._scale)
+        self.projected = torch.nn.functional.pad(self.projected, (0, 1, 0, 1))
+        self.projected[:, -1] = self.projected[-1, :] = column + inside
+        self.weights = torch.cat([self.weights, outside.unsqueeze(1)], 1)
+        if length:
+            self.weights = torch.nn.functional.pad(self.weights, (0, 0, 0, 1))
+            self.weights[-1, -1] = length
+            self.outside = torch.cat([self.outside, image]) if len(self.outside) else image
 
-        Args:
-            noise: Whether to go on with what rounding leaves. A direction that is too weak to show
-                beside it grows along such a chain, while the noise does not.
-        """
-        last = slice(self.size - 1, self.size)
-        image = self.images.read(last) if self._latest is None else self._latest[-1:]
-        row = (image - self.vectors.combine(self._coefficients(self._T[:, last].T)))[0]
-        floor = self._eps * self.rounding if noise else self.rounding
-        direction, length = self._clean(row, floor=floor)
-        size = torch.tensor(length, dtype=torch.float64, device="cpu")
-        return direction.unsqueeze(0)[: int(length > 0)], size
+    def _take_out(self, row: torch.Tensor, inner: torch.Tensor) -> None:
+        """Remove a new vector of the basis from the directions outside; keep them orthonormal."""
+        outside = self.outside - self._in_precision(inner).unsqueeze(1) * row
+        gram = self.products.summed((outside @ outside.T).double().cpu())
+        squares, turns = self.products.eigh(gram)
+        kept = squares > (10 * self._eps) ** 2
+        roots, turns = squares[kept].sqrt().unsqueeze(1), turns[:, kept].T
+        self.outside = self._in_precision(turns / roots) @ outside
+        for index in range(len(roots)):
+            self.outside[index] = self._orthogonalise(self.outside[index : index + 1], 0.0)[0][0]
+        self.weights = roots * turns @ self.weights
 
-    def _clean(self, row: torch.Tensor, floor: float) -> tuple[torch.Tensor, float]:
-        """Orthogonalise against Q until a pass no longer shortens the vector.
+    def _orthogonalise(
+        self, row: torch.Tensor, floor: float, *, against_outside: bool = False
+    ) -> tuple[torch.Tensor, float, torch.Tensor]:
+        """Orthogonalise a vector (1, P) against V, or V and U, until a pass hardly shortens it.
 
         That makes it orthogonal to working precision.
 
         Returns:
-            The unit vector (P,) and its length before scaling; 0.0 when nothing is left of it.
+            The unit vector, its length before scaling (0.0 when nothing is left of it), and what
+            was removed, (m,) or (m + c,).
         """
-        known = self.vectors
-        length = self._norm(row)
+        outside = self.outside if against_outside else self.outside[:0]
+        removed = torch.zeros(self.size + len(outside), dtype=torch.float64, device="cpu")
+        length = float(self.products.norms(row))
         while length > floor:
-            parts = self.products.summed(known.inner(slice(0, self.size), row.unsqueeze(0)))
-            row = row - known.combine(self._coefficients(parts[:, 0]))
-            shorter = self._norm(row)
-            if shorter > 0.7 * length and shorter > floor:
-                return row / shorter, shorter
-            length = min(shorter, 0.7 * length)
-        return row, 0.0
+            inner = self.products.summed(self.vectors.inner(self.size, row))
+            row = row - self.vectors.combine(self._in_precision(inner.unsqueeze(0)))
+            along = self._inner(outside, row)
+            row = row - self._in_precision(along.unsqueeze(0)) @ outside if len(along) else row
+            removed += torch.cat([inner, along])
+            shorter = float(self.products.norms(row))
+            if shorter > _KEPT * length and shorter > floor:
+                return row / shorter, shorter, removed
+            length = min(shorter, _KEPT * length)
+        return row, 0.0, removed
 
-    def ritz(self, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return Ritz values (ascending) and coefficients (columns) on the vectors from `start`."""
-        T = self._T[start:, start:]
-        if self.is_exact:
-            return self.products.eigh(T)
-        root = torch.linalg.cholesky(self._G[start:, start:])
-        half = torch.linalg.solve_triangular(root, T, upper=False)
-        whole = torch.linalg.solve_triangular(root, half.T, upper=False)
-        values, turned = self.products.eigh((whole + whole.T) / 2)
-        return values, torch.linalg.solve_triangular(root.T, turned, upper=True)
+    def _inner(self, rows: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        """Return the inner products (b,) of a few rows with one, in float64 on the CPU."""
+        return self.products.summed((rows * row).sum(1, dtype=torch.float64).cpu())
 
-    def residual_rows(self, values: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return A v − θ v as rows for Ritz pairs given by their values and coefficients."""
-        rows = self.images.combine(self._coefficients(coefficients.T))
-        rows -= self.vectors.combine(self._coefficients(values.unsqueeze(1) * coefficients.T))
-        return rows
-
-    def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return the vectors Q s as rows, for coefficients as columns."""
-        return self.vectors.combine(self._coefficients(coefficients.T))
-
-    def compress(self, coefficients: torch.Tensor) -> None:
-        """Replace the basis by the combinations given as orthonormal columns (a thick restart)."""
-        weights = self._coefficients(coefficients.T)
-        for stored in (self.vectors, self.images):
-            stored.compress(weights)
-        self.size = len(weights)
-        everything = slice(0, self.size)
-        self._T.copy_(self.products.summed(self.vectors.inner(everything, self.images)))
-        if not self.is_exact:
-            gram = self.vectors.inner(everything, self.vectors, double=True)
-            self._G.copy_(self.products.summed(gram))
-        self._T.copy_((self._T + self._T.T) / 2)
-
-    def _coefficients(self, weights: torch.Tensor) -> torch.Tensor:
+    def _in_precision(self, weights: torch.Tensor) -> torch.Tensor:
         """Return coefficients in the precision and place of the vectors."""
         return weights.to(self.products.device, self.products.dtype)
-
-    def _norm(self, row: torch.Tensor) -> float:
-        """Return the norm, summed in float64: in float32 it is off by 1e-5 for long rows."""
-        return float(self.products.norms(row.unsqueeze(0)))
-
-    def _project(self, start: int, fresh: torch.Tensor, images: torch.Tensor) -> None:
-        """Fill the rows and columns of T from `start` on; check a part of it for symmetry."""
-        added, near = slice(start, self.size), max(start - _CHECKED, 0)
-        everything, last = slice(0, self.size), slice(near, self.size)
-        columns = self.vectors.inner(everything, images)
-        columns[near:] = self.vectors.inner(last, images, double=True)
-        swapped = self.images.inner(last, fresh)
-        both = self.products.summed(torch.cat([columns, swapped]))
-        columns, swapped = both.split([len(columns), len(swapped)])
-        self.projected[everything, added] = columns
-        self.projected[added, everything] = columns.T
-        self.projected[added, added] = (columns[start:] + columns[start:].T) / 2
-        if not self.is_exact:
-            gram = self.vectors.inner(everything, fresh, double=True)
-            self.gram[everything, added] = self.products.summed(gram)
-            self.gram[added, everything] = self.gram[everything, added].T.clone()
-        gap = float((columns[near:] - swapped).abs().max())
-        if gap > max(self.products.asymmetry_limit, 4 * self.eps) * self._scale:
-            raise asymmetry_error(self.products.op, gap / self._scale)

@@ -6,7 +6,7 @@ from math import log, pi, sqrt
 
 import torch
 
-__all__ = ["Evidence", "copies", "directions", "tolerances"]
+__all__ = ["Evidence", "copies", "directions", "select", "tolerances"]
 
 DOUBT = 0.001
 """Probability allowed for an eigenvalue that was asked for to stay unseen."""
@@ -14,6 +14,26 @@ DOUBT = 0.001
 _SMALL = 0.1  # part of ‖A‖ below which eigenvalues are no longer wanted relative to themselves
 _SEEN = 0.5  # of a tolerance: eigenvalues that close to a wanted one are not told from it
 _INSIDE = 0.999  # points on an edge are outside
+
+
+def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
+    """Return the positions of the k wanted among ascending values, in ascending order.
+
+    "LA" are the largest, "SA" the smallest, "LM" the largest in magnitude, "BE" half of them from
+    each end (one more from the upper end when k is odd).
+    """
+    size = len(values)
+    k = min(k, size)
+    if which == "LA":
+        return torch.arange(size - k, size, device="cpu")
+    if which == "SA":
+        return torch.arange(k, device="cpu")
+    if which == "LM":
+        return values.abs().argsort(descending=True, stable=True)[:k].sort().values
+    low = k // 2
+    return torch.cat(
+        [torch.arange(low, device="cpu"), torch.arange(size - (k - low), size, device="cpu")]
+    )
 
 
 def tolerances(

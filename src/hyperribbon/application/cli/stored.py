@@ -1,0 +1,103 @@
+"""Commands on stored runs: `hyperribbon report`, `explore` and `check`."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+__all__ = ["check", "explore", "report"]
+
+
+def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Folders of runs, inspections or recordings, or a store of them; runs/ by default."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+) -> None:
+    """Write a self-contained HTML report of stored runs.
+
+    Examples: `hyperribbon report`, `hyperribbon report runs --out figures.html`
+    """
+    from hyperribbon.application.report import write_report
+
+    path = write_report(runs or [Path("runs")], out)
+    Console().print(f"Report written to {path}", markup=False, soft_wrap=True)
+
+
+def explore(
+    store: Annotated[Path, typer.Argument(help="The folder of runs to show.")] = Path("runs"),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 makes it available on your network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8050,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Open the explorer: browse, overlay and follow runs, and explore the theory.
+
+    Examples: `hyperribbon explore runs`, `hyperribbon explore demo --port 9000 --no-browser`
+    """
+    from hyperribbon.application.explorer import serve
+
+    server = serve(store, host=host, port=port)
+    console = Console()
+    console.print(
+        f"The explorer is at {server.address}  (Ctrl-C stops it)", markup=False, soft_wrap=True
+    )
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        console.print(
+            f"It listens on {host}: anyone on the network who has this address, with its token, "
+            "can read the runs and start measurements.",
+            markup=False,
+        )
+    if browser:
+        webbrowser.open(server.address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
+
+
+def check(
+    folder: Annotated[
+        Path, typer.Argument(help="A recording, a run, a sweep, or a folder of these.")
+    ],
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Keep intact records and move damaged files aside.")
+    ] = False,
+) -> None:
+    """Verify the checksums of stored runs and list damaged files.
+
+    Exit status 0 when everything is intact or was repaired, 1 when damage remains.
+
+    Example: `hyperribbon check runs --repair`
+    """
+    from hyperribbon.core.store.check import check_folder
+
+    found = check_folder(folder, repair=repair)
+    console = Console()
+    if found.findings:
+        table = Table("where", "kind", "what", "done", box=None, pad_edge=False)
+        for finding in found.findings:
+            place = finding.place
+            name = place.relative_to(folder) if place.is_relative_to(folder) else place
+            row = (str(name), finding.kind, finding.what, finding.done or "–")
+            table.add_row(*(escape(cell) for cell in row))
+        console.print(table)
+    console.print(
+        f"{found.trajectories} trajectories with {found.records} intact records and "
+        f"{found.files} files of runs read: "
+        + ("no damage found" if found.is_whole else "damage found; repair it with --repair")
+        + ".",
+        soft_wrap=True,
+    )
+    if not found.is_whole:
+        raise typer.Exit(1)

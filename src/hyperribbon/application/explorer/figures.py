@@ -1,0 +1,135 @@
+"""Figures of the explorer's pages in theme colours, and the blocks around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from dash import dcc, html
+from numpy.typing import ArrayLike
+
+from hyperribbon.application.explorer.controls import aria
+
+__all__ = ["Drawing", "axes_layout", "blend_in", "code_block", "curve"]
+__all__ += ["drawing", "plain", "picture_block"]
+
+Drawing = dict[str, Any]
+"""A figure in plotly's JSON. Its classes check every value, which takes longer than the theory."""
+
+_CLEAR, _GRID = "rgba(0,0,0,0)", "rgba(128,128,128,.22)"
+_LINES: dict[str, Any] = {"gridcolor": _GRID, "zerolinecolor": _GRID}
+_AXIS: dict[str, Any] = {**_LINES, "linecolor": "#9ca3af"}
+_PAPER: dict[str, Any] = {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR}
+_TEXT: dict[str, Any] = {"color": "#6b7280"}
+_SPATIAL = ("scatter3d", "surface", "mesh3d")
+
+
+def blend_in(figure: go.Figure) -> go.Figure:
+    """Make a figure's colours suit both the light and the dark theme."""
+    figure.update_layout(**_PAPER, font=_TEXT)
+    figure.update_xaxes(**_AXIS)
+    figure.update_yaxes(**_AXIS)
+    if any(True for kind in _SPATIAL for _ in figure.select_traces({"type": kind})):
+        wall = {**_LINES, "backgroundcolor": _CLEAR}
+        figure.update_scenes(xaxis=wall, yaxis=wall, zaxis=wall)
+        figure.update_layout(legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top"})
+    return figure
+
+
+def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, Any]:
+    """Return the explorer's figure layout: axis titles, margins, and theme colours.
+
+    Args:
+        x: Title of the horizontal axis.
+        y: Title of the vertical axis.
+        log: Names of the logarithmic axes: "", "x", "y" or "xy".
+        **layout: Further properties.
+    """
+    axes = {
+        f"{name}axis": {
+            **_AXIS,
+            "title": {"text": title},
+            "type": "log" if name in log else "linear",
+            "zeroline": False,
+            "exponentformat": "power",
+        }
+        for name, title in (("x", x), ("y", y))
+    }
+    if x == "step":  # whole numbers, as they are counted
+        axes["xaxis"] |= {"exponentformat": "none", "separatethousands": True, "nticks": 6}
+    if "y" in log:
+        axes["yaxis"]["nticks"] = 6  # so that a short one does not label every digit
+    return {
+        "margin": {"l": 64, "r": 16, "t": 32, "b": 52},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "font": {"family": "system-ui, sans-serif", "size": 13, **_TEXT},
+        "uirevision": "keep",
+        **axes,
+        **_PAPER,
+        **layout,
+    }
+
+
+def drawing(traces: Sequence[dict[str, Any]], x: str, y: str, **layout: Any) -> Drawing:
+    """Return a figure of the given traces; other arguments as in `axes_layout`."""
+    return {"data": list(traces), "layout": axes_layout(x, y, **layout)}
+
+
+def curve(
+    name: str, x: ArrayLike, y: ArrayLike, mode: str = "lines", **look: Any
+) -> dict[str, Any]:
+    """Return a trace of points, optionally joined by lines."""
+    return {"type": "scatter", "name": name, "x": plain(x), "y": plain(y), "mode": mode, **look}
+
+
+def plain(values: ArrayLike) -> list[Any]:
+    """Convert numbers to JSON values; non-finite entries become null."""
+    array = np.asarray(values)
+    entries = array.astype(object)
+    entries[~np.isfinite(array)] = None
+    return entries.tolist()
+
+
+def picture_block(
+    title: str, describe: str, id: str | dict[str, str], figure: Any = None, *, export: str = ""
+) -> html.Figure:
+    """Return a figure with its heading and export buttons, which `explorer.js` connects.
+
+    Args:
+        title: Heading.
+        describe: What it shows, for screen readers.
+        id: Id of the graph.
+        figure: The initial figure.
+        export: File name of exports, without extension; empty for no export.
+    """
+    exports = [
+        html.Button(kind, type="button", className="quiet", **aria(f"Export {title} as {kind}"))
+        for kind in (("SVG", "PNG", "CSV") if export else ())
+    ]
+    shown = {} if figure is None else {"figure": figure}
+    graph = dcc.Graph(id=id, config={"displaylogo": False, "responsive": True}, **shown)
+    file_name: Any = {"data-name": export}
+    return html.Figure(
+        [
+            html.Figcaption([html.H2(title), html.Div(exports, className="exports", **file_name)]),
+            html.Div(graph, role="img", **aria(describe)),
+        ]
+    )
+
+
+def code_block(id: str | dict[str, str], text: str = "") -> html.Details:
+    """Return collapsible Python code with a copy button."""
+    return html.Details(
+        [
+            html.Summary("Python code for this page"),
+            html.Div(
+                [
+                    dcc.Clipboard(target_id=id, title="Copy", className="copy"),
+                    html.Pre(text, id=id, tabIndex="0"),
+                ]
+            ),
+        ],
+        className="code",
+    )

@@ -1,0 +1,182 @@
+"""A recorded training run as figures: metrics, spectra over time, the path of its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hyperribbon.application.explorer.figures import Drawing, curve, drawing, plain
+from hyperribbon.manifold import InPCA
+from hyperribbon.manifold.predictions import as_probabilities
+from hyperribbon.plots.style import COLORS
+from hyperribbon.recording.trajectory import Trajectory
+
+__all__ = ["draw_embedding", "draw_metric", "draw_metrics", "draw_spectrum", "draw_spectra"]
+__all__ += ["has_path", "point_colors", "series"]
+
+_MOST_RECORDS = 400
+_MOST_MARKERS = 200
+_MOST_POINTS = 1500
+_LIMIT = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
+_NO_CHART = (".limit", ".error", ".residual", ".products")
+
+
+def series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values of a metric where it was measured; a vector's first entry.
+
+    Very long series are subsampled.
+    """
+    values = _first(trajectory.metric(name))
+    rows = np.flatnonzero(np.isfinite(values))
+    if len(rows) > _MOST_POINTS:
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int))]
+    return trajectory.steps[rows], values[rows]
+
+
+def _first(values: np.ndarray) -> np.ndarray:
+    """Return the first entry of every record of a metric."""
+    return values.reshape(len(values), -1)[:, 0] if values.size else np.full(len(values), np.nan)
+
+
+def draw_spectra(trajectory: Trajectory) -> dict[str, Drawing]:
+    """Return a heat map over training for every vector-valued metric."""
+    found = {name: trajectory.metric(name) for name in trajectory.metric_names()}
+    return {
+        f"{name} over training": draw_spectrum(trajectory, name)
+        for name, values in found.items()
+        if values.ndim == 2 and values.shape[1] > 1
+    }
+
+
+def draw_spectrum(trajectory: Trajectory, name: str) -> Drawing:
+    """Return a heat map of a vector-valued metric over training."""
+    values = trajectory.metric(name)
+    rows = np.flatnonzero(np.isfinite(values).any(axis=1))[-_MOST_POINTS:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        heights = np.log10(values[rows].T)
+    trace = {
+        "type": "heatmap",
+        "name": name,
+        "x": plain(trajectory.steps[rows]),
+        "y": list(range(1, values.shape[1] + 1)),
+        "z": plain(heights),
+        "colorscale": "Viridis",
+        "colorbar": {"title": {"text": "log₁₀"}, "thickness": 12},
+        "hovertemplate": "step %{x}<br>index %{y}<br>10^%{z:.2f}<extra></extra>",
+    }
+    return drawing([trace], "step", "index")
+
+
+def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, Drawing]:
+    """Return one figure per metric with every run that has it.
+
+    For vector-valued metrics, the first entry is drawn. A limit is drawn with the metric that it
+    bounds; solver errors appear only in the table.
+
+    Args:
+        trajectories: Runs by the name in the legend.
+    """
+    figures = {}
+    for name in dict.fromkeys(n for t in trajectories.values() for n in t.metric_names()):
+        holders = [t for t in trajectories.values() if name in t.metric_names()]
+        is_row = holders[0].metric(name).ndim > 1
+        if name.endswith(_NO_CHART) or (is_row and name.removesuffix(".eigenvalues") in figures):
+            continue
+        title = f"{name}, first" if is_row else name
+        figure = draw_metric(trajectories, name, title)
+        if figure["data"]:
+            figures[title] = figure
+    return figures
+
+
+def draw_metric(
+    trajectories: Mapping[str, Trajectory],
+    name: str,
+    title: str,
+    colors: Sequence[str] = COLORS,
+) -> Drawing:
+    """Return a metric over training, dashed the stability limit where it was recorded.
+
+    Args:
+        trajectories: Runs by the name in the legend.
+        name: A metric.
+        title: Its name on the axis.
+        colors: Colours of the runs.
+    """
+    limit = f"{name.removesuffix('.eigenvalues')}.limit"
+    traces = []
+    for position, (label, trajectory) in enumerate(trajectories.items()):
+        if name not in trajectory.metric_names():
+            continue
+        steps, values = series(trajectory, name)
+        if not len(steps):
+            continue
+        color = colors[position % len(colors)]
+        marks = {"size": 4 if len(steps) < _MOST_MARKERS else 1}
+        look = {"mode": "lines+markers", "line": {"color": color}, "marker": marks}
+        alone = len(trajectories) == 1
+        traces.append(curve(title if alone else label, steps, values, **look))
+        if limit in trajectory.metric_names():
+            line = {"color": color, "dash": "dash", "width": 1.5, "shape": "hv"}
+            legend = "stability limit" if alone else f"limit of {label}"
+            limits = series(trajectory, limit)
+            traces.append(curve(legend, *limits, line=line, hovertext=_LIMIT))
+    heights = [value for trace in traces for value in trace["y"]]
+    wide = min(heights, default=0) > 0 and max(heights) > 30 * min(heights)
+    return drawing(traces, "step", title, log="y" if wide else "", showlegend=len(traces) > 1)
+
+
+def has_path(trajectory: Trajectory) -> bool:
+    """Return whether there are enough predictions to draw the trajectory."""
+    recorded = all(record.has_predictions for record in trajectory)
+    return len(trajectory) >= 4 and recorded and trajectory.has_probabilities
+
+
+def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
+    """Return the quantities that can colour embedding points: time and every metric.
+
+    For a vector-valued metric, such as a spectrum, the first entry is used.
+    """
+    colors = {"step": trajectory.steps.astype(float)}
+    if not np.isnan(trajectory.epochs).any():
+        colors["epoch"] = trajectory.epochs
+    for name in trajectory.metric_names():
+        values = np.asarray(trajectory.metric(name), dtype=float)
+        colors[name if values.ndim == 1 else f"{name}, first"] = _first(values)
+    return colors
+
+
+def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS) -> Drawing:
+    """Return the inPCA embedding of the recorded predictions in three dimensions.
+
+    Args:
+        trajectory: A recorded run with predictions.
+        color: Quantity that colours the points, one of `point_colors`.
+        most: Maximum number of records shown, evenly spaced.
+    """
+    rows = np.unique(np.linspace(0, len(trajectory) - 1, most).astype(int))
+    chosen = np.stack([trajectory.predictions(int(row)) for row in rows])
+    points = InPCA(n_components=3).fit_transform(as_probabilities(chosen))
+    colors = point_colors(trajectory)
+    color = color if color in colors else "step"
+    shade = colors[color][rows]
+    texts = [
+        f"step {n}<br>{color} {v:.4g}" for n, v in zip(trajectory.steps[rows], shade, strict=True)
+    ]
+    bar = {"title": {"text": color}, "thickness": 12}
+    trace = {
+        "type": "scatter3d",
+        "name": color,
+        **{axis: plain(column) for axis, column in zip("xyz", points.T, strict=True)},
+        "mode": "lines+markers",
+        "line": {"color": "#9ca3af", "width": 2},
+        "marker": {"size": 4, "color": plain(shade), "colorscale": "Viridis", "colorbar": bar},
+        "text": texts,
+        "hoverinfo": "text",
+    }
+    look = {"gridcolor": "rgba(128,128,128,.3)", "backgroundcolor": "rgba(0,0,0,0)"}
+    look |= {"nticks": 4, "zeroline": False}
+    scene = {f"{n}axis": {**look, "title": {"text": f"inPCA {i}"}} for i, n in enumerate("xyz", 1)}
+    scene["camera"] = {"eye": {"x": 1.5, "y": 1.5, "z": 1.0}}
+    return drawing([trace], "", "", margin={"l": 0, "r": 0, "t": 0, "b": 0}, scene=scene)

@@ -1,0 +1,1 @@
+"""What an inspection measures: one file for each part, which exports its `MEASUREMENTS`."""

@@ -1,0 +1,119 @@
+"""Recorded trainings as a tab: every metric over time, all runs in one chart."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path as FolderPath
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+
+from hyperribbon.application.inspection.comparing import JointEmbedding, embed_runs
+from hyperribbon.application.report.images import data_uri
+from hyperribbon.application.report.page import (
+    DAMAGE,
+    Picture,
+    Section,
+    Tab,
+    Table,
+    describe_damage,
+    distinct_labels,
+    format_number,
+    regular,
+)
+from hyperribbon.plots import STYLE, Chart, Curve, Path, draw, draw_interactive
+from hyperribbon.recording.trajectory import Trajectory
+
+__all__ = ["trajectory_tabs"]
+
+_MANY = 8
+"""Runs above which a legend would hide the chart."""
+
+
+def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
+    """Return the tab that shows recorded trainings side by side."""
+    trajectories, damaged = [], []
+    for folder in folders:
+        try:
+            for file in folder.rglob("*"):
+                if not file.is_dir():
+                    regular(file)
+            trajectory = Trajectory.open(folder)
+            trajectory.metrics()
+            trajectories.append(trajectory)
+        except DAMAGE as error:
+            damaged.append(Section(folder.name, warning=describe_damage("the recording", error)))
+    if not trajectories:
+        return [Tab("Training", damaged)] if damaged else []
+    names = [trajectory.folder.name for trajectory in trajectories]
+    labels = distinct_labels(names, [str(trajectory.folder) for trajectory in trajectories])
+    tables = {
+        label: trajectory.metrics() for label, trajectory in zip(labels, trajectories, strict=True)
+    }
+    metrics = dict.fromkeys(
+        column for table in tables.values() for column in table if column not in ("step", "epoch")
+    )
+    charts = [_chart(metric, tables) for metric in metrics]
+    joint = embed_runs(trajectories)
+    if joint is not None:
+        charts.insert(0, _embedding_chart(joint, labels))
+    pictures = [_render(chart) for chart in charts]
+    rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
+    heads = ("run", "records", "last step", *metrics)
+    caption = "Values at the last record that has them."
+    summary = Table("runs", "Runs", heads, rows, caption=caption)
+    section = Section("Training", pictures=pictures, tables=[summary])
+    return [Tab("Training", [section, *damaged])]
+
+
+def _embedding_chart(joint: JointEmbedding, labels: list[str]) -> Chart:
+    paths = tuple(
+        Path(points, label, notes=tuple(f"{label}, step {step}" for step in steps))
+        for points, label, steps in zip(joint.paths, labels, joint.steps, strict=True)
+    )
+    x, y, z = (f"component {number}" for number in (1, 2, 3))
+    caption = (
+        f"All runs in one space; its three dimensions hold {joint.explained:.1%} of the distances "
+        f"between {joint.landmarks} records on {joint.samples} probe samples. Drag to rotate."
+    )
+    title = "Paths of the predictions (InPCA)"
+    return Chart("inpca", title, x, y, paths, z_label=z, caption=caption)
+
+
+def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
+    use_epoch = not any(np.isnan(table["epoch"].to_numpy()).any() for table in tables.values())
+    axis = "epoch" if use_epoch else "step"
+    curves = []
+    positive = True
+    for label, table in tables.items():
+        if metric not in table:
+            continue
+        values, moments = table[metric].to_numpy(), table[axis].to_numpy()
+        kept = ~np.isnan(values)
+        values, moments = values[kept], moments[kept]
+        positive = positive and bool((values > 0).all())
+        style = "both" if len(tables) <= _MANY and len(values) <= 200 else "line"
+        curves.append(Curve(moments, values, label, style))
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in metric)
+    toggles = ("x", "y") if positive else ()
+    return Chart(f"metric-{name}", metric, axis, metric, tuple(curves), toggles=toggles)
+
+
+def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
+    last = []
+    for metric in metrics:
+        values = table[metric].dropna().to_numpy() if metric in table else np.array([])
+        last.append(format_number(float(values[-1])) if len(values) else "–")
+    step = str(int(table["step"].iloc[-1])) if len(table) else "–"
+    return [label, str(len(table)), step, *last]
+
+
+def _render(chart: Chart) -> Picture:
+    """Return a chart as a picture, static and interactive."""
+    buffer = BytesIO()
+    with mpl.rc_context(STYLE):
+        draw(chart).savefig(buffer, format="svg", metadata={"Date": None})
+    interactive = str(draw_interactive(chart).to_json())
+    image = data_uri("svg", buffer.getvalue())
+    return Picture(chart.name, chart.title, image, interactive, chart.caption, chart.toggles)

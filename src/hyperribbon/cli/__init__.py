@@ -1,5 +1,0 @@
-"""The command line."""
-
-from hyperribbon.cli.app import main
-
-__all__ = ["main"]

@@ -1,1 +1,0 @@
-"""What an inspection measures: one file for each part, which exports its `STEP`."""

@@ -1,0 +1,205 @@
+"""`Trajectories`: several training runs, of any lengths, to be embedded and compared together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated as Float
+from typing import Any, Literal
+
+import numpy as np
+
+from hyperribbon.core.checks import ArgumentError, check_array, check_positive_int, is_tensor
+from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.manifold.predictions import as_probabilities
+from hyperribbon.manifold.trajectories import progress, resample, trajectory_distances, truth
+from hyperribbon.recording.trajectory import Trajectory
+
+
+class Trajectories:
+    """Predictions of several training runs on the same samples; runs may have any lengths.
+
+    Class probabilities, log-probabilities and logits are recognised and kept as probabilities.
+    Outputs of regressions are kept as they are, the means of Gaussians of unit variance.
+
+    Args:
+        runs: For each run a Recorder, a `Trajectory`, its folder, a member of an ensemble, or an
+            array (T, samples, classes) or (T, samples); or an ensemble; or one such run.
+        labels: A name for each run; None for folder names, or numbers.
+        kind: "probabilities" or "outputs", of arrays; None to recognise it: arrays whose last axis
+            has one entry, or is missing, are outputs.
+
+    Attributes:
+        paths: For each run (T, samples, classes), float64.
+        labels: For each run its name.
+        steps: For each run (T,), optimiser steps, or 0, 1, … where they are not known.
+        kind: "probabilities" or "outputs".
+
+    >>> runs = Trajectories([np.full((3, 4, 2), 0.5), np.full((5, 4, 2), 0.5)], labels=["a", "b"])
+    >>> runs
+    Trajectories(2 runs, 8 models, 4 samples, probabilities)
+    """
+
+    def __init__(
+        self,
+        runs: Any,
+        labels: Sequence[str] | None = None,
+        *,
+        kind: Literal["probabilities", "outputs"] | None = None,
+    ) -> None:
+        read = [_read_run(run, index, kind) for index, run in enumerate(_list_runs(runs))]
+        if not read:
+            raise ArgumentError("runs", runs, "there is none", "Give at least one run.")
+        kinds, shapes = {run[2] for run in read}, {run[0].shape[1:] for run in read}
+        if len(kinds) > 1 or len(shapes) > 1:
+            what = ", ".join(f"{name}: {path.shape[1:]} {own}" for path, _, own, name in read)
+            reason = f"runs must predict the same samples and classes ({what})"
+            raise ArgumentError("runs", f"{len(read)} runs", reason, "Embed them separately.")
+        self.paths = [run[0] for run in read]
+        self.steps = [run[1] for run in read]
+        self.kind: str = kinds.pop()
+        self.labels = [run[3] for run in read] if labels is None else [str(name) for name in labels]
+        if len(self.labels) != len(self.paths):
+            reason = f"there are {len(self.paths)} runs"
+            raise ArgumentError("labels", labels, reason, "Give one label per run.")
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Iterate over the runs' predictions."""
+        return iter(self.paths)
+
+    def __repr__(self) -> str:
+        models, samples = sum(map(len, self.paths)), self.paths[0].shape[1]
+        return f"Trajectories({len(self)} runs, {models} models, {samples} samples, {self.kind})"
+
+    def stack(self) -> Float[np.ndarray, "models samples classes"]:
+        """Return the models of all runs, one run after the other."""
+        return np.concatenate(self.paths)
+
+    def split(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return rows that belong to the models of `stack` by run."""
+        return np.split(rows, np.cumsum([len(path) for path in self.paths])[:-1])
+
+    def progress(self, targets: Any) -> list[np.ndarray]:
+        """Return the progress of each run from ignorance to the true labels, see `progress`.
+
+        Args:
+            targets: (samples,), class labels.
+
+        Returns:
+            For each run (T,), between 0 and 1.
+        """
+        end = self._truth(targets)
+        return [progress(path, end) for path in self.paths]
+
+    def distances(self, targets: Any, points: int = 20) -> Float[np.ndarray, "runs runs"]:
+        """Return the mean Bhattacharyya distance between runs at equal progress.
+
+        Args:
+            targets: (samples,), class labels.
+            points: Values of progress, within the range that all runs cover.
+
+        Returns:
+            A symmetric matrix with a zero diagonal.
+
+        Raises:
+            ArgumentError: The runs have no progress in common.
+        """
+        along = self.progress(targets)
+        low, high = max(a[0] for a in along), min(a.max() for a in along)
+        if low >= high:
+            reason = f"no progress is common to all runs ({low:.3g} to {high:.3g})"
+            raise ArgumentError("runs", repr(self), reason, "Omit runs that did not learn.")
+        grid = np.linspace(low, high, check_positive_int("points", points))
+        resampled = [resample(p, a, grid) for p, a in zip(self.paths, along, strict=True)]
+        return trajectory_distances(resampled)
+
+    def plot_dendrogram(self, targets: Any, ax: Any = None) -> Any:
+        """Draw which runs took similar paths, and return the axes.
+
+        Args:
+            targets: (samples,), class labels.
+            ax: Axes to draw into; None for new ones.
+
+        Returns:
+            The axes.
+        """
+        import hyperribbon  # plots is a higher layer, reached by its public name
+
+        return hyperribbon.plots.plot_dendrogram(self.distances(targets), self.labels, ax=ax)
+
+    def _truth(self, targets: Any) -> np.ndarray:
+        if self.kind != "probabilities":
+            reason = "progress towards the true labels is for classification"
+            raise ArgumentError("runs", repr(self), reason, "Give runs of class probabilities.")
+        return truth(targets, self.paths[0].shape[2])
+
+
+def as_trajectories(X: Any) -> Trajectories | None:
+    """Return several runs given to an embedding as `Trajectories`; None for plain arrays."""
+    if isinstance(X, Trajectories):
+        return X
+    if isinstance(X, np.ndarray) or is_tensor(X) or isinstance(X, Trajectory):
+        return None
+    if isinstance(X, str | Path):
+        return Trajectories(X) if (Path(X) / "trajectory.json").is_file() else None
+    if _is_run(X) or hasattr(X, "members"):
+        return Trajectories(X)
+    if isinstance(X, list | tuple) and X and all(_is_run(run) for run in X):
+        return Trajectories(X)
+    return None
+
+
+def _is_run(run: Any) -> bool:
+    if isinstance(run, np.ndarray) or is_tensor(run):
+        return np.ndim(run) == 3
+    return isinstance(run, str | Path | Trajectory) or hasattr(run, "trajectory")
+
+
+def _list_runs(runs: Any) -> Iterable[Any]:
+    if hasattr(runs, "members"):
+        return runs.members
+    if isinstance(runs, list | tuple):
+        return runs
+    return [runs]
+
+
+def _member_predictions(run: Any) -> Any:
+    """Return the predictions of a member of an ensemble, or None."""
+    found = getattr(run, "predictions", None)
+    return found if isinstance(found, np.ndarray) or is_tensor(found) else None
+
+
+def _read_run(run: Any, index: int, kind: str | None) -> tuple[np.ndarray, np.ndarray, str, str]:
+    """Return predictions (T, samples, classes), steps, kind and name of one run."""
+    name = f"run {index + 1}"
+    if isinstance(run, str | Path):
+        run = Trajectory.open(run)
+    member = _member_predictions(run)
+    if member is None:
+        run = getattr(run, "trajectory", run)
+    if isinstance(run, Trajectory):
+        kept = [record.index for record in run if record.has_predictions]
+        if not kept:
+            reason = "it has no recorded predictions"
+            raise ArgumentError("runs", str(run.folder), reason, "Give the Recorder a probe set.")
+        values = np.stack([np.asarray(run.predictions(row)) for row in kept])
+        kind = "probabilities" if run.has_probabilities else "outputs"
+        steps, name = run.steps[kept], run.folder.name
+    else:
+        if member is not None:
+            name = f"{run.name} {run.seed}"
+        given = run if member is None else member
+        values = check_array("runs", host_array(given) if is_tensor(given) else given, ndim=(2, 3))
+        steps = np.arange(len(values)) if member is None else run.steps
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim == 2:
+        values = values[:, :, None]
+    if kind is None:
+        kind = "outputs" if values.shape[2] == 1 else "probabilities"
+    if not np.isfinite(values).all() and kind == "outputs":
+        raise ArgumentError("runs", name, "some outputs are not finite", "Omit that run.")
+    return (as_probabilities(values) if kind == "probabilities" else values), steps, kind, name

@@ -1,1 +1,0 @@
-"""Operations that are computed in another way, so that they can be differentiated twice."""

@@ -1,0 +1,1 @@
+"""The four papers: simulations, reference training, one experiment per figure."""

@@ -1,0 +1,37 @@
+"""Every figure of the four papers, computed, drawn and judged claim by claim."""
+
+from hyperribbon.papers.experiments.batch import RunOutcome, run_experiments
+from hyperribbon.papers.experiments.context import Context, Progress
+from hyperribbon.papers.experiments.registry import (
+    PAPERS,
+    Experiment,
+    all_experiments,
+    find_experiment,
+)
+from hyperribbon.papers.experiments.runner import run
+from hyperribbon.papers.experiments.sweeping import sweep
+from hyperribbon.papers.experiments.workers import (
+    DaskWorkers,
+    ProcessWorkers,
+    SerialWorkers,
+    Workers,
+    choose_workers,
+)
+
+__all__ = [
+    "PAPERS",
+    "Context",
+    "DaskWorkers",
+    "Experiment",
+    "RunOutcome",
+    "ProcessWorkers",
+    "Progress",
+    "SerialWorkers",
+    "Workers",
+    "all_experiments",
+    "choose_workers",
+    "find_experiment",
+    "run",
+    "run_experiments",
+    "sweep",
+]

@@ -1,0 +1,137 @@
+"""Networks that the figures train: settings, items of work, training, and a row of panels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hyperribbon.core import derive_seed, numpy_generator
+from hyperribbon.papers.experiments import kit
+from hyperribbon.papers.experiments.linear_networks._data import (
+    BUNDLED,
+    FULL,
+    NAMES,
+    SMOKE,
+    data_items,
+)
+from hyperribbon.papers.simulation import (
+    HalvingSchedule,
+    LinearRun,
+    draw_linear_weights,
+    train_linear,
+)
+from hyperribbon.theory.linear_networks.moments import Moments
+
+
+class TrainingConfig(kit.Frozen):
+    """Networks to train."""
+
+    data: tuple[str, ...] = BUNDLED  # data sets
+    # shares of class 0; the other classes share the rest equally
+    shares: tuple[float, ...] = (0.1,)
+    samples: int = 5000  # images; fewer when class 0 has not enough of them
+    depth: int = 4  # number of layers
+    width: int = 64  # width of the hidden layers
+    start: str = "kaiming_uniform"  # how the weights start, see `draw_linear_weights`
+    scale: float = 0.0  # singular values of a balanced start; 0 where the start has no scale
+    lr: float = 0.01  # learning rate at the start
+    epochs: int = 10_000  # epochs of full-batch gradient descent
+
+
+AnyConfig = TypeVar("AnyConfig", bound=TrainingConfig)
+
+
+def presets(
+    laptop: AnyConfig, smoke: Mapping[str, Any], paper: Mapping[str, Any]
+) -> dict[str, AnyConfig]:
+    """Return the presets on bundled data.
+
+    Args:
+        laptop: The laptop preset.
+        smoke: What is smaller in the smoke preset, which uses 1,500 small digits.
+        paper: What is larger in the paper preset.
+    """
+    small = {"data": SMOKE, "samples": 1500, **smoke}
+    return {"smoke": replace(laptop, **small), "laptop": laptop, "paper": replace(laptop, **paper)}
+
+
+def with_data(bundled: dict[str, AnyConfig]) -> dict[str, AnyConfig]:
+    """Return the same presets on the three full data sets."""
+    return {
+        name: config if name == "smoke" else replace(config, data=FULL)
+        for name, config in bundled.items()
+    }
+
+
+def training_items(config: TrainingConfig, context: kit.Context, repeats: int = 1) -> list[dict]:
+    """Return one item of work for each data set, share and start, with its seed."""
+    setting = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(config).items()
+        if name not in ("data", "shares", "samples")
+    }
+    return [
+        {**item, **setting, "seed": derive_seed(context.seed, "start", repeat)}
+        for item in data_items(config, context)
+        for repeat in range(repeats)
+    ]
+
+
+def train_item(
+    item: kit.Item,
+    moments: Moments,
+    measure: Mapping[str, Callable[[list[np.ndarray]], Any]] | None = None,
+    at: Iterable[int] = (),
+) -> LinearRun:
+    """Train the linear network of an item with the paper's schedule."""
+    return train_linear(
+        start_weights(item, *moments.cross.shape),
+        moments,
+        lr=item["lr"],
+        epochs=item["epochs"],
+        schedule=HalvingSchedule(),
+        measure=measure,
+        at=at,
+    )
+
+
+def train_and_record(
+    item: kit.Item,
+    moments: Moments,
+    measure: Mapping[str, Callable[[list[np.ndarray]], Any]],
+    at: Iterable[int],
+) -> dict[str, Any]:
+    """Train the linear network of an item; return the loss and the measurements at some epochs."""
+    run = train_item(item, moments, measure, at)
+    return {"epochs": run.epochs, "loss": run.losses[run.epochs], **run.measured}
+
+
+def start_weights(item: kit.Item, outputs: int, inputs: int) -> list[np.ndarray]:
+    """Return the layers that an item's network starts from."""
+    return draw_linear_weights(
+        [inputs, *[item["width"]] * (item["depth"] - 1), outputs],
+        item["start"],
+        generator=numpy_generator(item["seed"]),
+        scale=item["scale"] or None,
+    )
+
+
+def record_times(epochs: int, records: int = 12) -> list[int]:
+    """Return so many epochs from 0 to `epochs`, denser early."""
+    later = np.geomspace(min(30, epochs), epochs, records - 1)
+    return sorted({0, *later.astype(int).tolist(), epochs})
+
+
+def panels(data: list[str], *, sharey: bool = False) -> tuple[kit.Figure, np.ndarray]:
+    """Return a figure with one titled panel for each data set, side by side."""
+    several = len(data) > 1
+    width, ratio = ("full", 0.95) if several else ("column", 0.75)
+    figure, axes = kit.new_figure(
+        1, len(data), width=width, ratio=ratio, squeeze=False, sharey=sharey
+    )
+    for axis, name in zip(axes[0], data, strict=True):
+        axis.set_title(NAMES[name])
+    return figure, axes[0]

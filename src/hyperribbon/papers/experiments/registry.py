@@ -1,0 +1,167 @@
+"""The experiments there are: every public module in the folder of a paper."""
+
+from __future__ import annotations
+
+import difflib
+import pkgutil
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import hyperribbon.papers.experiments as package
+from hyperribbon.core.checks import ArgumentError, check_choice, text, validate
+from hyperribbon.core.claims import Claim
+from hyperribbon.papers.experiments.context import Context
+from hyperribbon.papers.experiments.fingerprint import fingerprint
+from hyperribbon.papers.experiments.judging import Comparison
+from hyperribbon.papers.experiments.statements import Ledger
+
+__all__ = ["PAPERS", "Experiment", "all_experiments", "find_experiment"]
+
+PAPERS = ("ribbons", "subnetworks", "fluctuations", "linear_networks")
+_PRESETS = ("smoke", "laptop", "paper")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure: how to compute it, draw it and judge it."""
+
+    module: ModuleType
+
+    @property
+    def id(self) -> str:
+        """Paper and figure, such as "ribbons/fig4"; claims are named by it."""
+        return _id_of(self.module.__name__)
+
+    @property
+    def paper(self) -> str:
+        """Key of the paper."""
+        return self.id.split("/")[0]
+
+    @property
+    def title(self) -> str:
+        """What it shows, in a few words."""
+        return self.module.TITLE
+
+    @property
+    def compute(self) -> Callable[[Any, Context], Any]:
+        """Return the result of a configuration."""
+        return self.module.compute
+
+    @property
+    def plot(self) -> Callable[[Any], Any]:
+        """Return the figure, or figures by name, of a result."""
+        return self.module.plot
+
+    @property
+    def ledger(self) -> Ledger:
+        """The statements that its claims are judged by."""
+        return Ledger(self.id, *self.module.STATEMENTS)
+
+    def claims(self, result: Any) -> list[Claim]:
+        """Return the statements, judged by what a result measures."""
+        return self.ledger.judge(self.module.measure(result))
+
+    @property
+    def comparisons(self) -> dict[str, Comparison]:
+        """How each claim is compared over several seeds, by its id."""
+        return self.ledger.comparisons()
+
+    @property
+    def interactive(self) -> Callable[[Any], Any] | None:
+        """Return the plotly figure, or figures by name, of a result, where there is one."""
+        return getattr(self.module, "interactive", None)
+
+    @property
+    def code(self) -> str:
+        """Digest of the module, of what it calls within the experiments, and of versions.
+
+        A changed experiment is another run.
+        """
+        functions = (self.compute, self.plot, self.module.measure, self.ledger.judge)
+        interactive = () if self.interactive is None else (self.interactive,)
+        return fingerprint(*functions, *interactive)[:8]
+
+    def config(self, preset: str, *, with_data: bool = False) -> Any:
+        """Return the configuration of a preset.
+
+        Args:
+            preset: "smoke", "laptop" or "paper".
+            with_data: Whether the full data sets are available.
+        """
+        check_choice("preset", preset, _PRESETS)
+        presets = self.module.PRESETS
+        if with_data:
+            presets = getattr(self.module, "PRESETS_WITH_DATA", presets)
+        return presets[preset]
+
+    def reductions(self, config: Any) -> dict[str, str]:
+        """Return what of a configuration its data do not allow, and what is used instead.
+
+        A paper's package with such configurations has a function of this name.
+        """
+        paper = import_module(self.module.__name__.rpartition(".")[0])
+        return paper.reductions(config) if hasattr(paper, "reductions") else {}
+
+    def result(self, tree: dict[str, Any]) -> Any:
+        """Return a stored result as the experiment's Result."""
+        return self.module.Result(**tree)
+
+
+@cache
+def all_experiments() -> dict[str, Experiment]:
+    """Return every experiment by id, in the order of papers and figures."""
+    found = {}
+    for paper in PAPERS:
+        room = import_module(f"{package.__name__}.{paper}")
+        names = sorted(
+            (info.name for info in pkgutil.iter_modules(room.__path__)), key=_natural_order
+        )
+        for name in names:
+            if not name.startswith("_"):
+                experiment = Experiment(import_module(f"{room.__name__}.{name}"))
+                found[experiment.id] = experiment
+    return found
+
+
+@validate(id=text)
+def find_experiment(id: str) -> Experiment:
+    """Return an experiment by its id.
+
+    Raises:
+        ArgumentError: There is none of that id; near ones are named.
+    """
+    paper, _, figure = id.partition("/")
+    name = f"{package.__name__}.{paper}.{figure.replace('-', '_').replace('.', '_')}"
+    named = figure.isprintable() and figure and not figure.startswith("_")
+    if paper in PAPERS and named and find_spec(name) is not None:
+        experiment = Experiment(import_module(name))
+        if experiment.id == id:
+            return experiment
+    near = difflib.get_close_matches(id, all_experiments(), n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    raise ArgumentError(
+        "id", id, "there is no such experiment", f"{hint}See them all with: hyperribbon list"
+    )
+
+
+def _id_of(module: str) -> str:
+    """Return the id of an experiment: its file stands for the figure as the paper numbers it.
+
+    >>> _id_of("thesis.figA_2"), _id_of("paper.fig1_left"), _id_of("paper.own_name")
+    ('thesis/figA.2', 'paper/fig1-left', 'paper/own_name')
+    """
+    paper, name = module.split(".")[-2:]
+    if name.startswith(("fig", "table")):
+        name = re.sub(r"_(?=\d)", ".", name).replace("_", "-")
+    return f"{paper}/{name}"
+
+
+def _natural_order(name: str) -> list[tuple[int, int | str]]:
+    parts = re.findall(r"\d+|\D", name + "\0")
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]

@@ -1,0 +1,252 @@
+"""Fig. 2 of [ribbons]: eigenvalues of the correlation matrices of real data, and their slopes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyperribbon.core import derive_seed, numpy_generator
+from hyperribbon.core.data import load_data
+from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
+from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, stack
+from hyperribbon.papers.experiments.ribbons._text import token_features
+from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.theory.ribbons import Ribbon, slope
+
+TITLE = "Real data are sloppy: spectra and slopes"
+
+_TITLES = {
+    "mnist": "MNIST",
+    "mnist5k": "MNIST (5,000)",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+}
+_IMAGES = "images alone, raw pixels as printed; CIFAR-10 when its folder is given, else digits"
+_SPREAD = (
+    "eigenvalues of the input correlation matrices of three different modalities (images, text, "
+    "and sounds) span a very large range and are spread nearly uniformly on a logarithmic scale"
+)
+STATEMENTS = (
+    says(
+        "drop",
+        "Fig. 2, caption",
+        "Eigenvalues of the empirical correlation matrices of feature representations of different "
+        "types of data exhibit a sharp drop-off among the first few eigenvectors.",
+        "The first ten eigenvalues of every image set fall at least twice as fast as all.",
+        Band.at_least(2.0, "words"),
+        setting=_IMAGES,
+    ),
+    says(
+        "range",
+        "Sec. I",
+        _SPREAD,
+        "The eigenvalues of every image set span a factor e^10 and more.",
+        Band.at_least(10, "words"),
+        setting=_IMAGES,
+        needs="several thousand samples",
+    ),
+    says(
+        "uniform",
+        "Sec. I",
+        _SPREAD,
+        "log λ of every image set is closer to a line in i than in log i.",
+        Band.at_least(0.0, "words"),
+        setting=_IMAGES,
+        needs="several thousand samples",
+    ),
+    says(
+        "other-modalities",
+        "Fig. 2, caption",
+        "For WikiText-103, the text is broken into token sequences of length 16, and BERT "
+        "embeddings from the last hidden layer are concatenated […] For sounds corresponding to "
+        "the Bird category in AudioSet […] spectrograms",
+        "Text and sounds span a factor e^10 and more.",
+        Band.at_least(10, "words"),
+        setting="not measured: the text shown here has home-made word vectors",
+        needs="WikiText-103 with BERT's embeddings, and AudioSet",
+    ),
+    observe(
+        "one-slope",
+        "Assumption (i)",
+        "One slope describes a data set: those of its thirds agree within two standard errors.",
+        Band.at_most(2, "words"),
+    ),
+    observe(
+        "simulation",
+        "Eqs. (3) and (5)",
+        "Linear models trained on the data have the closed form's variance within 2%.",
+        Band.around(1.0, "closed form", atol=0.02),
+        needs="the models of preset laptop",
+        compare="mean",
+    ),
+)
+
+_BATCHES = 10
+_HEAD = 10
+
+
+class Config(Frozen):
+    """Data sets."""
+
+    sets: tuple[str, ...] = ("mnist5k", "digits", "text")  # names of image sets, or "text"
+    samples: int = 5000  # samples of each, at most
+    # samples of the small regressions whose trajectories are compared with theory
+    trained: int = 100
+    steps: int = 100  # their training time
+    initialisations: int = 8000  # models trained for each
+
+
+PRESETS = presets(
+    Config(), smoke=Config(samples=600, initialisations=200), paper=Config(initialisations=20_000)
+)
+PRESETS_WITH_DATA = {
+    "smoke": PRESETS["smoke"],
+    "laptop": Config(sets=("mnist", "fashion_mnist", "cifar10", "text"), samples=8000),
+    "paper": Config(
+        sets=("mnist", "fashion_mnist", "cifar10", "text"), samples=60_000, initialisations=20_000
+    ),
+}
+
+
+class Result(Frozen):
+    """Spectra by data set."""
+
+    names: list[str]  # data sets
+    spectra: list[np.ndarray]  # their eigenvalues over the largest
+    slopes: np.ndarray  # (s,), of all eigenvalues above 1e-10 of the largest
+    stderrs: np.ndarray  # (s,)
+    ranges: np.ndarray  # (s, 2), first and one past the last index fitted
+    local: np.ndarray  # (s, 3), slopes of the thirds
+    r_squared: np.ndarray  # (s,)
+    lines: list[np.ndarray]  # fitted eigenvalues over the range
+    theory: np.ndarray  # (s, 20), eigenvalues of P(T) of linear regression on the data
+    trained: np.ndarray  # (s, 20), of P(N, T) of trained models
+    trained_share: np.ndarray  # (s, batches), whole variance of trained models over theory's
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Diagonalise correlation matrices, fit slopes, and train linear models on each set."""
+    items = [
+        {**vars(config), "name": name, "seed": derive_seed(context.seed, "fig2", name)}
+        for name in config.sets
+    ]
+    found = context.map(_measure, items, "data sets")
+    fits = [slope(one["eigenvalues"]) for one in found]
+    return Result(
+        names=list(config.sets),
+        spectra=[one["eigenvalues"] for one in found],
+        slopes=np.array([fit.value for fit in fits]),
+        stderrs=np.array([fit.stderr for fit in fits]),
+        ranges=np.array([[fit.first, fit.last] for fit in fits]),
+        local=np.array([fit.local for fit in fits]),
+        r_squared=np.array([fit.r_squared for fit in fits]),
+        lines=[fit.line() for fit in fits],
+        **stack(found, "theory", "trained", "trained_share"),
+    )
+
+
+def _measure(item: Item) -> dict[str, Any]:
+    """Return the spectrum of XXᵀ/n, and PCA spectra of training on a few samples."""
+    X, y = _features(item["name"], item["samples"])
+    smaller = X.T @ X if X.shape[1] <= len(X) else X @ X.T
+    eigenvalues = np.maximum(np.linalg.eigvalsh(smaller / len(X))[::-1], 0)
+    rng = numpy_generator(item["seed"])
+    chosen = rng.permutation(len(X))[: item["trained"]]
+    few, goal = X[chosen], y[chosen]
+    few = few * np.sqrt(len(few) / np.linalg.eigvalsh(few @ few.T)[-1])
+    ribbon = Ribbon.from_data(few, goal, 1.0, 1.0, item["steps"])
+    # Only the residuals matter: K's factor (n, n) stands for the weights' many directions.
+    root = np.linalg.svd(few, full_matrices=False)
+    factor = root[0] * root[1]
+    shape = (_BATCHES, item["initialisations"] // _BATCHES, factor.shape[1])
+    weights = rng.standard_normal(shape)
+    second, mean = np.zeros((_BATCHES, len(few), len(few))), np.zeros((_BATCHES, len(few)))
+    for _ in range(item["steps"]):
+        residuals = (weights @ factor.T - goal) / np.sqrt(len(few))
+        second += residuals.transpose(0, 2, 1) @ residuals / (shape[1] * item["steps"])
+        mean += residuals.mean(axis=1) / item["steps"]
+        weights -= residuals @ factor / np.sqrt(len(few))
+    middle = mean.mean(axis=0)
+    trained = np.linalg.eigvalsh(second.mean(axis=0) - np.outer(middle, middle))[::-1]
+    # A batch's own mean takes its sampling variance away; the batches' spread gives it back.
+    variances = np.trace(second, axis1=1, axis2=2) - (mean**2).sum(axis=1)
+    variances += mean.var(axis=0, ddof=1).sum()
+    return {
+        "eigenvalues": eigenvalues / eigenvalues[0],
+        "theory": ribbon.spectrum()[:20],
+        "trained": trained[:20],
+        "trained_share": variances / ribbon.spectrum().sum(),
+    }
+
+
+def _features(name: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
+    if name == "text":
+        X = token_features(samples)
+        return X, np.where(np.arange(len(X)) % 2 == 0, 1.0, -1.0)
+    split = "all" if name in ("mnist5k", "digits") else "train"
+    data = load_data(name, split=split, limit=samples).flat()
+    return data.inputs.numpy().astype(float), np.where(data.targets.numpy() % 2 == 0, 1.0, -1.0)
+
+
+def plot(result: Result) -> Figure:
+    """Draw the spectra with their fitted lines, and PCA spectra of training on the data."""
+    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.8)
+    trainings = zip(result.theory, result.trained, strict=True)
+    for row, (theory, trained) in enumerate(trainings):
+        color, name, spectrum = COLORS[row], result.names[row], result.spectra[row]
+        shown = spectrum[spectrum > 1e-10]
+        title = _TITLES.get(name, name)
+        label = f"{title}: $c={result.slopes[row]:.4f}\\pm{result.stderrs[row]:.4f}$"
+        left.semilogy(np.arange(1, len(shown) + 1), shown, color=color, lw=1.8, label=label)
+        fitted = np.arange(*result.ranges[row]) + 1
+        left.semilogy(fitted, result.lines[row], color=color, ls="--", lw=0.9)
+        index = np.arange(1, len(theory) + 1)
+        right.semilogy(index, theory / theory[0], color=color)
+        right.semilogy(index, trained / theory[0], "o", color=color, mfc="white", ms=3)
+    left.set(title="(a) input correlations", ylim=(1e-10, 300))
+    left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$")
+    left.legend(loc="upper right", fontsize=7)
+    right.set(title="(b) training linear models on them", xticks=[1, 5, 10, 15, 20])
+    right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$")
+    # The colours are those of (a); this legend lies above the largest value, which is 1.
+    right.plot([], [], color="0.3", label="closed form")
+    right.plot([], [], "o", color="0.3", mfc="white", ms=3, label="trained")
+    right.set_ylim(top=3)
+    right.legend(title="colours as in (a)", loc="upper right", ncols=2)
+    return figure
+
+
+def measure(result: Result) -> Measurements:
+    """Measure the drop, the range, the straightness and the simulation."""
+    images = [index for index, name in enumerate(result.names) if name != "text"]
+    spectra = [np.asarray(spectrum) for spectrum in result.spectra]
+    spans = np.array([np.log(1 / s[s > 1e-10][-1]) for s in spectra])
+    heads = [slope(s, last=_HEAD).value for s in spectra] / result.slopes
+    power = np.array([_power_law(s[s > 1e-10]) for s in spectra])
+    bends = (result.local.max(axis=1) - result.local.min(axis=1)) / result.stderrs
+
+    def name_values(values: np.ndarray) -> str:
+        return ", ".join(f"{n} {v:.3g}" for n, v in zip(result.names, values, strict=True))
+
+    return {
+        "drop": exact(heads[images].min(), f"slope of the first {_HEAD}: {name_values(heads)}"),
+        "range": exact(spans[images].min(), f"ln(λ1/λlast) above 1e-10: {name_values(spans)}"),
+        "uniform": exact(
+            (result.r_squared - power)[images].min(),
+            f"R² against i minus that against log i: {name_values(result.r_squared - power)}",
+        ),
+        "one-slope": exact(
+            bends.max(), f"range of the slopes of thirds in standard errors: {name_values(bends)}"
+        ),
+        "simulation": over_seeds(
+            result.trained_share.mean(axis=0),
+            f"traces of P(N, T) over P(T): {name_values(result.trained_share.mean(axis=1))}",
+        ),
+    }
+
+
+def _power_law(spectrum: np.ndarray) -> float:
+    """Return R² of log λ against log i."""
+    return float(np.corrcoef(np.log(np.arange(1, len(spectrum) + 1)), np.log(spectrum))[0, 1] ** 2)

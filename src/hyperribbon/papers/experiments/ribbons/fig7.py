@@ -1,0 +1,168 @@
+"""Fig. 7 of [ribbons]: the spectrum of trained models by training time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+
+from hyperribbon.papers.experiments.judging import Measurements, over_seeds
+from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.papers.experiments.ribbons._shared import simulation_says, training_item
+from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.simulation.ribbons.trajectories import (
+    moments_of_training,
+    pca_spectra,
+    projected_variances,
+)
+from hyperribbon.plots.style import SEQUENTIAL, new_figure
+from hyperribbon.theory.ribbons import Ribbon
+
+TITLE = "Eigenvalues of P(N, T) by training time"
+
+_SETTING = (
+    "d = 100, n = 50, c = 0.1, σw² = 1, α = 1/λ1 as printed, σ* = 3 for the paper does not state it"
+)
+_AS_PLOTTED = (
+    "; of T·P, whose eigenvalues Sec. II.C means by λ and to which the caption refers (Fig. 4)"
+)
+_CHANGED = "2026-11-17: judged of P before, whose points are a mean over T"
+STATEMENTS = (
+    says(
+        "tail-grows",
+        "Fig. 7, caption",
+        "As training time T increases, the eigenvalues in the tail increase in magnitude",
+        "The last eigenvalue of T·P(N,T) is larger at the last training time than at the second.",
+        Band.at_least(1.0, "printed"),
+        setting=_SETTING + _AS_PLOTTED,
+        changed=_CHANGED,
+    ),
+    says(
+        "head-grows",
+        "Fig. 7, caption",
+        "This also causes an increase in the largest eigenvalue in the head, due to the "
+        "diminishing magnitude of P2(T)",
+        "The largest eigenvalue of T·P(N,T) is larger at the last training time than at the "
+        "second.",
+        Band.at_least(1.0, "printed"),
+        setting=_SETTING + _AS_PLOTTED,
+        changed=_CHANGED,
+    ),
+    simulation_says(_SETTING),
+    observe(
+        "tail-share",
+        "Fig. 7",
+        "The tail grows relative to the head, λn/λ1.",
+        Band.at_least(1.0, "words"),
+    ),
+    observe(
+        "tail-of-P",
+        "Fig. 7",
+        "The last eigenvalue of P itself, a mean over the steps, falls with the training time.",
+        Band.at_most(1.0, "words"),
+    ),
+)
+
+
+class Config(Frozen):
+    """Setting of the figure; the paper does not state σ*."""
+
+    samples: int = 50  # n
+    dimensions: int = 100  # d
+    slope: float = 0.1  # c
+    sigma_w: float = 1.0  # standard deviation of the initial weights
+    sigma_star: float = 3.0  # standard deviation of the true weights
+    steps: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)  # training times
+    batches: int = 8  # independent batches of models
+    initialisations: int = 500  # models in a batch
+
+
+PRESETS = presets(
+    Config(),
+    smoke=Config(steps=(1, 4, 16, 64, 128), batches=2, initialisations=200),
+    paper=Config(steps=(1, 4, 16, 64, 256, 1024, 4096), batches=20),
+)
+
+
+class Result(Frozen):
+    """Eigenvalues by training time."""
+
+    steps: np.ndarray  # (t,)
+    closed_form: np.ndarray  # (t, n), of P(T)
+    simulated: np.ndarray  # (t, n), of P(N, T), all batches together
+    batches: np.ndarray  # (b, t, n), each batch alone
+    # (b,), second moments of each batch along the three leading eigenvectors of P₁ over the closed
+    # form, mean over training times
+    projections: np.ndarray
+    lambda_P2: np.ndarray  # (t,), the eigenvalue of P₂
+    initialisations: int  # N of all batches
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Train models and evaluate the closed form at the same times."""
+    sigma = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
+    setting: dict[str, Any] = {**sigma, "alpha": 1.0}
+    own = {"dimensions": config.dimensions, "slope": config.slope, "steps": list(config.steps)}
+    items = [
+        training_item(config, context, "weights", batch, **own, **setting)
+        for batch in range(config.batches)
+    ]
+    moments = context.map(moments_of_training, items, "gradient descent")
+    ribbons = [
+        Ribbon.exponential(config.samples, config.slope, steps=steps, **setting)
+        for steps in config.steps
+    ]
+    count = config.initialisations
+    return Result(
+        steps=np.array(config.steps),
+        closed_form=np.array([ribbon.spectrum() for ribbon in ribbons]),
+        simulated=pca_spectra(moments, count, config.steps),
+        batches=np.array([pca_spectra([batch], count, config.steps) for batch in moments]),
+        projections=np.array(
+            [
+                np.mean([projected_variances(*pair, t)[:3] for t in range(len(config.steps))])
+                for pair in zip(items, moments, strict=True)
+            ]
+        ),
+        lambda_P2=np.array([ribbon.spectrum("P2")[0] for ribbon in ribbons]),
+        initialisations=count * config.batches,
+    )
+
+
+def plot(result: Result) -> Figure:
+    """Draw P and T·P by training time: the tail falls in the one and rises in the other."""
+    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    index = np.arange(1, result.closed_form.shape[1] + 1)
+    colors = colormaps[SEQUENTIAL](np.linspace(0, 0.9, len(result.steps)))
+    for color, steps, truth, simulated in zip(
+        colors, result.steps, result.closed_form, result.simulated, strict=True
+    ):
+        for axis, scale in ((left, 1), (right, steps)):
+            axis.semilogy(index, scale * truth, color=color, label=f"$T={steps}$")
+            axis.semilogy(index[::3], scale * simulated[::3], "o", color=color, mfc="white", ms=3)
+    left.set(xlabel="index $i$", ylabel="eigenvalue of $P(T)$", title="(a) covariance")
+    right.set(
+        xlabel="index $i$", ylabel=r"eigenvalue of $T\cdot P(T)$", title="(b) summed over the steps"
+    )
+    left.legend(ncols=2, loc="upper right", title="lines: closed form, circles: trained")
+    return figure
+
+
+def measure(result: Result) -> Measurements:
+    """Measure what training longer does to tail and head."""
+    first, last = (1 if len(result.steps) > 1 else 0), -1
+    times = f"T = {result.steps[first]} to {result.steps[last]}, one value per batch of models"
+    heads, tails = result.batches[:, :, 0], result.batches[:, :, -1]
+    longer = result.steps[last] / result.steps[first]
+
+    def growth(values: np.ndarray) -> np.ndarray:
+        return values[:, last] / values[:, first]
+
+    return {
+        "tail-grows": over_seeds(longer * growth(tails), times),
+        "head-grows": over_seeds(longer * growth(heads), times),
+        "simulation": over_seeds(result.projections, "one value per batch of models"),
+        "tail-share": over_seeds(growth(tails / heads), times),
+        "tail-of-P": over_seeds(growth(tails), times),
+    }

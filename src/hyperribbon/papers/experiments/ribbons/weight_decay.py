@@ -1,0 +1,181 @@
+"""Weight decay in Sec. III of [ribbons]: the exact form, the printed one and simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hyperribbon.core import derive_seed
+from hyperribbon.papers.experiments.judging import Measurements, over_seeds
+from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, presets, stack
+from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
+from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.experiments.statements import exact as exactly
+from hyperribbon.papers.simulation.ribbons.trajectories import (
+    fixed_problem,
+    moments_of_training,
+    pca_spectra,
+)
+from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.theory.ribbons import Ribbon, dimensions_of, spectrum_bound
+
+TITLE = "Weight decay: the exact covariance and the printed replacement"
+
+STATEMENTS = (
+    says(
+        "printed",
+        "Sec. III, weight decay",
+        "All our calculations in Section II hold with K replaced by Kλ, i.e., with each λi^Kλ = "
+        "λi^K + λ.",
+        "With that replacement Eq. (5) gives the dimensions of trained models, within one.",
+        Band(-1, 1, "words"),
+        setting="Fig. 5's setting with weight decay 0.01; the paper gives no numbers",
+    ),
+    says(
+        "bound-printed",
+        "Sec. III, weight decay",
+        "λi/λ1 ≤ min{1, 4ρ^(−(i−1)) + (1/‖y‖²)(σw²/α + λ)}",
+        "No relative eigenvalue of P1 under weight decay exceeds the printed bound.",
+        Band(0, 0, "printed"),
+        setting="108 settings of c, T, σw and λ under the lemma's assumptions",
+    ),
+    observe(
+        "bound",
+        "Sec. III, weight decay",
+        "Lemma 3 holds with K(K + λI)⁻¹y in place of y and without the term +λ.",
+        Band(0, 0, "closed form"),
+    ),
+    observe(
+        "exact",
+        "Sec. III, weight decay",
+        "With K + λI in the dynamics, K in the start and K(K + λI)⁻¹y for y, the largest "
+        "eigenvalue is that of trained models within 3%.",
+        Band.around(1.0, "closed form", atol=0.03),
+        needs="the models of preset laptop",
+        compare="mean",
+    ),
+)
+
+
+class Config(Frozen):
+    """Setting of Fig. 5 with weight decay."""
+
+    samples: int = 50  # n
+    slope: float = 0.2  # c
+    steps: int = 50  # T
+    variance_w: float = 0.1  # σw²
+    variance_star: float = 2.0  # σ*²
+    decays: tuple[float, ...] = (0.0, 0.01, 0.1)  # coefficients μ of weight decay
+    batches: int = 6  # independent batches of models for each μ
+    initialisations: int = 1000  # models in a batch
+
+
+PRESETS = presets(
+    Config(),
+    smoke=Config(batches=2, initialisations=300),
+    paper=Config(batches=20, initialisations=2000),
+)
+
+
+class Result(Frozen):
+    """Spectra of P by weight decay."""
+
+    decays: np.ndarray  # (m,)
+    exact: np.ndarray  # (m, n)
+    printed: np.ndarray  # (m, n), with K replaced by K + μI everywhere
+    simulated: np.ndarray  # (m, n), trained models
+    dimensions: np.ndarray  # (m, 3), for 95% of the variance: exact, printed, simulated
+    ratios: np.ndarray  # (m, batches), largest eigenvalue of trained models over exact theory
+    violations: int  # of Lemma 3 in the verified form, over many settings
+    printed_violations: int  # in the printed form
+    settings: int  # number of those settings
+    initialisations: int  # models in a batch
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Evaluate both forms and train with weight decay."""
+    rows = []
+    for mu in config.decays:
+        alpha = 1 / (1 + mu)
+        setting = {"slope": config.slope, "steps": [config.steps], "alpha": alpha}
+        sigma = {"sigma_w": config.variance_w**0.5, "sigma_star": config.variance_star**0.5}
+        item = training_item(config, context, **setting, **sigma, weight_decay=mu)
+        X, y, plain = fixed_problem(item)
+        ribbon = Ribbon.from_data(X, y, item["sigma_w"], alpha, config.steps, weight_decay=mu)
+        replaced = Ribbon(plain.eigenvalues + mu, plain.targets, plain.sigma_w, alpha, config.steps)
+        seeds = [derive_seed(context.seed, "wd", batch) for batch in range(config.batches)]
+        items = [{**item, "seed": seed} for seed in seeds]
+        runs = context.map(moments_of_training, items, f"weight decay {mu:g}")
+        time, count = (config.steps,), config.initialisations
+        each = np.array([pca_spectra([run], count, time)[0] for run in runs])
+        together = pca_spectra(runs, count, time)[0]
+        exact, printed = ribbon.spectrum(), replaced.spectrum()
+        counts = [ribbon.dimensions(), replaced.dimensions(), dimensions_of(together)]
+        rows.append(
+            {
+                "exact": exact,
+                "printed": printed,
+                "simulated": together,
+                "ratios": each[:, 0] / exact[0],
+                "dimensions": counts,
+            }
+        )
+    violations, printed_violations, settings = _test_bound()
+    return Result(
+        decays=np.array(config.decays),
+        **stack(rows),
+        violations=violations,
+        printed_violations=printed_violations,
+        settings=settings,
+        initialisations=config.initialisations,
+    )
+
+
+def _test_bound() -> tuple[int, int, int]:
+    violations = printed = settings = 0
+    for slope in (0.01, 0.05, 0.2, 0.5):
+        for mu in (1e-4, 1e-2, 0.3):
+            for steps in (5, 100, 3000):
+                for sigma_w in (0.03, 0.3, 3.0):
+                    ribbon = Ribbon.exponential(
+                        50, slope, sigma_w=sigma_w, alpha=1 / (1 + mu), steps=steps, weight_decay=mu
+                    )
+                    violations += bool(spectrum_bound(ribbon).violations().any())
+                    printed += bool(spectrum_bound(ribbon, "printed").violations().any())
+                    settings += 1
+    return violations, printed, settings
+
+
+def plot(result: Result) -> Figure:
+    """Draw the spectra: exact, printed and trained."""
+    figure, axis = new_figure(ratio=0.9)
+    index = np.arange(1, result.exact.shape[1] + 1)
+    rows = zip(COLORS, result.decays, result.exact, result.printed, result.simulated, strict=False)
+    for color, mu, exact, printed, simulated in rows:
+        axis.semilogy(index, exact, color=color, label=rf"$\mu={mu:g}$")
+        axis.semilogy(index, printed, color=color, ls=":")
+        axis.semilogy(index[::3], simulated[::3], "o", color=color, mfc="white", ms=3)
+    axis.set(xlabel="index $i$", ylabel="eigenvalue of $P(T)$", ylim=(1e-8, 2))
+    axis.add_artist(axis.legend(loc="upper right"))
+    everywhere = r"$K\to K+\mu I$ everywhere"
+    explain_styles(axis, {"exact": {}, everywhere: {"ls": ":"}, "trained": CIRCLES})
+    return figure
+
+
+def measure(result: Result) -> Measurements:
+    """Measure the printed replacement, both bounds and the exact form."""
+    row = int(np.flatnonzero(result.decays > 0)[0])
+    exact, printed, simulated = result.dimensions[row]
+    settings = f"settings of {result.settings} with a violation"
+    return {
+        "printed": over_seeds(
+            [printed - simulated],
+            f"{printed} dimensions by it, {simulated} of trained models, {exact} in the exact "
+            "form: the initial covariance stays σw²K, and the fixed point is not y",
+        ),
+        "bound-printed": exactly(result.printed_violations, settings),
+        "bound": exactly(result.violations, settings),
+        "exact": over_seeds(
+            result.ratios[result.decays > 0].mean(axis=0),
+            "mean over decays, one value per batch of models",
+        ),
+    }

@@ -1,0 +1,88 @@
+"""Fig. 3.4 of [subnetworks]: small changes of the whole network taken back, up to a threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyperribbon.papers.experiments.judging import Measurements
+from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
+from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments.subnetworks import _runs
+from hyperribbon.subnetworks import sweep_selection
+
+TITLE = "Parameter-wise re-initialisation of the whole network, by threshold"
+
+STATEMENTS = (
+    _runs.says_trained(
+        "guessing",
+        "Sec. 3.2.1, Fig. 3.4",
+        "the same thresholds as in Figure 3.3 lead to significantly larger accuracy decay for "
+        "critical parameters, with the eventual accuracy dropping below 0.2, equivalent to random "
+        "guessing",
+        "At the end of the scan, threshold 0.4, the test accuracy is below 0.2.",
+        Band.at_most(0.2, "printed"),
+    ),
+)
+
+
+class Config(_runs.TrainingConfig):
+    """Setting of the figure."""
+
+    step: float = 0.01  # distance of the thresholds
+    limit_threshold: float = 0.4  # last threshold
+
+
+PRESETS, PRESETS_WITH_DATA = _runs.presets(
+    Config, smoke={"step": 0.05}, laptop={"seeds": 6}, paper={"step": 0.005}
+)
+
+
+class Result(_runs.OfRuns):
+    """Accuracy by threshold."""
+
+    thresholds: np.ndarray  # (t,)
+    accuracy: np.ndarray  # (seeds, t)
+    fraction: np.ndarray  # (seeds, t), share of the weights that was re-initialised
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Scan the threshold of every run."""
+    count = round(config.limit_threshold / config.step)
+    thresholds = np.round(np.arange(count + 1) * config.step, 6)
+    items = [
+        {**item, "thresholds": thresholds.tolist()} for item in _runs.train_runs(config, context)
+    ]
+    measured = context.map(_scan, items, "threshold scans")
+    return Result(thresholds=thresholds, **stack(measured), **_runs.origin(config))
+
+
+def _scan(item: Item) -> dict[str, Any]:
+    run = _runs.load_run(item)
+    scanned = sweep_selection(
+        run.model, run.final, run.initial, _runs.test_data(item), thresholds=item["thresholds"]
+    )
+    return {"accuracy": scanned.values.numpy(), "fraction": scanned.fractions.numpy()}
+
+
+def plot(result: Result) -> Figure:
+    """Draw accuracy and the share of re-initialised weights against the threshold."""
+    figure, axis = new_figure()
+    _runs.draw_band(
+        axis, result.thresholds, result.accuracy, color=COLORS[0], label="test accuracy"
+    )
+    dashed = {"ls": "--", "color": COLORS[1], "label": "share re-initialised"}
+    _runs.draw_band(axis, result.thresholds, result.fraction, **dashed)
+    axis.axhline(0.1, color="0.5", ls=":", lw=1)
+    axis.text(result.thresholds[-1], 0.11, "chance", ha="right", fontsize=8, color="0.4")
+    axis.set(xlabel="threshold on the change, whole network", ylim=(0, 1.03))
+    axis.legend(loc="center right")
+    return figure
+
+
+def measure(result: Result) -> Measurements:
+    """Measure the end of the scan."""
+    last = result.accuracy[:, -1]
+    why = f"at threshold {result.thresholds[-1]:g}, from {last.min():.3f} to {last.max():.3f}"
+    return {"guessing": result.by_run(last, why)}

@@ -1,0 +1,119 @@
+"""Fig. 4.5 of [subnetworks]: anisotropy along re-initialisation by change and at random."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hyperribbon.papers.experiments.judging import Measurements
+from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments.subnetworks import _spectra
+
+TITLE = "Anisotropy and norms of the Fisher matrix along re-initialisation"
+
+_CURVES = ("reinitialize-smallest", "reinitialize-random")
+_PANELS = {
+    "t50": ("$T_{50}$", "linear"),
+    "t100": ("$T_{100}$", "linear"),
+    "frobenius": (r"L2 norm $\|F\|_F$", "log"),
+    "spectral_norm": (r"spectral norm $\lambda_{\max}$", "log"),
+}
+_SCAN_END = 0.4
+"""Last threshold of Fig. 3.4, whose range of re-initialised weights this figure takes over."""
+
+STATEMENTS = (
+    _spectra.says_fisher(
+        "kept",
+        "Sec. 4.3.3, Fig. 4.5",
+        "the anisotropy remains largely unchanged, even after most of the parameters have been "
+        "reset to their initial values",
+        "Re-initialising the 80% of the weights that changed least changes T100 by at most 0.01 "
+        "(our threshold for 'largely unchanged').",
+        Band.around(0.0, "words", atol=0.01),
+    ),
+    _spectra.says_fisher(
+        "random-loses",
+        "Sec. 4.3.3, Fig. 4.5",
+        "In contrast, random parameter selection significantly reduces the anisotropy from the "
+        "start of training.",
+        "T100 is lower with a share of 0.4 re-initialised at random than with 0.8 by change.",
+        Band.at_most(0.0, "words"),
+    ),
+    _spectra.says_fisher(
+        "norms-rise-first",
+        "Sec. 4.3.3, Fig. 4.5",
+        "Both norms initially increase as the re-initialization interval grows",
+        "Both norms are higher at the end of the scan's first tenth (a threshold of 0.04) than in "
+        "the trained network.",
+        Band.at_least(1.0, "words"),
+    ),
+    _spectra.says_fisher(
+        "norms-rise-then-fall",
+        "Sec. 4.3.3, Fig. 4.5",
+        "followed by a gradual decrease toward the initialization norms as most parameters are "
+        "progressively re-initialized to their initial values",
+        "Both norms rise at least 0.1 above both ends of the scan before they fall to those of the "
+        "start (our threshold).",
+        Band.at_least(1.1, "words"),
+        changed="2026-11-17: at least 1 before, which a largest norm over the larger end always is",
+    ),
+)
+
+Config = _spectra.SpectralConfig
+Result = _spectra.Curves
+PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Measure both curves of every run."""
+    return _spectra.measure_curves(config, context, _CURVES, tuple(_PANELS))
+
+
+def plot(result: Result) -> Figure:
+    """Draw trace ratios above norms, over shares (below) and thresholds (above)."""
+    figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
+    for axis, (column, (label, scale)) in zip(axes.ravel(), _PANELS.items(), strict=True):
+        for color, curve in zip(COLORS, _CURVES, strict=False):
+            order = _spectra.ORDER_LABELS[curve.split("-")[1]]
+            result.draw(axis, column, curve, color=color, marker="o", label=order)
+        axis.set(ylabel=label, yscale=scale)
+    shares = result.fractions[_CURVES[0]]
+    thresholds = result.thresholds[_CURVES[0]].mean(0)
+    shown = [i for i, share in enumerate(shares) if share not in (0.9, 0.98, 1.0)]
+    for axis in axes[0]:
+        above = axis.secondary_xaxis("top")
+        above.set_xticks(shares[shown], [f"{thresholds[i]:.2g}" for i in shown], fontsize=7)
+        above.set_xlabel("threshold on the change that selects this share", fontsize=8)
+    for axis in axes[1]:
+        axis.set_xlabel(f"share re-initialised ($N={result.samples}$, {result.outputs})")
+    axes[0, 0].legend(loc="lower left")
+    return figure
+
+
+def measure(result: Result) -> Measurements:
+    """Measure what keeps the anisotropy, what loses it, and how the norms move."""
+    by_change, by_chance = _CURVES
+    trained = result.at("t100", by_change, 0.0)
+    kept = result.at("t100", by_change, 0.8)
+    norms = np.array([result.columns[name][by_change] for name in ("frobenius", "spectral_norm")])
+    weaker = (norms / norms[:, :, :1]).min(0)
+    thresholds = result.thresholds[by_change].mean(0)
+    early = int(np.flatnonzero(thresholds <= 0.1 * _SCAN_END)[-1])
+    shares = result.fractions[by_change]
+    below = int(np.flatnonzero(np.append(weaker.mean(0) > 1.1, True))[0]) - 1
+    return {
+        "kept": result.by_run(kept - trained, f"change of T100 from {trained.mean():.4f}"),
+        "random-loses": result.by_run(
+            result.at("t100", by_chance, 0.4) - kept, "T100 at random minus T100 by change"
+        ),
+        "norms-rise-first": result.by_run(
+            weaker[:, early],
+            f"smaller of the two ratios at a threshold of {thresholds[early]:.3f}, which is "
+            f"{shares[early]:.0%} of the weights; counted in weights the rise stays below 10% "
+            f"up to a share of {shares[below]:.2g} (threshold {thresholds[below]:.3f})",
+        ),
+        "norms-rise-then-fall": result.by_run(
+            (norms.max(2) / np.maximum(norms[:, :, 0], norms[:, :, -1])).min(0),
+            "largest norm over the larger of the ends, smaller of the two",
+        ),
+    }

@@ -1,0 +1,100 @@
+"""Fig. 4.6 of [subnetworks]: trace ratio and accuracy along re-initialisation and pruning."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hyperribbon.papers.experiments.judging import Measurements
+from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
+from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments.subnetworks import _spectra
+
+TITLE = "Trace ratio and accuracy, smallest and largest changes first"
+
+_CURVES = ("reinitialize-smallest", "prune-smallest", "reinitialize-largest", "prune-largest")
+
+_QUOTE = (
+    "when critical parameters are disturbed—whether by pruning or re-initialization—the anisotropy "
+    "of the FIM spectrum consistently declines, accompanied by a corresponding drop in model "
+    "performance"
+)
+
+STATEMENTS = (
+    _spectra.says_fisher(
+        "lost-largest-first",
+        "Sec. 4.3.3, Fig. 4.6 (c)",
+        _QUOTE,
+        "Re-initialising the 2% of the weights that changed most lowers T100 by at least 0.05 "
+        "(share and threshold are ours).",
+        Band.at_most(-0.05, "words"),
+    ),
+    _spectra.says_fisher(
+        "together",
+        "Sec. 4.3.3, Fig. 4.6 (c)",
+        _QUOTE,
+        "Along re-initialisation, largest change first, T100 and test accuracy have a correlation "
+        "of at least 0.7 (our threshold).",
+        Band.at_least(0.7, "words"),
+    ),
+    _spectra.says_fisher(
+        "pruning-returns",
+        "Sec. 4.3.3, Fig. 4.6 (d)",
+        "Sub-figures (b) and (d) illustrate an increase in the trace ratio at the end of pruning",
+        "Pruning the largest changes first, T100 rises by at least 0.05 from its minimum to "
+        "p = 0.9 (our threshold).",
+        Band.at_least(0.05, "words"),
+    ),
+)
+
+Config = _spectra.SpectralConfig
+Result = _spectra.Curves
+PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
+
+
+def compute(config: Config, context: Context) -> Result:
+    """Measure the four curves of every run."""
+    return _spectra.measure_curves(config, context, _CURVES, ("t100", "accuracy"))
+
+
+def plot(result: Result) -> Figure:
+    """Draw one panel for each operation and order."""
+    figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharey=True)
+    words = {"reinitialize": "re-initialised", "prune": "pruned"}
+    for letter, axis, curve in zip("abcd", axes.ravel(), _CURVES, strict=True):
+        operation, order = curve.split("-")
+        for column, color, marker, label in (
+            ("t100", COLORS[0], "o", "$T_{100}$"),
+            ("accuracy", COLORS[1], "s", "test accuracy"),
+        ):
+            result.draw(axis, column, curve, color=color, marker=marker, label=label)
+        axis.set_title(f"({letter}) {words[operation]}, {_spectra.ORDER_LABELS[order]}")
+        axis.set_ylim(0, 1.03)
+        if order == "largest":
+            _spectra.logarithmic_shares(axis)
+    for axis in axes[1]:
+        axis.set_xlabel("share of the weights (logarithmic above 0.01)")
+    axes[0, 0].legend(loc="lower left")
+    return figure
+
+
+def measure(result: Result) -> Measurements:
+    """Measure how soon the anisotropy is lost, and the return of T100 under pruning."""
+    ratio = result.columns["t100"]["reinitialize-largest"]
+    accuracy = result.columns["accuracy"]["reinitialize-largest"]
+    lost = ratio[:, 0] - result.at("t100", "reinitialize-largest", 0.02)
+    pruned = result.columns["t100"]["prune-largest"]
+    return {
+        "lost-largest-first": result.by_run(
+            -lost,
+            f"change of T100 at p = 0.02, {(lost / (ratio[:, 0] - ratio[:, -1])).mean():.0%} "
+            f"of the way to the start's {ratio[:, -1].mean():.2f}",
+        ),
+        "together": result.by_run(
+            [np.corrcoef(*pair)[0, 1] for pair in zip(ratio, accuracy, strict=True)],
+            "correlation of the two along the curve",
+        ),
+        "pruning-returns": result.by_run(
+            result.at("t100", "prune-largest", 0.9) - pruned.min(1),
+            f"T100 at p = 0.9 minus its minimum, {pruned.min(1).mean():.2f}",
+        ),
+    }

@@ -1,0 +1,112 @@
+"""Figures of embedded training runs: pairs of coordinates, and which runs are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hyperribbon.core.checks import ArgumentError, list_of, square, text, validate
+from hyperribbon.plots.style import COLORS, new_figure
+
+if TYPE_CHECKING:
+    from hyperribbon.manifold import InPCA
+
+__all__ = ["plot_dendrogram", "plot_embedding"]
+
+_PANELS = 3  # coordinates in a triangle of panels
+
+
+def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
+    """Draw a fitted InPCA: one panel per pair of coordinates, one colour per run.
+
+    Args:
+        embedding: A fitted InPCA.
+        ax: Axes for the first two coordinates; None for a triangle of panels.
+
+    Returns:
+        The figure, or the axes that were given.
+
+    Raises:
+        ArgumentError: It is not fitted, or has a single coordinate.
+    """
+    points = getattr(embedding, "embedding_", None)
+    if points is None or points.shape[1] < 2:
+        reason = "expected a fitted InPCA with two coordinates or more"
+        raise ArgumentError("embedding", embedding, reason, "Call fit with n_components=2 or more.")
+    if ax is not None:
+        _draw_pair(ax, embedding, 0, 1)
+        if embedding.runs_ is not None:
+            ax.legend()
+        return ax
+    shown = min(points.shape[1], _PANELS)
+    figure, axes = new_figure(shown - 1, shown - 1, width="full", ratio=0.85, squeeze=False)
+    for panel in axes.flat:
+        panel.set_visible(False)
+    for first, second in combinations(range(shown), 2):
+        panel = axes[second - 1, first]
+        panel.set_visible(True)
+        _draw_pair(panel, embedding, first, second)
+    if embedding.runs_ is not None:
+        lines, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside upper right")
+    return figure
+
+
+def _draw_pair(ax: Axes, embedding: InPCA, x: int, y: int) -> None:
+    runs = embedding.runs_
+    parts = [embedding.embedding_] if runs is None else runs.split(embedding.embedding_)
+    labels = [""] if runs is None else runs.labels
+    with_line = "-" if runs is not None else ""
+    for index, (points, label) in enumerate(zip(parts, labels, strict=True)):
+        color = COLORS[index % len(COLORS)]
+        look = {"color": color, "markersize": 3, "linewidth": 1}
+        ax.plot(points[:, x], points[:, y], f"o{with_line}", label=label, alpha=0.8, **look)
+        if runs is not None:
+            ax.plot(*points[-1, [x, y]], "*", color=color, markersize=9)
+    ax.set_xlabel(_axis_title(embedding, x))
+    ax.set_ylabel(_axis_title(embedding, y))
+
+
+def _axis_title(embedding: InPCA, index: int) -> str:
+    shares = np.diff(embedding.explained_stress_, prepend=0.0)
+    kind = " (time-like)" if embedding.time_like_[index] else ""
+    share = "" if np.isnan(shares[index]) else f", {shares[index]:.0%} of stress"
+    return f"component {index + 1}{kind}{share}"
+
+
+@validate(distances=square, labels=list_of(text))
+def plot_dendrogram(
+    distances: np.ndarray, labels: Sequence[str], *, ax: Axes | None = None
+) -> Axes:
+    """Draw which runs are alike, by average linkage, and return the axes.
+
+    Args:
+        distances: (runs, runs), such as `Trajectories.distances`.
+        labels: A name for each run.
+        ax: Axes to draw into; None for new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ArgumentError: There are fewer than two runs, or labels are missing.
+    """
+    from scipy.cluster.hierarchy import dendrogram, linkage
+
+    if len(distances) < 2 or len(labels) != len(distances):
+        reason = f"there are {len(distances)} runs"
+        raise ArgumentError("labels", labels, reason, "Give a label for each of two or more runs.")
+    axes: Axes = new_figure()[1] if ax is None else ax
+    pairs = np.triu_indices(len(distances), 1)
+    if not distances[pairs].any():
+        reason = "all runs are the same"
+        raise ArgumentError("distances", distances, reason, "Give runs that differ.")
+    tree: Any = linkage((distances + distances.T)[pairs] / 2, "average")
+    dendrogram(tree, labels=list(labels), orientation="left", ax=axes, color_threshold=0)
+    axes.set_xlabel("distance at equal progress")
+    return axes

@@ -1,0 +1,493 @@
+"""`predict_manifold`: the manifold that a network's training follows, from its tangent kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated as Float
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_array,
+    check_fraction,
+    check_positive_int,
+    count,
+    positive,
+    seed_number,
+    torch_module,
+    validate,
+)
+from hyperribbon.core.generators import numpy_generator
+from hyperribbon.operators import NTK, Risk
+from hyperribbon.prediction.initial import average_last_layer, draw_networks
+from hyperribbon.theory.ribbons import Ribbon, dimensions_of
+
+__all__ = ["ManifoldComparison", "ManifoldPrediction", "predict_manifold"]
+
+_MOST_OUTPUTS = 6000  # n·C: a dense kernel and its eigenvectors
+_KERNELS = 4  # initialisations whose tangent kernels are averaged
+_DESCENTS = 64  # initial outputs followed in output space for losses that are not squared
+_FOLDS = 8  # left out in turn, for the standard error
+_FEATURES = 16  # initialisations of the features below a linear last layer
+_DRAWS = 20  # sets of runs drawn for the dimensions that a finite number of them shows
+_TIMES = 9  # at which the kernel is compared with the initial one
+
+
+@dataclass(frozen=True, eq=False)
+class ManifoldPrediction:
+    """The covariance of the outputs along training, predicted from the linearised network.
+
+    Attributes:
+        covariance: (nC, nC), P over initialisations and steps, samples varying slowest.
+        path: (T, nC), predicted mean outputs at every step.
+        kernel: (nC, nC), mean tangent kernel at the start.
+        start: "last layer" if the initial covariance averages exactly over the last layer,
+            "sampled" if it is that of sampled networks.
+        method: "closed form" (squared loss), or "kernel descent" (other losses).
+        stderr: Standard error of the number of dimensions for 95% of the variance, from the sampled
+            starts; 0 for a closed form.
+        steps: T, points of each trajectory.
+        lr: Learning rate.
+    """
+
+    covariance: Float[np.ndarray, "N N"] = field(repr=False)
+    path: Float[np.ndarray, "T N"] = field(repr=False)
+    kernel: Float[np.ndarray, "N N"] = field(repr=False)
+    start: str
+    method: str
+    stderr: float
+    steps: int
+    lr: float
+    _problem: _Problem = field(repr=False)
+    _sample: Callable[[int, int], np.ndarray] = field(repr=False)  # covariance of so many runs
+
+    @cached_property
+    def _eigen(self) -> tuple[np.ndarray, np.ndarray]:
+        values, vectors = np.linalg.eigh(self.covariance)
+        return np.maximum(values[::-1], 0), vectors[:, ::-1]
+
+    @property
+    def spectrum(self) -> Float[np.ndarray, "N"]:
+        """Variances along the principal components, descending: (nC,)."""
+        return self._eigen[0]
+
+    @property
+    def components(self) -> Float[np.ndarray, "N N"]:
+        """Principal components as columns: (nC, nC)."""
+        return self._eigen[1]
+
+    def dimensions(self, fraction: float = 0.95) -> int:
+        """Return the number of principal components that carry `fraction` of the variance."""
+        return dimensions_of(self.spectrum, check_fraction("fraction", fraction))
+
+    def compare(self, outputs: Any, fraction: float = 0.95) -> ManifoldComparison:
+        """Compare with the measured outputs of trained networks.
+
+        Args:
+            outputs: (runs, T, n, C), outputs of every run at every step on the same samples in the
+                same order; (runs, T, nC) and a list of arrays (T, n, C) too.
+            fraction: Share of the variance that dimensions carry.
+
+        Returns:
+            Both manifolds; the kernel drift is empty, since outputs do not show it.
+
+        Raises:
+            ArgumentError: The outputs are of other samples or steps.
+        """
+        runs = [check_array("outputs", run, ndim=(2, 3)) for run in outputs]
+        moments = _Moments(len(self.kernel))
+        for run in runs:
+            if run.reshape(len(run), -1).shape[1] != len(self.kernel) or len(run) != self.steps:
+                reason = f"expected {self.steps} steps of {len(self.kernel)} outputs"
+                remedy = "Give outputs before training and after each step, on the same samples."
+                raise ArgumentError("outputs", run, reason, remedy)
+            moments.add(run.reshape(len(run), -1))
+        return self._comparison(moments, len(runs), fraction, {})
+
+    def measure(self, networks: int = 20, fraction: float = 0.95) -> ManifoldComparison:
+        """Train networks by full-batch gradient descent and compare; the model is not changed.
+
+        The tangent kernel of one of them is followed: where it has changed by much, the prediction
+        no longer holds.
+
+        Args:
+            networks: How many are trained, each from an initialisation of its own.
+            fraction: Share of the variance that dimensions carry.
+
+        Returns:
+            Both manifolds, and the drift of the kernel.
+        """
+        moments = _Moments(len(self.kernel))
+        drift: dict[int, float] = {}
+        trained = self._problem.train(check_positive_int("networks", networks), self.lr, self.steps)
+        for index, (outputs, weights) in enumerate(trained):
+            moments.add(outputs)
+            if index == 0:
+                drift = self._problem.kernel_drift(weights)
+        return self._comparison(moments, networks, fraction, drift)
+
+    def _comparison(
+        self, moments: _Moments, runs: int, fraction: float, drift: dict[int, float]
+    ) -> ManifoldComparison:
+        measured = moments.covariance()
+        spectrum = np.maximum(np.linalg.eigvalsh(measured)[::-1], 0)
+        predicted = self.dimensions(fraction)
+        finite = [
+            dimensions_of(np.linalg.eigvalsh(self._sample(runs, draw)), fraction)
+            for draw in range(_DRAWS)
+        ]
+        basis = self.components[:, :predicted]
+        captured = float(np.trace(basis.T @ measured @ basis) / np.trace(measured))
+        return ManifoldComparison(
+            predicted,
+            float(np.mean(finite)),
+            float(np.std(finite, ddof=1)),
+            dimensions_of(spectrum, fraction),
+            self.spectrum,
+            spectrum,
+            captured,
+            fraction,
+            runs,
+            drift,
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the predicted variances, and return the axes."""
+        return _draw({"predicted": (self.spectrum, self.dimensions())}, ax)
+
+
+@dataclass(frozen=True, eq=False)
+class ManifoldComparison:
+    """A measured manifold beside the predicted one.
+
+    Attributes:
+        predicted: Predicted dimensions for `fraction` of the variance, over all initialisations.
+        expected: Predicted dimensions that as many runs as were measured show, on average: few runs
+            span few dimensions.
+        spread: Standard deviation of those over sets of runs.
+        measured: Measured dimensions.
+        predicted_spectrum: (nC,), predicted variances along the principal components.
+        measured_spectrum: (nC,), measured ones.
+        captured: Share of the measured variance in the predicted components.
+        fraction: Share of the variance that the dimensions carry.
+        runs: Number of trainings.
+        kernel_drift: Relative change of the tangent kernel of one network, by step.
+    """
+
+    predicted: int
+    expected: float
+    spread: float
+    measured: int
+    predicted_spectrum: Float[np.ndarray, "N"] = field(repr=False)
+    measured_spectrum: Float[np.ndarray, "N"] = field(repr=False)
+    captured: float
+    fraction: float
+    runs: int
+    kernel_drift: dict[int, float]
+
+    def to_frame(self) -> Any:
+        """Return predicted and measured variances as a pandas.DataFrame, one row per component."""
+        import pandas as pd
+
+        columns = {"predicted": self.predicted_spectrum, "measured": self.measured_spectrum}
+        return pd.DataFrame(columns).rename_axis("component")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw both spectra, and return the axes."""
+        both = {
+            "predicted": (self.predicted_spectrum, self.predicted),
+            "measured": (self.measured_spectrum, self.measured),
+        }
+        return _draw(both, ax)
+
+
+@validate(model=torch_module, steps=count, lr=positive, initializations=count, seed=seed_number)
+def predict_manifold(
+    model: nn.Module,
+    loss: Any,
+    data: Any,
+    *,
+    steps: int,
+    lr: float,
+    init: Callable[[], nn.Module] | None = None,
+    initializations: int | None = None,
+    mode: str | None = "eval",
+    memory: float | None = None,
+    seed: int = 0,
+) -> ManifoldPrediction:
+    r"""Predict the manifold that training follows: its dimensions, spectrum and mean path.
+
+    Full-batch gradient descent on a network that stays close to its linearisation moves the outputs
+    f on the n samples by the tangent kernel Θ = JJᵀ of the start,
+
+    $$f_{t+1} = f_t - \eta\, \Theta\, \nabla_f L(f_t).$$
+
+    For the squared loss, ∇L = s(f − y), the covariance over initialisations and steps is that of
+    Eq. (5) of [ribbons] with the network's own initial covariance C₀ in place of σw²K (`Ribbon`
+    with `start`). Other losses are descended in output space from sampled initial outputs.
+
+    Args:
+        model: Any module; its copies are initialised anew, and it is not changed.
+        loss: Of outputs and targets, such as nn.MSELoss() or nn.CrossEntropyLoss().
+        data: As `hr.Risk` takes them; a few hundred samples.
+        steps: T, points of each trajectory, the first before training.
+        lr: Learning rate of gradient descent.
+        init: Returns a newly initialised network; None for `reset_parameters` of all modules.
+        initializations: Networks from which the initial covariance is taken; None for 16 if the
+            model ends in a linear layer, else 4 per output and sample.
+        mode: "eval", "train", or None for each layer's own mode; see `Risk`.
+        memory: Bytes to stay below.
+        seed: Of the initial weights.
+
+    Returns:
+        The prediction; `.measure()` trains networks and compares, `.compare(outputs)` compares with
+        runs of your own.
+
+    Raises:
+        ArgumentError: The data have more outputs than a dense kernel takes, the loss is not one of
+            outputs and targets, or the linearised training diverges at this learning rate.
+    """
+    problem = _Problem(model, loss, data, init=init, mode=mode, memory=memory, seed=seed)
+    kernel = problem.mean_kernel()
+    scale = problem.squared_scale()
+    if scale is None:
+        return _descend(problem, kernel, steps, lr, initializations or _DESCENTS)
+    top = float(np.linalg.eigvalsh(kernel)[-1])
+    if lr * scale * top >= 2:
+        reason = "the linearised training diverges at this learning rate"
+        raise ArgumentError("lr", lr, reason, f"Choose it below {2 / (scale * top):.3g}.")
+    mean, start, how = problem.initial_covariance(initializations)
+    goal = problem.minimum(scale)
+    eigenvalues, U = np.linalg.eigh(kernel)
+    rates, U = np.maximum(eigenvalues[::-1], 0) * scale, U[:, ::-1]
+    ribbon = Ribbon(rates, U.T @ (goal - mean), 1.0, lr, steps, start=U.T @ start @ U)
+    decay = (1 - lr * rates) ** np.arange(steps)[:, None]
+    path = goal + (decay * (U.T @ (mean - goal))) @ U.T
+    covariance = U @ ribbon.P @ U.T
+    root = _root(U.T @ start @ U)
+
+    def sample(runs: int, draw: int) -> np.ndarray:
+        z = numpy_generator(seed, "runs", draw).standard_normal((runs, len(root))) @ root.T
+        moment = np.cov(z.T, ddof=0).reshape(len(root), len(root))
+        drawn = replace(ribbon, targets=ribbon.targets - z.mean(axis=0), start=moment)
+        return drawn.P
+
+    return ManifoldPrediction(
+        covariance, path, kernel, how, "closed form", 0.0, steps, lr, problem, sample
+    )
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """Return a square root R of a positive semi-definite matrix, R Rᵀ."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(np.maximum(values, 0))
+
+
+def _descend(
+    problem: _Problem, kernel: np.ndarray, steps: int, lr: float, networks: int
+) -> ManifoldPrediction:
+    """Follow f ← f − lr·Θ ∇L(f) from sampled initial outputs."""
+    theta = torch.from_numpy(kernel)
+    f = torch.stack([problem.outputs(fresh).double().cpu() for fresh in problem.draw(networks)])
+    trajectories = np.zeros((networks, steps, len(kernel)), dtype=np.float32)
+    for step in range(steps):
+        trajectories[:, step] = f.numpy()
+        f = f - lr * torch.stack([problem.output_gradient(one) for one in f]) @ theta
+        if not torch.isfinite(f).all():
+            reason = f"the linearised training diverges (step {step})"
+            raise ArgumentError("lr", lr, reason, "Choose a smaller one.")
+    path = trajectories.mean(axis=0, dtype=np.float64)
+    folds = np.array_split(np.arange(networks), min(_FOLDS, networks))
+    without = [
+        dimensions_of(np.linalg.eigvalsh(_covariance(np.delete(trajectories, fold, axis=0))))
+        for fold in folds
+        if len(folds) > 1
+    ]
+    stderr = float(np.std(without) * np.sqrt(len(folds) - 1)) if without else float("nan")
+    covariance = _covariance(trajectories)
+
+    def sample(runs: int, draw: int) -> np.ndarray:
+        rng = numpy_generator(problem.seed, "runs", draw)
+        chosen = rng.choice(len(trajectories), runs, replace=runs > len(trajectories))
+        return _covariance(trajectories[chosen])
+
+    return ManifoldPrediction(
+        covariance, path, kernel, "sampled", "kernel descent", stderr, steps, lr, problem, sample
+    )
+
+
+class _Moments:
+    """First and second moments of points, summed as they come."""
+
+    def __init__(self, size: int) -> None:
+        self.count, self.total, self.squares = 0, np.zeros(size), np.zeros((size, size))
+
+    def add(self, points: np.ndarray) -> None:
+        """Add points (m, N)."""
+        points = points.astype(np.float64)
+        self.count += len(points)
+        self.total += points.sum(axis=0)
+        self.squares += points.T @ points
+
+    def covariance(self) -> np.ndarray:
+        """Return the covariance of all points."""
+        mean = self.total / self.count
+        return self.squares / self.count - np.outer(mean, mean)
+
+
+def _covariance(trajectories: np.ndarray) -> np.ndarray:
+    """Return the covariance of all points of trajectories (runs, T, N)."""
+    moments = _Moments(trajectories.shape[-1])
+    for run in trajectories:
+        moments.add(run)
+    return moments.covariance()
+
+
+class _Problem:
+    """Model, loss and data as one function of the outputs on all samples."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Any,
+        data: Any,
+        *,
+        init: Callable[[], nn.Module] | None,
+        mode: str | None,
+        memory: float | None,
+        seed: int,
+    ) -> None:
+        self.model, self.loss, self.init, self.seed = model, loss, init, seed
+        self.risk = Risk(model, loss, data, mode=mode, memory=memory)
+        chunks = list(self.risk.chunks())
+        outputs = torch.cat([chunk.point.outputs.detach() for chunk in chunks])
+        self.shape = outputs.shape
+        if outputs.numel() > _MOST_OUTPUTS:
+            reason = f"{len(outputs)} samples have {outputs.numel()} outputs"
+            remedy = f"Give a subset with at most {_MOST_OUTPUTS} outputs."
+            raise ArgumentError("data", f"{len(outputs)} samples", reason, remedy)
+        if loss is None or any(not isinstance(c.targets, torch.Tensor) for c in chunks):
+            reason = "the prediction needs a loss of outputs and targets"
+            raise ArgumentError("loss", loss, reason, "Give such a loss, and targets.")
+        self.targets = torch.cat([chunk.targets for chunk in chunks]).cpu()
+        self.inputs = [chunk.inputs for chunk in chunks]
+        whole, value = float(self._value(outputs.double().cpu())), self.risk.value()
+        if abs(whole - value) > 1e-3 * max(abs(value), 1e-6):
+            reason = f"on all samples at once it is {whole:.6g}, and in batches {value:.6g}"
+            raise ArgumentError("loss", loss, reason, "Give a mean over samples.")
+
+    def _value(self, outputs: torch.Tensor) -> torch.Tensor:
+        targets = self.targets
+        if targets.is_floating_point():
+            targets = targets.to(outputs.dtype)
+        return self.loss(outputs.reshape(self.shape), targets)
+
+    def draw(self, networks: int) -> Iterator[nn.Module]:
+        """Yield newly initialised networks."""
+        return draw_networks(self.model, networks, self.init, self.seed)
+
+    def outputs(self, network: nn.Module) -> torch.Tensor:
+        """Return a network's outputs on all samples: (nC,)."""
+        return _outputs(self.risk.at(network.state_dict()))
+
+    def tangent_kernel(self, weights: dict[str, torch.Tensor]) -> np.ndarray:
+        """Return Θ = JJᵀ at some weights on all samples: (nC, nC)."""
+        return NTK(self.risk.at(weights)).to_dense().double().cpu().numpy()
+
+    def kernel_drift(self, weights: dict[int, dict[str, torch.Tensor]]) -> dict[int, float]:
+        """Return ‖Θ_t − Θ_0‖/‖Θ_0‖ by step."""
+        kernels = {step: self.tangent_kernel(named) for step, named in weights.items()}
+        first = kernels[min(kernels)]
+        return {
+            step: float(np.linalg.norm(kernel - first) / np.linalg.norm(first))
+            for step, kernel in kernels.items()
+        }
+
+    def mean_kernel(self) -> np.ndarray:
+        """Return the tangent kernel averaged over a few initialisations."""
+        kernels = [self.tangent_kernel(network.state_dict()) for network in self.draw(_KERNELS)]
+        return np.mean(kernels, axis=0)
+
+    def initial_covariance(self, initializations: int | None) -> tuple[np.ndarray, np.ndarray, str]:
+        """Return mean and covariance of the initial outputs, and how they were found."""
+        exact = None
+        if self.init is None and all(isinstance(given, torch.Tensor) for given in self.inputs):
+            exact = average_last_layer(
+                self.model, self.inputs, initializations or _FEATURES, self.seed
+            )
+        if exact is not None:
+            return np.zeros(len(exact)), exact.cpu().numpy(), "last layer"
+        size = self.shape.numel()
+        drawn = self.draw(initializations or 4 * size)
+        rows = np.stack([self.outputs(fresh).double().cpu().numpy() for fresh in drawn])
+        return rows.mean(axis=0), np.cov(rows.T).reshape(size, size), "sampled"
+
+    def output_gradient(self, f: torch.Tensor) -> torch.Tensor:
+        """Return ∇L at outputs f (nC,)."""
+        with torch.enable_grad():
+            f = f.detach().requires_grad_()
+            return torch.autograd.grad(self._value(f), f)[0]
+
+    def squared_scale(self) -> float | None:
+        """Return s if ∇L(f) = s(f − y) for all outputs f, else None."""
+        generator = torch.Generator("cpu").manual_seed(0)
+        f, move, far = torch.randn(
+            3, self.shape.numel(), generator=generator, dtype=torch.float64, device="cpu"
+        )
+        near, beyond = self.output_gradient(f + move) - self.output_gradient(f), 10 * far
+        scale = float(near @ move / (move @ move))
+        other = self.output_gradient(f + beyond + move) - self.output_gradient(f + beyond)
+        linear = all(torch.allclose(g, scale * move, rtol=1e-4) for g in (near, other))
+        return scale if linear and scale > 0 else None
+
+    def minimum(self, scale: float) -> np.ndarray:
+        """Return the outputs y of the minimum of a squared loss: (nC,)."""
+        return (
+            -self.output_gradient(
+                torch.zeros(self.shape.numel(), dtype=torch.float64, device="cpu")
+            ).numpy()
+            / scale
+        )
+
+    def train(
+        self, networks: int, lr: float, steps: int
+    ) -> Iterator[tuple[np.ndarray, dict[int, dict[str, torch.Tensor]]]]:
+        """Yield outputs (T, nC) of full-batch gradient descent, and weights at some steps."""
+        kept = set(np.unique(np.round(np.geomspace(1, steps, _TIMES)).astype(int) - 1))
+        for network in self.draw(networks):
+            risk = self.risk.at(network.state_dict())
+            weights = {name: tensor.clone() for name, tensor in risk.weights().items()}
+            outputs, stored = [], {}
+            for step in range(steps):
+                risk = self.risk.at(weights)
+                outputs.append(_outputs(risk).double().cpu().numpy())
+                if step in kept:
+                    stored[step] = weights
+                gradient = self.risk.space.unflatten(risk.gradient())
+                weights = {n: w - lr * gradient.get(n, 0.0) for n, w in weights.items()}
+            yield np.stack(outputs), stored
+
+
+def _outputs(risk: Risk) -> torch.Tensor:
+    return torch.cat([chunk.point.outputs.detach().flatten() for chunk in risk.chunks()])
+
+
+def _draw(spectra: dict[str, tuple[np.ndarray, int]], ax: Any) -> Any:
+    from hyperribbon.plots.style import COLORS, new_figure
+
+    if ax is None:
+        _, ax = new_figure()
+    for color, (name, (values, dimensions)) in zip(COLORS, spectra.items(), strict=False):
+        shown = values[values > 1e-12 * values[0]]
+        ax.semilogy(np.arange(1, len(shown) + 1), shown, color=color, label=name)
+        ax.axvline(dimensions, color=color, linestyle=":", linewidth=1)
+    ax.set_xlabel("principal component")
+    ax.set_ylabel("variance of the outputs")
+    ax.legend()
+    return ax

@@ -1,1 +1,0 @@
-"""Writing recordings: background thread, disk forecast, and status file."""

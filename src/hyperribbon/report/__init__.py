@@ -1,5 +1,0 @@
-"""Stored results to HTML: one file, no network."""
-
-from hyperribbon.report.writing import write_report
-
-__all__ = ["write_report"]

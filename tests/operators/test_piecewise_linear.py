@@ -1,0 +1,178 @@
+"""Exact traces and diagonals of Hessians where models are piecewise linear in every weight."""
+
+import pytest
+import torch
+from torch import nn
+
+import hyperribbon as hr
+
+GENERATOR = torch.Generator("cpu").manual_seed(0)
+IMAGES = torch.randn(5, 2, 8, 8, generator=GENERATOR, dtype=torch.float64)
+LABELS = torch.arange(5) % 3
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norm around a skip, then pooling and a head."""
+
+    def __init__(self, activation=None, inplace=False):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.norm, self.skip = nn.BatchNorm2d(3), nn.Conv2d(2, 3, 1)
+        self.norm.running_var += 0.5
+        self.activation = activation or nn.ReLU(inplace=inplace)
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.second(self.activation(self.norm(self.first(x))))
+        y = self.activation(y + self.skip(x))
+        return self.head(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+class Branches(nn.Module):
+    """Two branches that are multiplied: linear in each weight, though not in all together."""
+
+    def __init__(self, tied=False):
+        super().__init__()
+        self.one = nn.Linear(128, 4)
+        self.two = self.one if tied else nn.Linear(128, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.head(torch.relu(self.one(x)) * self.two(x))
+
+
+class Unseen(torch.autograd.Function):
+    """A square that hides from the trace of operations."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] * g
+
+
+class Call(nn.Module):
+    def __init__(self, function, *layers):
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, x):
+        return self.function(x, *self.layers)
+
+
+def flat(width=4, activation=None):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(128, width), activation or nn.ReLU(), nn.Linear(width, 3)
+    )
+
+
+def pool(kind):
+    return nn.Sequential(nn.Conv2d(2, 2, 3), kind, nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+
+
+PIECEWISE_LINEAR = {
+    "ReLU chain": flat(),
+    "leaky": flat(activation=nn.LeakyReLU(0.2)),
+    "residual with batch norm": Residual(),
+    "in place": Residual(inplace=True),
+    "max pooling": pool(nn.MaxPool2d(2)),
+    "average pooling": pool(nn.AvgPool2d(2)),
+    "parametric": flat(activation=nn.PReLU()),
+    "product of branches": Branches(),
+    "concatenated": Call(
+        lambda x, a, b, c: c(torch.cat([torch.relu(a(x)), b(x).abs()], dim=1).flatten(1)),
+        nn.Conv2d(2, 2, 3),
+        nn.Conv2d(2, 2, 3),
+        nn.Linear(144, 3),
+    ),
+    "transposed": Call(
+        lambda x, a, b: b(torch.relu(a(x)).mean(dim=(2, 3))),
+        nn.ConvTranspose2d(2, 3, 3),
+        nn.Linear(3, 3),
+    ),
+    "used twice in a sum": Call(
+        lambda x, a, b: b(torch.relu(a(x) + a(x.flip(-1))).amax(dim=(2, 3))),
+        nn.Conv2d(2, 3, 3),
+        nn.Linear(3, 3),
+    ),
+}
+
+
+def normalise_each(x):
+    """Instance norm, written as batch norm of one sample with many channels."""
+    as_one = x.reshape(1, -1, *x.shape[2:])
+    return nn.functional.batch_norm(as_one, None, None, training=True).reshape(x.shape)
+
+
+CURVED = {
+    "instance norm": Call(
+        lambda x, a, b: b(torch.relu(normalise_each(a(x))).mean(dim=(2, 3))),
+        nn.Conv2d(2, 3, 3),
+        nn.Linear(3, 3),
+    ),
+    "tanh": flat(activation=nn.Tanh()),
+    "GELU": flat(activation=nn.GELU()),
+    "ELU": flat(activation=nn.ELU()),
+    "layer norm": nn.Sequential(nn.Flatten(), nn.Linear(128, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
+    "tied branches": Branches(tied=True),
+    "attention": Call(
+        lambda x, a, b: b(a(x.flatten(2), x.flatten(2), x.flatten(2))[0].flatten(1)),
+        nn.MultiheadAttention(64, 2, batch_first=True),
+        nn.Linear(128, 3),
+    ),
+    "used twice in a row": Call(
+        lambda x, a, b, c: c(torch.relu(b(torch.relu(b(a(x.flatten(1))))))),
+        nn.Linear(128, 4),
+        nn.Linear(4, 4),
+        nn.Linear(4, 3),
+    ),
+    "square": Call(lambda x, a, b: b(a(x.flatten(1)) ** 2), nn.Linear(128, 4), nn.Linear(4, 3)),
+    "hidden square": Call(
+        lambda x, a, b: b(Unseen.apply(a(x.flatten(1)))), nn.Linear(128, 4), nn.Linear(4, 3)
+    ),
+    "quotient": Call(
+        lambda x, a, b: b(a(x.flatten(1))) / (1 + a(x.flatten(1)).sum(1, keepdim=True) ** 2),
+        nn.Linear(128, 4),
+        nn.Linear(4, 3),
+    ),
+    "softplus": flat(activation=nn.Softplus()),
+}
+
+
+def prepare(model):
+    model = model.double()
+    model(IMAGES)  # lazy layers
+    generator = torch.Generator("cpu").manual_seed(3)
+    for parameter in model.parameters():
+        parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator).double()
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", PIECEWISE_LINEAR)
+def test_trace_and_diagonal_are_those_of_the_dense_hessian(name):
+    model = prepare(PIECEWISE_LINEAR[name])
+    hessian = hr.Hessian(model, nn.CrossEntropyLoss(), (IMAGES, LABELS))
+    assert hessian.has_exact_trace
+    dense = hessian.to_dense().diagonal()
+    scale = dense.abs().max()
+    assert (hessian.diagonal() - dense).abs().max() <= 1e-10 * scale
+    found = hr.trace(hessian)
+    assert found.exact and found.value == pytest.approx(float(dense.sum()), rel=1e-10)
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_models_with_curvature_of_their_own_are_never_taken_for_such(name):
+    model = prepare(CURVED[name])
+    hessian = hr.Hessian(model, nn.CrossEntropyLoss(), (IMAGES, LABELS))
+    assert not hessian.has_exact_trace
+
+
+def test_batch_norm_in_training_mode_is_curved():
+    model = prepare(Residual())
+    assert not hr.Hessian(
+        model, nn.CrossEntropyLoss(), (IMAGES, LABELS), mode="train"
+    ).has_exact_trace

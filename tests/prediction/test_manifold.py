@@ -1,0 +1,155 @@
+"""The predicted manifold beside trained networks, and what a prediction is made of."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.prediction.initial import average_last_layer, draw_networks
+
+
+@pytest.fixture(scope="module")
+def data():
+    generator = torch.Generator("cpu").manual_seed(5)
+    inputs = torch.randn(24, 10, generator=generator, dtype=torch.float64)
+    return inputs, torch.sign(inputs[:, :1] * inputs[:, 1:2])
+
+
+def two_layers(width=200, outputs=1):
+    return nn.Sequential(nn.Linear(10, width), nn.Tanh(), nn.Linear(width, outputs)).double()
+
+
+def test_a_linear_model_follows_its_prediction_to_rounding(data):
+    """Its kernel never changes, so one run starts and moves as the linearised network does."""
+    y = data[1]
+    model = nn.Linear(10, 1).double()
+    found = hr.predict_manifold(model, nn.MSELoss(), data, steps=15, lr=0.2)
+    decay = np.eye(24) - 0.2 * 2 / 24 * found.kernel
+    f = torch.zeros(24, dtype=torch.float64).numpy()
+    for step in range(15):
+        np.testing.assert_allclose(found.path[step], f, atol=1e-12)
+        f = y.numpy()[:, 0] + decay @ (f - y.numpy()[:, 0])
+    measured = found.measure(networks=30)
+    assert max(measured.kernel_drift.values()) < 1e-12
+    assert abs(measured.measured - measured.expected) < 3 * measured.spread + 1
+    assert measured.captured > 0.93
+
+
+def test_the_covariance_is_that_of_iterated_moments(data):
+    model = two_layers()
+    found = hr.predict_manifold(model, nn.MSELoss(), data, steps=12, lr=0.1, seed=3)
+    start = average_last_layer(model, [data[0]], 16, 3).numpy()
+    decay = np.eye(24) - 0.1 * 2 / 24 * found.kernel
+    mean = -data[1].numpy()[:, 0]
+    moment = start + np.outer(mean, mean)
+    total, average = np.zeros_like(moment), np.zeros(24)
+    for _ in range(12):
+        total, average = total + moment / 12, average + mean / 12
+        moment, mean = decay @ moment @ decay, decay @ mean
+    np.testing.assert_allclose(found.covariance, total - np.outer(average, average), atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.SmoothL1Loss(beta=0.5)])
+def test_trained_networks_have_the_expected_dimensions(data, loss):
+    found = hr.predict_manifold(two_layers(), loss, data, steps=20, lr=0.05)
+    assert found.method == ("closed form" if isinstance(loss, nn.MSELoss) else "kernel descent")
+    measured = found.measure(networks=25)
+    assert abs(measured.measured - measured.expected) <= 2 + 2 * measured.spread
+    assert measured.captured > 0.9
+
+
+@pytest.mark.parametrize(
+    ("loss", "scale"),
+    [
+        (nn.MSELoss(), 2 / 24),
+        (nn.MSELoss(reduction="sum"), 2.0),
+        (lambda f, y: 0.5 * ((f - y) ** 2).sum(dim=1).mean(), 1 / 24),
+    ],
+)
+def test_squared_losses_are_recognised_with_their_scale(data, loss, scale):
+    found = hr.predict_manifold(two_layers(8), loss, data, steps=3, lr=1e-3)
+    assert found.method == "closed form"
+    assert found._problem.squared_scale() == pytest.approx(scale, rel=1e-6)
+    np.testing.assert_allclose(found._problem.minimum(scale), data[1].numpy()[:, 0], atol=1e-9)
+
+
+def test_the_last_layer_is_averaged_exactly(data):
+    model = two_layers(40, outputs=2)
+    exact = average_last_layer(model, [data[0][:9], data[0][9:]], 400, 1).numpy()
+    with torch.no_grad():
+        rows = [net(data[0]).flatten().numpy() for net in draw_networks(model, 4000, None, 2)]
+    sampled = np.cov(np.stack(rows).T)
+    assert exact.shape == (48, 48)
+    assert np.linalg.norm(exact - sampled) < 0.1 * np.linalg.norm(exact)
+
+
+def test_a_model_that_does_not_end_in_its_own_linear_layer_is_sampled(data):
+    squashed = nn.Sequential(two_layers(6), nn.Tanh())
+    assert average_last_layer(squashed, [data[0]], 2, 0) is None
+    found = hr.predict_manifold(squashed, nn.MSELoss(), data, steps=4, lr=0.1)
+    assert found.start == "sampled"
+
+
+def test_model_and_random_state_are_left_alone(data):
+    model = two_layers(12).train()
+    state, before = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    hr.predict_manifold(model, nn.MSELoss(), data, steps=4, lr=0.1).measure(networks=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training and not any(m._forward_pre_hooks for m in model.modules())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, state[name])
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_class_labels_and_batches_are_taken():
+    generator = torch.Generator("cpu").manual_seed(0)
+    X = torch.randn(20, 10, generator=generator, dtype=torch.float64)
+    labels = torch.randint(3, (20,), generator=generator)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, labels), batch_size=7)
+    batched = hr.predict_manifold(
+        two_layers(16, 3), nn.CrossEntropyLoss(), loader, steps=5, lr=0.1, initializations=6
+    )
+    whole = hr.predict_manifold(
+        two_layers(16, 3), nn.CrossEntropyLoss(), (X, labels), steps=5, lr=0.1, initializations=6
+    )
+    np.testing.assert_allclose(batched.covariance, whole.covariance, atol=1e-6)
+    assert batched.stderr >= 0
+
+
+def test_own_runs_are_compared_and_drawn(data):
+    found = hr.predict_manifold(two_layers(), nn.MSELoss(), data, steps=6, lr=0.1)
+    runs = [outputs.reshape(6, 24, 1) for outputs, _ in found._problem.train(8, 0.1, 6)]
+    result = found.compare(runs)
+    assert (result.runs, result.kernel_drift) == (8, {})
+    assert list(result.to_frame().columns) == ["predicted", "measured"]
+    assert len(result.plot().lines) == 4
+    with pytest.raises(ArgumentError, match="6 steps of 24 outputs"):
+        found.compare([run[:5] for run in runs])
+
+
+class Parametrised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(10, dtype=torch.float64))
+        self.layer = nn.Linear(10, 1).double()
+
+    def forward(self, x):
+        return self.layer(x * self.scale)
+
+
+def test_what_cannot_be_initialised_anew_asks_for_init(data):
+    with pytest.raises(ArgumentError, match=r"reset_parameters.*init="):
+        hr.predict_manifold(Parametrised(), nn.MSELoss(), data, steps=3, lr=0.1)
+    found = hr.predict_manifold(
+        Parametrised(), nn.MSELoss(), data, steps=3, lr=0.1, init=Parametrised
+    )
+    assert found.start == "sampled" and found.dimensions() >= 1
+
+
+def test_a_learning_rate_that_diverges_is_named(data):
+    with pytest.raises(ArgumentError, match=r"lr=50.*diverges"):
+        hr.predict_manifold(two_layers(), nn.MSELoss(), data, steps=3, lr=50.0)
