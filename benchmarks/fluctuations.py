@@ -8,7 +8,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import Limit, Measure
-from hyperribbon.simulation import simulate_one_layer, simulate_two_layer
+from hyperribbon.papers.simulation import simulate_one_layer, simulate_two_layer
 from hyperribbon.theory import fluctuations as theory
 
 N, S, CHAINS, STEPS = 100, 10, 128, 2000

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.harness import Limit, Measure
 from hyperribbon.core.data import load_data, whiten
-from hyperribbon.simulation import HalvingSchedule, draw_linear_weights, train_linear
+from hyperribbon.papers.simulation import HalvingSchedule, draw_linear_weights, train_linear
 from hyperribbon.theory.linear_networks.moments import Moments
 
 _WIDTHS = (64, 64, 64, 10)

@@ -64,13 +64,16 @@ class ResidualBlock(nn.Module):
         return F.relu(self.second_norm(self.second(branch)) + shortcut)
 
 
-class ResNet20(nn.Module):
-    """The residual network for CIFAR images with three groups of three blocks (He et al., 2016)."""
+class ResNet(nn.Module):
+    """The residual network for CIFAR images with three groups of blocks (He et al., 2016).
 
-    def __init__(self, classes: int = 10) -> None:
+    Three blocks per group are ResNet-20, one is ResNet-8.
+    """
+
+    def __init__(self, blocks: int = 3, classes: int = 10) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
-        widths = [16] * 4 + [32] * 3 + [64] * 3
+        widths = [16] * (blocks + 1) + [32] * blocks + [64] * blocks
         self.blocks = nn.Sequential(
             *(ResidualBlock(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths))
         )
@@ -220,7 +223,15 @@ def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def resnet20() -> Subject:
-    model, (inputs, targets) = ResNet20(), images(128)
+    return train_with_batch_norm(ResNet())
+
+
+def resnet8() -> Subject:
+    return train_with_batch_norm(ResNet(blocks=1))
+
+
+def train_with_batch_norm(model: nn.Module) -> Subject:
+    inputs, targets = images(128)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(5):
         optimizer.zero_grad()
@@ -282,6 +293,7 @@ def seeded(build: Callable[[], Subject]) -> Callable[[], Subject]:
 
 NETWORKS: dict[str, Callable[[], Subject]] = {
     "resnet20": seeded(resnet20),
+    "resnet8": seeded(resnet8),
     "nanogpt": seeded(nanogpt),
     "vit": seeded(vit),
     "lstm": seeded(lstm),

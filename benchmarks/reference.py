@@ -1,6 +1,6 @@
 """What is usual: trains a dozen small networks and stores their numbers in the package.
 
-`python -m benchmarks.reference` writes src/hyperribbon/inspection/answers/reference.json, against
+`python -m benchmarks.reference` writes answers/reference.json of the inspection room, against
 which the answers of an inspection are laid. `--only NAME` measures one network and keeps the other
 records. Every network is trained on digits (1,442 of scikit-learn's, or 4,000 of MNIST) until
 it has learned them, with one seed, then inspected on 512 of its training samples.
@@ -21,12 +21,11 @@ from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.inspection.answers import kind_of
-from hyperribbon.inspection.engine.sampling import is_lower_bound
+from hyperribbon.application.inspection.answers import kind_of
+from hyperribbon.application.inspection.sampling import is_lower_bound
 
-FILE = (
-    Path(__file__).parents[1] / "src" / "hyperribbon" / "inspection" / "answers" / "reference.json"
-)
+_SOURCE = Path(__file__).parents[1] / "src" / "hyperribbon"
+FILE = _SOURCE / "application" / "inspection" / "answers" / "reference.json"
 SAMPLES = 512
 MADE = (
     "{count} networks trained on scikit-learn's digits or on 4,000 images of MNIST with "

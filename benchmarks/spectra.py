@@ -1,9 +1,19 @@
-"""Eigenpairs against peers, tracking along checkpoints, and the plan against measured memory."""
+"""Eigenpairs and traces against peers, tracking along checkpoints, the plan against memory.
+
+The rows "eigenpairs, …" solve the same problem in turns, in CPU seconds on one thread: `eigsh` with
+both certificates and scipy's `eigsh` (ARPACK), all three with our operator, and ARPACK with that of
+curvlinops. Answers that differ by more than the tolerance are marked and not compared. The rows
+"trace, …" count products for a relative standard error of 2%, beside what Hutchinson's estimator
+(PyHessian, curvlinops) would take for the same error, from the variance of its probes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +21,22 @@ import torch
 from scipy.sparse import diags
 from torch import nn
 
-from benchmarks.harness import Contender, Limit, Measure, Race, peak_memory
-from benchmarks.models import mlp
+from benchmarks.harness import Contender, Limit, Measure, Race, is_quick, peak_memory
+from benchmarks.models import NETWORKS, Subject, mlp
+from benchmarks.products import HELPS, WAYS
 from hyperribbon.core.data import load_data
 from hyperribbon.operators import GGN, Fisher, Hessian
-from hyperribbon.spectra import eigsh, plan, track
+from hyperribbon.spectra import eigsh, plan, trace, track
 
 PAIRS = 10
 TOLERANCE = 1e-3
+SHORT = {  # network: its name in NETWORKS, steps of Adam, and the help that curvlinops needs
+    "mlp": ("mnist mlp", 40, ""),
+    "resnet8": ("resnet8", 20, ""),
+    "gpt": ("nanogpt", 20, "plain attention"),
+    "vit": ("vit", 20, "plain attention"),
+    "lstm": ("lstm", 60, "no oneDNN"),
+}
 
 
 @dataclass
@@ -174,6 +192,122 @@ def tracking_limits() -> list[Limit]:
     return limits
 
 
+def train_briefly(name: str) -> Subject:
+    """Return one of the `SHORT` networks after a few steps, on a thousand samples at most."""
+    network, count, _ = SHORT[name]
+    model, inputs, targets = NETWORKS[network]()
+    inputs, targets = inputs[:1000], targets[:1000]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(count):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Subject(model, inputs, targets)
+
+
+def arpack(multiply: Callable[[torch.Tensor], torch.Tensor], size: int, k: int) -> np.ndarray:
+    """Return the k largest eigenvalues, descending, by scipy from products with tensors."""
+    from scipy.sparse.linalg import LinearOperator
+    from scipy.sparse.linalg import eigsh as scipy_eigsh
+
+    def matvec(vector: np.ndarray) -> np.ndarray:
+        vector = torch.from_numpy(np.ascontiguousarray(vector.ravel(), dtype=np.float32))
+        return multiply(vector).detach().numpy()
+
+    operator = LinearOperator((size, size), matvec=matvec, dtype=np.float32)
+    start = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    values = scipy_eigsh(operator, k, which="LA", tol=TOLERANCE, v0=start)[0]
+    return np.sort(values)[::-1]
+
+
+def eigenpair_limits(name: str) -> list[Limit]:
+    """Return our CPU seconds over ARPACK's, and curvlinops' over ours."""
+    subject, limits = train_briefly(name), []
+    for kind, label in ((GGN, "ggn"), (Hessian, "hessian")):
+        op = kind(subject.model, nn.CrossEntropyLoss(), (subject.inputs, subject.targets))
+        size = op.shape[0]
+        help = SHORT[name][2]
+        with HELPS[help]():
+            theirs = WAYS[f"{label}, curvlinops"](subject)
+        slower = product_seconds(theirs, size, help) / product_seconds(op.__matmul__, size, "")
+        limits.append(Limit(f"{label}: product of curvlinops over ours", slower))
+        for k in (1, PAIRS):
+            ways = {
+                "residual": partial(values_of, op, k, "residual"),
+                "full": partial(values_of, op, k, "full"),
+                "arpack": partial(arpack, op.__matmul__, size, k),
+                "curvlinops": partial(arpack, theirs, size, k),
+            }
+            limits += compare_times(f"{label}, k={k}", ways, help, is_slower=slower >= 2)
+    return limits
+
+
+def product_seconds(
+    multiply: Callable[[torch.Tensor], torch.Tensor], size: int, help: str
+) -> float:
+    """Return the CPU seconds of a product, the best of three after two that warm up."""
+    vector, times = torch.randn(size, generator=torch.Generator().manual_seed(0)), []
+    for _ in range(5):
+        with HELPS[help]():
+            start = time.process_time()
+            multiply(vector)
+        times.append(time.process_time() - start)
+    return min(times[2:])
+
+
+def values_of(op: Any, k: int, certificate: str) -> np.ndarray:
+    """Return the k largest eigenvalues by ours."""
+    options = {"tol": TOLERANCE, "method": "lanczos", "certificate": certificate}
+    return eigsh(op, k, **options).eigenvalues.numpy()
+
+
+def compare_times(
+    case: str, ways: dict[str, Callable[[], np.ndarray]], help: str, *, is_slower: bool
+) -> list[Limit]:
+    """Return the limits of one case, from alternating runs whose answers agree."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    answers: dict[str, np.ndarray] = {}
+    for turn in range(1 if is_quick() else 3):
+        for name, run in ways.items():
+            if name == "curvlinops" and turn:
+                continue
+            with HELPS[help if name == "curvlinops" else ""]():
+                start = time.process_time()
+                answers[name] = run()
+                times[name].append(time.process_time() - start)
+    seconds = {name: statistics.median(some) for name, some in times.items()}
+    scale = float(np.abs(answers["full"]).max())
+    right = all(
+        np.abs(a - answers["full"]).max() <= 3 * TOLERANCE * scale for a in answers.values()
+    )
+    ahead = seconds["curvlinops"] / seconds["residual"]
+    return [
+        Limit(f"{case}: residual", seconds["residual"], unit="s", agrees=right),
+        Limit(f"{case}: residual over ARPACK", seconds["residual"] / seconds["arpack"], high=1.0),
+        Limit(f"{case}: full over ARPACK", seconds["full"] / seconds["arpack"], high=1.3),
+        Limit(f"{case}: curvlinops + ARPACK over residual", ahead, low=2.0 if is_slower else None),
+    ]
+
+
+def trace_limits(name: str) -> list[Limit]:
+    """Return products for the Hessian's trace to 2%, beside those of Hutchinson's estimator."""
+    subject = train_briefly(name)
+    op = Hessian(subject.model, nn.CrossEntropyLoss(), (subject.inputs, subject.targets))
+    found = trace(op, precision=0.02, max_matvecs=1000)
+    generator = torch.Generator().manual_seed(1)
+    squares = []
+    for _ in range(10):
+        omega = torch.randn(op.shape[0], generator=generator)
+        squares.append(float((op @ omega).double().square().sum()))
+    plain = 2 * statistics.mean(squares) / found.stderr**2  # Var ωᵀHω = 2‖H‖²
+    return [
+        Limit("products", found.matvecs),
+        Limit("relative standard error", found.stderr / abs(found.value), high=0.022),
+        Limit("Hutchinson's products for this error over ours", plain / found.matvecs, low=2.0),
+    ]
+
+
 def planned_case(name: str) -> tuple[Any, int, str]:
     """Return the operator, the pairs wanted and the route of one case of the plan."""
     if name == "hessian lanczos":
@@ -232,6 +366,8 @@ ROWS = [
         repeats=3,
         notes=true_residual,
     ),
+    *(Measure(f"eigenpairs, {name}", partial(eigenpair_limits, name)) for name in SHORT),
+    *(Measure(f"trace, {name}", partial(trace_limits, name)) for name in SHORT if name != "mlp"),
     Measure("tracking", tracking_limits),
     Measure("plan", plan_limits),
 ]

@@ -1,4 +1,4 @@
-"""The gallery's first page: a small picture of every experiment, with how its claims came out."""
+"""The gallery's first page: a thumbnail of every experiment with its verdicts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["gallery_page", "thumbnail"]
 _SIZE = (400, 260)
 _INTRODUCTION = """# Gallery
 
-Every figure of the four papers as an experiment, drawn from a stored run, with the paper's claims
-judged. A picture leads to its experiment: what is shown, every claim with the number that was
-measured, and the command that runs it again. [The ledger](../ledger.md) has all claims in one list;
-[your own settings](../howto/own-settings.md) are one option away.
+Every figure of the four papers as an experiment, drawn from a stored run, with verdicts on the
+paper's claims. Click a picture for the experiment: what it shows, every claim with the measured
+number, and the command that reproduces it. [The ledger](../ledger.md) lists all claims. You can
+also run an experiment with [your own settings](../howto/own-settings.md).
 """
 
 
@@ -39,7 +39,7 @@ def gallery_page(papers: Mapping[str, str], cards: Mapping[str, list[dict[str, A
 
 
 def thumbnail(path: Path) -> bytes:
-    """Return a figure as a small picture that fits the cards."""
+    """Return a figure as a thumbnail for its card."""
     with Image.open(path) as picture:
         small = picture.convert("RGB")
         small.thumbnail((2 * _SIZE[0], 2 * _SIZE[1]))
@@ -50,13 +50,12 @@ def thumbnail(path: Path) -> bytes:
 
 def _card(card: Mapping[str, Any]) -> str:
     name = card["id"].split("/")[1]
-    picture = '<span class="none">no picture: a table of numbers</span>'
+    picture = '<span class="none">no figure: a table of numbers</span>'
     if card["figure"]:
         picture = f'<img src="{escape(card["id"])}-small.webp" alt="" loading="lazy">'
     counts = " ".join(
         f'<b class="{escape(verdict.replace(" ", "-"))}">{count} {escape(verdict)}</b>'
         for verdict, count in card["verdicts"].items()
-        if count
     )
     return (
         f'<a class="card" href="{escape(card["id"])}/">{picture}'

@@ -7,8 +7,8 @@ import hashlib
 import re
 import tempfile
 import tomllib
-from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ from ledger import ledger_page
 from mkdocs.structure.files import File, Files
 from notebooks import as_notebook, as_page, execute, needs, title_of
 from running import put_results, run_page
-from scaling import lanczos_table, models_table
 
 import hyperribbon
 from hyperribbon.core.claims import VERDICTS
 from hyperribbon.core.store import read_json, write_text
-from hyperribbon.experiments import PAPERS, all_experiments
+from hyperribbon.papers.experiments import PAPERS, all_experiments
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
@@ -42,6 +41,7 @@ ROOMS = (
     "manifold",
     "subnetworks",
     "noise",
+    "prediction",
     "inspection",
     "experiments",
     "report",
@@ -60,14 +60,17 @@ def on_files(files: Files, config: Any) -> Files:
     for paper in PAPERS:
         pages[f"papers/{paper}.md"] = _paper_page(paper, verdicts)
     for room in ROOMS:
-        pages[f"reference/{room}.md"] = f"# {room}\n\n::: hyperribbon.{room}\n"
+        module = attrgetter(room)(hyperribbon).__name__
+        pages[f"reference/{room}.md"] = f"# {room}\n\n::: {module}\n"
     pages["reference/index.md"] = _reference_index()
     pages["performance.md"] = _performance()
     pages |= _tutorials()
     for path in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
         name = f"{path.stem}.ipynb"
-        book = _executed(path)
-        pages[f"tutorials/{path.stem}.md"] = _skipped(path) if book is None else as_page(book, name)
+        book = _run_tutorial(path)
+        pages[f"tutorials/{path.stem}.md"] = (
+            _tutorial_without_results(path) if book is None else as_page(book, name)
+        )
         if book is not None:
             files.append(File.generated(config, f"tutorials/{name}", content=nbformat.writes(book)))
     for uri, text in pages.items():
@@ -87,18 +90,11 @@ _figures: dict[str, list[str]] = {}
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put results where a page has a comment that asks for them: stored, predicted, its own."""
+    """Insert stored benchmark results, and the output of the page's own code."""
     uri = page.file.src_uri
     markdown, _figures[uri] = run_page(markdown, uri, ROOT / ".cache" / "pages")
-    scale = _results("scale")
     return re.sub(
-        r"<!-- (measured|predicted): (\w+) -->",
-        lambda found: (
-            _results_table(_results(found[2]))
-            if found[1] == "measured"
-            else {"lanczos": lanczos_table, "models": lambda: models_table(scale)}[found[2]]()
-        ),
-        markdown,
+        r"<!-- measured: (\w+) -->", lambda found: _results_table(_results(found[1])), markdown
     )
 
 
@@ -128,28 +124,27 @@ def _tutorials() -> dict[str, str]:
     return pages | {"tutorials/index.md": "\n".join(lines) + "\n"}
 
 
-def _executed(path: Path) -> Any:
-    """Return a tutorial as an executed notebook; None where a package that it needs is missing.
+def _run_tutorial(path: Path) -> Any:
+    """Return a tutorial as an executed notebook, or None if a package that it needs is missing.
 
-    What was computed is kept by the text of the tutorial and the version of hyperribbon's code, so
-    that building the pages again takes seconds.
+    Results are cached by the text of the tutorial and hyperribbon's source.
     """
     source = path.read_text()
     if any(find_spec(package) is None for package in needs(source)):
         return None
     code = "".join(file.read_text() for file in sorted((ROOT / "src").rglob("*.py")))
     key = hashlib.sha256((source + code).encode()).hexdigest()[:16]
-    kept = ROOT / "build" / "tutorials" / f"{path.stem}-{key}.ipynb"
-    if not kept.exists():
+    cached = ROOT / "build" / "tutorials" / f"{path.stem}-{key}.ipynb"
+    if not cached.exists():
         with tempfile.TemporaryDirectory() as folder:
             book = execute(as_notebook(source), Path(folder))
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_text(kept, nbformat.writes(book))
-    return nbformat.reads(kept.read_text(), as_version=4)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_text(cached, nbformat.writes(book))
+    return nbformat.reads(cached.read_text(), as_version=4)
 
 
-def _skipped(path: Path) -> str:
-    """Return the page of a tutorial that could not be run, which says why."""
+def _tutorial_without_results(path: Path) -> str:
+    """Return the page of a tutorial that could not be run, with the reason."""
     title, about = title_of(path.read_text())
     missing = ", ".join(f"`{name}`" for name in needs(path.read_text()))
     return (
@@ -164,15 +159,8 @@ def _gallery(verdicts: dict[str, Any]) -> str:
     cards: dict[str, list[dict[str, Any]]] = {paper: [] for paper in PAPERS}
     for id, experiment in all_experiments().items():
         stored = verdicts.get(id)
-        found = [claim["verdict"] for claim in (stored or {}).get("claims", [])]
-        cards[experiment.paper].append(
-            {
-                "id": id,
-                "title": experiment.title,
-                "verdicts": {verdict: found.count(verdict) for verdict in VERDICTS},
-                "figure": bool(stored and stored["figures"]),
-            }
-        )
+        card = {"id": id, "title": experiment.title, "verdicts": _count_verdicts(stored)}
+        cards[experiment.paper].append(card | {"figure": bool(stored and stored["figures"])})
     return gallery_page({paper: _paper(paper)["title"] for paper in PAPERS}, cards)
 
 
@@ -212,24 +200,24 @@ def _paper_page(paper: str, verdicts: dict[str, Any]) -> str:
     lines.append("|---|---|---|")
     for id, experiment in all_experiments().items():
         if experiment.paper == paper:
-            counted = _counted(verdicts.get(id))
-            lines.append(f"| [`{id}`](../gallery/{id}.md) | {experiment.title} | {counted} |")
-    lines += ["", "## Slips found", ""]
+            counts = _count_verdicts(verdicts.get(id)).items()
+            claims = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "—"
+            lines.append(f"| [`{id}`](../gallery/{id}.md) | {experiment.title} | {claims} |")
+    lines += ["", "## Errors found in print", ""]
     lines += [f"- **{slip['place']}**: {slip['text']}" for slip in entry["slips"]]
     return "\n".join(lines) + "\n"
 
 
-def _counted(stored: dict[str, Any] | None) -> str:
-    """Return how many claims of a stored run came out how."""
-    verdicts = [claim["verdict"] for claim in (stored or {}).get("claims", [])]
-    words = ("holds", "fails", "undecided", "not comparable")
-    return ", ".join(f"{verdicts.count(v)} {v}" for v in words if v in verdicts) or "—"
+def _count_verdicts(stored: dict[str, Any] | None) -> dict[str, int]:
+    """Return the number of claims of a stored run by verdict."""
+    found = [claim["verdict"] for claim in (stored or {}).get("claims", [])]
+    return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}
 
 
 def _reference_index() -> str:
     lines = ["# Reference", "", "Generated from the docstrings.", ""]
     for room in ROOMS:
-        module = import_module(f"{hyperribbon.__name__}.{room}")
+        module = attrgetter(room)(hyperribbon)
         lines.append(f"- [`{room}`]({room}.md): {(module.__doc__ or '').strip().splitlines()[0]}")
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""The ledger page: every claim of every paper, filtered and opened, and the slips in print."""
+"""The ledger page: every claim of every paper, with filters, and the errors found in print."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from hyperribbon.core.claims import ORIGINS, VERDICTS, Band, Claim
 
 _INTRODUCTION = """# The ledger
 
-Every statement of the four papers that was put to a test: the paper's own words, what is taken
-from them, where it was judged, and what came out. The band a number is expected in has an origin:
-**printed** (a number or an inequality in the paper), **words** (a threshold that hyperribbon put
-to words such as "slightly"), **closed form**, or **regression** (an earlier measurement of
-hyperribbon, no verdict on the paper). Verdicts follow from a 95% interval: inside the band
-*holds*, outside *fails*, across an edge or with seeds that disagree *undecided*. A single run
-whose scatter is not known is *undecided* as well, however far from the edge its number lies. Where
-the paper prints the number of one of its runs, the interval is where one more run would fall, and
-the statement *holds* when it reaches the printed number. *Not comparable* says what scale would
-decide. Your own settings and seeds: [run an experiment your way](howto/own-settings.md).
+Every statement of the four papers that was tested: the paper's own words, how hyperribbon reads
+them, the setting in which they were judged, and the result. Each expected band has an origin:
+**printed** (a number or an inequality in the paper), **words** (hyperribbon's threshold for a word
+such as "slightly"), **closed form**, or **regression** (an earlier measurement by hyperribbon, not
+a verdict on the paper). The verdict follows from a 95% interval: inside the band the claim
+*holds*, outside it *fails*; if the interval crosses an edge, or seeds disagree, it is *undecided*.
+A single run of unknown variance is also *undecided*, however far from the edge. Where the paper
+prints the number of a single run, the interval is a prediction interval for one more run, and the
+claim *holds* if it contains the printed number. A claim that is *not comparable* states the
+scale that would decide it. To use other settings and seeds, see
+[run an experiment your way](howto/own-settings.md).
 """
 
 
@@ -43,10 +44,13 @@ def ledger_page(stored: Mapping[str, Any], papers: Mapping[str, Mapping[str, Any
     lines += ["</div>", "", "## Observations and regressions", ""]
     lines += ["What the papers do not say, and hyperribbon's own earlier numbers.", ""]
     lines += ['<div class="ledger">', *(_row(claim, run) for claim, run in apart), "</div>", ""]
-    lines += ["## Slips found in print", ""]
+    lines += ["## Errors found in print", ""]
     for entry in papers.values():
-        lines += [f"### {entry['title']}", "", "| where | what it should be |", "|---|---|"]
-        lines += [f"| {slip['place']} | {_cell(slip['text'])} |" for slip in entry["slips"]]
+        lines += [f"### {entry['title']}", "", "| where | correction |", "|---|---|"]
+        lines += [
+            f"| {slip['place']} | {slip['text'].replace('|', chr(92) + '|')} |"
+            for slip in entry["slips"]
+        ]
         lines.append("")
     return "\n".join(lines) + "\n"
 
@@ -54,17 +58,13 @@ def ledger_page(stored: Mapping[str, Any], papers: Mapping[str, Mapping[str, Any
 def _counts(claims: Any) -> str:
     """Return the table of verdicts by origin."""
     counted = Counter((claim.expected.origin, claim.verdict) for claim in claims)
-    origins = [o for o in dict.fromkeys((*ORIGINS, *(o for o, _ in counted))) if _total(counted, o)]
+    origins = [o for o in ORIGINS if any(counted[o, verdict] for verdict in VERDICTS)]
     lines = ["| origin | " + " | ".join(VERDICTS) + " |", "|---|" + "---|" * len(VERDICTS)]
     lines += [
         f"| {origin} | " + " | ".join(str(counted[origin, verdict]) for verdict in VERDICTS) + " |"
         for origin in origins
     ]
     return "\n".join(lines) + "\n"
-
-
-def _total(counted: Counter[tuple[str, str]], origin: str) -> int:
-    return sum(counted[origin, verdict] for verdict in VERDICTS)
 
 
 def _filters(claims: Any) -> str:
@@ -87,7 +87,7 @@ def _row(claim: Claim, run: Mapping[str, Any]) -> str:
     experiment, _, name = claim.id.rpartition("/")
     numbers = any(map(math.isfinite, claim.seeds))
     seeds = ", ".join(
-        f"{value:.4g} {'✓' if good else '✗'}" if math.isfinite(value) else "no number"
+        f"{value:.4g} {'✓' if good else '✗'}" if math.isfinite(value) else "not finite"
         for value, good in zip(claim.seeds, claim.by_seed, strict=True)
     )
     parts = {
@@ -102,16 +102,14 @@ def _row(claim: Claim, run: Mapping[str, Any]) -> str:
         "Changed": claim.changed,
     }
     words = "".join(f"<dt>{t}</dt><dd>{escape(text)}</dd>" for t, text in parts.items() if text)
-    picture = "".join(
-        f'<p><a href="../gallery/{experiment}/">Figure and run</a> '
-        f"(preset {run['preset']}, {_runs(run['seeds'])})</p>"
-        for _ in run["figures"][:1]
-    )
+    runs = f"{run['seeds']} seeds" if run["seeds"] > 1 else "one run"
+    picture = f'<p><a href="../gallery/{experiment}/">Figure and run</a> '
+    picture += f"(preset {run['preset']}, {runs})</p>"
     return (
         f'<details data-paper="{claim.paper}" data-verdict="{claim.verdict}" '
         f'data-origin="{claim.expected.origin}"><summary><b class="{claim.verdict}">'
         f"{claim.verdict}</b> {escape(claim.reading)} <code>{escape(experiment)}/{escape(name)}"
-        f"</code></summary><dl>{words}</dl>{picture}</details>"
+        f"</code></summary><dl>{words}</dl>{picture if run['figures'] else ''}</details>"
     )
 
 
@@ -124,24 +122,16 @@ def _band(band: Band) -> str:
 
 
 def _one_run(claim: Claim) -> str:
-    """Say so where a single run told its own uncertainty, from what it repeats inside."""
+    """Return a note on a single run that estimates its own uncertainty from repetitions inside."""
     if len(claim.seeds) > 1 or not math.isfinite(claim.uncertainty):
         return ""
-    return f"one run, its own standard error {claim.uncertainty:.2g}; what it repeats is under Why"
-
-
-def _runs(count: int) -> str:
-    return f"{count} seeds" if count > 1 else "one run"
+    return f"one run, whose own standard error is {claim.uncertainty:.2g} (see Why)"
 
 
 def _measured(claim: Claim) -> str:
     low, high = claim.interval
     if not math.isfinite(claim.measured):
-        return "no number"
+        return "not finite"
     if not math.isfinite(low + high):
         return f"{claim.measured:.4g}, no interval"
     return f"{claim.measured:.4g}, 95% interval {low:.4g} to {high:.4g}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

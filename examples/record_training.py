@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.papers.training import epoch_batches, mlp
 from hyperribbon.recording import Measurement
-from hyperribbon.training import epoch_batches, mlp
 
 EPOCHS, BATCH = 3, 100
 

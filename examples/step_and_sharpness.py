@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.papers.training import mlp
 from hyperribbon.recording import Measurement
-from hyperribbon.training import mlp
 
 RATES = (0.3, 0.6, 1.2)
 STEPS, EVERY = 600, 30
@@ -27,9 +27,8 @@ def descend(folder: Path, rate: float, data: tuple[torch.Tensor, torch.Tensor]) 
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
 
     sharpness = hr.Tracker(1, lambda model: hr.Hessian(model, loss, data), tol=1e-2)
-    recorder = hr.Recorder(
-        folder, every=f"{EVERY}it", weights=False, measure=[Measurement("hessian", sharpness)]
-    )
+    measure = [Measurement("hessian", sharpness)]
+    recorder = hr.Recorder(folder, every=f"{EVERY}it", weights=False, measure=measure, resume=False)
     for _ in range(recorder.attach(model, optimizer), STEPS):
         value = loss(model(inputs), targets)
         optimizer.zero_grad()

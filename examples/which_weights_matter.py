@@ -6,8 +6,8 @@ python examples/which_weights_matter.py
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.papers.training import mlp
 from hyperribbon.subnetworks import metric_of, rank
-from hyperribbon.training import mlp
 
 
 def main() -> None:
