@@ -1,5 +1,6 @@
 """Products repeat, at the same time too, and leave each other alone."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -81,3 +82,26 @@ def test_what_flows_back_over_used_memory_is_right_with_frozen_layers(chosen, la
     expected = 2 * jacobian.T @ (jacobian @ block)
     for _ in range(2):
         torch.testing.assert_close(operator @ block, expected, rtol=1e-9, atol=1e-9)
+
+
+class Waiting(nn.Sequential):
+    """A network whose backward passes wait, as on a busy machine."""
+
+    pause = 0.0
+
+    def forward(self, inputs):
+        hidden = self[0](inputs)
+        if hidden.requires_grad:
+            hidden.register_hook(lambda slope: time.sleep(self.pause))
+        return self[2](self[1](hidden))
+
+
+def test_products_of_a_block_round_alike_however_long_they_take():
+    torch.manual_seed(0)
+    model = Waiting(nn.Linear(50, 40), nn.Tanh(), nn.Linear(40, 3))
+    data = torch.randn(37, 50), torch.randint(3, (37,))
+    products = []
+    for model.pause in (0.0, 0.02):
+        operator = Hessian(model, nn.CrossEntropyLoss(), data)
+        products.append(operator @ torch.eye(operator.shape[0])[:, ::500])
+    assert torch.equal(*products)

@@ -1,4 +1,4 @@
-"""Everything hyperribbon asks of CUDA itself: random states, waiting, which GPU a process has.
+"""Everything hyperribbon asks of CUDA itself: random states, and which GPU a process has.
 
 No GPU has run these lines yet; without one they do nothing.
 """
@@ -31,12 +31,6 @@ def seed_gpus(seed: int) -> None:
     """Begin the random streams of the GPUs that are in use."""
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
-
-
-def wait_for_gpus() -> None:
-    """Wait until what was asked of the GPUs in use is done, so that time can be measured."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def take_own_gpu() -> bool:
