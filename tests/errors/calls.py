@@ -239,6 +239,7 @@ def _rest() -> Iterator[Call]:
         "scope": "layer",
         "include": "all",
         "params": "*",
+        "frozen": False,
         "seed": 0,
     }
     yield Call(hr.select, {**ranked, "fraction": 0.5})

@@ -2,12 +2,13 @@
 
 from hyperribbon.core.mask import Mask
 from hyperribbon.subnetworks.criticality import Criticality, LayerCriticality, layer_criticality
-from hyperribbon.subnetworks.evaluation import evaluate_states, metric_of
+from hyperribbon.subnetworks.evaluation import StateMetric, evaluate_states, metric_of
 from hyperribbon.subnetworks.operations import prune, redraw, reinitialize, rerandomize
 from hyperribbon.subnetworks.overlap import Overlap, overlap_ratio
 from hyperribbon.subnetworks.saliency import fisher_saliency, gradient_saliency
 from hyperribbon.subnetworks.selection import Ranking, rank, select
 from hyperribbon.subnetworks.states import eligible_names, layer_of, state_of
+from hyperribbon.subnetworks.statistics import Statistics
 from hyperribbon.subnetworks.sweeps import Sweep, sweep_selection
 from hyperribbon.subnetworks.tickets import Ticket, TicketLevel, find_ticket
 from hyperribbon.subnetworks.torch_pruning import from_torch_prune, to_torch_prune
@@ -18,6 +19,8 @@ __all__ = [
     "Mask",
     "Overlap",
     "Ranking",
+    "StateMetric",
+    "Statistics",
     "Sweep",
     "Ticket",
     "TicketLevel",

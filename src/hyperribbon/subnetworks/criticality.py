@@ -34,13 +34,16 @@ class LayerCriticality:
     Attributes:
         layer: Its name.
         parameters: Number of entries replaced.
-        reinitialized: The metric with the layer at its initial weights.
+        reinitialized: The metric with the layer at its initial weights and, as in all values but
+            `stored_drop`, normalisation statistics of these weights.
         drop: Baseline minus that (reversed where lower is better).
         drop_stderr: Standard error of the drop over the samples, which are the same before and
             after; 0 when the metric gives a single number.
         rerandomized: The metric with the layer redrawn, mean over the draws.
         rerandomized_stderr: Its standard error over the draws; NaN for one draw.
         verdict: "critical", "robust" or "undecided".
+        stored_drop: The drop with the normalisation statistics of the trained network, which do not
+            fit the changed weights; equal to `drop` for networks without such layers.
     """
 
     layer: str
@@ -51,6 +54,7 @@ class LayerCriticality:
     rerandomized: float
     rerandomized_stderr: float
     verdict: str
+    stored_drop: float
 
 
 @dataclass(frozen=True)
@@ -92,14 +96,18 @@ def layer_criticality(
     """Measure which layers are critical by re-initialising and re-randomising each.
 
     A layer is critical when the drop after re-initialisation exceeds the tolerance by more than two
-    standard errors, robust when it stays below by as much, and undecided otherwise. Implements
-    Sec. 3.1 of [subnetworks], with the threshold and the uncertainty made explicit.
+    standard errors, robust when it stays below by as much, and undecided otherwise. With a metric
+    of `metric_of`, the running statistics of batch norm are re-estimated for the changed weights;
+    the drop without that is reported beside it. Implements Sec. 3.1 of [subnetworks], with the
+    threshold and the uncertainty made explicit.
 
     Args:
         final: The trained network: a module or a state dict; it stays as it is.
         initial: The initial state.
         metric: A function of a state dict: one number per sample (as `metric_of` gives), from which
-            the uncertainty follows, or a single number.
+            the uncertainty follows, or a single number. Its method `reestimate`, if it has one,
+            gives a state the normalisation statistics of its weights; its `model` says which
+            entries of a state dict are parameters.
         initializer: Where re-randomised values come from, as in `rerandomize`; by default the
             initial state, shuffled within each parameter.
         layers: Names of modules, each including its submodules, or a mapping from a block's
@@ -121,18 +129,21 @@ def layer_criticality(
         remedy = "Keep copy.deepcopy(model.state_dict()) before training."
         raise ArgumentError("initial", None, "re-initialising needs the initial state", remedy)
     state, start = state_of("final", final), state_of("initial", initial)
-    blocks = _blocks(final, layers)
+    blocks = _blocks(final, layers, getattr(metric, "model", None))
+    reestimate = getattr(metric, "reestimate", None) or dict
     source = initial if initializer is None else initializer
     sign = 1.0 if higher_is_better else -1.0
     before = _samples(metric(state))
     results = []
     for block, names in blocks.items():
         mask = Mask({name: torch.ones_like(state[name], dtype=torch.bool) for name in names})
-        after = _samples(metric(reinitialize(state, start, mask)))
+        changed = reinitialize(state, start, mask)
+        stored = _samples(metric(changed))
+        after = _samples(metric(reestimate(changed)))
         drop, stderr = _mean(sign * (before - after))
         seeds = [derive_seed(seed, block, draw) for draw in range(draws)]
         drawn = (rerandomize(state, mask, source, seed=own) for own in seeds)
-        redrawn = torch.stack([_samples(metric(changed)).mean() for changed in drawn])
+        redrawn = torch.stack([_samples(metric(reestimate(own))).mean() for own in drawn])
         results.append(
             LayerCriticality(
                 layer=block,
@@ -143,6 +154,7 @@ def layer_criticality(
                 rerandomized=float(redrawn.mean()),
                 rerandomized_stderr=_mean(redrawn)[1] if draws > 1 else float("nan"),
                 verdict=_verdict(drop, stderr, tolerance),
+                stored_drop=float((sign * (before - stored)).mean()),
             )
         )
     baseline, baseline_stderr = _mean(before)
@@ -167,14 +179,16 @@ def _mean(samples: torch.Tensor) -> tuple[float, float]:
 
 
 def _blocks(
-    final: nn.Module | State, layers: Sequence[str] | Mapping[str, Sequence[str]] | None
+    final: nn.Module | State,
+    layers: Sequence[str] | Mapping[str, Sequence[str]] | None,
+    model: nn.Module | None,
 ) -> dict[str, list[str]]:
-    names = eligible_names(final, "all", frozen=True)
+    names = eligible_names(final, "all", model=model, frozen=True)
     if isinstance(layers, Mapping):
         found = {}
         for block, chosen in layers.items():
             try:
-                found[block] = eligible_names(final, "all", chosen, frozen=True)
+                found[block] = eligible_names(final, "all", chosen, model=model, frozen=True)
             except ArgumentError as error:
                 error.rename(f"layers[{block!r}]")
                 raise

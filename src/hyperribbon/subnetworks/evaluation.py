@@ -16,12 +16,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.checks import check_choice, count, list_of, torch_module, validate
 from hyperribbon.core.devices.torch_private import tree_map, without_fallback_warnings
-from hyperribbon.operators.risk.batches import batch_size, split, tensors
+from hyperribbon.operators.risk.batches import batch_size, cut, split, tensors
 from hyperribbon.operators.risk.data import Data, Source
 from hyperribbon.operators.risk.forward import call_with_labels, own_loss_of
+from hyperribbon.operators.risk.loss import Loss
 from hyperribbon.operators.risk.objective import Objective, at_weights
-from hyperribbon.recording.evaluation import class_axis, count_right, own_loss, pieces, read
+from hyperribbon.operators.risk.torch_losses import recognise
+from hyperribbon.recording.evaluation import (
+    IGNORED,
+    class_axis,
+    count_right,
+    own_loss,
+    pieces,
+    read,
+)
 from hyperribbon.subnetworks.states import State, state_of
+from hyperribbon.subnetworks.statistics import Statistics
 
 Measure = str | Callable[[Any, Any], torch.Tensor]
 Metric = Callable[[State], "torch.Tensor | float"]
@@ -64,25 +74,71 @@ def evaluate_states(
     return Evaluator(model, data, measure)(states, together)
 
 
-def metric_of(model: nn.Module, data: Data, measure: Measure = "accuracy") -> Metric:
+def metric_of(
+    model: nn.Module, data: Data, measure: Measure = "accuracy", *, calibration: Data = None
+) -> StateMetric:
     """Return the function state → one number per sample, as `layer_criticality` takes it.
 
-    The data are read once. See `evaluate_states` for the arguments.
+    The data are read once.
+
+    Args:
+        model: The architecture; not modified.
+        data: As `hr.Risk` takes them.
+        measure: As in `evaluate_states`.
+        calibration: Data for re-estimating the statistics of normalisation layers; by default the
+            inputs of `data`.
     """
-    evaluator = Evaluator(model, data, measure)
-    return lambda state: evaluator([state_of("state", state)], together=1)[0]
+    return StateMetric(model, data, measure, calibration=calibration)
+
+
+class StateMetric:
+    """A function of a state that gives one number per sample; arguments as for `metric_of`.
+
+    Attributes:
+        model: The architecture, from which follows which entries of a state are parameters.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        measure: Measure = "accuracy",
+        *,
+        loss: Any = None,
+        calibration: Data = None,
+    ) -> None:
+        self.model = model
+        self.evaluator = Evaluator(model, data, measure, loss)
+        given = self.evaluator.source if calibration is None else calibration
+        self._statistics = Statistics(model, given)
+
+    def __call__(self, state: State) -> torch.Tensor:
+        """Return the scores (n,) of the state as it is."""
+        return self.evaluator([state_of("state", state)], together=1)[0]
+
+    def reestimate(self, state: State) -> dict[str, torch.Tensor]:
+        """Return the state with normalisation statistics of its own weights (see `Statistics`)."""
+        return self._statistics(state_of("state", state))
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether the model has layers with running statistics."""
+        return bool(self._statistics)
 
 
 class Evaluator:
     """Evaluates states of a model on data read once; arguments as for `evaluate_states`."""
 
-    def __init__(self, model: nn.Module, data: Data, measure: Measure) -> None:
+    def __init__(self, model: nn.Module, data: Data, measure: Measure, loss: Any = None) -> None:
         self._network = copy.deepcopy(torch_module("model", model)).requires_grad_(False).eval()
-        self._source: Source = read(self._network, data)
+        self.source: Source = read(self._network, data)
         self._measure, self._call, self._axis = measure, Objective().outputs, 0
+        self._ignored: int = getattr(loss, "ignore_index", IGNORED)
+        self._loss: Loss | None = None if loss is None else recognise(loss)
         if not callable(measure):
             check_choice("measure", measure, ("accuracy", "loss"))
-            self._find_labels()
+            if measure == "accuracy" or self._loss is None:
+                self._find_labels()
         self._function = at_weights(self._network, self._call)
 
     def __call__(self, states: Sequence[State], together: int | None = None) -> torch.Tensor:
@@ -95,7 +151,7 @@ class Evaluator:
         with torch.no_grad(), _vectorisable_attention():
             for start in range(0, len(plain), size):
                 group, columns, counts = plain[start : start + size], [], []
-                for batch in pieces(self._network, self._source, _ROWS):
+                for batch in pieces(self._network, self.source, _ROWS):
                     outputs, targets = self._forward(group, batch, is_strict=together is not None)
                     found = [self._score(each, targets, batch) for each in outputs]
                     columns.append(torch.stack([values.float() for values, _ in found]))
@@ -105,12 +161,12 @@ class Evaluator:
 
     def _find_labels(self) -> None:
         """Find the class axis, and how a model with its own loss aligns its labels."""
-        batch, loss = next(pieces(self._network, self._source, 2)), None
+        batch, loss = next(pieces(self._network, self.source, 2)), self._loss
         with torch.no_grad():
             outputs, targets = call_with_labels(self._network, batch), split(batch)[1]
             if not isinstance(outputs, torch.Tensor):
                 if own_loss_of(outputs) is not None:
-                    self._call, loss = own_loss(self._network, self._source)
+                    self._call, loss = own_loss(self._network, self.source)
                 outputs, targets = self._call(self._network, batch)
         axis = class_axis(outputs, targets, loss)
         if axis is None:
@@ -128,12 +184,25 @@ class Evaluator:
                 reason = f"it does not return one number for each of {samples} samples"
                 raise ArgumentError("measure", values, reason, "Return a tensor (samples,).")
             return values, torch.ones_like(values)
-        right, labels = count_right(outputs, targets, self._axis)
+        if self._measure == "loss" and self._loss is not None:
+            return self._losses(self._loss, outputs, targets)
+        right, labels = count_right(outputs, targets, self._axis, self._ignored)
         if self._measure == "accuracy":
             return right, labels
         scores = outputs.movedim(self._axis, 1)
         losses = F.cross_entropy(scores, targets, reduction="none").reshape(len(scores), -1)
         return losses.sum(1), labels
+
+    def _losses(self, loss: Loss, outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of every sample and its share in the divisor of a mean."""
+        if loss.reduction == "whole":
+            reason = "a sample's loss depends on the others of its batch"
+            remedy = "Give a function of (outputs, targets) that returns one number per sample."
+            raise ArgumentError("metric", "loss", reason, remedy)
+        each = [(outputs[i : i + 1], cut(targets, i, i + 1)) for i in range(len(outputs))]
+        totals = torch.stack([loss.total(*one).detach() for one in each])
+        amounts = [1.0 if loss.reduction == "sum" else loss.amount(*one) for one in each]
+        return totals, totals.new_tensor(amounts)
 
     def _forward(
         self, group: Sequence[State], batch: Any, is_strict: bool
@@ -172,8 +241,8 @@ class Evaluator:
     def _bytes_per_state(self, state: State) -> int:
         """Return the estimated memory per state: weights and activations."""
         weights = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-        inputs = tensors(split(self._source.some(1))[0])[0]
-        rows = min(_ROWS, self._source.total or _ROWS)
+        inputs = tensors(split(self.source.some(1))[0])[0]
+        rows = min(_ROWS, self.source.total or _ROWS)
         widest = max((tensor.shape[0] for tensor in state.values() if tensor.ndim >= 2), default=1)
         spatial = inputs[0].numel() // max(1, inputs.shape[1]) if inputs.ndim > 2 else 1
         return weights + 3 * rows * widest * max(1, spatial) * 4

@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, torch_generator
-from hyperribbon.core.checks import check_absent, check_choice, check_finite, check_fraction
+from hyperribbon.core.checks import (
+    check_absent,
+    check_choice,
+    check_finite,
+    check_fraction,
+    flag,
+    validate,
+)
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.subnetworks.states import (
     State,
@@ -70,6 +77,7 @@ class Ranking:
         return Mask({name: (score >= low) & (score <= high) for name, score in self.scores.items()})
 
 
+@validate(frozen=flag)
 def rank(
     final: nn.Module | State,
     initial: nn.Module | State | None = None,
@@ -79,6 +87,7 @@ def rank(
     scope: str = "global",
     include: str = "weights",
     params: ParameterFilter = None,
+    frozen: bool = False,
     model: nn.Module | None = None,
     seed: int = 0,
 ) -> Ranking:
@@ -98,6 +107,7 @@ def rank(
         include: "weights" for tensors of two or more dimensions, "all" for biases and
             normalisation parameters too.
         params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
+        frozen: Whether parameters that are not trained (requires_grad=False) count too.
         model: The module that `final` is a state of. It says which entries are trained parameters;
             without it, buffers and frozen layers are inferred from values, see `eligible_names`.
         seed: Seed of the criterion "random".
@@ -108,7 +118,7 @@ def rank(
     check_choice("order", order, ("smallest", "largest"))
     check_choice("scope", scope, ("global", "layer"))
     state = state_of("final", final)
-    names = eligible_names(final, include, params, model=model, initial=initial)
+    names = eligible_names(final, include, params, model=model, initial=initial, frozen=frozen)
     scores = _scores(state, initial, names, criterion, seed)
     members: dict[str, list[str]] = {}
     for name in names:
@@ -123,6 +133,7 @@ def rank(
     return Ranking(scores, tuple(groups))
 
 
+@validate(frozen=flag)
 def select(
     final: nn.Module | State,
     initial: nn.Module | State | None = None,
@@ -134,6 +145,7 @@ def select(
     scope: str = "global",
     include: str = "weights",
     params: ParameterFilter = None,
+    frozen: bool = False,
     model: nn.Module | None = None,
     seed: int = 0,
 ) -> Mask:
@@ -154,6 +166,7 @@ def select(
         scope: "global" or "layer".
         include: "weights", or "all" for biases and normalisation parameters too.
         params: Restrict to a name pattern, a list of names, or a predicate on (name, tensor).
+        frozen: Whether parameters that are not trained (requires_grad=False) count too.
         model: The module that `final` is a state of. It says which entries are trained parameters;
             without it, buffers and frozen layers are inferred from values, see `eligible_names`.
         seed: Seed of the criterion "random".
@@ -175,7 +188,8 @@ def select(
     else:
         check_only_of_fractions(order, scope)
     how = {"criterion": criterion, "order": order, "scope": scope, "include": include}
-    ranking = rank(final, initial, params=params, model=model, seed=seed, **how)
+    own = {"params": params, "frozen": frozen, "model": model, "seed": seed}
+    ranking = rank(final, initial, **how, **own)
     if between is None:
         return ranking.select(fraction or 0.0)
     try:

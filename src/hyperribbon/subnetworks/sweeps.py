@@ -12,7 +12,7 @@ from hyperribbon.core import ArgumentError, Mask, ParameterFilter, html
 from hyperribbon.core.checks import check_array, check_choice, check_fraction, torch_module
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.operators.risk.data import Data
-from hyperribbon.subnetworks.evaluation import Evaluator, Measure
+from hyperribbon.subnetworks.evaluation import Measure, StateMetric
 from hyperribbon.subnetworks.operations import prune, reinitialize
 from hyperribbon.subnetworks.selection import Criterion, check_only_of_fractions, rank
 from hyperribbon.subnetworks.states import State, state_of
@@ -27,14 +27,18 @@ class Sweep:
     Attributes:
         settings: (s,) the requested fractions or thresholds.
         fractions: (s,) the fraction of entries selected.
-        values: (s,) mean over the samples.
+        values: (s,) mean over the samples, with normalisation statistics re-estimated at each
+            point for models that keep such statistics (batch norm).
         stderr: (s,) its standard error over the samples.
+        stored_values: (s,) the same with the statistics of the final state, which do not fit the
+            changed weights; equal to `values` for models without such layers.
     """
 
     settings: torch.Tensor
     fractions: torch.Tensor
     values: torch.Tensor
     stderr: torch.Tensor
+    stored_values: torch.Tensor
 
     def _repr_html_(self) -> str:
         """Show the measurements over the fractions, in a notebook."""
@@ -62,6 +66,7 @@ def sweep_selection(
     include: str = "weights",
     params: ParameterFilter = None,
     measure: Measure = "accuracy",
+    calibration: Data = None,
     seed: int = 0,
 ) -> Sweep:
     """Measure sub-networks over increasing fractions or upper thresholds.
@@ -83,6 +88,8 @@ def sweep_selection(
         include: As in `select`.
         params: As in `select`.
         measure: As in `evaluate_states`.
+        calibration: Data for re-estimating the statistics of normalisation layers, see
+            `Statistics`; by default the inputs of `data`.
         seed: Seed of the criterion "random".
 
     Returns:
@@ -110,8 +117,11 @@ def sweep_selection(
         ranking.select(setting) if fractions is not None else ranking.between(0.0, setting)
         for setting in settings.tolist()
     ]
-    evaluator = Evaluator(model, data, measure)
-    values = _evaluate_masks(evaluator, final, initial, masks, operation)
+    metric = StateMetric(model, data, measure, calibration=calibration)
+    stored = _evaluate_masks(metric, final, initial, masks, operation, reestimates=False)
+    values = stored
+    if metric.is_normalised:
+        values = _evaluate_masks(metric, final, initial, masks, operation, reestimates=True)
     count = values.shape[1]
     return Sweep(
         settings=torch.from_numpy(settings),
@@ -120,19 +130,29 @@ def sweep_selection(
         ),
         values=values.mean(1),
         stderr=values.std(1, correction=1 if count > 1 else 0) / count**0.5,
+        stored_values=stored.mean(1),
     )
 
 
 def _evaluate_masks(
-    evaluator: Evaluator, final: State, initial: State | None, masks: list[Mask], operation: str
+    metric: StateMetric,
+    final: State,
+    initial: State | None,
+    masks: list[Mask],
+    operation: str,
+    reestimates: bool,
 ) -> torch.Tensor:
     """Return (masks, samples); only one group of states is in memory at a time."""
     base = state_of("final", final)
 
     def change(mask: Mask) -> dict[str, torch.Tensor]:
         changed = prune(base, mask) if operation == "prune" else reinitialize(base, initial, mask)  # type: ignore[arg-type]
+        if reestimates and mask.count:
+            changed = metric.reestimate(changed)
         same = {name: tensor for name, tensor in base.items() if torch.equal(tensor, changed[name])}
         return {**changed, **same}
 
     groups = [masks[start : start + _GROUP] for start in range(0, len(masks), _GROUP)]
-    return torch.cat([evaluator([change(mask) for mask in group]) for group in groups]).double()
+    return torch.cat(
+        [metric.evaluator([change(mask) for mask in group]) for group in groups]
+    ).double()
