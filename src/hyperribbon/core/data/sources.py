@@ -49,16 +49,32 @@ def _digits(split: str, folder: Path | None) -> Arrays:
 
 
 def _stratified_split(images: np.ndarray, labels: np.ndarray, split: str) -> Arrays:
-    """Keep one fifth of every class for the test split; the choice is fixed."""
+    chosen = hold_out(labels, split)
+    return images[chosen], labels[chosen]
+
+
+def hold_out(labels: np.ndarray, split: str) -> np.ndarray:
+    """Return the indices of a split that keeps a fixed fifth of every class for "test"."""
     if split == "all":
-        return images, labels
+        return np.arange(len(labels))
     rng = np.random.default_rng(_SPLIT_SEED)
     held_out = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         held_out[rng.permutation(members)[: len(members) // 5]] = True
-    chosen = held_out if split == "test" else ~held_out
-    return images[chosen], labels[chosen]
+    return np.flatnonzero(held_out if split == "test" else ~held_out)
+
+
+def default_folder(name: str, folder: str | Path | None) -> Path:
+    """Return the folder that was given, or that of the environment variable.
+
+    Raises:
+        ArgumentError: There is none.
+    """
+    if folder is None and DATA_VARIABLE not in os.environ:
+        reason = f"{name!r} is read from files of yours"
+        raise ArgumentError("folder", folder, reason, f"Give it, or set {DATA_VARIABLE}.")
+    return Path(os.environ[DATA_VARIABLE] if folder is None else folder)
 
 
 def _idx_reader(subfolder: str) -> Callable[[str, Path], Arrays | None]:
