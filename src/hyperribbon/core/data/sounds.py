@@ -114,7 +114,13 @@ def spectrograms(
         reason = f"the longest of {len(waves)} recordings lasts {longest:.3g} s"
         raise ArgumentError("seconds", seconds, reason, f"Choose at most {longest:.3g}.")
     power = scipy.signal.spectrogram(
-        cut, rate, "hann", nperseg=window, noverlap=window // 2, detrend=False, scaling="spectrum"
+        cut,
+        rate,
+        "hann",
+        nperseg=window,
+        noverlap=window // 2,
+        detrend=False,  # pyright: ignore[reportArgumentType] - as scipy documents it
+        scaling="spectrum",
     )[2]
     if log:
         top = max(float(power.max()), np.finfo(float).tiny)
