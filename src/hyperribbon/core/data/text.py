@@ -80,7 +80,7 @@ def embed_sequences(sequences: torch.Tensor) -> torch.Tensor:
     weights = load_file(folder / "model.safetensors")
     encoder.load_state_dict({name: weights[name] for name in encoder.state_dict()})
     special = _tokenizer().encode("")
-    start, end = (torch.full((len(sequences), 1), token) for token in special.ids)
+    start, end = (torch.full_like(sequences[:, :1], token) for token in special.ids)
     found: list[torch.Tensor] = []
     with torch.no_grad():
         for batch in torch.cat([start, sequences, end], dim=1).split(_BATCH):
