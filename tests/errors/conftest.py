@@ -13,4 +13,5 @@ def elsewhere(tmp_path_factory):
     """Work in a folder of its own, since some of the folders that are tried can be written to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        patch.setattr("os.fsync", lambda handle: None)  # a busy disk takes most of the time
         yield

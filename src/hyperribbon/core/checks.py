@@ -174,10 +174,7 @@ def check_array(
     wanted = " or ".join(kinds.get(n, f"an array of {n} axes") for n in axes or ())
     wanted = wanted or "an array of real numbers"
     remedy = remedy or f"Give {wanted}."
-    if is_tensor(value):
-        from hyperribbon.core.devices.tensors import host_array
-
-        value = host_array(value)
+    value = _on_host(argument, value)
     try:
         array = np.asarray(value)
         if np.iscomplexobj(array) or array.dtype.kind not in "biuf":
@@ -192,10 +189,53 @@ def check_array(
     return check_finite(argument, array)
 
 
+def check_readable(argument: str, value: Any) -> None:
+    """Raise if the numbers of a tensor or an array cannot be read, or some of them are masked.
+
+    Meta tensors do not have any, sparse and quantised ones are stored otherwise, and numpy drops
+    the mask of a masked array without a word.
+
+    Raises:
+        ArgumentError: It is one of these.
+    """
+    if is_tensor(value):
+        if value.is_meta:
+            reason = "it is on the meta device and holds no numbers"
+            raise ArgumentError(argument, value, reason, "Load the values first.")
+        if value.layout is not sys.modules["torch"].strided or value.is_quantized:
+            reason = f"its layout is {value.layout}, expected a dense tensor"
+            remedy = "Call .dequantize()." if value.is_quantized else "Call .to_dense()."
+            raise ArgumentError(argument, value, reason, remedy)
+    _check_unmasked(argument, value)
+
+
+def _check_unmasked(argument: str, value: Any) -> None:
+    """Raise if an array, or one in a list or a tuple, has masked entries."""
+    if isinstance(value, list | tuple):
+        for entry in value:
+            _check_unmasked(argument, entry)
+    elif isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        reason = f"{int(np.ma.count_masked(value))} of its entries are masked"
+        raise ArgumentError(argument, value, reason, "Remove them, or fill them with .filled(0).")
+
+
+def _on_host(argument: str, value: Any) -> Any:
+    """Return tensors, in lists too, as arrays on the host."""
+    if isinstance(value, list | tuple) and not all(isinstance(v, int | float) for v in value):
+        return [_on_host(argument, entry) for entry in value]
+    check_readable(argument, value)
+    if not is_tensor(value):
+        return value
+    from hyperribbon.core.devices.tensors import host_array
+
+    return host_array(value)
+
+
 def as_number(argument: str, value: Any) -> float:
     """Return `value` as a float, whatever it is, if it is one number."""
+    check_readable(argument, value)
     try:
-        if np.ndim(value):
+        if np.ndim(value.detach() if is_tensor(value) else value):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -237,6 +277,7 @@ Check = Callable[[str, Any], Any]
 
 _MOST = 2**53  # integers that doubles count to
 _LARGEST = 1e150  # numbers whose squares are finite
+_MEASURED = 1e-3  # of the largest entry: how far measured matrices are from their symmetries
 _PARTS = {"targets": ("data",), "inputs": ("data",), "data": ("inputs", "probe")}
 """Arguments that a part, or what it is called inside, belongs to."""
 
@@ -244,8 +285,9 @@ _PARTS = {"targets": ("data",), "inputs": ("data",), "data": ("inputs", "probe")
 def validate(*, allow_nan: bool = False, **checks: Check) -> Callable[[F], F]:
     """Return a decorator that checks arguments by name and that the result is finite.
 
-    Each named argument is replaced by what its check returns; None passes where it is the default.
-    An ArgumentError of an inner function is made to name the argument that was given here. Every
+    Flags (annotated as bool), seeds and masks are checked without being named. Each argument is
+    replaced by what its check returns; None passes where it is the default. An ArgumentError of an
+    inner function is made to name the argument that was given here. Every
     other exception passes as it was raised.
 
     Args:
@@ -255,11 +297,14 @@ def validate(*, allow_nan: bool = False, **checks: Check) -> Callable[[F], F]:
 
     def decorate(call: F) -> F:
         signature = inspect.signature(call)
+        every = _usual_checks(signature) | checks
 
         @functools.wraps(call)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
-            for name, check in checks.items():
+            for name, value in bound.arguments.items():
+                _check_unmasked(name, value)
+            for name, check in every.items():
                 if name in bound.arguments:
                     value, default = bound.arguments[name], signature.parameters[name].default
                     if value is not None or default is not None:
@@ -277,6 +322,15 @@ def validate(*, allow_nan: bool = False, **checks: Check) -> Callable[[F], F]:
         return guarded  # type: ignore[return-value]
 
     return decorate
+
+
+def _usual_checks(signature: inspect.Signature) -> dict[str, Check]:
+    """Return the checks of arguments whose name or annotation says what they are."""
+    by_name: dict[str, Check] = {"seed": seed_number, "mask": mask}
+    by_kind: dict[Any, Check] = {"bool": flag, "bool | None": flag}
+    found = {name: by_kind.get(p.annotation) for name, p in signature.parameters.items()}
+    named = {name: by_name.get(name) for name in found}
+    return {name: check for name in found if (check := found[name] or named[name])}
 
 
 def _rename(error: ArgumentError, signature: inspect.Signature, given: dict[str, Any]) -> None:
@@ -378,6 +432,45 @@ matrix: Check = functools.partial(check_array, ndim=2)
 """Return a matrix of finite numbers."""
 
 
+def non_negative(
+    argument: str, value: Any, ndim: int | tuple[int, ...] | None = None
+) -> np.ndarray:
+    """Return finite numbers of any shape, none of them negative."""
+    found = check_array(argument, value, ndim=ndim)
+    if (found < 0).any():
+        reason = f"{int((found < 0).sum())} of its entries are negative"
+        raise ArgumentError(argument, found, reason, "Give numbers that are zero or more.")
+    return found
+
+
+non_negative_row: Check = functools.partial(non_negative, ndim=1)
+"""Return a vector (n,) of finite numbers that are not negative."""
+
+
+non_negative_numbers: Check = functools.partial(non_negative, ndim=(0, 1))
+"""Return a finite number or a vector of them, not negative."""
+
+
+def symmetric(argument: str, value: Any) -> np.ndarray:
+    """Return a symmetric matrix; it may have been measured in single precision."""
+    found = square(argument, value)
+    gap = float(np.abs(found - found.T).max())
+    if gap > _MEASURED * np.abs(found).max():
+        reason = f"expected a symmetric matrix; entries differ by up to {gap:.3g}"
+        raise ArgumentError(argument, found, reason, "Check it, or give (A + A.T) / 2.")
+    return found
+
+
+def covariance(argument: str, value: Any) -> np.ndarray:
+    """Return a symmetric matrix without negative eigenvalues, up to single precision."""
+    found = symmetric(argument, value)
+    lowest, largest = np.linalg.eigvalsh((found + found.T) / 2)[[0, -1]]
+    if lowest < -_MEASURED * max(-lowest, largest):
+        reason = f"it has the negative eigenvalue {lowest:.4g}, and a covariance does not have any"
+        raise ArgumentError(argument, found, reason, "Give a positive semidefinite matrix.")
+    return found
+
+
 def square(argument: str, value: Any) -> np.ndarray:
     """Return a square matrix of finite numbers."""
     found = check_array(argument, value, ndim=2)
@@ -470,6 +563,7 @@ def operator(argument: str, value: Any) -> Any:
 
 def tensor(argument: str, value: Any) -> Any:
     """Return real numbers of any shape as a tensor; a tensor stays as it is."""
+    check_readable(argument, value)
     if is_tensor(value) and not value.is_complex():
         return value
     from hyperribbon.core.devices.tensors import tensor_of
@@ -489,6 +583,16 @@ def path(argument: str, value: Any) -> str | os.PathLike[str]:
     """Return a path of the file system."""
     if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
         raise ArgumentError(argument, value, "expected a path", "Give a str or a pathlib.Path.")
+    return value
+
+
+def mask(argument: str, value: Any) -> Any:
+    """Return a Mask."""
+    from hyperribbon.core.mask import Mask
+
+    if not isinstance(value, Mask):
+        remedy = "Build one with hr.Mask or hr.select."
+        raise ArgumentError(argument, value, "expected a Mask", remedy)
     return value
 
 

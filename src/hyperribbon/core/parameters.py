@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import nn
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.checks import names as chosen_names
 from hyperribbon.core.mask import Mask
@@ -317,8 +318,7 @@ def _is_same(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) -> None:
     """Raise unless the names and shapes of a mask match the tensors of its owner."""
-    if not isinstance(mask, Mask):
-        raise ArgumentError("mask", mask, "expected a Mask", "Build one with hr.Mask or hr.select.")
+    checks.mask("mask", mask)
     for name, entry in mask.items():
         if name not in available:
             reason = f"the {owner} does not have a parameter of that name"

@@ -114,6 +114,10 @@ def _load_shards(index: Path) -> dict[str, torch.Tensor]:
     if outside:
         reason = f"it refers to a file outside its folder, {outside[0]}"
         raise ArgumentError("path", str(index), reason, "Keep the shards beside it.")
+    nested = [name for name in files if name.endswith(".index.json")]
+    if nested:
+        reason = f"it refers to another index, {nested[0]}"
+        raise ArgumentError("path", str(index), reason, "List the files that hold tensors.")
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(files):
         tensors |= load_state(index.parent / name)

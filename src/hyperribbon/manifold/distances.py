@@ -54,6 +54,7 @@ class DistanceReport:
     stderr: float
 
 
+@validate()
 def bhattacharyya(
     P: Any,
     Q: Any = None,

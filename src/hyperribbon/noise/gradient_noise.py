@@ -14,9 +14,10 @@ from hyperribbon.core.checks import (
     check_choice,
     check_positive_int,
     check_shape,
+    covariance,
     instance,
     operator,
-    square,
+    symmetric,
     validate,
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
@@ -132,7 +133,7 @@ def compare_noise(
         sharp = eigsh(H, count, certificate="full", seed=seed)
         keep = sharp.eigenvalues > 1e-6 * abs(sharp.eigenvalues).max()
         assert sharp.eigenvectors is not None
-        noise = project(C, sharp.eigenvectors[:, keep])
+        noise = _without_negative(project(C, sharp.eigenvectors[:, keep]))
         captured = float(np.trace(noise)) / whole if whole > 0 else 1.0
         if k is not None or captured >= _ENOUGH or not bool(keep.all()):
             break
@@ -165,6 +166,12 @@ def compare_noise(
     )
 
 
+def _without_negative(noise: np.ndarray) -> np.ndarray:
+    """Return a measured covariance without the negative variances that rounding leaves."""
+    variances, basis = np.linalg.eigh((noise + noise.T) / 2)
+    return (basis * variances.clip(0.0)) @ basis.T if variances.size and variances[0] < 0 else noise
+
+
 @validate(C=_covariance)
 def noise_scale(C: GradientCovariance) -> float:
     """Return the gradient noise scale tr C₁/‖∇L‖², with C₁ the per-sample gradient covariance.
@@ -173,10 +180,11 @@ def noise_scale(C: GradientCovariance) -> float:
     """
     square = float(C.mean_gradient().double().square().sum())
     total = C.trace() / C.factor + (0.0 if C.centered else -square)
+    total = max(total, 0.0)  # rounding of two equal numbers
     return total / square if square > 0 else float("inf")
 
 
-@validate(H=square, C=square)
+@validate(H=symmetric, C=covariance)
 def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
     """Return α = tr(HC)/tr(H²) and the defect ‖C − αH‖/‖C‖ (0 proportional, 1 unrelated).
 

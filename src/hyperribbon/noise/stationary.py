@@ -17,8 +17,9 @@ from hyperribbon.core.checks import (
     check_finite,
     check_positive,
     count,
+    covariance,
     operator,
-    square,
+    symmetric,
     validate,
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
@@ -73,7 +74,7 @@ class LeadingCovariance:
         return detailed_balance_defect(np.diag(self.curvatures), self.noise)
 
 
-@validate(H=square, C=square)
+@validate(H=symmetric, C=covariance)
 def detailed_balance_defect(H: np.ndarray, C: np.ndarray) -> float:
     """Return ‖Q‖/‖C‖ with the antisymmetric Q of Eq. (2.31) of [fluctuations].
 

@@ -131,7 +131,8 @@ class GradientCovariance(FactoredOperator):
         second = super().diagonal()
         if not self.centered:
             return second
-        return second - self.factor * self.mean_gradient().square()
+        # Rounding leaves entries below zero where all samples have the same gradient.
+        return (second - self.factor * self.mean_gradient().square()).clamp_min(0.0)
 
     @plain_arithmetic()
     def trace(self) -> float:
@@ -141,7 +142,8 @@ class GradientCovariance(FactoredOperator):
         second = super().trace()
         if not self.centered:
             return second
-        return second - self.factor * float(self.mean_gradient().square().sum(dtype=torch.float64))
+        mean = float(self.mean_gradient().square().sum(dtype=torch.float64))
+        return max(second - self.factor * mean, 0.0)
 
     def _with(self, risk: Risk) -> GradientCovariance:
         other = super()._with(risk)

@@ -21,6 +21,7 @@ __all__ = ["plot_dendrogram", "plot_embedding"]
 _PANELS = 3  # coordinates in a triangle of panels
 
 
+@validate()
 def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
     """Draw a fitted InPCA: one panel per pair of coordinates, one colour per run.
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed
 from hyperribbon.core.checks import (
-    check_positive,
-    check_positive_int,
+    count,
     function,
     list_of,
+    positive,
     text,
     validate,
 )
@@ -80,7 +80,7 @@ class Criticality:
         return pd.DataFrame([vars(layer) for layer in self.layers])
 
 
-@validate(metric=function)
+@validate(metric=function, draws=count, tolerance=positive)
 def layer_criticality(
     final: nn.Module | State,
     initial: nn.Module | State,
@@ -123,8 +123,6 @@ def layer_criticality(
     Raises:
         ArgumentError: A layer does not exist, or the states do not match.
     """
-    check_positive("tolerance", tolerance)
-    check_positive_int("draws", draws, maximum=10**6)
     if initial is None:
         remedy = "Keep copy.deepcopy(model.state_dict()) before training."
         raise ArgumentError("initial", None, "re-initialising needs the initial state", remedy)
@@ -173,8 +171,8 @@ def _samples(measured: torch.Tensor | float) -> torch.Tensor:
 
 def _mean(samples: torch.Tensor) -> tuple[float, float]:
     """Return mean and standard error; a single number has error 0."""
-    count = len(samples)
-    stderr = float(samples.std() / count**0.5) if count > 1 else 0.0
+    size = len(samples)
+    stderr = float(samples.std() / size**0.5) if size > 1 else 0.0
     return float(samples.mean()), stderr
 
 

@@ -74,6 +74,7 @@ def evaluate_states(
     return Evaluator(model, data, measure)(states, together)
 
 
+@validate()
 def metric_of(
     model: nn.Module, data: Data, measure: Measure = "accuracy", *, calibration: Data = None
 ) -> StateMetric:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
+from hyperribbon.core.checks import check_finite, validate
 from hyperribbon.core.parameters import check_mask, copies_of
 from hyperribbon.subnetworks.states import (
     State,
@@ -20,6 +21,7 @@ from hyperribbon.subnetworks.states import (
 Initializer = Callable[[int], nn.Module | State] | nn.Module | State
 
 
+@validate()
 def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
     """Return a new state whose selected entries are zero.
 
@@ -36,9 +38,11 @@ def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
     tensor([0., 2.])
     """
     state = state_of("state", state)
+    _check_finite("state", state, mask)
     return _replace(state, mask, lambda name: torch.zeros_like(state[name]))
 
 
+@validate()
 def reinitialize(
     final: nn.Module | State, initial: nn.Module | State, mask: Mask
 ) -> dict[str, torch.Tensor]:
@@ -60,9 +64,12 @@ def reinitialize(
     final, start = state_of("final", final), state_of("initial", initial)
     check_mask(mask, final, "state")
     check_same_architecture(final, start, list(mask))
+    _check_finite("final", final, mask)
+    _check_finite("initial", start, mask)
     return _replace(final, mask, lambda name: start[name].to(final[name]))
 
 
+@validate()
 def rerandomize(
     final: nn.Module | State, mask: Mask, initializer: Initializer, *, seed: int = 0
 ) -> dict[str, torch.Tensor]:
@@ -84,9 +91,12 @@ def rerandomize(
     check_mask(mask, state, "state")
     fresh = redraw(initializer, seed=seed, names=list(mask))
     check_same_architecture(state, fresh, list(mask))
+    _check_finite("final", state, mask)
+    _check_finite("initializer", fresh, mask)
     return _replace(state, mask, lambda name: fresh[name].to(state[name]))
 
 
+@validate()
 def redraw(
     initializer: Initializer, *, seed: int = 0, names: list[str] | None = None
 ) -> dict[str, torch.Tensor]:
@@ -115,6 +125,13 @@ def redraw(
         )
         fresh[name] = tensor.reshape(-1)[shuffled].reshape(tensor.shape)
     return fresh
+
+
+def _check_finite(argument: str, state: State, mask: Mask) -> None:
+    """Raise if a parameter that the mask selects from is not finite."""
+    check_mask(mask, state, "state")
+    for name in mask:
+        check_finite(f"{argument}[{name!r}]", state[name])
 
 
 def _reset(model: nn.Module, names: list[str] | None) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from hyperribbon.core import ArgumentError, Mask
+from hyperribbon.core.checks import validate
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Overlap:
     size: int
 
 
+@validate()
 def overlap_ratio(first: Mask, second: Mask) -> Overlap:
     r"""Return the fraction of the first selection that is also in the second.
 

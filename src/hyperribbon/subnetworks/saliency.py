@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import torch_module
+from hyperribbon.core.checks import torch_module, validate
 from hyperribbon.operators import GradientCovariance, Risk
 from hyperribbon.operators.risk.data import Data
 
 Loss = Callable[[Any, Any], torch.Tensor] | None
 
 
+@validate()
 def gradient_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch.Tensor]:
     r"""Return the first-order change of the loss when an entry is set to zero.
 
@@ -34,6 +35,7 @@ def gradient_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, tor
     return {name: (value * slopes[name]).abs() for name, value in risk.weights().items()}
 
 
+@validate()
 def fisher_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch.Tensor]:
     r"""Return the second-order change of the loss when an entry is set to zero (Fisher).
 

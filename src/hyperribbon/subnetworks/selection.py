@@ -16,7 +16,6 @@ from hyperribbon.core.checks import (
     check_choice,
     check_finite,
     check_fraction,
-    flag,
     validate,
 )
 from hyperribbon.core.devices.tensors import host_array
@@ -77,7 +76,7 @@ class Ranking:
         return Mask({name: (score >= low) & (score <= high) for name, score in self.scores.items()})
 
 
-@validate(frozen=flag)
+@validate()
 def rank(
     final: nn.Module | State,
     initial: nn.Module | State | None = None,
@@ -133,7 +132,7 @@ def rank(
     return Ranking(scores, tuple(groups))
 
 
-@validate(frozen=flag)
+@validate()
 def select(
     final: nn.Module | State,
     initial: nn.Module | State | None = None,

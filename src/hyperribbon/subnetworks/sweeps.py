@@ -9,7 +9,13 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, html
-from hyperribbon.core.checks import check_array, check_choice, check_fraction, torch_module
+from hyperribbon.core.checks import (
+    check_array,
+    check_choice,
+    check_fraction,
+    torch_module,
+    validate,
+)
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.subnetworks.evaluation import Measure, StateMetric
@@ -51,6 +57,7 @@ class Sweep:
         return html.card(f"{len(x)} sub-networks", picture, numbers)
 
 
+@validate()
 def sweep_selection(
     model: nn.Module,
     final: State,

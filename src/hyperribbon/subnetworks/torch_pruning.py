@@ -6,10 +6,12 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 from hyperribbon.core import ArgumentError, Mask
+from hyperribbon.core.checks import validate
 from hyperribbon.core.parameters import check_mask, copies_of
 from hyperribbon.subnetworks.states import State, layer_of, state_of
 
 
+@validate()
 def from_torch_prune(source: nn.Module | State) -> Mask:
     """Return the entries that `torch.nn.utils.prune` has pruned.
 
@@ -36,6 +38,7 @@ def from_torch_prune(source: nn.Module | State) -> Mask:
     return Mask(pruned)
 
 
+@validate()
 def to_torch_prune(model: nn.Module, mask: Mask) -> nn.Module:
     """Install a mask in a model with `torch.nn.utils.prune`, in place.
 

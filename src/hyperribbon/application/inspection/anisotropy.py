@@ -14,7 +14,6 @@ from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
     check_positive_int,
-    flag,
     instance,
     list_of,
     tensor,
@@ -94,7 +93,6 @@ class Anisotropy:
         return float(self.eigenvalues[:k].sum() / self.trace) if self.trace > 0 else float("nan")
 
 
-_mask = instance(Mask, "Give hr.select(...) or hr.Mask(...).")
 _spectrum = instance(Anisotropy, "Give the result of measure_anisotropy.")
 
 
@@ -105,7 +103,7 @@ def _columns(argument: str, value: Any) -> torch.Tensor:
     return found.double() if not found.is_floating_point() else found
 
 
-@validate(model=torch_module, inputs=tensor, vectors=flag, mask=_mask)
+@validate(model=torch_module, inputs=tensor)
 def measure_anisotropy(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -173,7 +171,7 @@ def measure_anisotropy(
     )
 
 
-@validate(model=torch_module, inputs=tensor, vectors=flag, mask=_mask)
+@validate(model=torch_module, inputs=tensor)
 def anisotropy_by_layer(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -193,13 +191,19 @@ def anisotropy_by_layer(
         k: Number of eigenvalues for each layer.
         outputs: As there.
         vectors: As there.
-        mask: As there; layers in which it selects nothing are left out.
+        mask: As there; layers in which it selects nothing are omitted.
+
+    Raises:
+        ArgumentError: The mask selects nothing.
     """
     names = [
         name
         for name, parameter in model.named_parameters()
         if parameter.requires_grad and (mask is None or (name in mask and bool(mask[name].any())))
     ]
+    if not names:
+        reason = "it selects no entry of a trainable parameter"
+        raise ArgumentError("mask", mask, reason, "Select at least one.")
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(layer_of(name), []).append(name)

@@ -165,6 +165,7 @@ _MADE: dict[str, Callable[[], Curvature]] = {
 }
 
 
+@validate()
 def watch(name: str) -> Measurement:
     """Return one of the measurements that a Recorder knows by name.
 

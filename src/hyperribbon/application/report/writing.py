@@ -15,7 +15,7 @@ from hyperribbon import __version__
 from hyperribbon.application.report.experiments import experiment_tabs
 from hyperribbon.application.report.inspections import INSPECTION_FILE, inspection_tabs
 from hyperribbon.application.report.page import DAMAGE, Page, Section, Tab, describe_damage
-from hyperribbon.core.checks import ArgumentError, path, text
+from hyperribbon.core.checks import ArgumentError, path, text, validate
 from hyperribbon.core.store import RunFolder, ensure_folder, finish_save, write_text
 
 __all__ = ["render", "write_report"]
@@ -24,6 +24,7 @@ TRAJECTORY_FILE = "trajectory.json"
 _MARKS = ("run.json", "claims.json", INSPECTION_FILE, TRAJECTORY_FILE)
 
 
+@validate()
 def write_report(
     paths: Sequence[str | Path], out: str | Path, *, title: str = "hyperribbon report"
 ) -> Path:

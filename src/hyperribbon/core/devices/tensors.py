@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyperribbon.core.checks import is_tensor
+from hyperribbon.core.checks import check_readable, is_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,7 @@ def host_array(values: Any) -> np.ndarray:
     >>> host_array([1, 2])
     array([1, 2])
     """
+    check_readable("values", values)
     if not is_tensor(values):
         return np.asarray(values)
     import torch

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyperribbon.core.checks import ArgumentError, MissingExtraError
+from hyperribbon.core.checks import ArgumentError, MissingExtraError, validate
 from hyperribbon.core.store import RunFolder
 from hyperribbon.papers.experiments.context import Progress, show_progress
 from hyperribbon.papers.experiments.runner import run as run_one
@@ -50,6 +50,7 @@ class RunOutcome:
     seconds: float
 
 
+@validate()
 def run_experiments(
     ids: Sequence[str],
     *,

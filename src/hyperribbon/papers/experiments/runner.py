@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from hyperribbon.core.checks import ArgumentError, flag, seed_number
+from hyperribbon.core.checks import ArgumentError, flag, seed_number, validate
 from hyperribbon.core.claims import Claim
 from hyperribbon.core.store import RunFolder, Store, writing
 from hyperribbon.core.store.atomic import write_text
@@ -30,6 +30,7 @@ __all__ = ["run"]
 _CAPTION_WIDTH = 90
 
 
+@validate()
 def run(
     id: str,
     config: Mapping[str, Any] | Any = None,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from threadpoolctl import threadpool_limits
 
-from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_positive_int
+from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_positive_int, validate
 
 __all__ = ["DaskWorkers", "ProcessWorkers", "SerialWorkers", "Workers", "choose_workers"]
 
@@ -176,6 +176,7 @@ class DaskWorkers:
             self._client.cancel(list(futures))
 
 
+@validate()
 def choose_workers(jobs: int = 1, dask: Any = None) -> Workers:
     """Return the workers for a number of processes or a Dask scheduler.
 

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from hyperribbon.core.checks import (
     ArgumentError,
-    array,
     check_shape,
     count,
+    non_negative,
+    non_negative_numbers,
     number,
-    numbers,
     positive,
     row,
     validate,
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-@validate(D1=numbers, input_variance=positive, theta=number)
+@validate(D1=non_negative_numbers, input_variance=positive, theta=number)
 def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: float) -> np.ndarray:
     """Return δL(θaᵢ) = ½σx²θ²D₁ᵢ for a step θ along mode aᵢ of W₂.
 
@@ -55,7 +55,7 @@ def loss_along_first_layer_modes(
     return np.where(np.arange(modes) < inputs, 0.5 * input_variance * theta**2 * D2, 0.0)
 
 
-@validate(D1=array, D2=positive)
+@validate(D1=non_negative, D2=positive)
 def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
     """Return the local exponent ψ = −d ln M₂₂/d ln F = 2·D₂/(D₁+D₂), flatness F ∝ D₁^(−1/2).
 
@@ -83,14 +83,18 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     curvatures = np.asarray(curvatures, dtype=np.float64)
     check_shape("curvatures", curvatures, variances.shape, f"there are {len(variances)} variances")
     use = (variances > 0) & (curvatures > 0)
-    if use.sum() < 3 or np.ptp(np.log(curvatures[use])) == 0:
+    remedy = "Give at least three modes of different curvature."
+    if use.sum() < 3:
         reason = f"{int(use.sum())} modes have positive variance and curvature, too few for a slope"
-        remedy = "Give at least three modes of different curvature."
         raise ArgumentError("curvatures", curvatures, reason, remedy)
-    return float(2 * np.polyfit(np.log(curvatures[use]), np.log(variances[use]), 1)[0])
+    logs = np.log(curvatures[use])
+    if np.ptp(logs) <= 1e-6:  # curvatures may have been measured in single precision
+        reason = "all curvatures are equal up to rounding, so there is no slope"
+        raise ArgumentError("curvatures", curvatures, reason, remedy)
+    return float(2 * np.polyfit(logs, np.log(variances[use]), 1)[0])
 
 
-@validate(t=array, rates=array, input_variance=positive)
+@validate(t=non_negative, rates=non_negative, input_variance=positive)
 def mode_correlation(
     t: ArrayLike, rates: ArrayLike, input_variance: float
 ) -> Float[np.ndarray, "*times modes"]:
@@ -101,7 +105,13 @@ def mode_correlation(
     return np.exp(-input_variance * np.multiply.outer(t, rates))
 
 
-@validate(t=array, rates=array, input_variance=positive, strength=zero_or_more, initial=array)
+@validate(
+    t=non_negative,
+    rates=non_negative,
+    input_variance=positive,
+    strength=zero_or_more,
+    initial=non_negative,
+)
 def mode_variance(
     t: ArrayLike,
     rates: ArrayLike,

@@ -19,11 +19,13 @@ from hyperribbon.core.checks import (
     array,
     check_shape,
     count,
+    covariance,
     matrix,
+    non_negative,
+    non_negative_row,
     number,
     positive,
     row,
-    square,
     validate,
     zero_or_more,
 )
@@ -157,7 +159,7 @@ def residual_weights(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "P"]:
     return residuals(X, Y) ** 2
 
 
-@validate(H=square, batch_size=count, label_variance=zero_or_more, deviation=row)
+@validate(H=covariance, batch_size=count, label_variance=zero_or_more, deviation=row)
 def noise_covariance_limit(
     H: ArrayLike, batch_size: int, label_variance: float, deviation: ArrayLike | None = None
 ) -> Float[np.ndarray, "N N"]:
@@ -202,7 +204,7 @@ def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[
     return float(variance * (1 - root) ** 2), float(variance * (1 + root) ** 2)
 
 
-@validate(t=array, second_moment=positive, lr=positive, batch_size=count, start=number)
+@validate(t=non_negative, second_moment=positive, lr=positive, batch_size=count, start=number)
 def geometric_brownian_moments(
     t: ArrayLike, second_moment: float, lr: float, batch_size: int, start: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +219,7 @@ def geometric_brownian_moments(
     return start * np.exp(-a * t), start**2 * (np.exp(2 * a * rate * t) - np.exp(-2 * a * t))
 
 
-@validate(t=array, rates=array, start=array, solution=array)
+@validate(t=non_negative, rates=non_negative, start=array, solution=array)
 def mode_mean(
     t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike
 ) -> Float[np.ndarray, "*times modes"]:
@@ -229,7 +231,7 @@ def mode_mean(
     return solution + decay * (start - solution)
 
 
-@validate(t=zero_or_more, rates=row, noise=square, lr=positive)
+@validate(t=zero_or_more, rates=non_negative_row, noise=covariance, lr=positive)
 def mode_covariance(
     t: float, rates: ArrayLike, noise: ArrayLike, lr: float
 ) -> Float[np.ndarray, "modes modes"]:

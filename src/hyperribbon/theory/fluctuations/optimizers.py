@@ -22,10 +22,11 @@ from numpy.typing import ArrayLike
 from hyperribbon.core.checks import (
     ArgumentError,
     count,
+    covariance,
     flag,
     positive,
     row,
-    square,
+    symmetric,
     validate,
     zero_or_more,
 )
@@ -54,8 +55,8 @@ class StationaryState:
 
 
 @validate(
-    H=square,
-    C=square,
+    H=symmetric,
+    C=covariance,
     lr=positive,
     momentum=zero_or_more,
     dampening=zero_or_more,

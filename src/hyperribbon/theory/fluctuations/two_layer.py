@@ -20,12 +20,13 @@ from hyperribbon.core.checks import (
     ArgumentError,
     check_shape,
     count,
+    covariance,
     instance,
     matrix,
+    non_negative_numbers,
+    non_negative_row,
     numbers,
     positive,
-    row,
-    square,
     validate,
     zero_or_more,
 )
@@ -119,7 +120,7 @@ def noise_strength(
     return lr * (input_variance * target_variance) / batch_size
 
 
-@validate(Sxx=square, Syx=matrix, target_variance=numbers, batch_size=count)
+@validate(Sxx=covariance, Syx=matrix, target_variance=numbers, batch_size=count)
 def moment_covariances(
     Sxx: ArrayLike, Syx: ArrayLike, target_variance: ArrayLike, batch_size: int
 ) -> tuple[
@@ -215,7 +216,7 @@ def layer_covariance(
     return scale * finite_sample_factor(N_i, samples) * rows.T @ rows
 
 
-@validate(modes=_modes, M=square)
+@validate(modes=_modes, M=covariance)
 def first_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
@@ -225,7 +226,7 @@ def first_layer_covariance(
     return lift @ _check_covariance(modes, M)[: N_o * N_i, : N_o * N_i] @ lift.T
 
 
-@validate(modes=_modes, M=square)
+@validate(modes=_modes, M=covariance)
 def second_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
@@ -241,7 +242,13 @@ def _check_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
     return check_shape("M", np.asarray(M), (size, size), f"the modes have widths {modes.sizes}")
 
 
-@validate(D1=row, D2=numbers, lr=positive, batch_size=count, target_variance=zero_or_more)
+@validate(
+    D1=non_negative_row,
+    D2=non_negative_numbers,
+    lr=positive,
+    batch_size=count,
+    target_variance=zero_or_more,
+)
 def second_layer_variances(
     D1: ArrayLike, D2: ArrayLike, lr: float, batch_size: int, target_variance: float
 ) -> Float[np.ndarray, "h o"]:
