@@ -255,7 +255,7 @@ CALLS: dict[str, Callable[[Setting], Any]] = {
     "stationary_covariance": stationary,
     "inspect": inspected,
     "compare": compared,
-    "compare_with_theory": lambda at: hr.compare_with_theory(at.chain, at.data, k=2),
+    "compare_with_theory": lambda at: hr.compare_with_theory(at.chain, at.loss, at.data, k=2),
     "load_data": lambda at: hr.load_data("digits", limit=20).flat(),
 }
 LONG = {"inspect", "compare", "find_ticket"}

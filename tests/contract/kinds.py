@@ -163,7 +163,7 @@ FUNCTIONS: dict[str, Callable[[Any], float]] = {
     "inspect": inspected,
     "compare": compared,
     "compare_with_theory": lambda data: float(
-        hr.compare_with_theory(model(Linear), data, k=1).measured.sharpness
+        hr.compare_with_theory(model(Linear), LOSS, data, k=1).measured.sharpness
     ),
     "train": trained,
     "train_ensemble": ensemble,

@@ -345,7 +345,8 @@ def _entries() -> Iterator[Call]:
     )
     chain = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 1, bias=False))
     yield Call(
-        hr.compare_with_theory, {"model": chain, "data": NUMBERS, "k": 2, "seed": 0, "memory": 1e9}
+        hr.compare_with_theory,
+        {"model": chain, "loss": nn.MSELoss(), "data": NUMBERS, "k": 2, "seed": 0, "memory": 1e9},
     )
     yield Call(inspection.Budget, {"seconds": 1.0, "memory": 1e9})
     probe = {

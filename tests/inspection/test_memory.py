@@ -13,7 +13,7 @@ from hyperribbon.application.inspection.memory import Heap, lacking_room
 from hyperribbon.application.inspection.parts.matrices import eigenpairs
 from hyperribbon.application.inspection.parts.theories import no_chain, theory_bytes
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.operators import GGN, Rescaled
+from hyperribbon.operators import GGN, Rescaled, Risk
 from hyperribbon.operators.gram import GramParts, structured_everywhere
 from hyperribbon.operators.risk.memory import Meter
 from hyperribbon.spectra import plan
@@ -102,15 +102,14 @@ def test_a_gram_matrix_without_room_leaves_it_to_lanczos(convolutions, monkeypat
 
 
 def test_the_layers_of_a_chain_are_found_without_its_moments(convolutions):
-    model, _, data = convolutions
-    assert tuple(find_layers(model, data)) == find_chain(model, data).layers
-    assert find_layers(model, data) == {"5": (5, 1152)}
+    risk = Risk(*convolutions)
+    assert tuple(find_layers(risk)) == find_chain(risk).layers
+    assert find_layers(risk) == {"5": (5, 1152)}
 
 
 def test_theory_without_room_is_left_out_and_says_what_it_takes(convolutions):
     subject = Subject(*convolutions, memory=1e8)
-    weights = sum(parameter.nbytes for parameter in convolutions[0].parameters())
-    needed = theory_bytes([(5, 1152)], weights)
+    needed = theory_bytes([(5, 1152)], subject.total)
     reason = no_chain(Level(subject), Notebook(k=5, seed=0, memory=1.9 * needed))
     assert f"take {needed / 1e6:.0f} MB" in reason
     assert no_chain(Level(subject), Notebook(k=5, seed=0, memory=2.1 * needed)) == ""

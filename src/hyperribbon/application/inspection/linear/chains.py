@@ -1,184 +1,222 @@
-"""The chain of linear layers at the end of a model, and the moments of what it is given."""
+"""The chain of linear layers at the end of a model, and the loss as a function of its outputs."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import linear
 
-from hyperribbon.application.inspection.copies import as_source, copy_in_mode
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.modes import preserve_random_state
-from hyperribbon.operators.risk.batches import split
-from hyperribbon.operators.risk.forward import call as call_model
+from hyperribbon.operators import Risk
+from hyperribbon.operators.risk.loss import wide
 from hyperribbon.theory.linear_networks.moments import Moments
 
-__all__ = ["FoundChain", "find_chain", "find_layers", "numeric_targets", "output_matrix"]
+__all__ = ["FoundChain", "find_chain", "find_layers", "names_of"]
 
 _Calls = list[tuple[str, nn.Module, Any, Any]]
+_SHOWN = 16  # samples on which the layers are found
+_ROWS = 1024  # samples evaluated at once
 
 
 @dataclass(frozen=True)
 class FoundChain:
-    """Linear layers that follow each other, up to the model's output.
+    r"""Linear layers that follow each other, up to the model's output, under the user's loss.
+
+    At the outputs f of the chain the loss of sample n has a gradient g_n and a curvature A_n. With
+    the mean curvature $c = \langle \operatorname{Tr} A_n \rangle / d_L$, the squared loss
+
+    $$ \frac{c}{2n} \|f - Y\|^2, \qquad Y = f - g / c $$
+
+    has the same gradient; for a squared loss it is that loss, and Y its targets.
 
     Attributes:
         layers: Their names, first one first.
         weights: W1, …, WL in double precision.
-        moments: Of the inputs of the first layer and the targets.
+        biases: b1, …, bL; None for a layer without one.
+        moments: Of the inputs x of the first layer (with a 1 below them where there are biases) and
+            the targets Y.
         target_moment: Y Yᵀ/n, (dL, dL).
         samples: n.
-        deviation: ‖f(X) − W_L…W_1 X‖ / ‖f(X)‖, zero for a linear chain without biases.
+        deviation: ‖f(X) − chain(X)‖ / ‖f(X)‖, zero for a model that is linear from there on.
+        curvature: c.
+        spread: ‖A_n − c‖ over c, root mean square over samples and outputs.
+        inputs: (n, d), the x (with 1).
     """
 
     layers: tuple[str, ...]
     weights: list[np.ndarray]
+    biases: list[np.ndarray | None]
     moments: Moments
     target_moment: np.ndarray
     samples: int
     deviation: float
+    curvature: float
+    spread: float
+    inputs: np.ndarray = field(repr=False)
+    _curve: Callable[[np.ndarray], np.ndarray] = field(repr=False)
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether any layer has a bias."""
+        return any(bias is not None for bias in self.biases)
+
+    def curve(self, block: np.ndarray) -> np.ndarray:
+        """Return A_n u_n of every sample, for u (n, dL)."""
+        return self._curve(block)
+
+    def augmented(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return layers that carry the constant 1 along, and which of their entries are trained."""
+        if not self.has_biases:
+            return self.weights, [np.ones(weight.shape, dtype=bool) for weight in self.weights]
+        layers, trained = [], []
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            column = np.zeros(len(weight)) if bias is None else bias
+            layer = np.column_stack([weight, column])
+            mask = np.ones(layer.shape, dtype=bool)
+            mask[:, -1] = bias is not None
+            if len(layers) < len(self.weights) - 1:
+                last = np.eye(1, layer.shape[1], layer.shape[1] - 1)
+                layer, mask = np.vstack([layer, last]), np.vstack([mask, np.zeros_like(last, bool)])
+            layers.append(layer)
+            trained.append(mask)
+        return layers, trained
 
 
-def find_chain(model: nn.Module, data: Any) -> FoundChain:
-    """Find the linear layers that end a model, and take the moments of their data.
-
-    A copy of the model is run once over the data, in evaluation mode.
-
-    Raises:
-        ArgumentError: The last layer is not linear, a layer is used twice, a layer works on
-            sequences, or the last layer's output is joined with something else.
-    """
-    model, batches = copy_in_mode(model), as_source(model, data).batches()
-    opening = next(batches)
-    chain = _chain(model, opening)
-    weights = [_double(layer.weight) for _, layer, *_ in chain]  # type: ignore[arg-type]
-    sums = _Sums(chain[0][0], weights)
-    for batch in itertools.chain([opening], batches):
-        sums.add(*_run(model, batch), split(batch)[1])
-    return FoundChain(
-        layers=tuple(name for name, *_ in chain),
-        weights=weights,
-        moments=sums.moments(),
-        target_moment=sums.targets / sums.count,
-        samples=sums.count,
-        deviation=float(np.sqrt(sums.apart / sums.size)) if sums.size else 0.0,
-    )
-
-
-def find_layers(model: nn.Module, data: Any) -> dict[str, tuple[int, int]]:
+def find_layers(risk: Risk) -> dict[str, tuple[int, int]]:
     """Return the linear layers that end a model, with their shapes (outputs, inputs).
 
-    The model is run on the first batch of the data alone; errors are those of `find_chain`.
+    The model is run on a few samples.
+
+    Raises:
+        ArgumentError: The last layer is not linear, its weights are frozen, shared, or computed
+            from other parameters, or its output is joined with something else.
     """
-    chain = _chain(copy_in_mode(model), next(as_source(model, data).batches()))
+    batch = risk.source.some(_SHOWN)
+    calls, outputs, _ = _run(risk, batch)
+    if outputs.ndim > 2:
+        reason = f"its outputs have shape (n, {', '.join(map(str, outputs.shape[1:]))})"
+        remedy = "The theory is about one vector of outputs for each sample."
+        raise ArgumentError("model", type(risk.function.module).__name__, reason, remedy)
+    if len(outputs) < 2:
+        reason = "which layers follow each other shows from two samples on"
+        raise ArgumentError("data", "1 sample", reason, "Give more samples.")
+    chain = _connect(risk, batch, _last_chain(risk, calls), outputs)
     return {name: (layer.out_features, layer.in_features) for name, layer, *_ in chain}  # type: ignore[misc]
 
 
-def output_matrix(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Return the outputs of a model as a matrix (n, dL), also where they are one number each.
+def find_chain(risk: Risk) -> FoundChain:
+    """Find the linear layers that end a model, and what the theory needs of loss and data.
 
     Raises:
-        ArgumentError: They are something else.
+        ArgumentError: As for `find_layers`; or the loss is no sum over samples, or not curved.
     """
-    outputs = call_model(model, batch)[0]
-    if isinstance(outputs, torch.Tensor) and outputs.ndim in (1, 2):
-        return outputs if outputs.ndim == 2 else outputs.unsqueeze(1)
-    reason = "its outputs are not a matrix (n, dL)"
-    remedy = "Give a model with one vector of outputs for each sample."
-    raise ArgumentError("model", type(outputs).__name__, reason, remedy)
+    if risk.must_be_whole or risk.criterion.reduction == "whole":
+        reason = "its value for one sample depends on the other samples"
+        remedy = "The theory is about a mean or a sum over samples."
+        raise ArgumentError("loss", risk.criterion, reason, remedy)
+    names = tuple(find_layers(risk))
+    modules: list[Any] = [risk.function.module.get_submodule(name) for name in names]
+    weights = [_double(layer.weight) for layer in modules]
+    biases = [None if layer.bias is None else _double(layer.bias) for layer in modules]
+    features, outputs, pieces = [], [], []
+    for _, batch in risk.source.chunks(_ROWS):
+        calls, values, targets = _run(risk, batch)
+        features.append(_double(_given(calls, names[0])))
+        x = features[-1]
+        for weight, bias in zip(weights, biases, strict=True):
+            x = x @ weight.T + (0 if bias is None else bias)
+        outputs.append((_double(values).reshape(len(x), -1), x))
+        at = torch.from_numpy(x).to(values.device, wide(values).dtype).reshape(values.shape)
+        pieces.append((at, targets, risk.criterion.curvature_at(at, targets)))
+    return _assemble(risk, names, weights, biases, features, outputs, pieces)
 
 
-def numeric_targets(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return targets shaped like the outputs (n, dL): class labels become one-hot.
+def _assemble(
+    risk: Risk,
+    names: tuple[str, ...],
+    weights: list[np.ndarray],
+    biases: list[np.ndarray | None],
+    features: list[np.ndarray],
+    outputs: list[tuple[np.ndarray, np.ndarray]],
+    pieces: list[tuple[torch.Tensor, Any, Callable[..., torch.Tensor]]],
+) -> FoundChain:
+    inputs = check_finite("inputs", np.concatenate(features))
+    values, linear_values = (np.concatenate(part) for part in zip(*outputs, strict=True))
+    samples, width = linear_values.shape
+    scale = samples / risk.amount  # of the risk as a mean over samples
 
-    Numbers (n,) are those of one output.
+    def curve(block: np.ndarray) -> np.ndarray:
+        found, start = np.empty_like(block), 0
+        for at, _, curvature in pieces:
+            some = slice(start, start := start + len(at))
+            u = torch.from_numpy(block[some]).to(at.device, at.dtype).reshape(1, *at.shape)
+            found[some] = scale * _double(curvature(u)).reshape(len(at), -1)
+        return found
 
-    Raises:
-        ArgumentError: The targets do not fit the outputs.
-    """
-    if targets is None:
-        raise ArgumentError("data", None, "it has no targets", "Give (inputs, targets).")
-    if outputs.shape[1] == 1 and targets.shape == outputs.shape[:1]:
-        targets = targets.unsqueeze(1)
-    if not targets.is_floating_point() and targets.ndim == 1:
-        classes = outputs.shape[1]
-        if int(targets.min()) < 0 or int(targets.max()) >= classes:
-            raise ArgumentError(
-                "targets", targets, f"labels lie between 0 and {classes - 1}", "Check the labels."
-            )
-        return one_hot(targets, classes).to(outputs.dtype)
-    if targets.shape != outputs.shape:
-        reason = f"the outputs have shape {tuple(outputs.shape)}"
-        remedy = "Give class labels, or one number for each output."
-        raise ArgumentError("targets", targets, reason, remedy)
-    return targets.to(outputs.dtype)
-
-
-class _Sums:
-    """Sums over batches of what the moments need."""
-
-    def __init__(self, first: str, weights: list[np.ndarray]) -> None:
-        self._first, self._weights = first, weights
-        outputs, inputs = len(weights[-1]), weights[0].shape[1]
-        self.count = 0
-        self.inputs, self.cross = np.zeros((inputs, inputs)), np.zeros((outputs, inputs))
-        self.targets = np.zeros((outputs, outputs))
-        self.apart = self.size = 0.0
-
-    def add(self, calls: _Calls, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-        features = _double(next(given for name, _, given, _ in calls if name == self._first))
-        features = check_finite("inputs", features)
-        wanted = check_finite("targets", _double(numeric_targets(outputs, targets)))
-        values = _double(outputs)
-        linear = features
-        for weight in self._weights:
-            linear = linear @ weight.T
-        self.count += len(features)
-        self.inputs += features.T @ features
-        self.cross += wanted.T @ features
-        self.targets += wanted.T @ wanted
-        self.apart += float(np.sum((values - linear) ** 2))
-        self.size += float(np.sum(values**2))
-
-    def moments(self) -> Moments:
-        for name in ("inputs", "targets"):
-            if not getattr(self, name).any():
-                reason = "every one of them is zero, so there is nothing to compare"
-                remedy = "Check the data, and that the layers before the linear ones are not dead."
-                raise ArgumentError(name, 0.0, reason, remedy)
-        power = float(np.trace(self.targets))
-        return Moments(self.inputs / self.count, self.cross / self.count, power / self.count)
+    trace = squares = 0.0
+    for column in np.eye(width):
+        curved = curve(np.broadcast_to(column, (samples, width)).copy())
+        trace, squares = trace + float(np.sum(curved @ column)), squares + float(np.sum(curved**2))
+    mean = trace / (samples * width)
+    if not mean > 0:
+        reason = "its curvature in the outputs is not positive on average"
+        remedy = "Use a loss that is convex in the outputs, as squares and cross-entropy are."
+        raise ArgumentError("loss", risk.criterion, reason, remedy)
+    slopes = [
+        _double(risk.criterion.gradient(at, targets)).reshape(len(at), -1)
+        for at, targets, _ in pieces
+    ]
+    targets = check_finite("targets", linear_values - scale * np.concatenate(slopes) / mean)
+    for name, array in (("inputs", inputs), ("targets", targets)):
+        if not array.any():
+            reason = "every one of them is zero, so there is nothing to compare"
+            remedy = "Check the data, and that the layers before the linear ones are not dead."
+            raise ArgumentError(name, 0.0, reason, remedy)
+    if any(bias is not None for bias in biases):
+        inputs = np.column_stack([inputs, np.ones(samples)])
+    covariance, target_moment = (part.T @ part / samples for part in (inputs, targets))
+    size = np.linalg.norm(values)
+    return FoundChain(
+        layers=names,
+        weights=weights,
+        biases=biases,
+        moments=Moments(covariance, targets.T @ inputs / samples, float(np.trace(target_moment))),
+        target_moment=target_moment,
+        samples=samples,
+        deviation=float(np.linalg.norm(values - linear_values) / size) if size else 0.0,
+        curvature=mean,
+        spread=float(np.sqrt(max(squares / (samples * width) - mean**2, 0.0)) / mean),
+        inputs=inputs,
+        _curve=curve,
+    )
 
 
-def _chain(model: nn.Module, batch: Any) -> _Calls:
-    calls, outputs = _run(model, batch)
-    return _connect(model, batch, _last_chain(calls), outputs)
-
-
-def _run(model: nn.Module, batch: Any) -> tuple[_Calls, torch.Tensor]:
-    with _recording(model) as calls, torch.no_grad(), preserve_random_state():
-        return calls, output_matrix(model, batch)
+def _run(risk: Risk, batch: Any) -> tuple[_Calls, torch.Tensor, Any]:
+    with _recording(risk.function.module) as calls, preserve_random_state():
+        return calls, *risk.evaluate(batch)
 
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[_Calls]:
-    """Record the calls of every module that has weights of its own; the hooks go again."""
+    """Record the calls of every module that has weights; the hooks go again."""
     calls: _Calls = []
     handles = []
     for name, module in model.named_modules():
-        if next(module.parameters(recurse=False), None) is not None:
+        if isinstance(module, nn.Linear) or any(True for _ in module.parameters(recurse=False)):
 
-            def record(layer: nn.Module, given: Any, output: Any, name: str = name) -> None:
-                calls.append((name, layer, given[0] if given else None, output))
+            def record(
+                layer: nn.Module, given: Any, named: Any, output: Any, name: str = name
+            ) -> None:
+                calls.append((name, layer, given[0] if given else named.get("input"), output))
 
-            handles.append(module.register_forward_hook(record))
+            handles.append(module.register_forward_hook(record, with_kwargs=True))
     try:
         yield calls
     finally:
@@ -186,29 +224,52 @@ def _recording(model: nn.Module) -> Iterator[_Calls]:
             handle.remove()
 
 
-def _last_chain(calls: _Calls) -> _Calls:
-    names = [name for name, *_ in calls]
+def _last_chain(risk: Risk, calls: _Calls) -> _Calls:
+    used = [name for name, *_ in calls]
     chain: _Calls = []
     for call in reversed(calls):
         name, layer, given, output = call
-        if not isinstance(layer, nn.Linear) or given.ndim != 2:
+        reason = _why_not(risk, name, layer, given, output, used.count(name))
+        if reason and not chain:
+            kind = type(layer).__name__
+            remedy = "The theory is about layers nn.Linear, each used once; give a model that ends "
+            raise ArgumentError("model", f"{name} ({kind})", reason, remedy + "in one of them.")
+        if reason or (chain and output.shape != chain[0][2].shape):
             break
-        if chain and output.shape != chain[0][2].shape:
-            break
-        if names.count(name) > 1:
-            raise ArgumentError(
-                "model", name, "this layer is used more than once", "Give it weights of its own."
-            )
         chain.insert(0, call)
     if not chain:
-        kind = type(calls[-1][1]).__name__ if calls else type(None).__name__
-        reason = "its last layer with weights is not a linear layer on vectors (n, d)"
-        remedy = "The theory is about chains of nn.Linear; give a model that ends in one."
-        raise ArgumentError("model", kind, reason, remedy)
+        reason, remedy = "it has no layer with weights", "Give a model that ends in nn.Linear."
+        raise ArgumentError("model", type(risk.function.module).__name__, reason, remedy)
     return chain
 
 
-def _connect(model: nn.Module, batch: Any, chain: _Calls, outputs: torch.Tensor) -> _Calls:
+def _why_not(risk: Risk, name: str, layer: nn.Module, given: Any, output: Any, uses: int) -> str:
+    """Return why a layer is no part of a chain, or ""."""
+    if not isinstance(layer, nn.Linear) or not isinstance(given, torch.Tensor) or given.ndim != 2:
+        return "its last layer with weights is not a linear layer on vectors (n, d)"
+    own = dict(risk.function.module.named_parameters(remove_duplicate=False))
+    first = dict(risk.function.module.named_parameters())
+    for key in names_of(name, layer):
+        if key not in own:
+            return f"{key} is computed from other parameters, as weight_norm and spectral_norm do"
+        if uses > 1 or sum(tensor is own[key] for tensor in own.values()) > 1 or key not in first:
+            return "this layer is used more than once, or shares its weights"
+        if key not in risk.space.names:
+            return f"{key} is not among the parameters that are trained"
+        if risk.space.selections[risk.space.names.index(key)] is not None:
+            return f"a mask selects some entries of {key} only"
+    if not torch.allclose(output, linear(given, layer.weight, layer.bias), rtol=1e-3, atol=1e-6):
+        return f"its {type(layer).__name__} does more than W x + b"
+    return ""
+
+
+def names_of(name: str, layer: Any) -> list[str]:
+    """Return the names of a linear layer's parameters."""
+    parts = ("weight",) if layer.bias is None else ("weight", "bias")
+    return [f"{name}.{part}" if name else part for part in parts]
+
+
+def _connect(risk: Risk, batch: Any, chain: _Calls, outputs: torch.Tensor) -> _Calls:
     """Return the end of a chain in which each layer is given what the one before it put out.
 
     Where samples are exchanged in a layer's output, and in nothing else, what follows it alone has
@@ -217,30 +278,32 @@ def _connect(model: nn.Module, batch: Any, chain: _Calls, outputs: torch.Tensor)
     Raises:
         ArgumentError: The model's outputs do not follow from the last layer alone.
     """
-    if len(outputs) < 2:
-        return chain
     followers: list[str | None] = [name for name, *_ in chain[1:]]
     kept: _Calls = []
     for call, follower in zip(reversed(chain), [None, *reversed(followers)], strict=True):
         layer = call[1]
         handle = layer.register_forward_hook(lambda module, given, output: output.roll(1, 0))
         try:
-            calls, exchanged = _run(model, batch)
+            calls, exchanged, _ = _run(risk, batch)
         finally:
             handle.remove()
         before, after = outputs, exchanged
         if follower is not None:
-            before = kept[0][2]
-            after = next(given for name, _, given, _ in calls if name == follower)
+            before, after = kept[0][2], _given(calls, follower)
         close = 1e3 * torch.finfo(before.dtype).eps * float(before.abs().max())
         if before.shape != after.shape or float((after - before.roll(1, 0)).abs().max()) > close:
             break
         kept.insert(0, call)
     if not kept:
-        reason = "its outputs do not follow from this last linear layer alone"
+        reason = "its outputs do not follow from this last linear layer alone: a parallel or a "
+        reason += "residual path joins them"
         remedy = "The theory is about layers in series; give a model that ends in one of them."
         raise ArgumentError("model", chain[-1][0], reason, remedy)
     return kept
+
+
+def _given(calls: _Calls, wanted: str) -> torch.Tensor:
+    return next(given for name, _, given, _ in calls if name == wanted)
 
 
 def _double(tensor: torch.Tensor) -> np.ndarray:

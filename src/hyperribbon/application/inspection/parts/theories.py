@@ -9,19 +9,17 @@ import pandas as pd
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.scheduler import Measurement
 from hyperribbon.application.inspection.linear.chains import find_layers
-from hyperribbon.application.inspection.linear.theory import TheoryComparison, compare_with_theory
+from hyperribbon.application.inspection.linear.theory import TheoryComparison, compare_risk
 from hyperribbon.application.inspection.quantities import Part
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators import Risk
 
 __all__ = ["MEASUREMENTS", "no_chain", "theory_bytes", "theory_part"]
 
-_SAMPLES = 256
 _PRECISION = 0.05
 """Relative standard error of the measured trace: that of a hundredth takes 400 products."""
 _SQUARES = 6
 """Matrices of the size of the inputs' second moment that there are at once in its eigenproblem."""
-_CHECKED = 16
-"""Copies of all weights that the check of derivatives has at once, those in float64 twice."""
 _COPIES = 6
 """Copies of the layers' weights: whitened ones, products with vectors, gradients."""
 
@@ -31,54 +29,52 @@ def no_chain(level: Level, notebook: Notebook) -> str:
     subject = level.subject
     if subject.mode != "eval":
         return "linear-network theory is compared in evaluation mode"
-    batch = next(subject.risk.source.batches())
-    if not (isinstance(batch, tuple | list) and len(batch) == 2):
-        return "the data are not pairs (inputs, targets)"
+    if subject.processes.is_parallel:
+        return "linear-network theory is compared on one process"
+    if subject.risk.criterion.reduction == "whole":
+        return "linear-network theory needs a loss that is a mean or a sum over samples"
     try:
-        layers = find_layers(subject.model, subject.with_samples(16, notebook.seed).source)
+        layers = find_layers(subject.risk)
     except ArgumentError as error:
         return f"linear-network theory needs a model that ends in linear layers: {error.reason}"
-    owned = dict(subject.model.named_parameters())
-    if any(f"{layer}.weight" not in owned for layer in layers):
-        return "the weights of its last linear layers are computed from other parameters"
-    weights = sum(tensor.nbytes for tensor in owned.values())
-    needed, room = theory_bytes(layers.values(), weights), notebook.solver_memory
+    samples = subject.given.total or level.samples
+    needed, room = theory_bytes(layers.values(), samples), notebook.solver_memory
     if needed > room:
         widest = max(max(shape) for shape in layers.values())
         return (
-            f"of the budget's memory it may take {room / 1e6:.0f} MB, and copies of the model and "
-            f"matrices of up to {widest:,} × {widest:,} entries take {needed / 1e6:.0f} MB"
+            f"of the budget's memory it may take {room / 1e6:.0f} MB, and features of {samples:,} "
+            f"samples and matrices of up to {widest:,} × {widest:,} take {needed / 1e6:.0f} MB"
         )
     return ""
 
 
-def theory_bytes(shapes: Iterable[tuple[int, int]], weights: float = 0.0) -> float:
-    """Return the bytes of the moments, their eigenvectors and copies of the weights, in float64.
+def theory_bytes(shapes: Iterable[tuple[int, int]], samples: int = 0) -> float:
+    """Return the bytes of features, moments, their eigenvectors and copies of weights, in float64.
 
     Args:
         shapes: Of the weights (outputs, inputs) of the layers, the first one first.
-        weights: Bytes of all weights of the model, which is checked anew with another loss.
+        samples: How many.
     """
     shapes = list(shapes)
     widths = sum(outputs**2 for outputs, _ in shapes)
     numbers = sum(outputs * inputs for outputs, inputs in shapes)
-    return _CHECKED * weights + 8.0 * (
-        _SQUARES * shapes[0][1] ** 2 + 2 * widths + _COPIES * numbers
-    )
+    features = 2 * samples * (shapes[0][1] + 4 * shapes[-1][0])
+    return 8.0 * (_SQUARES * shapes[0][1] ** 2 + 2 * widths + _COPIES * numbers + features)
 
 
 def theory_part(level: Level, notebook: Notebook) -> Part:
     """Compare the curvature with linear-network theory and list what other theories assume."""
-    fewer = level.subject.of_given(_SAMPLES, notebook.seed, 0.25)
-    options = {"precision": _PRECISION, "memory": fewer.memory, "clock": notebook.clock}
-    comparison = compare_with_theory(fewer.model, fewer.source, seed=notebook.seed, **options)
+    subject = level.subject
+    options = {"precision": _PRECISION, "memory": subject.memory, "seed": notebook.seed}
+    comparison = compare_risk(subject.risk, k=1, **options)
     predicted, measured = comparison.predicted().sharpness, comparison.measured.sharpness
     broken = comparison.responsible()
     part = Part("theory", "Theory comparison", "Theory")
-    how = f"Lanczos, {fewer.samples} samples, weights of the linear layers"
-    part.exact("theory.measured", "Sharpness under half the squared loss", measured, how)
+    is_whole = _covers(comparison, subject.risk)
+    what = "all weights" if is_whole else f"the weights of {', '.join(comparison.chain.layers)}"
+    part.exact("theory.measured", f"Sharpness in {what}", measured, "Lanczos, the same loss")
     name = "Sharpness that linear-network theory predicts"
-    how = f"closed form from the weights, {comparison.depth} layers"
+    how = f"balanced minimum on these inputs, {comparison.depth} layers"
     part.exact("theory.predicted", name, predicted, how)
     cause = "no assumption is broken" if broken is None else f"mostly: {broken.name}"
     ratio = comparison.discrepancy(), 0.0, "from the two numbers above", cause
@@ -91,21 +87,27 @@ def theory_part(level: Level, notebook: Notebook) -> Part:
     if len(others):
         part.tables["Assumptions of the other theories"] = others
     part.notes.append(
-        "The comparison is made for the squared loss on one-hot labels, whatever the model was "
-        "trained with."
+        f"Measured and predicted for the same loss on the same {level.samples:,} samples."
     )
-    return part.on(fewer.samples)
+    return part
+
+
+def _covers(comparison: TheoryComparison, risk: Risk) -> bool:
+    """Whether the linear layers hold all coordinates of the risk."""
+    own = sum(int(mask.sum()) for mask in comparison.chain.augmented()[1])
+    return own == risk.space.dimension
 
 
 def _read(comparison: TheoryComparison) -> str:
     broken = comparison.responsible()
     if broken is None:
         return "Linear-network theory predicts the sharpness of this model."
-    return (
+    text = (
         f"The sharpness is {1 + comparison.discrepancy():.3g} times what linear-network theory "
         f"predicts; the assumption that breaks is “{broken.name}” ({broken.meaning} is "
         f"{broken.value:.2g})."
     )
+    return text + " Effects of several assumptions cancel." if comparison.cancels() else text
 
 
 def _other_theories(notebook: Notebook) -> pd.DataFrame:
@@ -138,8 +140,7 @@ MEASUREMENTS = (
         "Theory comparison",
         order=130,
         run=theory_part,
-        products=lambda level, n: 400,
-        size=_SAMPLES,
+        products=lambda level, n: 60 if level.subject.risk.is_piecewise_linear else 160,
         obstacle=no_chain,
     ),
 )
