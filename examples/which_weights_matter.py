@@ -19,7 +19,7 @@ def main() -> None:
     metric = metric_of(model, test)
 
     # Layer by layer: what happens when one layer alone returns to its start?
-    print(hr.layer_criticality(final, initial, metric).table().to_string(index=False))
+    print(hr.layer_criticality(final, initial, metric).to_frame().to_string(index=False))
 
     # Weight by weight: prune the smallest, or put the least changed back to their start.
     smallest = rank(final, initial, criterion="magnitude")

@@ -197,7 +197,7 @@ def test_type_checkers_see_every_public_name():
     import hyperribbon as hr
 
     tree = ast.parse((SOURCE / "__init__.py").read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    block, _ = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {alias.name for node in block.body for alias in node.names}
     assert seen == set(hr.__all__) - {"__version__"}
 

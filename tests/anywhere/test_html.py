@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -134,26 +132,3 @@ def test_sweeps_embeddings_and_claims(subject):
         "inside",
     )
     assert NASTY in said(claim) and "1 to any (words)" in said(claim)
-
-
-def drawn(*given, **options):
-    """Return the SVG inside a picture."""
-    picture = html.curve(*given, **options)
-    found = re.search(r'base64,([^"]+)"', picture)
-    return base64.b64decode(found[1]).decode() if found else ""
-
-
-@pytest.mark.parametrize("values", [[1.0], [2.0, 2.0], [0.0, -1.0], [np.nan, 1.0], [1e-300, 1.0]])
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.filterwarnings("ignore:Attempting to set identical")
-def test_pictures_of_anything(values, log):
-    svg = drawn(range(len(values)), values, log=log, x_label="<x>", y_label="y $")
-    assert bool(svg) == bool((np.array(values) > (0 if log else -np.inf)).any())
-    assert "<x>" not in svg and "<script" not in svg
-
-
-def test_a_picture_has_its_points_labels_and_band():
-    options = {"low": [0, 4, 9], "high": [1, 6, 11], "x_label": "step", "y_label": "share"}
-    svg = drawn([0, 1, 2], [0, 5, 10], marks=True, **options)
-    assert "step" in svg and "share" in svg
-    assert svg.count("<use ") >= 3 and "fill-opacity: 0.25" in svg

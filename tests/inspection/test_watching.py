@@ -98,7 +98,7 @@ def test_the_limit_follows_the_rate_and_adam_has_none(data, tmp_path):
     )
     rates = 0.1 * 0.5 ** trajectory.steps.astype(float)
     np.testing.assert_allclose(trajectory.metric("sharpness.limit"), 2 / rates - 0.5)
-    (axes,) = trajectory.plot("sharpness").axes
+    axes = trajectory.plot("sharpness")
     assert [line.get_label() for line in axes.lines] == [
         "sharpness",
         "stability limit at each record",

@@ -65,7 +65,7 @@ def test_every_kind_gives_what_the_pair_gives(mlp, kind):
         expected, found = saliency(model, LOSS, pair), saliency(model, LOSS, make())
         assert all(torch.equal(found[name], scores) for name, scores in expected.items())
     judged = [
-        hr.layer_criticality(model, initial, metric_of(model, data)).table()
+        hr.layer_criticality(model, initial, metric_of(model, data)).to_frame()
         for data in (pair, make())
     ]
     assert judged[0].equals(judged[1])
@@ -86,7 +86,7 @@ def test_tickets_take_every_kind(mlp, kind):
     data = KINDS[kind](*pair)
     data = list(data) if kind == "iterator" else data
     other = find(data, KINDS[kind](*pair))
-    assert by_pair.table().equals(other.table())
+    assert by_pair.to_frame().equals(other.table())
     assert by_pair.pruned == other.pruned
 
 

@@ -137,7 +137,7 @@ def test_criticality_finds_the_layer_that_learned(readout):
     assert first.reinitialized == result.baseline
     assert first.rerandomized < 0.85  # a new draw breaks what the readout relies on
     assert second.drop_stderr == pytest.approx(0.01, abs=0.01)
-    assert list(result.table()["layer"]) == ["0", "2"]
+    assert list(result.to_frame()["layer"]) == ["0", "2"]
 
 
 def test_criticality_of_a_loss_of_blocks_and_its_uncertainty(readout):

@@ -64,7 +64,7 @@ def test_the_ticket_keeps_what_the_task_needs(criterion):
     relevant = (~ticket.pruned["0.weight"]).float().mean(0)
     assert relevant[:2].mean() > 4 * relevant[2:].mean()
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
-    assert list(ticket.table().columns) == ["kept", "ticket", "random", "reinitialized"]
+    assert list(ticket.to_frame().columns) == ["kept", "ticket", "random", "reinitialized"]
 
 
 @pytest.mark.parametrize("criterion", ["magnitude", "change"])

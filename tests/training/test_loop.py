@@ -80,7 +80,7 @@ def test_history_and_schedule(images):
     )
     np.testing.assert_allclose(result.history["lr"], [0.4, 0.2, 0.2, 0.02])
     assert result.steps == 12
-    assert list(result.table().columns) == ["epoch", "loss", "lr", "test_loss", "test_accuracy"]
+    assert list(result.to_frame().columns) == ["epoch", "loss", "lr", "test_loss", "test_accuracy"]
     final = evaluate(model, nn.CrossEntropyLoss(), images, batch_size=7)
     assert result.history["test_loss"][-1] == pytest.approx(final["loss"], rel=1e-6)
     assert result.history["test_accuracy"][-1] == final["accuracy"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hyperribbon.core.generators import derive_seed, numpy_generator, torch_generator
     from hyperribbon.core.mask import Mask
     from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+    from hyperribbon.core.result import Result
     from hyperribbon.core.results import Density, Estimate, Spectrum
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "MissingExtraError",
     "ParameterFilter",
     "ParameterSpace",
+    "Result",
     "Spectrum",
     "derive_seed",
     "numpy_generator",
@@ -41,6 +43,7 @@ __getattr__, __dir__ = lazy_attributes(
         "generators": ("derive_seed", "numpy_generator", "torch_generator"),
         "mask": ("Mask",),
         "parameters": ("ParameterFilter", "ParameterSpace"),
+        "result": ("Result",),
         "results": ("Density", "Estimate", "Spectrum"),
     },
 )

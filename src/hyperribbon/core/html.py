@@ -7,12 +7,15 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-_SPAN = 1e6  # from the largest to the smallest number that a logarithmic axis shows
-_COLOR = "#3a87c8"
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_DOTS = 110  # dots per inch of pictures in notebooks: a stored notebook carries them all
 _LINE = "1px solid rgba(128,128,128,.35)"
 _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
 
@@ -82,56 +85,38 @@ def image(kind: str, content: bytes, text: str) -> str:
     return f'<img style="{style}" alt="{escape(text)}" src="data:image/{kind};base64,{data}"/>'
 
 
-def curve(
-    x: Any,
-    y: Any,
-    *,
-    x_label: str,
-    y_label: str,
-    low: Any = None,
-    high: Any = None,
-    log: bool = False,
-    marks: bool = False,
-) -> str:
-    """Return a plot as an SVG image.
+def picture(figure: Figure, text: str) -> str:
+    """Return a matplotlib figure as an image.
 
     Args:
-        x: (n,).
-        y: (n,).
-        x_label: What x is.
-        y_label: What y is.
-        low: (n,), lower edge of a band, or None.
-        high: (n,), its upper edge.
-        log: Whether the vertical axis is logarithmic; non-positive values are omitted.
-        marks: Points instead of a line.
+        figure: What to show.
+        text: What it shows, in words.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    shown = np.isfinite(x) & np.isfinite(y) & ((y > 0) | (not log))
-    if not shown.any():
-        return ""
-    figure = Figure(figsize=(4.6, 2.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(x[shown], y[shown], "o" if marks else "-", color=_COLOR, markersize=4)
-    if low is not None and high is not None:
-        band = np.asarray(low, float)[shown], np.asarray(high, float)[shown]
-        axes.fill_between(x[shown], *band, color=_COLOR, alpha=0.25, linewidth=0)
-    axes.set(xlabel=x_label.replace("$", r"\$"), ylabel=y_label.replace("$", r"\$"))
-    if log:
-        highest = y[shown].max()
-        axes.set_yscale("log")
-        axes.set_ylim(max(y[shown].min(), highest / _SPAN) / 1.5, 1.5 * highest)
     content = BytesIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hyperribbon"}):
-        figure.savefig(content, format="svg", metadata={"Date": None})
-    return image("svg+xml", content.getvalue(), y_label)
+    figure.savefig(content, format="png", dpi=_DOTS)
+    return image("png", content.getvalue(), text)
+
+
+def frame(data: pd.DataFrame, rows: int, more: int) -> str:
+    """Return a table of a DataFrame: the first rows, and some more that open on a click.
+
+    Args:
+        data: Its index is shown where it has a name.
+        rows: Rows to show.
+        more: Rows at most behind them.
+    """
+    listed = data.reset_index() if data.index.name else data
+    columns = [str(name) for name in listed.columns]
+    cells = list(listed.iloc[: rows + more].itertuples(index=False, name=None))
+    rest = len(listed) - rows
+    title = f"{min(rest, more):,} of {rest:,} more" if rest > more else f"{rest:,} more"
+    folds = folded(title, table(columns, cells[rows:])) if rest > 0 else ""
+    return table(columns, cells[:rows]) + folds
 
 
 def _cell(value: Any) -> str:
     side = "left"
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         value = "yes" if value else "no"
     elif isinstance(value, int | float | np.number):
         value, side = number(float(value)), "right"

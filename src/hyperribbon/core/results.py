@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
+from typing import TYPE_CHECKING
 from typing import Annotated as Bool
 from typing import Annotated as Float
 
@@ -13,11 +14,10 @@ from scipy.special import stdtrit
 from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive
 from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.core.result import Result, frame
 
-_ROWS = 12
-"""Maximum number of eigenvalues in a notebook table."""
-_FEWEST = 4
-"""Number of eigenvalues from which a plot is shown."""
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _none() -> torch.Tensor:
@@ -25,7 +25,7 @@ def _none() -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Result, plot="plot_spectrum"):
     """Eigenpairs of a symmetric operator A, with residuals and error bounds.
 
     Attributes:
@@ -78,36 +78,23 @@ class Spectrum:
             rounding=None if self.rounding is None else factor * self.rounding,
         )
 
-    def _repr_html_(self) -> str:
-        """Show the eigenvalues and how certain they are, in a notebook."""
-        values, residuals = host_array(self.eigenvalues), host_array(self.residuals)
-        bounds = residuals if self.bounds is None else host_array(self.bounds)
-        converged = host_array(self.converged)
-        listed = zip(range(1, len(values) + 1), values, bounds, residuals, converged, strict=True)
-        rows = [(i, v, b, f"{r:.1e}", bool(c)) for i, v, b, r, c in listed]
-        columns = ("", "eigenvalue", "within ±", "residual", "converged")
-        title = f"{len(values)} eigenvalues by {self.method}, {self.matvecs:,} products"
-        spread = len(values) > 1 and values.min() > 0 and values.max() > 30 * values.min()
-        picture = (
-            ""
-            if len(values) < _FEWEST
-            else html.curve(
-                range(1, len(values) + 1),
-                values,
-                log=bool(spread),
-                marks=True,
-                x_label="number",
-                y_label="eigenvalue",
-            )
-        )
-        rest = html.folded(f"{len(rows) - _ROWS} more", html.table(columns, rows[_ROWS:]))
-        return html.card(
-            title, html.table(columns, rows[:_ROWS]), rest if len(rows) > _ROWS else "", picture
-        )
+    def to_frame(self) -> pd.DataFrame:
+        """Return eigenvalue, bound, residual and converged, one row per eigenvalue."""
+        own = {"eigenvalue": self.eigenvalues, "bound": self.bounds, "residual": self.residuals}
+        return frame(own | {"converged": self.converged}, "number")
+
+    def _headline(self) -> str:
+        values = host_array(self.eigenvalues)
+        first = ", ".join(f"{value:.5g}" for value in values[:3])
+        rest = f", …, {values[-1]:.3g}" if len(values) > 3 else ""
+        count = f"{len(values)} eigenvalue{'' if len(values) == 1 else 's'}"
+        settled = int(self.converged.sum())
+        doubt = "" if settled == len(values) else f"; {settled} converged"
+        return f"{count}: {first}{rest}; {self.method}, {self.matvecs:,} products{doubt}"
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Result, plot="plot_estimate"):
     """A number with its standard error.
 
     Attributes:
@@ -161,18 +148,27 @@ class Estimate:
         """Return `factor` times the number."""
         return replace(self, value=factor * self.value, stderr=abs(factor) * self.stderr)
 
-    def _repr_html_(self) -> str:
-        """Show the number with its interval, in a notebook."""
+    def to_frame(self) -> pd.DataFrame:
+        """Return value, standard error and 95% interval, in one row."""
+        low, high = self.interval()
+        own = {"value": self.value, "stderr": self.stderr, "low": low, "high": high}
+        own |= {"exact": self.exact, "matvecs": self.matvecs, "method": self.method}
+        return frame(own)
+
+    def _headline(self) -> str:
         shown = html.number(self.value, 6)
         if not self.exact:
             low, high = (html.number(edge) for edge in self.interval())
             shown += f" ± {html.number(self.stderr, 2)} (95%: {low} to {high})"
-        how = f"{self.method or 'estimated'}, {self.matvecs:,} products"
-        return html.card(shown, html.note(how))
+        return f"{shown}; {self.method or 'estimated'}, {self.matvecs:,} products"
+
+    def _repr_html_(self) -> str:
+        """Show the number with its interval, in a notebook."""
+        return html.card(self._headline())
 
 
 @dataclass(frozen=True)
-class Density:
+class Density(Result, plot="plot_density"):
     """A spectral density on a grid, with a confidence band.
 
     Attributes:
@@ -198,16 +194,12 @@ class Density:
     weights: Float[torch.Tensor, "n"] = field(default_factory=_none)
     method: str = ""
 
-    def _repr_html_(self) -> str:
-        """Show the density with its band, in a notebook."""
-        picture = html.curve(
-            host_array(self.grid),
-            host_array(self.values),
-            low=host_array(self.low),
-            high=host_array(self.high),
-            log=True,
-            x_label="eigenvalue",
-            y_label="density",
-        )
-        how = f"{self.matvecs:,} products, smoothed over {html.number(self.width, 3)}"
-        return html.card("Spectral density with its band", html.note(how), picture)
+    def to_frame(self) -> pd.DataFrame:
+        """Return the density with its band, one row per point of the grid."""
+        own = {"eigenvalue": self.grid, "density": self.values}
+        return frame(own | {"low": self.low, "high": self.high})
+
+    def _headline(self) -> str:
+        ends = f"{float(self.grid[0]):.3g} to {float(self.grid[-1]):.3g}"
+        how = f"smoothed over {html.number(self.width, 3)}; {self.matvecs:,} products"
+        return f"spectral density from {ends}, {how}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Literal, overload
 from typing import Annotated as Float
-from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
@@ -26,6 +26,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.result import frame
 from hyperribbon.manifold.distances import gaussian_distances, symmetric_kl
 from hyperribbon.manifold.predictions import model_weights, open_models, take_models
 from hyperribbon.manifold.rounding import (
@@ -44,6 +45,11 @@ from hyperribbon.manifold.streaming import (
     stream_inpca,
 )
 from hyperribbon.manifold.stress import share_of_stress, stress_of_all, stress_of_landmarks
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -120,19 +126,16 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Show the first two coordinates of the models in a notebook."""
         if not hasattr(self, "embedding_"):
             return html.card(repr(self), html.note("not fitted yet"))
-        points = self.embedding_
+        shown = zip(self.eigenvalues_, self.explained_stress_, strict=True)
         rows = [
             (i + 1, value, "time-like" if value < 0 else "space-like", f"{share:.1%}")
-            for i, (value, share) in enumerate(
-                zip(self.eigenvalues_, self.explained_stress_, strict=True)
-            )
+            for i, (value, share) in enumerate(shown)
         ]
         columns = ("component", "eigenvalue", "kind", "distances held so far")
-        picture = ""
-        if points.shape[1] > 1:
-            x, y = points[:, :2].T
-            picture = html.curve(x, y, marks=True, x_label="component 1", y_label="component 2")
-        return html.card(f"InPCA of {len(points):,} models", picture, html.table(columns, rows))
+        several = self.embedding_.shape[1] > 1
+        picture = html.picture(self.plot(), "coordinates of the models") if several else ""
+        title = f"InPCA of {len(self.embedding_):,} models"
+        return html.card(title, f"<div>{picture}</div>", html.table(columns, rows))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """Show the same where scikit-learn would show its diagram."""
@@ -270,7 +273,21 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tail = (1 - check_fraction("confidence", confidence)) / 2
         return np.nanquantile(shares, [tail, 1 - tail], axis=0)
 
-    def plot(self, ax: Any = None) -> Any:
+    def to_frame(self) -> pd.DataFrame:
+        """Return the coordinates, one row per model, with the run where there are several."""
+        check_is_fitted(self, "eigenvalues_")
+        columns = {f"component {i + 1}": c for i, c in enumerate(self.embedding_.T)}
+        table = frame(columns, "model", first=0)
+        if self.runs_ is not None:
+            sizes = [len(part) for part in self.runs_.split(self.embedding_)]
+            table.insert(0, "run", np.repeat(np.array(self.runs_.labels, dtype=object), sizes))
+        return table
+
+    @overload
+    def plot(self, ax: None = None) -> Figure: ...
+    @overload
+    def plot(self, ax: Axes) -> Axes: ...
+    def plot(self, ax: Axes | None = None) -> Figure | Axes:
         """Draw every pair of the leading coordinates, one colour per run, and return the figure.
 
         Time-like coordinates are marked; titles state the explained stress.

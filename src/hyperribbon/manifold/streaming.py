@@ -7,8 +7,8 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.result import Result, frame
 from hyperribbon.manifold.krylov import leading_pairs
 from hyperribbon.manifold.predictions import Predictions, model_weights, open_models
 from hyperribbon.manifold.rounding import rounding_of_models, rounding_of_stress
@@ -35,6 +36,9 @@ from hyperribbon.manifold.stored_tiles import (
     rows_in_a_block,
 )
 from hyperribbon.manifold.stress import share_of_stress
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MEMORY = 2**30
 """Default memory limit in bytes."""
@@ -112,7 +116,7 @@ class Centring:
 
 
 @dataclass(frozen=True)
-class StreamedInPCA:
+class StreamedInPCA(Result, plot="plot_points"):
     """Result of `stream_inpca`.
 
     Attributes:
@@ -141,6 +145,15 @@ class StreamedInPCA:
     kept: bool
     project: Float[np.ndarray, "n k"]
     centring: Centring
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the coordinates, one row per model."""
+        columns = {f"component {i + 1}": c for i, c in enumerate(self.embedding.T)}
+        return frame(columns, "model", first=0)
+
+    def _headline(self) -> str:
+        kept = ", ".join(f"{share:.1%}" for share in self.explained_stress[:3])
+        return f"{len(self.embedding):,} models; explained stress {kept}; {self.passes} passes"
 
 
 @validate(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import numpy as np
 from scipy.optimize import root_scalar
@@ -28,11 +28,15 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.result import Result, frame
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
 from hyperribbon.noise.stationary import project
 from hyperribbon.noise.surrogates import Surrogate, kept_share, match_surrogate, principal
 from hyperribbon.noise.weights import WeightCovariance, check_same_weights, weight_covariance
 from hyperribbon.theory import fluctuations as theory
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SEEN = 10  # times that the slowest mode must fit into the record, and into a window
 _NOTHING = 1e-12  # part of the largest variance below which there is none
@@ -47,7 +51,7 @@ class DriftWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class VarianceFlatness:
+class VarianceFlatness(Result, plot="plot_variance_flatness"):
     """Variance against flatness, mode by mode, and the exponent ψ of variance ∝ F^(−ψ).
 
     Attributes:
@@ -85,6 +89,22 @@ class VarianceFlatness:
     stationarity: Stationarity
     times: Float[np.ndarray, "_"] = field(default_factory=lambda: np.ones(0))
     doubt: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return variance, curvature and flatness F, one row per mode; NaN without a flatness."""
+        positive = np.where(self.curvatures > 0, self.curvatures, np.nan)
+        own = {"flatness": positive**-0.5, "variance": self.variances, "curvature": self.curvatures}
+        times = self.times if len(self.times) else None
+        own |= {"width": self.widths, "autocorrelation_time": times}
+        return frame(own, "mode")
+
+    def _headline(self) -> str:
+        low, high = self.interval
+        where = f"{len(self.variances)} modes, {self.effective_samples:.0f} effective samples"
+        if self.doubt:
+            return f"ψ = {self.exponent:.3g} as fitted, no interval: {self.doubt}; {where}"
+        band = f"{self.confidence:.0%}: {low:.3g} to {high:.3g}"
+        return f"ψ = {self.corrected_exponent:.3g} ({band}); {where}"
 
 
 @validate(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -23,9 +23,13 @@ from hyperribbon.core.checks import (
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.core.result import Result, frame
 from hyperribbon.noise.stationary import detailed_balance_defect, project
 from hyperribbon.operators import GGN, GradientCovariance, Hessian, Risk
 from hyperribbon.spectra import alignment, eigsh
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FIRST = 10  # directions that are tried first
 _MOST = 160  # directions that are compared at the most
@@ -34,7 +38,7 @@ _covariance = instance(GradientCovariance, "Give hr.GradientCovariance(model, lo
 
 
 @dataclass(frozen=True)
-class GradientNoise:
+class GradientNoise(Result, plot="plot_relation"):
     """The noise of single-sample gradients against the curvature.
 
     Attributes:
@@ -65,6 +69,10 @@ class GradientNoise:
     noise: Float[np.ndarray, "k k"]
     noise_eigenvalues: Float[np.ndarray, "_"]
     captured: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return curvature and gradient noise along each eigenvector of the curvature."""
+        return frame({"curvature": self.curvatures, "noise": np.diag(self.noise)})
 
 
 @validate()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import numpy as np
 from scipy.stats import chi2
 
 from hyperribbon.core.checks import ArgumentError, check_array, validate
+from hyperribbon.core.result import Result, frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _columns(argument: str, value: Any) -> np.ndarray:
@@ -20,7 +24,7 @@ def _columns(argument: str, value: Any) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Stationarity:
+class Stationarity(Result):
     """Whether a series of weights fluctuates about a fixed mean.
 
     Attributes:
@@ -36,6 +40,10 @@ class Stationarity:
     drift: float
     effective_samples: float
     stationary: bool
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every number, in one row."""
+        return frame(vars(self))
 
 
 @validate(series=_columns)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from typing import Annotated as Float
-from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -25,12 +25,16 @@ from hyperribbon.core.checks import (
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.core.result import Result, frame
 from hyperribbon.spectra import eigsh, trace
 from hyperribbon.theory import fluctuations as theory
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
-class LeadingCovariance:
+class LeadingCovariance(Result, plot="plot_relation"):
     """A predicted weight covariance in the leading subspace of the curvature.
 
     Attributes:
@@ -56,6 +60,12 @@ class LeadingCovariance:
     captured: float = float("nan")
     space: ParameterSpace | None = None
     correlation_steps: Float[np.ndarray, "k"] | None = None
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return curvature and predicted variance along each eigenvector of the curvature."""
+        own = {"curvature": self.curvatures, "variance": np.diag(self.matrix)}
+        own |= {"noise": np.diag(self.noise), "correlation_steps": self.correlation_steps}
+        return frame(own)
 
     @property
     def eigenvalues(self) -> Float[np.ndarray, "k"]:

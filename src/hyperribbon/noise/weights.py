@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,18 +23,22 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.core.result import Result, frame
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
 from hyperribbon.noise.surrogates import remove_lines
 from hyperribbon.papers.simulation import RunningMoments
 from hyperribbon.recording.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _LARGEST_DENSE = 4096
 _predicted = instance(LeadingCovariance, "Give hr.stationary_covariance(H, C, lr) of operators.")
 
 
 @dataclass(frozen=True)
-class WeightCovariance:
+class WeightCovariance(Result):
     """Principal modes of weights over time.
 
     Attributes:
@@ -70,6 +74,11 @@ class WeightCovariance:
     window: int | None = None
     sizes: dict[str, int] = field(default_factory=dict, repr=False)
     omitted: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return variance and autocorrelation time, one row per principal mode."""
+        times = self.times if len(self.times) else None
+        return frame({"variance": self.eigenvalues, "autocorrelation_time": times}, "mode")
 
     @property
     def width(self) -> int:
@@ -107,7 +116,7 @@ def check_same_weights(
 
 
 @dataclass(frozen=True)
-class CovarianceComparison:
+class CovarianceComparison(Result, plot="plot_columns"):
     """A measured and a predicted covariance in the leading subspace of the curvature.
 
     Attributes:
@@ -124,6 +133,11 @@ class CovarianceComparison:
     variance_ratio: float
     measured: Float[np.ndarray, "k k"]
     predicted: Float[np.ndarray, "k k"]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return both variances along each eigenvector of the curvature."""
+        own = {"predicted": np.diag(self.predicted), "measured": np.diag(self.measured)}
+        return frame(own, "direction")
 
 
 @validate(k=count, start=whole, window=count)

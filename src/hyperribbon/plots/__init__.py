@@ -5,6 +5,21 @@ from hyperribbon.plots.embeddings import plot_dendrogram, plot_embedding
 from hyperribbon.plots.interactive import draw_interactive
 from hyperribbon.plots.printed import draw
 from hyperribbon.plots.recorded import draw_metric, metric_chart
+from hyperribbon.plots.results import (
+    plot_columns,
+    plot_criticality,
+    plot_density,
+    plot_estimate,
+    plot_frame,
+    plot_history,
+    plot_overlap,
+    plot_plan,
+    plot_points,
+    plot_relation,
+    plot_spectrum,
+    plot_sweep,
+    plot_variance_flatness,
+)
 from hyperribbon.plots.style import COLORS, DIVERGING, SEQUENTIAL, STYLE, label_logs, new_figure
 
 __all__ = [
@@ -24,6 +39,19 @@ __all__ = [
     "label_logs",
     "metric_chart",
     "new_figure",
+    "plot_columns",
+    "plot_criticality",
     "plot_dendrogram",
+    "plot_density",
     "plot_embedding",
+    "plot_estimate",
+    "plot_frame",
+    "plot_history",
+    "plot_overlap",
+    "plot_plan",
+    "plot_points",
+    "plot_relation",
+    "plot_spectrum",
+    "plot_sweep",
+    "plot_variance_flatness",
 ]

@@ -40,6 +40,8 @@ def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
         reason = "expected a fitted InPCA with two coordinates or more"
         raise ArgumentError("embedding", embedding, reason, "Call fit with n_components=2 or more.")
     if ax is not None:
+        if not hasattr(ax, "plot"):
+            raise ArgumentError("ax", ax, "expected matplotlib axes", "Give one of plt.subplots().")
         _draw_pair(ax, embedding, 0, 1)
         if embedding.runs_ is not None:
             ax.legend()

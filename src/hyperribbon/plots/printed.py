@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hyperribbon.core.checks import instance, validate
+from hyperribbon.core.checks import ArgumentError, instance, validate
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.style import COLORS, SEQUENTIAL, label_logs, new_figure
 
@@ -19,14 +20,24 @@ _LONGEST = 28  # characters of a name beside its bar
 
 
 @validate(chart=instance(Chart, "Give plots.Chart(...)."))
-def draw(chart: Chart) -> Figure:
+def draw(chart: Chart, ax: Axes | None = None) -> Figure:
     """Return a chart as a matplotlib figure.
 
     Args:
         chart: What to draw.
+        ax: Axes to draw into; None for a new figure.
+
+    Raises:
+        ArgumentError: The axes do not have as many dimensions as the chart.
     """
     options: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if chart.is_spatial else {}
-    figure, axis = new_figure(ratio=0.9 if chart.is_spatial else 0.75, **options)
+    if ax is None:
+        figure, axis = new_figure(ratio=0.9 if chart.is_spatial else 0.75, **options)
+    else:
+        figure, axis = cast(Figure, getattr(ax, "figure", None)), cast(Any, ax)
+        if chart.is_spatial != (getattr(ax, "name", "") == "3d") or not hasattr(ax, "plot"):
+            remedy = 'Use plt.subplot(projection="3d") for a path, and plain axes otherwise.'
+            raise ArgumentError("ax", ax, f"expected axes for the chart {chart.title!r}", remedy)
     colors = count()
     labels = 0
     for mark in chart.marks:

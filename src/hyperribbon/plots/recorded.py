@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from hyperribbon.core.checks import ArgumentError, text, validate
 from hyperribbon.plots.charts import Chart, Curve
@@ -28,9 +28,10 @@ def _recorded(argument: str, value: Any) -> Any:
 
 
 @validate(trajectory=_recorded, name=text)
-def draw_metric(trajectory: Trajectory, name: str) -> Figure:
-    """Return a figure of a metric over training; see `metric_chart`."""
-    return draw(metric_chart(trajectory, name))
+def draw_metric(trajectory: Trajectory, name: str, ax: Axes | None = None) -> Axes:
+    """Draw a metric over training and return the axes; see `metric_chart`."""
+    figure = draw(metric_chart(trajectory, name), ax)
+    return figure.axes[0] if ax is None else ax
 
 
 @validate(trajectory=_recorded, name=text)

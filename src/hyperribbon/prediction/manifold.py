@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +24,14 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.result import Result, frame
 from hyperribbon.operators import NTK, Risk
 from hyperribbon.prediction.initial import average_last_layer, draw_networks
 from hyperribbon.theory.ribbons import Ribbon, dimensions_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["ManifoldComparison", "ManifoldPrediction", "predict_manifold"]
 
@@ -40,7 +45,7 @@ _TIMES = 9  # at which the kernel is compared with the initial one
 
 
 @dataclass(frozen=True, eq=False)
-class ManifoldPrediction:
+class ManifoldPrediction(Result):
     """The covariance of the outputs along training, predicted from the linearised network.
 
     Attributes:
@@ -157,13 +162,17 @@ class ManifoldPrediction:
             drift,
         )
 
-    def plot(self, ax: Any = None) -> Any:
+    def to_frame(self) -> pd.DataFrame:
+        """Return the predicted variances, one row per principal component."""
+        return frame({"variance": self.spectrum}, "component")
+
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the predicted variances, and return the axes."""
         return _draw({"predicted": (self.spectrum, self.dimensions())}, ax)
 
 
 @dataclass(frozen=True, eq=False)
-class ManifoldComparison:
+class ManifoldComparison(Result):
     """A measured manifold beside the predicted one.
 
     Attributes:
@@ -191,14 +200,12 @@ class ManifoldComparison:
     runs: int
     kernel_drift: dict[int, float]
 
-    def to_frame(self) -> Any:
-        """Return predicted and measured variances as a pandas.DataFrame, one row per component."""
-        import pandas as pd
+    def to_frame(self) -> pd.DataFrame:
+        """Return predicted and measured variances, one row per principal component."""
+        own = {"predicted": self.predicted_spectrum, "measured": self.measured_spectrum}
+        return frame(own, "component")
 
-        columns = {"predicted": self.predicted_spectrum, "measured": self.measured_spectrum}
-        return pd.DataFrame(columns).rename_axis("component")
-
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw both spectra, and return the axes."""
         both = {
             "predicted": (self.predicted_spectrum, self.predicted),
@@ -478,16 +485,17 @@ def _outputs(risk: Risk) -> torch.Tensor:
     return torch.cat([chunk.point.outputs.detach().flatten() for chunk in risk.chunks()])
 
 
-def _draw(spectra: dict[str, tuple[np.ndarray, int]], ax: Any) -> Any:
+def _draw(spectra: dict[str, tuple[np.ndarray, int]], ax: Axes | None) -> Axes:
     from hyperribbon.plots.style import COLORS, new_figure
 
-    if ax is None:
-        _, ax = new_figure()
+    if ax is not None and not hasattr(ax, "plot"):
+        raise ArgumentError("ax", ax, "expected matplotlib axes", "Give one of plt.subplots().")
+    axes: Axes = new_figure()[1] if ax is None else ax
     for color, (name, (values, dimensions)) in zip(COLORS, spectra.items(), strict=False):
         shown = values[values > 1e-12 * values[0]]
-        ax.semilogy(np.arange(1, len(shown) + 1), shown, color=color, label=name)
-        ax.axvline(dimensions, color=color, linestyle=":", linewidth=1)
-    ax.set_xlabel("principal component")
-    ax.set_ylabel("variance of the outputs")
-    ax.legend()
-    return ax
+        axes.semilogy(np.arange(1, len(shown) + 1), shown, color=color, label=name)
+        axes.axvline(dimensions, color=color, linestyle=":", linewidth=1)
+    axes.set_xlabel("principal component")
+    axes.set_ylabel("variance of the outputs")
+    axes.legend()
+    return axes

@@ -20,6 +20,7 @@ from hyperribbon.core.checks import (
     whole,
     zero_or_more,
 )
+from hyperribbon.core.result import Result
 from hyperribbon.core.store.atomic import ensure_folder, file_digest
 from hyperribbon.core.store.record_log import RecordLog, damaged
 from hyperribbon.core.store.trajectory_files import (
@@ -48,7 +49,7 @@ from hyperribbon.recording.records import (
 if TYPE_CHECKING:
     import pandas as pd
     import torch
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
     from hyperribbon.core.parameters import ParameterFilter
 
@@ -56,7 +57,7 @@ _CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MODEL_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
-class Trajectory:
+class Trajectory(Result):
     """A recorded training run on disk, ordered by step.
 
     Weights are stored as safetensors files; predictions and metrics in blocks of many records with
@@ -363,16 +364,37 @@ class Trajectory:
         """Return the names of all metrics, in order of first appearance."""
         return list(dict.fromkeys(name for record in self._records for name in record.metrics))
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return step, epoch and every metric, as `metrics` does, one row per record."""
+        return self.metrics()
+
     @validate(name=text)
-    def plot(self, name: str = "loss") -> Figure:
-        """Return a figure of a metric over training, with its limit if recorded.
+    def plot(self, name: str | None = None, ax: Axes | None = None) -> Axes:  # type: ignore[override]
+        """Draw a metric over training, with its limit if recorded, and return the axes.
 
         `trajectory.plot("sharpness")` draws the sharpness and the largest curvature at which the
         optimiser's step is stable (2/η without momentum), for the learning rate at each record.
+
+        Args:
+            name: The metric; the loss by default, or the first one recorded.
+            ax: Axes to draw into; None for those of a new figure.
+
+        Returns:
+            The axes.
         """
         import hyperribbon  # plots is a higher layer, reached by its public name
 
-        return hyperribbon.plots.draw_metric(self, name)
+        names = self.metric_names()
+        chosen = name or ("loss" if "loss" in names or not names else names[0])
+        return hyperribbon.plots.draw_metric(self, chosen, ax)
+
+    def _headline(self) -> str:
+        if not len(self):
+            return f"{self.folder}: no records"
+        steps = f"steps {self.steps[0]} to {self.steps[-1]}"
+        names = self.metric_names()
+        some = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        return f"{self.folder}: {len(self)} records, {steps}; metrics {some or 'none'}"
 
     def _check_index(self, index: int) -> int:
         whole = isinstance(index, int | np.integer)

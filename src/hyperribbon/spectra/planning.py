@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hyperribbon.core import html
 from hyperribbon.core.checks import (
     ArgumentError,
     check_positive,
@@ -18,10 +17,14 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.modes import plain_arithmetic
+from hyperribbon.core.result import Result
 from hyperribbon.spectra.krylov.rows import piece_length
 from hyperribbon.spectra.product_costs import gigabytes, product_bytes, product_flops, speed
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import is_near_rounding
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "Plan",
@@ -73,7 +76,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Result, plot="plot_plan"):
     """The routes that exist, the best one first.
 
     Attributes:
@@ -100,15 +103,17 @@ class Plan:
             )
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        """Show the routes, in a notebook."""
-        rows = [
-            (r.name, gigabytes(r.memory), f"{r.seconds:.2g} s", r.matvecs, r.fits)
-            for r in self.routes
-        ]
-        columns = ("route", "memory", "time", "products", "fits")
-        said = f"{gigabytes(self.available)} are free"
-        return html.card(f"Best: {self.best.name}", html.note(said), html.table(columns, rows))
+    def to_frame(self) -> pd.DataFrame:
+        """Return method, memory and disk in bytes, seconds and products, one row per route."""
+        import pandas as pd
+
+        return pd.DataFrame([{"route": route.name, **vars(route)} for route in self.routes])
+
+    def _headline(self) -> str:
+        needs = f"{gigabytes(self.best.memory)}, about {self.best.seconds:.2g} s"
+        others = [route.name for route in self.routes[1:]]
+        beside = f"; also {', '.join(others)}" if others else ""
+        return f"best: {self.best.name}, {needs}; {gigabytes(self.available)} free{beside}"
 
 
 @validate(eigenvectors=flag, tol=positive)

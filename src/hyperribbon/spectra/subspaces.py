@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from typing import Annotated as Float
 
 import numpy as np
@@ -10,7 +11,11 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError, check_finite, tensor, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
+from hyperribbon.core.result import Result, frame
 from hyperribbon.core.results import Spectrum
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Alignment", "alignment"]
 
@@ -18,7 +23,7 @@ Subspace = Spectrum | torch.Tensor | np.ndarray
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Result):
     """Principal angles between two subspaces.
 
     Attributes:
@@ -28,6 +33,14 @@ class Alignment:
 
     cosines: Float[torch.Tensor, "k"]
     chance: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return cosine and principal angle in radians, one row per pair of directions."""
+        return frame({"cosine": self.cosines, "angle": self.angles}, "direction")
+
+    def _headline(self) -> str:
+        beside = f"by chance {self.chance:.3g}; {len(self.cosines)} directions"
+        return f"overlap {self.overlap:.4g}, {beside}"
 
     @property
     def angles(self) -> Float[torch.Tensor, "k"]:

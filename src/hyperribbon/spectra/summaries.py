@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from typing import Annotated as Float
 
 import numpy as np
@@ -16,7 +17,11 @@ from hyperribbon.core.checks import (
     row,
     validate,
 )
+from hyperribbon.core.result import Result, frame
 from hyperribbon.core.results import Estimate, Spectrum
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Summary", "effective_rank", "summarize"]
 
@@ -40,7 +45,7 @@ def effective_rank(weights: torch.Tensor | np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Result):
     """Numbers that describe a spectrum. Eigenvalues are ordered by magnitude, largest first.
 
     Attributes:
@@ -50,6 +55,11 @@ class Summary:
 
     eigenvalues: Float[np.ndarray, "m"]
     trace: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the eigenvalues and the share of the leading ones in the trace."""
+        share = np.cumsum(self.eigenvalues) / (self.trace or np.nan)
+        return frame({"eigenvalue": self.eigenvalues, "trace_ratio": share}, "number")
 
     def trace_ratio(self, k: int) -> float:
         """Return Σ_{i≤k} λᵢ / tr A, the part of the trace in the k leading eigenvalues."""

@@ -19,6 +19,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.result import Result
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
 from hyperribbon.subnetworks.states import State, eligible_names, layer_of, state_of
@@ -58,7 +59,7 @@ class LayerCriticality:
 
 
 @dataclass(frozen=True)
-class Criticality:
+class Criticality(Result, plot="plot_criticality"):
     """The criticality of every layer.
 
     Attributes:
@@ -73,11 +74,18 @@ class Criticality:
     tolerance: float
     layers: tuple[LayerCriticality, ...]
 
-    def table(self) -> pd.DataFrame:
-        """Return a table with one row per layer."""
+    def to_frame(self) -> pd.DataFrame:
+        """Return the effect of resetting and of redrawing, one row per layer."""
         import pandas as pd
 
         return pd.DataFrame([vars(layer) for layer in self.layers])
+
+    def _headline(self) -> str:
+        critical = [layer.layer for layer in self.layers if layer.verdict == "critical"]
+        which = (
+            f": {', '.join(critical[:3])}{', …' if len(critical) > 3 else ''}" if critical else ""
+        )
+        return f"{len(critical)} of {len(self.layers)} layers critical{which}"
 
 
 @validate(metric=function, draws=count, tolerance=positive)

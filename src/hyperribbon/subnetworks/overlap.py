@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hyperribbon.core import ArgumentError, Mask
 from hyperribbon.core.checks import validate
+from hyperribbon.core.result import Result, frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
-class Overlap:
+class Overlap(Result, plot="plot_overlap"):
     """The overlap of two selections S₁, S₂ of n entries, against independence.
 
     Attributes:
@@ -28,6 +33,10 @@ class Overlap:
     z: float
     shared: int
     size: int
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every number, in one row."""
+        return frame(vars(self))
 
 
 @validate()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from hyperribbon.core import ArgumentError, Mask, ParameterFilter, html
+from hyperribbon.core import ArgumentError, Mask, ParameterFilter
 from hyperribbon.core.checks import (
     check_array,
     check_choice,
@@ -16,18 +17,21 @@ from hyperribbon.core.checks import (
     torch_module,
     validate,
 )
-from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.core.result import Result, frame
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.subnetworks.evaluation import Measure, StateMetric
 from hyperribbon.subnetworks.operations import prune, reinitialize
 from hyperribbon.subnetworks.selection import Criterion, check_only_of_fractions, rank
 from hyperribbon.subnetworks.states import State, state_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _GROUP = 16  # sub-networks evaluated at once
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Result, plot="plot_sweep"):
     """Measurements of a family of sub-networks.
 
     Attributes:
@@ -46,15 +50,14 @@ class Sweep:
     stderr: torch.Tensor
     stored_values: torch.Tensor
 
-    def _repr_html_(self) -> str:
-        """Show the measurements over the fractions, in a notebook."""
-        x, y, error = (host_array(v) for v in (self.fractions, self.values, self.stderr))
-        low, high, share = y - 2 * error, y + 2 * error, "share selected"
-        picture = html.curve(x, y, low=low, high=high, x_label=share, y_label="measured")
-        rows = zip(host_array(self.settings), x, y, error, strict=True)
-        columns = ("asked for", "share selected", "measured", "±")
-        numbers = html.folded("numbers", html.table(columns, rows))
-        return html.card(f"{len(x)} sub-networks", picture, numbers)
+    def to_frame(self) -> pd.DataFrame:
+        """Return the mean over the samples and its standard error, one row per sub-network."""
+        own = {"fraction": self.fractions, "value": self.values, "stderr": self.stderr}
+        return frame(own | {"setting": self.settings, "stored_value": self.stored_values})
+
+    def _headline(self) -> str:
+        low, high = float(self.values.min()), float(self.values.max())
+        return f"{len(self.values)} sub-networks, {low:.4g} to {high:.4g}"
 
 
 @validate()

@@ -22,6 +22,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import copies_of
+from hyperribbon.core.result import Result
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
 from hyperribbon.subnetworks.selection import rank
@@ -57,7 +58,7 @@ class TicketLevel:
 
 
 @dataclass(frozen=True)
-class Ticket:
+class Ticket(Result, plot="plot_columns"):
     """A sub-network found by iterative pruning.
 
     Attributes:
@@ -72,8 +73,8 @@ class Ticket:
     final: dict[str, torch.Tensor]
     levels: tuple[TicketLevel, ...]
 
-    def table(self) -> pd.DataFrame:
-        """Return a table with one row per level."""
+    def to_frame(self) -> pd.DataFrame:
+        """Return the metric of the ticket and of its controls, one row per level."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -82,6 +83,11 @@ class Ticket:
                 for level in self.levels
             ]
         )
+
+    def _headline(self) -> str:
+        first, last = self.levels[0], self.levels[-1]
+        scores = f"metric {last.ticket:.4g}, dense {first.ticket:.4g}"
+        return f"{last.kept:.1%} of the weights kept; {scores}; {len(self.levels) - 1} levels"
 
 
 @validate(train=function, metric=function, levels=count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,9 +24,13 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.core.result import Result, frame
 from hyperribbon.operators import Fisher, Jacobian
 from hyperribbon.spectra import eigsh
 from hyperribbon.subnetworks.states import State, layer_of, state_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "Anisotropy",
@@ -43,7 +47,7 @@ _ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Anisotropy:
+class Anisotropy(Result):
     """The leading spectrum of F = (1/N) Σ_n Σ_k ∇f_k(x_n) ∇f_k(x_n)ᵀ.
 
     Always read it with `samples` and `outputs`: the trace ratio of a trained classifier depends
@@ -74,6 +78,11 @@ class Anisotropy:
     samples: int
     outputs: str
     parameters: int
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the eigenvalues, with effective ranks and kurtoses of eigenvectors if known."""
+        own = {"effective_rank": self.effective_ranks, "kurtosis": self.kurtoses}
+        return frame({"eigenvalue": self.eigenvalues} | own, "number")
 
     @property
     def spectral_norm(self) -> float:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -20,6 +21,8 @@ from hyperribbon.application.inspection.answers import Answer, answers
 from hyperribbon.application.inspection.engine.clock import Budget
 from hyperribbon.application.inspection.quantities import Part, Quantity
 from hyperribbon.core import html
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.result import Result
 from hyperribbon.plots import Chart, draw
 
 __all__ = ["Inspection", "InspectionPlan", "Outcome", "PlannedStep"]
@@ -57,7 +60,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True)
-class InspectionPlan:
+class InspectionPlan(Result):
     """What was planned after the first looks at the model; times are learned on from there.
 
     Attributes:
@@ -78,17 +81,19 @@ class InspectionPlan:
     def table(self) -> pd.DataFrame:
         """Return one row for each step."""
         rows = [(s.title, s.samples, round(s.seconds, 2), s.reason) for s in self.steps]
-        return pd.DataFrame(rows, columns=["step", "samples", "seconds", "omitted because"])
+        columns = ["step", "samples", "seconds", "omitted because"]
+        return pd.DataFrame(rows, columns=columns)
 
-    def _repr_html_(self) -> str:
-        """Show the steps, in a notebook."""
-        title = f"{len(self.steps)} steps on {self.samples:,} samples, about {self.seconds:.0f} s"
-        table = self.table()
-        return html.card(title, html.table(list(table.columns), table.itertuples(index=False)))
+    def to_frame(self) -> pd.DataFrame:
+        """Return the table."""
+        return self.table()
+
+    def _headline(self) -> str:
+        return f"{len(self.steps)} steps on {self.samples:,} samples, about {self.seconds:.0f} s"
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Result):
     """The geometry of one network, as `inspect` measured it.
 
     Attributes:
@@ -162,6 +167,34 @@ class Inspection:
         columns = ["part", "key", "name", "value", "error", "samples", "mode"]
         columns += ["method", "certainty"]
         return pd.DataFrame(rows, columns=columns)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every number, as `table` does."""
+        return self.table()
+
+    def charts(self) -> dict[str, Chart]:
+        """Return the charts by name, such as "spectrum"; `plot(name, ax)` draws one."""
+        return {chart.name: chart for part in self.parts.values() for chart in part.charts}
+
+    def plot(self, name: str | None = None, ax: Axes | None = None) -> Axes:  # type: ignore[override]
+        """Draw a chart and return the axes.
+
+        Args:
+            name: One of `charts()`; by default the first.
+            ax: Axes to draw into; None for those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ArgumentError: There is no chart of that name.
+        """
+        known = self.charts()
+        if not known or (name is not None and name not in known):
+            remedy = f"Available: {', '.join(known) or 'none; give a larger budget'}."
+            raise ArgumentError("name", name, "no chart of this name was made", remedy)
+        figure = draw(known[name or next(iter(known))], ax)
+        return figure.axes[0] if ax is None else ax
 
     def summary(self, console: Console | None = None, *, numbers: bool = False) -> None:
         """Print the answers: numbers with their uncertainty, meaning, what is usual, what to do.

@@ -26,6 +26,7 @@ from hyperribbon.core.devices.gpus import seed_gpus
 from hyperribbon.core.devices.modes import without_autocast_cache
 from hyperribbon.core.devices.torch_private import tree_map
 from hyperribbon.core.generators import derive_seed, torch_generator
+from hyperribbon.core.result import Result
 from hyperribbon.operators.risk.batches import batch_size as size_of
 from hyperribbon.operators.risk.batches import move, split, tensors
 from hyperribbon.operators.risk.data import Data
@@ -49,7 +50,7 @@ Callback = Callable[[int, nn.Module], bool | None]
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class TrainingResult(Result, plot="plot_history"):
     """The result of a training run.
 
     Attributes:
@@ -66,7 +67,7 @@ class TrainingResult:
     history: dict[str, np.ndarray] = field(repr=False)
     steps: int
 
-    def table(self) -> pd.DataFrame:
+    def to_frame(self) -> pd.DataFrame:
         """Return the history as a table, one row per epoch."""
         import pandas as pd
 

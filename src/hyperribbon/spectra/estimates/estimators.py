@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import torch
 
 from hyperribbon.core.checks import check_finite, count, function, positive, seed_number, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.tensors import tensor_of
+from hyperribbon.core.result import Result, frame
 from hyperribbon.core.results import Estimate
 from hyperribbon.spectra.estimates.confirmation import ProbeMoments, confirmed_trace, exactly
 from hyperribbon.spectra.estimates.probing import SQUARES, TRACE, estimate
 from hyperribbon.spectra.estimates.sketch import LEAST_VECTORS, Sketch
 from hyperribbon.spectra.planning import affordable_vectors
 from hyperribbon.spectra.products import Products, ShouldStop, StoppedError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["DiagonalEstimate", "diagonal", "frobenius", "trace"]
 
@@ -26,7 +30,7 @@ _GRAM_LIMIT = 4096  # largest Gram matrix that is formed for a Frobenius norm
 
 
 @dataclass(frozen=True)
-class DiagonalEstimate:
+class DiagonalEstimate(Result):
     """The diagonal of an operator.
 
     Attributes:
@@ -40,6 +44,10 @@ class DiagonalEstimate:
     stderr: Float[torch.Tensor, "P"]
     exact: bool
     matvecs: int
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the diagonal and its standard errors, one row per coordinate."""
+        return frame({"value": self.values, "stderr": self.stderr}, "coordinate", first=0)
 
 
 @validate(

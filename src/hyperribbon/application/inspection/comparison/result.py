@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -17,8 +18,9 @@ from scipy.special import stdtrit
 from hyperribbon.application.inspection.quantities import Part, Quantity
 from hyperribbon.application.inspection.storing import begin_folder, store_part
 from hyperribbon.core import html
+from hyperribbon.core.result import Result
 from hyperribbon.core.store import describe_environment, save_folder, write_json, write_text
-from hyperribbon.plots import Bars, Chart, Level
+from hyperribbon.plots import Bars, Chart, Level, draw
 
 __all__ = ["Comparison", "Difference", "Shared", "paired", "save_comparison"]
 
@@ -130,7 +132,7 @@ _TELLING += ("noise", "weights.overlap")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Result):
     """Two networks on the same samples, as `compare` measured them.
 
     Attributes:
@@ -188,6 +190,15 @@ class Comparison:
             for e in self.differences
         ]
         return pd.DataFrame(rows, columns=[*own, "low", "high", "lower", "groups agreeing"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every quantity of both, as `table` does."""
+        return self.table()
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the differences, relative to the mean of both, and return the axes."""
+        figure = draw(_chart(self), ax)
+        return figure.axes[0] if ax is None else ax
 
     def summary(self, console: Console | None = None) -> None:
         """Print the answer in plain sentences, then the table.
@@ -355,9 +366,9 @@ def _chart(comparison: Comparison) -> Chart:
     colors = tuple({"a": 0, "b": 1, None: 7}[entry.lower] for entry in entries)
     a, b = comparison.names
     bars = Bars(tuple(e.key for e in entries), values / sizes, reach / sizes, colors=colors)
-    texts = f"{a} minus {b}, relative to their mean", "", "relative difference"
+    texts = f"{a} minus {b}, relative to their mean", "relative difference", ""
     caption = (
         f"Below zero {a} has less of a quantity, above zero {b}. Error bars are 95% intervals over "
         "groups of samples; where one reaches zero, the samples do not tell."
     )
-    return Chart("differences", *texts, (bars, Level(0.0, "equal")), caption=caption)
+    return Chart("differences", *texts, (bars, Level(0.0, "equal", "x")), caption=caption)

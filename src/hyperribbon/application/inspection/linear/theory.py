@@ -26,6 +26,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterSpace
+from hyperribbon.core.result import Result
 from hyperribbon.operators import Hessian
 from hyperribbon.spectra import eigsh
 from hyperribbon.spectra import trace as estimate_trace
@@ -107,8 +108,8 @@ class Assumption:
         return self.value < _HOLDS
 
 
-@dataclass(frozen=True, repr=False)
-class TheoryComparison:
+@dataclass(frozen=True)
+class TheoryComparison(Result):
     """Measured curvature of a chain of linear layers, beside its predictions.
 
     Attributes:
@@ -253,28 +254,14 @@ class TheoryComparison:
             )
         return "\n".join(lines)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the sharpness of every rung, and return the axes."""
-        from hyperribbon.plots.style import COLORS, new_figure
-
-        if ax is None:
-            _, ax = new_figure()
-        rungs = self.rungs[::-1]
-        values = [rung.sharpness for rung in rungs]
-        ax.barh([rung.name for rung in rungs], values, color=COLORS[0], height=0.6)
-        for place, value in enumerate(values):
-            ax.annotate(f" {value:.3g}", (value, place), va="center", fontsize="small")
-        ax.margins(x=0.15)
-        ax.set_xlabel("sharpness")
-        return ax
-
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
         cause = self.responsible()
         why = "" if cause is None else f", {cause.name}"
         numbers = f"measured {self.measured.sharpness:.4g}, {self.predicted().sharpness:.4g}"
-        return f"TheoryComparison({numbers} predicted{why})"
+        return f"{numbers} predicted{why}"
 
     def _repr_html_(self) -> str:
+        """Show the steps and the comparison in words, in a notebook."""
         rows = [(rung.name, rung.sharpness, rung.trace) for rung in self.rungs]
         steps = html.table(["step", "sharpness", "trace"], rows)
         return html.card("Linear-network theory", steps, html.bullets(self.summary().split("\n")))

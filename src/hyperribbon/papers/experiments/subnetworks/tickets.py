@@ -153,7 +153,7 @@ def _ticket(item: Item) -> dict[str, np.ndarray]:
         initializer=lambda seed: mlp(item["widths"], "relu", seed, init="kaiming"),
         seed=item["seed"],
     )
-    return {str(name): column.to_numpy(dtype=float) for name, column in ticket.table().items()}
+    return {str(name): column.to_numpy(dtype=float) for name, column in ticket.to_frame().items()}
 
 
 def _train(network: nn.Module, item: Item, data: Any) -> None:
