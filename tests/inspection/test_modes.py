@@ -64,6 +64,7 @@ def answer(found, term):
     return next(entry for entry in found.answers() if entry.term == term)
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_the_stable_step_of_batch_norm_is_that_of_training_mode(trained, digits, quiet):
     """In evaluation mode the same rate would be called four times too long."""
     twin = copy.deepcopy(trained)
@@ -71,7 +72,7 @@ def test_the_stable_step_of_batch_norm_is_that_of_training_mode(trained, digits,
     other = copy.deepcopy(trained).eval()
     flat, _ = sharpest(other, lambda: LOSS(other(digits[0]), digits[1]))
     assert RATE * flat > 3 * 2 > 3 * 2 * RATE * value
-    options = {"k": 1, "budget": 20, "optimizer": RATE, "console": quiet}
+    options = {"k": 1, "budget": 90, "optimizer": RATE, "console": quiet}
     found = hr.inspect(trained, LOSS, digits, batch_size=BATCH, **options)
     assert found["hessian.largest"].value == pytest.approx(flat, rel=1e-3)
     assert found["stability.ratio"].value == pytest.approx(RATE * value / 2, rel=5e-3)
@@ -85,6 +86,7 @@ def test_the_stable_step_of_batch_norm_is_that_of_training_mode(trained, digits,
     assert "evaluation mode" in found.where
 
 
+@pytest.mark.usefixtures("headlines_only")
 @pytest.mark.parametrize("between", [(), (nn.Dropout(0.4),)], ids=["plain", "dropout"])
 def test_displacements_grow_above_the_stated_limit_and_shrink_below(between, digits, quiet):
     """Under full-batch descent as one trains, by |1 − ηλ₁| per step."""
@@ -94,7 +96,7 @@ def test_displacements_grow_above_the_stated_limit_and_shrink_below(between, dig
     data = digits[0][:128], digits[1][:128]
     for _ in range(20):
         descend(model, data, 0.1)
-    options = {"k": 1, "budget": 20, "optimizer": 0.1, "console": quiet}
+    options = {"k": 1, "budget": 90, "optimizer": 0.1, "console": quiet}
     found = hr.inspect(model, LOSS, data, **options)
     limit, mode = found["stability.rate"].value, found["stability.ratio"].mode
     words = "training mode, dropout off" if between else "training mode"
@@ -125,8 +127,9 @@ def flat(model):
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_a_step_above_the_limit_is_told_without_a_forecast(trained, digits, quiet):
-    options = {"k": 1, "budget": 20, "console": quiet}
+    options = {"k": 1, "budget": 90, "console": quiet}
     found = hr.inspect(trained, LOSS, digits, batch_size=BATCH, optimizer=2.0, **options)
     told, ratio = answer(found, "stability"), found["stability.ratio"].value
     assert ratio > 2
@@ -135,6 +138,7 @@ def test_a_step_above_the_limit_is_told_without_a_forecast(trained, digits, quie
     assert "leave" not in told.text
 
 
+@pytest.mark.usefixtures("headlines_only")
 @pytest.mark.parametrize("kind", ["batch_size", "loader", "one batch"])
 def test_training_mode_is_measured_on_fixed_batches(trained, digits, quiet, kind):
     data, options, batch = tuple(part[:192] for part in digits), {}, BATCH
@@ -147,7 +151,7 @@ def test_training_mode_is_measured_on_fixed_batches(trained, digits, quiet, kind
     twin, pair = copy.deepcopy(trained), tuple(part[:192] for part in digits)
     value, _ = sharpest(twin, lambda: as_trained(twin, pair, batch))
     before = copy.deepcopy(trained.state_dict())
-    found = hr.inspect(trained, LOSS, data, mode="train", k=1, budget=20, console=quiet, **options)
+    found = hr.inspect(trained, LOSS, data, mode="train", k=1, budget=90, console=quiet, **options)
     expected = float(as_trained(twin, pair, batch).detach())
     assert found["model.loss"].value == pytest.approx(expected, rel=1e-6)
     assert found["hessian.largest"].value == pytest.approx(value, rel=1e-3)
@@ -191,11 +195,12 @@ def test_comparisons_name_the_mode_and_refuse_samples_that_depend_on_each_other(
         hr.compare(trained, other, mode="train", **options)
 
 
+@pytest.mark.usefixtures("headlines_only")
 @pytest.mark.parametrize("batch_size", [None, BATCH])
 def test_one_batch_is_no_larger_than_the_memory(digits, batch_size, quiet):
     """A batch cannot be cut: looks at more samples end where all of them would not fit at once."""
-    data = tuple(part.repeat(20, *[1] * (part.ndim - 1)) for part in digits)
-    budget = hr.inspection.Budget(20, 4e7)
+    data = tuple(part.repeat(6, *[1] * (part.ndim - 1)) for part in digits)
+    budget = hr.inspection.Budget(40, 4e7)
     options = {"mode": "train", "k": 1, "budget": budget, "console": quiet}
     found = hr.inspect(network().double(), LOSS, data, batch_size=batch_size, **options)
     samples = found["model.loss"].samples

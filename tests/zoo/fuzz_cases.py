@@ -47,8 +47,8 @@ class Case:
         form: How the data are given.
         memory: Given as memory=.
         half: Whether only every second parameter is measured.
-        gain: Which of several ways to a product is taken: 0 for the first, inf for the last one,
-            so that a case does not depend on what was fastest.
+        arithmetic: Operations per row up to which rows of a block are multiplied together: −1 for
+            one by one, inf for together.
     """
 
     seed: int
@@ -58,7 +58,7 @@ class Case:
     form: str
     memory: float | None
     half: bool
-    gain: float
+    arithmetic: float
     entry: Entry
 
     def data(self, network: Network) -> Any:
@@ -101,7 +101,7 @@ def random_case(seed: int) -> Case:
         rng.choice(["pair", "pair", "loader", "list"]),
         rng.choice([None, None, 1e3, 5e4]),
         rng.random() < 0.2,
-        rng.choice([0.0, math.inf]),
+        rng.choice([-1.0, math.inf]),
         entry,
     )
 
@@ -185,7 +185,7 @@ def examine(case: Case, given: Network | None = None) -> list[Failure]:
     for where, check in (("Hessian", _check_hessian), ("GGN", _check_ggn)):
         try:
             with (
-                patch.object(linearisation, "_GAIN", case.gain),
+                patch.object(linearisation, "_ARITHMETIC", case.arithmetic),
                 untouched(network.model, network.inputs, network.targets),
             ):
                 failures += check(case, truth, kept, network, options)

@@ -85,11 +85,11 @@ class Gated(nn.Module):
         return self.free(x) * gate
 
 
-@pytest.mark.parametrize("gain", [0.0, 1e9], ids=["first way", "last way"])
+@pytest.mark.parametrize("arithmetic", [-1.0, 1e9], ids=["one by one", "together"])
 @pytest.mark.parametrize("how", ["detach", "no_grad"])
-def test_no_way_to_a_product_moves_weights_that_no_gradient_reaches(how, gain, monkeypatch):
-    # Forward mode goes through no_grad(); which way is faster must not decide what is returned.
-    monkeypatch.setattr(linearisation, "_GAIN", gain)
+def test_no_way_to_a_product_moves_weights_that_no_gradient_reaches(how, arithmetic, monkeypatch):
+    # Forward mode goes through no_grad(); which way is taken must not decide what is returned.
+    monkeypatch.setattr(linearisation, "_ARITHMETIC", arithmetic)
     model, (x, y) = Gated(how).double(), points()
     check_ggn(model, nn.CrossEntropyLoss(), x, y)
     check_hessian(model, nn.CrossEntropyLoss(), x, y)
