@@ -169,6 +169,18 @@ def test_operators_and_spectra_need_no_plots_pages_or_tables():
     assert not HEAVY & loaded
 
 
+def test_a_first_plan_loads_neither_the_compiler_nor_scipy():
+    code = (
+        "import sys, torch, hyperribbon as hr\n"
+        "data = torch.ones(4, 3), torch.zeros(4, 2)\n"
+        "hessian = hr.Hessian(torch.nn.Linear(3, 2), torch.nn.MSELoss(), data)\n"
+        "hr.plan(hessian, k=1), hr.Recorder, hr.eigsh(hessian, k=1)\n"
+        "print(*sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch._dynamo", "scipy", *HEAVY} & set(run.stdout.split())
+
+
 def test_imports_leave_the_global_random_states_alone():
     code = (
         "import random, numpy, torch, hyperribbon as hr\n"

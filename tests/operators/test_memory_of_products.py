@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import hyperribbon as hr
 from hyperribbon.operators.risk.memory import Footprint, Layout, Meter, measure
@@ -103,3 +104,13 @@ def test_a_layout_never_says_less_than_its_parts():
     footprint = Footprint(kept=10.0, working=5.0, fixed=100.0)
     layout = Layout.within(1e6, 50, footprint)
     assert layout.total >= 50 * 10 + layout.chunk * 5 + 100
+
+
+def test_operations_are_counted_as_torch_counts_them():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    convolution = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    for model, inputs in ((layer, torch.randn(6, 7, 8)), (convolution, torch.randn(6, 3, 8, 8))):
+        risk = hr.Risk(model, lambda output, _: output.square().sum(), (inputs, torch.zeros(6)))
+        with FlopCounterMode(display=False) as counter:
+            model.eval()(inputs.requires_grad_())
+        assert risk.forward_flops() == pytest.approx(counter.get_total_flops())

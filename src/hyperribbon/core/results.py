@@ -9,7 +9,6 @@ from typing import Annotated as Bool
 from typing import Annotated as Float
 
 import torch
-from scipy.special import stdtrit
 
 from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, check_fraction, check_positive
@@ -140,6 +139,8 @@ class Estimate(Result, plot="plot_estimate"):
         >>> Estimate(10.0, 1.0, False, 5, freedom=4).interval(0.95)
         (7.22..., 12.77...)
         """
+        from scipy.special import stdtrit  # its import takes as long as many a spectrum
+
         tail = (1 + check_fraction("confidence", confidence)) / 2
         reach = float(stdtrit(min(self.freedom, 1e9), tail)) * self.stderr if self.stderr else 0.0
         return self.value - reach, self.value + reach

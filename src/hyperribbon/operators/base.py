@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from functools import reduce
 from numbers import Real
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import host_array
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
 __all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
 
@@ -107,6 +109,7 @@ class LinearOperator(ABC):
 
     def to_scipy(self) -> ScipyOperator:
         """Return a scipy operator on numpy arrays, with the same products."""
+        from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
         def forward(array: np.ndarray) -> np.ndarray:
             return host_array(self @ self._from_numpy(array))

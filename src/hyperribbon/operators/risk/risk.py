@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -40,6 +39,7 @@ from hyperribbon.operators.risk.finite_differences import Verification
 from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.loss import CallableLoss, Loss
 from hyperribbon.operators.risk.memory import (
+    FlopCounter,
     Footprint,
     Layout,
     Meter,
@@ -623,11 +623,10 @@ class Risk:
 
 def _count_flops(function: ModelFunction, batch: Any) -> float:
     """Return the operations of an evaluation; where they cannot be counted, two per weight used."""
-    aside = function.in_precision(None)  # the counter leaves hooks on its weights
     try:
-        with FlopCounterMode(display=False) as counter, torch.enable_grad():
-            aside.evaluate(batch)
-        return counter.get_total_flops()
+        with FlopCounter() as counter, torch.enable_grad():
+            function.evaluate(batch)
+        return counter.flops
     except Exception:  # an estimate must not stop an answer
         return 2.0 * batch_size(batch) * sum(leaf.numel() for leaf in function.leaves.values())
 

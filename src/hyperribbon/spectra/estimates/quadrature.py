@@ -8,7 +8,6 @@ from math import ceil, sqrt
 from typing import Any
 
 import torch
-from scipy.special import stdtrit
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -121,6 +120,8 @@ def density(
         raise ArgumentError("points", points, reason, remedy)
     mean, shorter = (_mean_curve(grid, [pair[which] for pair in rules], sigma) for which in (0, 1))
     variance = _probe_variance(grid, [rule for rule, _ in rules], sigma, mean, products.size)
+    from scipy.special import stdtrit
+
     reach = float(stdtrit(len(rules), 0.975)) * variance.sqrt()
     reach += _nearby_largest((mean - shorter).abs(), int(2 * sigma / float(grid[1] - grid[0])))
     reach += _INVISIBLE * float(mean.max())
