@@ -8,7 +8,7 @@ names to fall back on; they are the same from torch 2.4 to 2.15.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -32,11 +32,13 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 from torch.utils._pytree import tree_map as _tree_map
+from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "BatchNorm",
     "Convolution",
     "Dropout",
+    "FlopCounter",
     "InstanceNorm",
     "NormWithStatistics",
     "TorchDispatchMode",
@@ -63,6 +65,35 @@ BatchNorm = _BatchNorm
 Dropout = _DropoutNd
 InstanceNorm = _InstanceNorm
 tree_map: Callable[[Callable[[Any], Any], Any], Any] = _tree_map
+
+
+class FlopCounter(TorchDispatchMode):
+    """Counts operations as torch's FlopCounterMode does, without loading torch's compiler.
+
+    Attributes:
+        flops: Operations so far, of matrix products, convolutions and attention.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an operation and count it."""
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        self.flops += 0 if count is None else count(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def is_transformed() -> bool:

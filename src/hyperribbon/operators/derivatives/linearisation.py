@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode
-from torch.utils.flop_counter import FlopCounterMode
 
+from hyperribbon.core.devices.torch_private import FlopCounter
 from hyperribbon.operators.derivatives.convolutions import only_needed
 from hyperribbon.operators.derivatives.factors import Factor, add_factors
 from hyperribbon.operators.derivatives.recording import CallRecorder
@@ -273,9 +273,9 @@ class Linearisation:
         if self._has_checkpoints:
             return None
         try:
-            with FlopCounterMode(display=False) as counter:
+            with FlopCounter() as counter:
                 first = one(0)
-            if self.outputs.device.type == "cpu" and counter.get_total_flops() > _ARITHMETIC:
+            if self.outputs.device.type == "cpu" and counter.flops > _ARITHMETIC:
                 return None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -13,12 +13,11 @@ from math import ceil
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.torch_private import TorchDispatchMode, tree_leaves
 
-__all__ = ["SHARE", "FlopCounter", "Footprint", "Layout", "Meter", "measure", "surely_fits"]
+__all__ = ["SHARE", "Footprint", "Layout", "Meter", "measure", "surely_fits"]
 
 SHARE = 0.5
 """Part of the memory that is free on the device that may be used when memory= is not given."""
@@ -92,35 +91,6 @@ class Meter(TorchDispatchMode):
         self.made += size
         self.live += size
         self.peak = max(self.peak, self.live)
-
-
-class FlopCounter(TorchDispatchMode):
-    """Counts operations as torch's FlopCounterMode does, without loading torch's compiler.
-
-    Attributes:
-        flops: Operations so far, of matrix products, convolutions and attention.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Run an operation and count it."""
-        result = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func._overloadpacket)
-        self.flops += 0 if count is None else count(*args, **(kwargs or {}), out_val=result)
-        return result
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.modes import plain_arithmetic, preserve_random_state
 from hyperribbon.core.devices.processes import Processes
+from hyperribbon.core.devices.torch_private import FlopCounter
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.derivatives.factors import check_factors
@@ -39,7 +40,6 @@ from hyperribbon.operators.risk.finite_differences import Verification
 from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.loss import CallableLoss, Loss
 from hyperribbon.operators.risk.memory import (
-    FlopCounter,
     Footprint,
     Layout,
     Meter,
