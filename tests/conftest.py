@@ -25,3 +25,13 @@ def images():
     labels = torch.randint(3, (90,), generator=generator)
     patterns = torch.rand(3, 1, 8, 8, generator=generator)
     return patterns[labels] + 0.3 * torch.randn(90, 1, 8, 8, generator=generator), labels
+
+
+@pytest.fixture
+def headlines_only(monkeypatch):
+    """Inspections stop after loss, noise scale, traces, sharpness and stability."""
+    from hyperribbon.application.inspection.engine import inspect as inspecting
+    from hyperribbon.application.inspection.parts import headlines, stability
+
+    measurements = (*headlines.MEASUREMENTS, *stability.MEASUREMENTS)
+    monkeypatch.setattr(inspecting, "MEASUREMENTS", measurements)

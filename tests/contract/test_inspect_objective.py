@@ -32,6 +32,7 @@ def samples(problem: Problem) -> int:
     return sum(len(TREES.tree_leaves(part)[0]) for part in parts)
 
 
+@pytest.mark.usefixtures("headlines_only")
 @pytest.mark.parametrize("name", chosen())
 def test_an_inspection_reports_the_objective(name):
     entry = REGISTRY[name]

@@ -7,8 +7,6 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hyperribbon.application.inspection.engine import inspect as inspecting
-from hyperribbon.application.inspection.parts import headlines, stability
 from hyperribbon.papers.training import mlp, train
 
 TESTS = str(Path(__file__).parents[1])
@@ -37,10 +35,3 @@ def trained(classified):
     initial = copy.deepcopy(model.state_dict())
     train(model, nn.CrossEntropyLoss(), classified, epochs=15, lr=0.1, batch_size=32, seed=0)
     return model, nn.CrossEntropyLoss(), classified, initial
-
-
-@pytest.fixture
-def headlines_only(monkeypatch):
-    """Inspections stop after loss, noise scale, traces, sharpness and stability."""
-    measurements = (*headlines.MEASUREMENTS, *stability.MEASUREMENTS)
-    monkeypatch.setattr(inspecting, "MEASUREMENTS", measurements)

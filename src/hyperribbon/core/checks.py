@@ -28,7 +28,7 @@ Array = TypeVar("Array", np.ndarray, "torch.Tensor")
 
 
 class ArgumentError(ValueError):
-    """An invalid argument.
+    """Exception for an invalid argument: its name, its value, the reason, the remedy.
 
     Args:
         argument: Name of the argument or option.
@@ -44,7 +44,7 @@ class ArgumentError(ValueError):
         self.rename(argument)
 
     def rename(self, argument: str) -> None:
-        """Replace the argument's name by the one the caller used."""
+        """Replace the argument's name in the error by the one the caller used."""
         self.argument = argument
         self.args = (f"{argument}={_short(self.value)}: {self.reason}. {self.remedy}",)
 
@@ -54,7 +54,7 @@ class ArgumentError(ValueError):
 
 
 class _Shown(str):
-    """A value that is already the text to show."""
+    """A value in an argument's error message that is already the text to show."""
 
     __slots__ = ()
 
@@ -63,11 +63,11 @@ class _Shown(str):
 
 
 class ProcessGroupError(RuntimeError):
-    """A process of the group has ended or does not respond."""
+    """Exception: a process of the group has ended or does not respond."""
 
 
 class MissingExtraError(ImportError):
-    """An optional dependency is not installed."""
+    """Exception: an optional dependency is not installed; names the extra."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         self.package, self.extra, self.purpose = package, extra, purpose
@@ -220,7 +220,7 @@ def _check_unmasked(argument: str, value: Any) -> None:
 
 
 def _on_host(argument: str, value: Any) -> Any:
-    """Return tensors, in lists too, as arrays on the host."""
+    """Return an argument's tensors, in lists too, as arrays on the host."""
     if isinstance(value, list | tuple) and not all(isinstance(v, int | float) for v in value):
         return [_on_host(argument, entry) for entry in value]
     check_readable(argument, value)
@@ -381,7 +381,7 @@ def _is_finite(result: Any) -> bool:
 
 
 def number(argument: str, value: Any) -> float:
-    """Return a finite real number whose square is finite."""
+    """Check an argument: a finite real number whose square is finite."""
     found = as_number(argument, value)
     if not abs(found) <= _LARGEST:
         reason = f"expected a finite number, at most {_LARGEST:g}"
@@ -390,22 +390,22 @@ def number(argument: str, value: Any) -> float:
 
 
 def positive(argument: str, value: Any) -> float:
-    """Return a number above zero."""
+    """Check an argument: a number above zero."""
     return number(argument, check_positive(argument, value))
 
 
 def zero_or_more(argument: str, value: Any) -> float:
-    """Return a number that is not negative."""
+    """Check an argument: a number that is not negative."""
     return number(argument, check_positive(argument, value, zero=True))
 
 
 def count(argument: str, value: Any) -> int:
-    """Return a whole number from 1 that numbers in double precision can count to."""
+    """Check an argument: a whole number from 1 that double precision can count to."""
     return check_positive_int(argument, value, maximum=_MOST)
 
 
 def whole(argument: str, value: Any) -> int:
-    """Return a whole number from 0."""
+    """Check an argument: a whole number from 0."""
     found = check_positive(argument, value, zero=True)
     if not found.is_integer() or found > _MOST:
         raise ArgumentError(argument, value, "expected an integer, 0 or more", "Give an integer.")
@@ -435,7 +435,7 @@ matrix: Check = functools.partial(check_array, ndim=2)
 def non_negative(
     argument: str, value: Any, ndim: int | tuple[int, ...] | None = None
 ) -> np.ndarray:
-    """Return finite numbers of any shape, none of them negative."""
+    """Check an argument: finite numbers of any shape, none of them negative."""
     found = check_array(argument, value, ndim=ndim)
     if (found < 0).any():
         reason = f"{int((found < 0).sum())} of its entries are negative"
@@ -452,7 +452,7 @@ non_negative_numbers: Check = functools.partial(non_negative, ndim=(0, 1))
 
 
 def symmetric(argument: str, value: Any) -> np.ndarray:
-    """Return a symmetric matrix; it may have been measured in single precision."""
+    """Check an argument: a symmetric matrix, up to single precision."""
     found = square(argument, value)
     gap = float(np.abs(found - found.T).max())
     if gap > _MEASURED * np.abs(found).max():
@@ -462,7 +462,7 @@ def symmetric(argument: str, value: Any) -> np.ndarray:
 
 
 def covariance(argument: str, value: Any) -> np.ndarray:
-    """Return a symmetric matrix without negative eigenvalues, up to single precision."""
+    """Check an argument: a symmetric positive semidefinite matrix, up to single precision."""
     found = symmetric(argument, value)
     lowest, largest = np.linalg.eigvalsh((found + found.T) / 2)[[0, -1]]
     if lowest < -_MEASURED * max(-lowest, largest):
@@ -472,7 +472,7 @@ def covariance(argument: str, value: Any) -> np.ndarray:
 
 
 def square(argument: str, value: Any) -> np.ndarray:
-    """Return a square matrix of finite numbers."""
+    """Check an argument: a square matrix of finite numbers."""
     found = check_array(argument, value, ndim=2)
     if found.shape[0] != found.shape[1]:
         raise ArgumentError(argument, found, "expected a square matrix", "Give a matrix (n, n).")
@@ -480,7 +480,7 @@ def square(argument: str, value: Any) -> np.ndarray:
 
 
 def iterable(argument: str, value: Any) -> Iterable[Any]:
-    """Return entries in order: a list or any other iterable, but not a str or a dict."""
+    """Check an argument: entries in order, but not a str or a dict; return a list."""
     listed = isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
     if not listed or not getattr(value, "ndim", 1):
         raise ArgumentError(argument, value, "expected a list", "Give a list or a tuple.")
@@ -500,7 +500,7 @@ def list_of(check: Check) -> Check:
 
 
 def matrices(argument: str, value: Any) -> list[np.ndarray]:
-    """Return several matrices of finite numbers."""
+    """Check an argument: several matrices of finite numbers."""
     found = list_of(matrix)(argument, value)
     if not found:
         raise ArgumentError(argument, value, "it is empty", "Give at least one matrix.")
@@ -508,33 +508,33 @@ def matrices(argument: str, value: Any) -> list[np.ndarray]:
 
 
 def function(argument: str, value: Any) -> Callable[..., Any]:
-    """Return something that can be called."""
+    """Check an argument: something that can be called."""
     if not callable(value):
         raise ArgumentError(argument, value, "expected a function", "Give something callable.")
     return value
 
 
 def flag(argument: str, value: Any) -> bool:
-    """Return True or False."""
+    """Check an argument: True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ArgumentError(argument, value, "expected True or False", "Give a bool.")
     return bool(value)
 
 
 def flag_or_text(argument: str, value: Any) -> bool | str:
-    """Return True, False, or a str whose choices are checked elsewhere."""
+    """Check an argument: True, False, or a str whose choices are checked elsewhere."""
     return value if isinstance(value, str) else flag(argument, value)
 
 
 def text(argument: str, value: Any) -> str:
-    """Return a str."""
+    """Check an argument: a str."""
     if not isinstance(value, str):
         raise ArgumentError(argument, value, "expected a str", "Give a string.")
     return value
 
 
 def names(argument: str, value: Any) -> Any:
-    """Return a pattern, a list of names, or a function that chooses parameters."""
+    """Check an argument that chooses parameters: a pattern, a list of names, or a function."""
     if isinstance(value, str) or callable(value):
         return value
     try:
@@ -546,14 +546,14 @@ def names(argument: str, value: Any) -> Any:
 
 
 def torch_module(argument: str, value: Any) -> Any:
-    """Return a torch module."""
+    """Check an argument: a torch module."""
     from torch import nn
 
     return instance(nn.Module, "Give a torch.nn.Module.")(argument, value)
 
 
 def operator(argument: str, value: Any) -> Any:
-    """Return a square operator, matrix or tensor: anything with a shape (P, P) and `@`."""
+    """Check an argument: a square operator, anything with a shape (P, P) and `@`."""
     shape = tuple(getattr(value, "shape", ()))
     if len(shape) != 2 or shape[0] != shape[1] or not hasattr(value, "__matmul__"):
         remedy = "Give an operator, a matrix or a tensor of shape (P, P)."
@@ -562,7 +562,7 @@ def operator(argument: str, value: Any) -> Any:
 
 
 def tensor(argument: str, value: Any) -> Any:
-    """Return real numbers of any shape as a tensor; a tensor stays as it is."""
+    """Check an argument: real numbers of any shape; return them as a tensor."""
     check_readable(argument, value)
     if is_tensor(value) and not value.is_complex():
         return value
@@ -573,21 +573,21 @@ def tensor(argument: str, value: Any) -> Any:
 
 
 def mapping(argument: str, value: Any) -> Mapping[Any, Any]:
-    """Return values by name."""
+    """Check an argument: values by name."""
     if not isinstance(value, Mapping):
         raise ArgumentError(argument, value, "expected a dict", "Give values by name.")
     return value
 
 
 def path(argument: str, value: Any) -> str | os.PathLike[str]:
-    """Return a path of the file system."""
+    """Check an argument: a path of the file system."""
     if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
         raise ArgumentError(argument, value, "expected a path", "Give a str or a pathlib.Path.")
     return value
 
 
 def mask(argument: str, value: Any) -> Any:
-    """Return a Mask."""
+    """Check an argument: a Mask."""
     from hyperribbon.core.mask import Mask
 
     if not isinstance(value, Mask):
@@ -597,14 +597,14 @@ def mask(argument: str, value: Any) -> Any:
 
 
 def seed_number(argument: str, value: Any) -> int:
-    """Return a seed."""
+    """Check an argument: a seed."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
         raise ArgumentError(argument, value, "expected an integer, 0 or more", "Give seed=0.")
     return int(value)
 
 
 def wholes(argument: str, value: Any) -> np.ndarray:
-    """Return a row of whole numbers from 0."""
+    """Check an argument: a row of whole numbers from 0."""
     found = check_array(argument, value, ndim=1)
     if (found < 0).any() or (found != np.floor(found)).any() or found.max() > _MOST:
         raise ArgumentError(argument, value, "expected integers, 0 or more", "Give [0, 10, 100].")
@@ -612,7 +612,7 @@ def wholes(argument: str, value: Any) -> np.ndarray:
 
 
 def image(argument: str, value: Any) -> tuple[int, ...]:
-    """Return the shape (channels, height, width) of an image."""
+    """Check an argument: the shape (channels, height, width) of an image."""
     found = wholes(argument, value)
     if len(found) != 3 or not found.all():
         raise ArgumentError(argument, value, "expected (channels, height, width)", "Give 3 sizes.")

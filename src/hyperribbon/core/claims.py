@@ -18,7 +18,7 @@ KINDS = ("claim", "observation")
 
 @dataclass(frozen=True)
 class Band:
-    """An expected interval and its origin.
+    """The expected interval of a claim and its origin.
 
     Attributes:
         low: Lower edge; −inf for none.
@@ -47,22 +47,22 @@ class Band:
 
     @classmethod
     def around(cls, value: float, origin: str, *, rtol: float = 0.0, atol: float = 0.0) -> Band:
-        """Return the band value ± (rtol·|value| + atol)."""
+        """Return the band of a claim value ± (rtol·|value| + atol)."""
         margin = rtol * abs(value) + atol
         return cls(value - margin, value + margin, origin)
 
     @classmethod
     def at_least(cls, value: float, origin: str) -> Band:
-        """Return [value, ∞)."""
+        """Return the band [value, ∞) of a claim."""
         return cls(value, math.inf, origin)
 
     @classmethod
     def at_most(cls, value: float, origin: str) -> Band:
-        """Return (−∞, value]."""
+        """Return the band (−∞, value] of a claim."""
         return cls(-math.inf, value, origin)
 
     def verdict(self, low: float, high: float) -> Verdict:
-        """Return the verdict for an interval: inside holds, outside fails, else undecided.
+        """Return a claim's verdict for an interval: inside holds, outside fails, else undecided.
 
         For a band around an equality, an interval that lies inside is an equivalence test.
 
@@ -123,7 +123,7 @@ class Claim:
 
     @property
     def exact(self) -> bool:
-        """Whether the number has no uncertainty and no seed."""
+        """Whether the claim's number has no uncertainty and no seed."""
         return self.uncertainty == 0 and len(self.seeds) == 1
 
     @property
@@ -133,11 +133,11 @@ class Claim:
 
     @property
     def by_seed(self) -> tuple[bool, ...]:
-        """Whether the number of each seed, by itself, lies in the band."""
+        """Whether the number of each seed, by itself, lies in the claim's band."""
         return tuple(self.expected.low <= value <= self.expected.high for value in self.seeds)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; infinite edges and numbers that are not finite become None."""
+        """Return the claim as plain values; numbers that are not finite become None."""
         record: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if name == "expected":

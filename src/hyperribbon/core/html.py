@@ -21,7 +21,7 @@ _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number as it is usually written.
+    """Return a number as HTML tables show it.
 
     >>> number(0.000123456), number(1200.0), number(float("inf"))
     ('0.0001235', '1,200', 'not known')
@@ -34,17 +34,17 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def card(title: str, *parts: str) -> str:
-    """Return a result: its title, and parts that are HTML already."""
+    """Return the HTML card of a result: its title, and parts that are HTML already."""
     return f'<div style="line-height:1.45"><b>{escape(title)}</b>{"".join(parts)}</div>'
 
 
 def note(text: str) -> str:
-    """Return what is said beside."""
+    """Return an HTML note beside a result."""
     return f' <span style="opacity:.75">{escape(text)}</span>'
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """Return rows of texts and numbers; numbers stand on the right.
+    """Return an HTML table of texts and numbers; numbers stand on the right.
 
     >>> table(["a<b"], [[1.5]])
     '<table ...>a&lt;b</th>...1.5</td>...</table>'
@@ -58,7 +58,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = 
 
 
 def bullets(sentences: Iterable[tuple[str, str] | str]) -> str:
-    """Return sentences as a list; of a pair the first is stressed."""
+    """Return sentences as an HTML list; of a pair the first is stressed."""
     items: list[str] = []
     for sentence in sentences:
         strong, rest = ("", sentence) if isinstance(sentence, str) else sentence
@@ -67,13 +67,13 @@ def bullets(sentences: Iterable[tuple[str, str] | str]) -> str:
 
 
 def folded(title: str, *parts: str) -> str:
-    """Return parts that open on a click."""
+    """Return HTML parts that open on a click."""
     content = "".join(parts)
     return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""
 
 
 def image(kind: str, content: bytes, text: str) -> str:
-    """Return a picture on a white sheet.
+    """Return an HTML image of a picture on a white background.
 
     Args:
         kind: "svg+xml" or "png".
@@ -86,7 +86,7 @@ def image(kind: str, content: bytes, text: str) -> str:
 
 
 def picture(figure: Figure, text: str) -> str:
-    """Return a matplotlib figure as an image.
+    """Return a matplotlib figure as an HTML image.
 
     Args:
         figure: What to show.
@@ -98,7 +98,7 @@ def picture(figure: Figure, text: str) -> str:
 
 
 def frame(data: pd.DataFrame, rows: int, more: int) -> str:
-    """Return a table of a DataFrame: the first rows, and some more that open on a click.
+    """Return the HTML table of a DataFrame: the first rows, and more that open on a click.
 
     Args:
         data: Its index is shown where it has a name.

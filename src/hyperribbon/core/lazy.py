@@ -11,7 +11,7 @@ from typing import Any
 def lazy_attributes(
     package: str, names_by_module: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__`.
+    """Return the `__getattr__` and `__dir__` of a package whose names load on first use (lazily).
 
     Args:
         package: Its `__name__`.

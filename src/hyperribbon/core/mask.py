@@ -39,25 +39,25 @@ class Mask(Mapping[str, torch.Tensor]):
         self._entries = {name: entry.detach().clone() for name, entry in entries.items()}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """Return the boolean tensor of one parameter."""
+        """Return the mask's boolean tensor of one parameter."""
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over parameter names."""
+        """Iterate over the mask's parameter names."""
         return iter(self._entries)
 
     def __len__(self) -> int:
-        """Return the number of parameters (tensors) named."""
+        """Return the number of parameters (tensors) in the mask."""
         return len(self._entries)
 
     @property
     def count(self) -> int:
-        """Number of selected entries."""
+        """Number of entries that the mask selects."""
         return sum(int(entry.sum()) for entry in self._entries.values())
 
     @property
     def size(self) -> int:
-        """Number of entries, selected or not."""
+        """Number of entries of the mask, selected or not."""
         return sum(entry.numel() for entry in self._entries.values())
 
     @property
@@ -66,15 +66,15 @@ class Mask(Mapping[str, torch.Tensor]):
         return self.count / self.size if self.size else 0.0
 
     def __invert__(self) -> Mask:
-        """Select the entries that are not selected."""
+        """Return the complement of the mask."""
         return Mask({name: ~entry for name, entry in self._entries.items()})
 
     def __and__(self, other: Mask) -> Mask:
-        """Select the entries selected by both."""
+        """Return the intersection of two masks."""
         return self._combine(other, torch.logical_and)
 
     def __or__(self, other: Mask) -> Mask:
-        """Select the entries selected by either."""
+        """Return the union of two masks."""
         return self._combine(other, torch.logical_or)
 
     def __sub__(self, other: Mask) -> Mask:
@@ -82,7 +82,7 @@ class Mask(Mapping[str, torch.Tensor]):
         return self._combine(other, lambda a, b: a & ~b)
 
     def __eq__(self, other: object) -> bool:
-        """Compare names and entries."""
+        """Compare the names and entries of two masks."""
         if not isinstance(other, Mask):
             return NotImplemented
         return self.keys() == other.keys() and all(
@@ -92,7 +92,7 @@ class Mask(Mapping[str, torch.Tensor]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Show counts, not entries."""
+        """Show counts of the mask, not entries."""
         return f"Mask({self.count} of {self.size} entries in {len(self)} parameters)"
 
     def _combine(self, other: Mask, operation: _Operation) -> Mask:

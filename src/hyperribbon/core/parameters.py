@@ -93,7 +93,7 @@ class ParameterSpace:
 
     @cached_property
     def dimension(self) -> int:
-        """Number of coordinates, P."""
+        """Number of coordinates of the parameters, P."""
         return sum(self.sizes)
 
     def slices(self) -> dict[str, slice]:
@@ -187,7 +187,7 @@ def is_named(name: str, wanted: str) -> bool:
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Copy a tensor; one whose first axis is the innermost in memory in parts that are cached."""
+    """Copy a parameter's tensor; transposed ones in parts that stay in the cache."""
     if source.ndim == 3 and source.stride(0) == 1:
         size = max(1, _PART // source.shape[2])
         for some, part in zip(source.split(size, 1), target.split(size, 1), strict=True):
@@ -289,7 +289,7 @@ def omitted_of_state(
 
 
 def copies_of(state: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
-    """Return, for every entry, the names with the same memory or values, including itself.
+    """Return tied parameters: for every entry, the names with the same memory or values.
 
     Tied parameters appear under several names in a state dict, and as copies in a file. Entries
     that are constant (new biases and scales) are equal without being copies.
@@ -330,7 +330,7 @@ def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) ->
 
 
 def listing(available: Mapping[str, object], limit: int = 12) -> str:
-    """Return the first names and the number of remaining ones."""
+    """Return the first parameter names and the number of remaining ones, for a message."""
     names = list(available)
     return ", ".join(names[:limit]) + (
         f" and {len(names) - limit} more" if len(names) > limit else ""

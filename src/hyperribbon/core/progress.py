@@ -52,31 +52,31 @@ class _InNotebook(Progress):
         self._shown = 0.0
 
     def start(self) -> None:
-        """Create the display below the cell."""
+        """Create the progress display below the notebook cell."""
         import IPython.display
 
         display: Any = IPython.display
         self._place = display.display(display.HTML(""), display_id=True)
 
     def stop(self) -> None:
-        """Clear the display."""
+        """Clear the progress display."""
         from IPython.display import HTML
 
         if self._place is not None:
             self._place.update(HTML(""))
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        """Count finished units."""
+        """Advance the progress of a task by finished units."""
         super().advance(task_id, advance)
         self.refresh()
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
-        """Update a task."""
+        """Update the progress of a task."""
         super().update(task_id, **fields)
         self.refresh()
 
     def refresh(self) -> None:
-        """Redraw the tasks."""
+        """Redraw the progress of all tasks."""
         if self._place is None or time.monotonic() < self._shown + _BETWEEN:
             return
         from IPython.display import HTML

@@ -127,11 +127,11 @@ class Estimate(Result, plot="plot_estimate"):
             object.__setattr__(self, "method", "exact")
 
     def __float__(self) -> float:
-        """Return the value."""
+        """Return the value of the estimate."""
         return float(self.value)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the interval value ± t·stderr, t the quantile of Student's distribution.
+        """Return the confidence interval of the estimate: value ± t·stderr, by Student's t.
 
         Args:
             confidence: Part of such intervals that hold the true number.
@@ -146,11 +146,11 @@ class Estimate(Result, plot="plot_estimate"):
         return self.value - reach, self.value + reach
 
     def scaled(self, factor: float) -> Estimate:
-        """Return `factor` times the number."""
+        """Return the estimate times `factor`."""
         return replace(self, value=factor * self.value, stderr=abs(factor) * self.stderr)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return value, standard error and 95% interval, in one row."""
+        """Return the estimate's value, standard error and 95% interval, in one row."""
         low, high = self.interval()
         own = {"value": self.value, "stderr": self.stderr, "low": low, "high": high}
         own |= {"exact": self.exact, "matvecs": self.matvecs, "method": self.method}
@@ -164,7 +164,7 @@ class Estimate(Result, plot="plot_estimate"):
         return f"{shown}; {self.method or 'estimated'}, {self.matvecs:,} products"
 
     def _repr_html_(self) -> str:
-        """Show the number with its interval, in a notebook."""
+        """Show the estimate with its interval, in a notebook."""
         return html.card(self._headline())
 
 

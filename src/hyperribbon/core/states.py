@@ -76,12 +76,12 @@ def load_tensors_only(path: Path) -> Any:
 
 
 def torch_version() -> tuple[int, ...]:
-    """Return the major and minor version of torch."""
+    """Return the major and minor version of torch, on which loading of .pt states depends."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def refusal(error: Exception) -> str:
-    """Return a short reason why torch did not load a file.
+    """Return a short reason why torch did not load a state from a file.
 
     Args:
         error: What torch.load(weights_only=True) raised.

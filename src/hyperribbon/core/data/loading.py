@@ -47,7 +47,7 @@ class LabelledData(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """Number of classes of class labels; number of outputs otherwise."""
+        """Number of classes of the data's labels; number of outputs otherwise."""
         if self.targets.is_floating_point():
             return self.targets.shape[1]
         return int(self.targets.max()) + 1
@@ -82,7 +82,7 @@ def load_data(
     seconds: float | None = None,
     tokens: int | None = None,
 ) -> LabelledData:
-    """Load a data set.
+    """Load a data set by its name: inputs and targets of a split.
 
     "mnist5k" without the extra [demo] and "text" without [text] raise a MissingExtraError.
 

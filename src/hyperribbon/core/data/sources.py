@@ -54,7 +54,7 @@ def _stratified_split(images: np.ndarray, labels: np.ndarray, split: str) -> Arr
 
 
 def hold_out(labels: np.ndarray, split: str) -> np.ndarray:
-    """Return the indices of a split that keeps a fixed fifth of every class for "test"."""
+    """Return the indices of a data source's split; a fixed fifth of every class is "test"."""
     if split == "all":
         return np.arange(len(labels))
     rng = np.random.default_rng(_SPLIT_SEED)
@@ -66,7 +66,7 @@ def hold_out(labels: np.ndarray, split: str) -> np.ndarray:
 
 
 def default_folder(name: str, folder: str | Path | None) -> Path:
-    """Return the folder that was given, or that of the environment variable.
+    """Return the folder of the data sets: the one given, or that of the environment variable.
 
     Raises:
         ArgumentError: There is none.
@@ -154,7 +154,7 @@ def _from_openml(name: str, split: str) -> Arrays:
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """Return folder/stem or folder/stem.gz, whichever exists."""
+    """Return the file of a data set, folder/stem or folder/stem.gz, whichever exists."""
     for name in (stem, f"{stem}.gz"):
         if (folder / name).is_file():
             return folder / name

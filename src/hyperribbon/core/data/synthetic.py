@@ -13,7 +13,7 @@ from hyperribbon.core.generators import numpy_generator
 def sloppy_inputs(
     samples: int, dimensions: int, slope: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Inputs whose correlation matrix falls exponentially.
+    r"""Synthetic inputs whose correlation matrix has exponentially falling eigenvalues.
 
     $$ X = \sqrt{n}\, U\,\mathrm{diag}(\sqrt{\lambda_i})\, V^\top, \quad \lambda_i = e^{-c(i-1)} $$
 

@@ -11,7 +11,7 @@ from hyperribbon.core.checks import ArgumentError, matrix, positive, validate, z
 
 @dataclass(frozen=True)
 class Whitened:
-    """Whitened inputs and the dropped directions.
+    """Whitened inputs, the whitening matrix and the dropped directions.
 
     Attributes:
         inputs: (rank, n), samples as columns, with X Xᵀ / n = σx² I exactly.

@@ -49,7 +49,7 @@ def free_memory(device: torch.device | str = "cpu", *, root: Path = Path("/")) -
 
 
 def _free_pages() -> int:
-    """Return the bytes that are free by `os.sysconf`."""
+    """Return the free memory in bytes by `os.sysconf`."""
     known = getattr(os, "sysconf_names", {})
     for name, part in (("SC_AVPHYS_PAGES", 1), ("SC_PHYS_PAGES", 2)):
         if name in known and (pages := os.sysconf(name)) > 0:
@@ -60,7 +60,7 @@ def _free_pages() -> int:
 
 
 def _group_allowances(root: Path) -> Iterator[int]:
-    """Yield the bytes that each control group around this process leaves, where it has a limit."""
+    """Yield the memory that each control group around this process leaves, where it has a limit."""
     mounts = root / "sys" / "fs" / "cgroup"
     for line in _lines(root / "proc" / "self" / "cgroup"):
         number, _, rest = line.partition(":")
@@ -72,7 +72,7 @@ def _group_allowances(root: Path) -> Iterator[int]:
 
 
 def _left(mount: Path, group: str, limit: str, used: str, cached: tuple[str, str]) -> Iterator[int]:
-    """Yield what a group and those it lies in leave; inside a container the mount is its own."""
+    """Yield the memory that a control group and its parents leave, in a container too."""
     inner = mount / group.strip("/")
     for folder in (inner, *inner.parents):
         if not folder.is_relative_to(mount):
@@ -90,12 +90,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the integer stored in a file; None if it is missing or "max"."""
+    """Return a control group's memory limit stored in a file; None if missing or "max"."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 
 
 def _numbers(path: Path, *names: str) -> dict[str, int]:
-    """Return the numbers in the lines "name number ..." of a file that begin with these names."""
+    """Return the memory in kB of the lines "name number ..." of /proc/meminfo with these names."""
     words = (line.split() for line in _lines(path) if line.startswith(names))
     return {row[0]: int(row[1]) for row in words if row[0] in names and row[1].isdigit()}

@@ -76,12 +76,12 @@ class Processes:
 
     @property
     def is_parallel(self) -> bool:
-        """Whether there is more than one process."""
+        """Whether the group has more than one process."""
         return self.size > 1
 
     @contextmanager
     def together(self, task: str, same: Any = None) -> Generator[None]:
-        """Run each rank's own part, then check that all succeeded.
+        """Run each rank's own part, then check that all processes succeeded.
 
         When one rank raises, every rank does: none is left waiting for it. The part itself must not
         be collective.
@@ -127,7 +127,7 @@ class Processes:
         return total.to(tensor.device)
 
     def largest(self, value: float) -> float:
-        """Return the largest of the ranks' numbers."""
+        """Return the largest of the ranks' numbers, on every rank."""
         if self.size == 1:
             return value
         number = self._numbers([value])
@@ -180,12 +180,12 @@ class Processes:
         return tuple(self.broadcast(tensor) for tensor in sent)
 
     def rows(self, size: int) -> slice:
-        """Return the rows of long vectors that this rank keeps: nearly equal consecutive parts."""
+        """Return the rows of long vectors that this rank (process) keeps, consecutive parts."""
         step = -(-size // self.size)
         return slice(min(self.rank * step, size), min((self.rank + 1) * step, size))
 
     def gather_rows(self, part: torch.Tensor, size: int) -> torch.Tensor:
-        """Return whole vectors (size, k) from the rows (·, k) that each rank keeps."""
+        """Gather whole vectors (size, k) from the rows (·, k) that each rank (process) keeps."""
         if self.size == 1:
             return part
         step = -(-size // self.size)
@@ -208,7 +208,7 @@ class Processes:
         return part[: rows.stop - rows.start]
 
     def _home(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor where the backend can send it."""
+        """Return a tensor on a device that the process group's backend can send from."""
         tensor = tensor.contiguous()
         return tensor if self._device is None else tensor.to(self._device)
 
@@ -219,7 +219,7 @@ class Processes:
         return dist.get_global_rank(self._group, rank)
 
     def _call(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        """Run a collective; say what it means when it fails."""
+        """Run a collective operation of the process group; explain its failure."""
         try:
             collective(*arguments, group=self._group, **options)
         except RuntimeError as error:
@@ -268,7 +268,7 @@ def torchrun_processes() -> Generator[Processes]:
 
 
 def _checksum(tensor: Any) -> tuple[float, float]:
-    """Return the sum of a tensor's entries, and of their magnitudes; zeros when not finite."""
+    """Return the checksum by which ranks compare tensors: sums of entries and magnitudes."""
     if not isinstance(tensor, torch.Tensor):
         return 0.0, 0.0
     total = float(tensor.sum(dtype=torch.float64))

@@ -61,7 +61,7 @@ def writing(path: Path) -> Generator[Path]:
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether a path is a device or a pipe."""
+    """Return whether a path to write is a device or a pipe, which cannot be replaced atomically."""
     if str(path).startswith(("/dev/std", "/dev/fd/", "/proc/")):
         return True
     try:
@@ -141,7 +141,7 @@ def write_json(
 
 
 def read_json(path: Path, *, checksum: bool = False) -> Any:
-    """Read a JSON file; a checksum in it is verified.
+    """Read a JSON file that `write_json` wrote atomically; verify its checksum.
 
     Args:
         path: The file.

@@ -96,7 +96,7 @@ class FolderCheck:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is damaged, or all damage was repaired."""
+        """Whether the check found nothing damaged, or all damage was repaired."""
         return all(f.done or f.kind != "damage" for f in self.findings)
 
 
@@ -149,7 +149,7 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> FolderCheck:
 def _check_files(
     folder: Path, names: list[str], inside: list[str], repair: bool
 ) -> tuple[int, list[Finding]]:
-    """Return how many files of a run were read, and what was found."""
+    """Check the files of a run: return how many were read, and the damage found."""
     findings: list[Finding] = []
     if not is_locked(folder / SAVE_LOCK):
         for name in (name for name in inside if name.startswith((SAVING, COMMITTED))):
@@ -177,7 +177,7 @@ def _check_files(
 
 
 def _read_manifest(folder: Path) -> tuple[Manifest | None, dict[str, str]]:
-    """Return the manifest of a folder, and what is wrong with it, by name."""
+    """Check the manifest of a folder: return it, and what is damaged, by name."""
     try:
         manifest = read_manifest(folder)
     except ValueError as error:
@@ -198,7 +198,7 @@ def _read_manifest(folder: Path) -> tuple[Manifest | None, dict[str, str]]:
 
 
 def find_damage(path: Path) -> str | None:
-    """Return what is wrong with a file, "" if it is intact, None if it is not one of a run."""
+    """Check a stored file: return its damage, "" if intact, None if it is not one of a run."""
     if path.name in _JSON_FILES or path.name.endswith(".error.json"):
         try:
             content = read_json(path)
@@ -284,11 +284,11 @@ class TrajectoryCheck:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether any stored data is damaged."""
+        """Whether the check found any damaged data."""
         return any(finding.kind == "damage" for finding in self.findings)
 
     def add(self, place: Path, what: str, kind: str = "damage") -> None:
-        """Add a finding, one for each place."""
+        """Add a finding of the check, one for each damaged place."""
         if kind != "damage" or all(f.place != place or f.kind != kind for f in self.findings):
             self.findings.append(Finding(place, what, kind))
 
@@ -384,7 +384,7 @@ def repair_trajectory(folder: Path) -> TrajectoryCheck:
 
 
 def _keep_whole(found: TrajectoryCheck) -> None:
-    """Write the whole records anew; move the old ones and all damaged files aside."""
+    """Repair: write the whole records anew; move the old ones and all damaged files aside."""
     folder = found.folder
     places = {f.place for f in found.findings if f.kind == "damage"}
     old = [path for path in folder.glob("records*") if is_record_folder(path.name)]
@@ -406,7 +406,7 @@ def _keep_whole(found: TrajectoryCheck) -> None:
 
 
 def _cut_tail(folder: Path, tail: Damage) -> None:
-    """Remove what a killed write left at the end of a block; a copy is kept."""
+    """Repair: cut off what a killed write left at the end of a block; a copy is kept."""
     with open(tail.block, "r+b") as file:
         file.seek(tail.start)
         aside = make_folder(folder / f"damaged-{1 + len(list(folder.glob('damaged-*')))}")
@@ -415,7 +415,7 @@ def _cut_tail(folder: Path, tail: Damage) -> None:
 
 
 def _find_records(found: TrajectoryCheck) -> Path | None:
-    """Return the folder of the blocks, or None where there is none."""
+    """Return the folder of the record blocks to check, or None where there is none."""
     folder = found.folder
     try:
         header = read_header(folder)

@@ -62,7 +62,7 @@ class Frame:
     arrays: dict[str, Stored]
 
     def read(self, name: str) -> np.ndarray:
-        """Return one array.
+        """Read one array of a record from its block.
 
         Raises:
             ArgumentError: Its checksum is wrong.
@@ -79,13 +79,13 @@ class Frame:
         return np.ndarray(shape, dtype, content).copy()
 
     def value(self, name: str) -> np.ndarray:
-        """Return an array, or a metric that is one number and stands in the line itself."""
+        """Return an array of a record, or a metric stored as one number in the frame's line."""
         numbers = self.content.get("numbers", {})
         metric = name.removeprefix("metrics/")
         return np.array(numbers[metric], float) if metric in numbers else self.read(name)
 
     def is_whole(self) -> bool:
-        """Return whether every array agrees with its checksum."""
+        """Return whether every array of the record agrees with its checksum."""
         try:
             for name in self.arrays:
                 self.read(name)
@@ -104,7 +104,7 @@ class Damage:
 
 
 def damaged(folder: Path, what: str) -> ArgumentError:
-    """Return the error for a damaged folder, with the remedy."""
+    """Return the error for a damaged record log, with the remedy."""
     remedy = f"Verify it with: hyperribbon check {folder}; keep the intact records with --repair."
     return ArgumentError("folder", str(folder), f"it is damaged: {what}", remedy)
 
@@ -156,7 +156,7 @@ def encode_frame(index: int, content: Mapping[str, Any], arrays: Mapping[str, np
 
 
 def parse_frame(block: Path, start: int, line: bytes, size: int) -> Frame | None:
-    """Return the frame that a line begins, if it is whole up to its arrays' length."""
+    """Return the record's frame that a line of a block begins, if it is whole."""
     text, tab, digest = line.rpartition(b"\t")
     if not tab or not digest.endswith(b"\n") or digest_of(text).encode() != digest[:-1]:
         return None
@@ -289,7 +289,7 @@ class RecordLog:
             del self.frames[max(first, count) :]
 
     def __len__(self) -> int:
-        """Return the number of records."""
+        """Return the number of records in the log."""
         return len(self.frames)
 
     def content(self, index: int) -> dict[str, Any]:
@@ -326,7 +326,7 @@ class RecordLog:
 
 
 def block_files(folder: Path) -> list[Path]:
-    """Return the blocks of a folder, in order."""
+    """Return the block files of a record log, in order."""
     return sorted(folder.glob("block-[0-9]*.bin"), key=first_index)
 
 

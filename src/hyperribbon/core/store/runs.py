@@ -33,7 +33,7 @@ from hyperribbon.core.store.trees import load_tree, save_tree
 
 
 def config_hash(*parts: Any) -> str:
-    """Return twelve hexadecimal digits that depend on plain values and dataclasses alone.
+    """Return the hash of a run's configuration: twelve hexadecimal digits.
 
     >>> config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1})
     True
@@ -77,7 +77,7 @@ class RunFolder:
 
     @property
     def figures(self) -> Path:
-        """Folder of figures."""
+        """Folder of a run's figures."""
         return self.path / "figures"
 
     @property
@@ -99,15 +99,15 @@ class RunFolder:
 
     @property
     def has_result(self) -> bool:
-        """Whether the computation is finished."""
+        """Whether the run's result is stored."""
         return (self.path / "result.safetensors").is_file()
 
     def save_result(self, result: Any) -> None:
-        """Store the computed result."""
+        """Store the result of the run."""
         save_tree(self.path / "result.safetensors", result)
 
     def load_result(self) -> Any:
-        """Return the stored result as a tree."""
+        """Return the stored result of the run as a tree."""
         return load_tree(self.path / "result.safetensors")
 
     def save_claims(self, claims: list[Claim]) -> None:
@@ -125,17 +125,17 @@ class RunFolder:
         write_json(self.path / "run.json", {**self.info, **info}, checksum=True)
 
     def reset(self) -> None:
-        """Forget the result and the claims."""
+        """Delete the result and the claims of the run."""
         self.save_info(has_manifest=False)
         for name in (MANIFEST, "claims.json", "result.safetensors"):
             (self.path / name).unlink(missing_ok=True)
 
     def load_claims(self) -> list[Claim]:
-        """Return the stored claims."""
+        """Return the stored claims of the run."""
         return [Claim.from_json(record) for record in read_json(self.path / "claims.json")]
 
     def _repr_html_(self) -> str:
-        """Show the first figure and the claims, in a notebook."""
+        """Show the first figure and the claims of the run, in a notebook."""
         pictures = [
             html.image("png", path.read_bytes(), path.stem)
             for path in sorted(self.figures.glob("*.png"))[:1]

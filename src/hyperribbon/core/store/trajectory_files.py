@@ -122,7 +122,7 @@ def open_records(folder: Path) -> RecordLog:
 
 
 def records_folder(folder: Path, header: dict[str, Any]) -> Path:
-    """Return the folder of the records.
+    """Return the folder of a trajectory's records.
 
     Raises an ArgumentError where it is a link to a place outside the trajectory.
     """

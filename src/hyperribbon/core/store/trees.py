@@ -99,7 +99,7 @@ def _put_together(node: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _digest(structure: str, arrays: dict[str, np.ndarray]) -> str:
-    """Return a checksum of a taken-apart tree."""
+    """Return the checksum of a tree of stored values."""
     total = hashlib.blake2b(structure.encode(), digest_size=8)
     for key in sorted(arrays):
         total.update(f"{key} {arrays[key].dtype.str} {arrays[key].shape}".encode())
