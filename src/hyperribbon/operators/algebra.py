@@ -15,7 +15,7 @@ _operator = instance(LinearOperator, "Give an operator, such as hr.Hessian(model
 
 
 class Projected(LinearOperator):
-    """The compression UᵀAU onto the columns of U.
+    """Algebra of operators: the compression UᵀAU onto the columns of U.
 
     Args:
         operator: A square operator A (P, P).
@@ -43,7 +43,7 @@ class Projected(LinearOperator):
 
 
 class Restricted(LinearOperator):
-    """The principal submatrix A[indices, indices].
+    """Algebra of operators: the principal submatrix A[indices, indices].
 
     Args:
         operator: A square operator.
@@ -80,12 +80,12 @@ class Restricted(LinearOperator):
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the chosen entries of the operator's diagonal."""
+        """Return the diagonal of the principal submatrix."""
         return self.operator.diagonal()[self.indices]
 
 
 class Rescaled(LinearOperator):
-    """The matrix D (A + W) D for diagonal D and W.
+    """Algebra of operators: the matrix D (A + W) D for diagonal D and W.
 
     Args:
         operator: A symmetric operator A.
@@ -108,14 +108,14 @@ class Rescaled(LinearOperator):
         )
 
     def in_precision(self, dtype: torch.dtype) -> Rescaled | None:
-        """Return the same matrix with products in a precision."""
+        """Return the rescaled operator D (A + W) D with products in a precision."""
         operator = self.operator.in_precision(dtype)
         if operator is None:
             return None
         return Rescaled(operator, self.scale.flatten(), self.shift.flatten())
 
     def cost(self) -> Cost | None:
-        """Return the cost of the operator, with the vectors that are scaled and added."""
+        """Return the cost of D (A + W) D: that of A, with the vectors that are scaled and added."""
         own = self.operator.cost()
         if own is None:
             return None

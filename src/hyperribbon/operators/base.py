@@ -28,7 +28,7 @@ _COLUMNS = 64  # columns of the identity multiplied at once when a matrix is wri
 
 @dataclass(frozen=True)
 class Cost:
-    """What one product with one vector takes.
+    """Memory and operations of one product of an operator with one vector.
 
     Attributes:
         bytes: Working memory at its peak, with what is kept between products.
@@ -43,7 +43,7 @@ class Cost:
 
 
 class LinearOperator(ABC):
-    """A real matrix that is known by its products.
+    """Base class of operators: a real matrix that is known by its products.
 
     Subclasses give `_multiply` on blocks (columns, k), and `_multiply_transposed` when they are not
     symmetric.
@@ -100,7 +100,7 @@ class LinearOperator(ABC):
 
     @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
-        """Return the matrix, from products with blocks of the identity."""
+        """Return the operator's dense matrix, from products with blocks of the identity."""
         columns: list[torch.Tensor] = []
         for start in range(0, self.shape[1], _COLUMNS):
             columns.append(self._multiply(self._unit_block(start)))
@@ -131,7 +131,7 @@ class LinearOperator(ABC):
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal, exactly.
+        """Return the exact diagonal of a linear operator, from its products.
 
         Without further structure this costs one product per column.
         """
@@ -147,11 +147,11 @@ class LinearOperator(ABC):
         return float(self.diagonal().sum(dtype=torch.float64))
 
     def cost(self) -> Cost | None:
-        """Return what a product takes, or None when it is not known."""
+        """Return the cost of a product with the operator, or None when it is not known."""
         return None
 
     def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
-        """Return the same matrix with products in another precision; None where there is none."""
+        """Return the same operator with products in another precision; None where there is none."""
         return None
 
     def __add__(self, other: LinearOperator) -> LinearOperator:
@@ -177,13 +177,13 @@ class LinearOperator(ABC):
         return self * (1.0 / factor)
 
     def __repr__(self) -> str:
-        """Show the kind, the shape and the precision."""
+        """Show the operator's kind, shape and precision."""
         return (
             f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, device={self.device})"
         )
 
     def _check_vector(self, other: Any) -> torch.Tensor:
-        """Return a vector or block of vectors as a block."""
+        """Check what an operator multiplies: return a vector or block of vectors as a block."""
         size, dtype, device = self.shape[1], self.dtype, self.device
         if not isinstance(other, torch.Tensor):
             raise ArgumentError(
@@ -258,15 +258,15 @@ class Sum(LinearOperator):
         return reduce(add, (term._multiply_transposed(block) for term in self.terms))
 
     def diagonal(self) -> torch.Tensor:
-        """Return the sum of the diagonals."""
+        """Return the diagonal of a sum of operators."""
         return torch.stack([term.diagonal() for term in self.terms]).sum(0)
 
     def trace(self) -> float:
-        """Return the sum of the traces."""
+        """Return the trace of a sum of operators."""
         return sum(term.trace() for term in self.terms)
 
     def cost(self) -> Cost | None:
-        """Return the sum of the terms' costs."""
+        """Return the cost of a sum of operators: that of its terms together."""
         costs = [term.cost() for term in self.terms]
         known = [cost for cost in costs if cost is not None]
         if len(known) < len(costs):
@@ -278,7 +278,7 @@ class Sum(LinearOperator):
         )
 
     def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
-        """Return the sum of the terms in another precision."""
+        """Return a sum of operators in another precision."""
         terms = [term.in_precision(dtype) for term in self.terms]
         known = [term for term in terms if term is not None]
         return Sum(known) if len(known) == len(terms) else None
@@ -301,18 +301,18 @@ class Scaled(LinearOperator):
         return self.factor * self.operator._multiply_transposed(block)
 
     def diagonal(self) -> torch.Tensor:
-        """Return s times the diagonal."""
+        """Return the diagonal of a scaled operator s·A."""
         return self.factor * self.operator.diagonal()
 
     def trace(self) -> float:
-        """Return s times the trace."""
+        """Return the trace of a scaled operator s·A."""
         return self.factor * self.operator.trace()
 
     def cost(self) -> Cost | None:
-        """Return the cost of the operator itself."""
+        """Return the cost of a scaled operator: that of A."""
         return self.operator.cost()
 
     def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
-        """Return s times the operator in another precision."""
+        """Return a scaled operator s·A in another precision."""
         operator = self.operator.in_precision(dtype)
         return None if operator is None else Scaled(operator, self.factor)

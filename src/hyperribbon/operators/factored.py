@@ -77,7 +77,7 @@ class FactoredOperator(RiskOperator):
 
     @property
     def _has_rows(self) -> bool:
-        """Whether M_n has a root R_n of a size that can be handled."""
+        """Whether the factored operator's M_n has a root R_n of a size that can be handled."""
         if self._is_exact is None:
             self._is_exact = self._finds_rows()
         return self._is_exact
@@ -99,7 +99,7 @@ class FactoredOperator(RiskOperator):
         return self._is_root(chunk, rows)
 
     def _is_root(self, chunk: Chunk, rows: torch.Tensor) -> bool:
-        """Whether RᵀR u is M u on a few samples."""
+        """Whether a factored operator's root has RᵀR u = M u on a few samples."""
         outputs = chunk.point.outputs
         generator = torch.Generator("cpu").manual_seed(0)
         drawn = torch.randn(outputs.shape, generator=generator, dtype=torch.float64, device="cpu")
@@ -137,12 +137,12 @@ class FactoredOperator(RiskOperator):
 
     @plain_arithmetic()
     def gram(self) -> torch.Tensor:
-        """Return F Fᵀ, (gram_size, gram_size); its nonzero eigenvalues are the operator's."""
+        """Return the factored operator's Gram matrix F Fᵀ, with the same nonzero eigenvalues."""
         return tiled_gram_matrix(self.risk, self._rows) * self._scale()
 
     @plain_arithmetic()
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return FᵀU for U (gram_size,) or (gram_size, k): eigenvectors in weight space.
+        """Return FᵀU of a factored operator FᵀF: eigenvectors in weight space.
 
         When F Fᵀ u = λu with unit u, the unit eigenvector of the operator is Fᵀu/√λ.
         """

@@ -138,7 +138,7 @@ class Fisher(FactoredOperator):
                 self._middle(probe, probe.point.outputs.unsqueeze(0))
 
     def in_precision(self, dtype: torch.dtype) -> RiskOperator | None:
-        """Return the same matrix in another precision; labels that are drawn would be others."""
+        """Return the Fisher matrix in another precision, unless its labels are drawn."""
         return None if self.estimator == "mc" else super().in_precision(dtype)
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,7 @@ class Fisher(FactoredOperator):
 def _likelihood(
     given: str | Likelihood | Callable[[torch.Tensor], Any], settings: dict[str, Any]
 ) -> Likelihood:
-    """Return the likelihood that is given by name, by a function, or itself."""
+    """Return the likelihood of the Fisher matrix, given by name, by a function, or itself."""
     settings = {name: value for name, value in settings.items() if value is not None}
     known = _TAKES.get(given, ()) if isinstance(given, str) else ()
     for name in (name for name in settings if name not in known):

@@ -94,7 +94,7 @@ class GradientCovariance(FactoredOperator):
 
     @property
     def factor(self) -> float:
-        """The factor c of the minibatch."""
+        """The factor c of a mini-batch's gradient covariance."""
         if self.batch_size is None:
             return 1.0
         count, size = self.risk.samples, self.batch_size
@@ -104,14 +104,14 @@ class GradientCovariance(FactoredOperator):
 
     @plain_arithmetic()
     def mean_gradient(self) -> torch.Tensor:
-        """Return ∇L, (P,)."""
+        """Return the mean ∇L (P,) around which the gradient covariance is taken."""
         if self._mean is None:
             self._mean = self.risk.gradient()
         return self._mean
 
     @plain_arithmetic()
     def gram(self) -> torch.Tensor:
-        """Return F Fᵀ, (N, N); centred, it annihilates constants."""
+        """Return the gradient covariance's Gram matrix F Fᵀ (N, N), centred."""
         gram = super().gram()
         if self.centered:
             gram = gram - gram.mean(0)
@@ -120,7 +120,7 @@ class GradientCovariance(FactoredOperator):
 
     @plain_arithmetic()
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return FᵀU; with centred rows the mean of U drops out."""
+        """Return FᵀU of the centred per-sample gradients."""
         return super().lift(coefficients - coefficients.mean(0) if self.centered else coefficients)
 
     @plain_arithmetic()

@@ -152,7 +152,7 @@ def _few_at_once(risk: Risk, seeds: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @dataclass(frozen=True)
 class Window:
-    """Some samples of a chunk and the parameters that have no factors."""
+    """Some samples of a Gram matrix and the parameters that have no factors."""
 
     risk: Risk
     chunk: Chunk
@@ -163,7 +163,7 @@ class Window:
 
     @property
     def columns(self) -> torch.Tensor:
-        """Coordinates of the parameters."""
+        """Coordinates of the parameters of a Gram matrix's window."""
         slices = self.risk.space.slices()
         every = torch.arange(self.risk.space.dimension, device=self.risk.device)
         return torch.cat([every[slices[name]] for name in self.names])
@@ -208,7 +208,7 @@ def _windows(
 
 
 def _add_written(gram: torch.Tensor, windows: list[Window], memory: float) -> None:
-    """Add G Gᵀ of written-out gradients; windows that do not fit are written out again."""
+    """Add G Gᵀ of written-out gradients to the Gram matrix, window by window."""
     kept: dict[int, torch.Tensor] = {}
     used = 0.0
     for i, first in enumerate(windows):

@@ -65,7 +65,7 @@ class _Tiles:
         source: int,
         selection: torch.Tensor | None,
     ) -> None:
-        """Add the products of this rank's gradients with another's, and their transpose."""
+        """Add the tile of this rank's gradients with another's, and its transpose."""
         mine, theirs = self._share(source, own.samples, other.samples)
         if len(mine) and len(theirs):
             product = _cross(_cut(own, mine), _cut(other, theirs), selection)
@@ -91,7 +91,7 @@ class _Tiles:
                         self._write(window.gradients() @ sent.T, source, window.place.start, start)
 
     def _share(self, source: int, own: int, other: int) -> tuple[range, range]:
-        """Return which of `own` things this rank pairs with which of another rank's."""
+        """Return which Gram tiles this rank does of those it shares with another rank."""
         rank, size = self._processes.rank, self._processes.size
         distance = (source - rank) % size
         if distance == 0 or 2 * distance > size:
@@ -113,7 +113,7 @@ class _Tiles:
 def _send_factor(
     processes: Processes, factor: Factor | None, source: int, like: torch.Tensor
 ) -> Factor | None:
-    """Return a rank's factor on every rank; None when it has no samples."""
+    """Send a rank's factor to every rank for its Gram tiles; None when it has no samples."""
     tensors: dict[str, torch.Tensor] = {}
     if isinstance(factor, Outer) and not factor.is_transposed:
         tensors = {"left": factor.left, "right": factor.right}
@@ -129,7 +129,7 @@ def _send_factor(
 
 
 def _cross(first: Factor, second: Factor, selection: torch.Tensor | None) -> torch.Tensor:
-    """Return G₁G₂ᵀ over the selected entries, (n₁·m₁, n₂·m₂)."""
+    """Return the tile G₁G₂ᵀ of two ranks' gradients, over the selected entries."""
     if isinstance(first, Outer) and isinstance(second, Outer):
         if selection is None and first.left.shape[2] == second.left.shape[2] == 1:
             return _cross_of_layers(first, second)
@@ -141,7 +141,7 @@ def _cross(first: Factor, second: Factor, selection: torch.Tensor | None) -> tor
 
 
 def _cross_of_layers(first: Outer, second: Outer) -> torch.Tensor:
-    """Return (B₁B₂ᵀ)∘(A₁A₂ᵀ)."""
+    """Return the Gram tile (B₁B₂ᵀ)∘(A₁A₂ᵀ) of two ranks' samples in one layer."""
     inner = first.right[:, 0] @ second.right[:, 0].T
     product = first.left.flatten(0, 2) @ second.left.flatten(0, 2).T
     shape = (first.samples, first.rows, second.samples, second.rows)
@@ -150,7 +150,7 @@ def _cross_of_layers(first: Outer, second: Outer) -> torch.Tensor:
 
 
 def _cross_in_blocks(first: Outer, second: Outer, selection: torch.Tensor | None) -> torch.Tensor:
-    """Return G₁G₂ᵀ with the gradients of some left entries written out at a time."""
+    """Return the Gram tile G₁G₂ᵀ with the gradients of some left entries written out at a time."""
     size, width = first.left.shape[3], first.right.shape[2]
     most = max(first.samples * first.rows, second.samples * second.rows)
     step = max(1, _BLOCK_BYTES // (most * width * first.left.element_size()))

@@ -59,11 +59,11 @@ class Hessian(RiskOperator):
         return self.risk.is_piecewise_linear and self.risk.criterion.is_convex
 
     def loss(self) -> float:
-        """Return the value of the risk."""
+        """Return the loss at which the Hessian is taken."""
         return self.risk.value()
 
     def gradient(self) -> torch.Tensor:
-        """Return the gradient of the risk, (P,)."""
+        """Return the gradient (P,) at the weights of the Hessian."""
         return self.risk.gradient()
 
     def _product(self, chunk: Chunk, v: Block) -> Block:

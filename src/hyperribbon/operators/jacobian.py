@@ -49,7 +49,7 @@ class OutputOperator(LinearOperator):
 
     @abstractmethod
     def _begin(self, risk: Risk) -> None:
-        """Set the operator up for the outputs of a risk."""
+        """Set the Jacobian or NTK up for the outputs of a risk."""
 
 
 class Jacobian(OutputOperator):
@@ -86,16 +86,16 @@ class Jacobian(OutputOperator):
 
     @property
     def space(self) -> ParameterSpace:
-        """The coordinates: which column is which weight."""
+        """The coordinates of the Jacobian: which column is which weight."""
         return self.risk.space
 
     def layers(self) -> dict[str, Jacobian]:
-        """Return the columns of each layer, by the layer's name."""
+        """Return the Jacobian's columns of each layer, by the layer's name."""
         return {name: Jacobian(self.risk.on(s)) for name, s in self.space.layers().items()}
 
     @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
-        """Return the matrix."""
+        """Return the dense Jacobian."""
         units = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
         if self.shape[1] < self.shape[0]:
             return super().to_dense()
@@ -103,7 +103,7 @@ class Jacobian(OutputOperator):
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the entries (i, i)."""
+        """Return the diagonal entries (i, i) of the Jacobian."""
         return self.to_dense().diagonal()
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
@@ -169,7 +169,7 @@ class NTK(OutputOperator):
 
     @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
-        """Return the kernel matrix."""
+        """Return the dense tangent kernel."""
         if self.risk.mixes_samples:
             dense = self.jacobian.to_dense()
             return dense @ dense.T
@@ -177,12 +177,12 @@ class NTK(OutputOperator):
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the squared norms of the rows of J."""
+        """Return the NTK's diagonal: the squared norms of the rows of J."""
         return self.to_dense().diagonal()
 
     @plain_arithmetic()
     def trace(self) -> float:
-        """Return ‖J‖²."""
+        """Return the NTK's trace ‖J‖²."""
         if self.risk.mixes_samples:
             return float(self.to_dense().diagonal().sum(dtype=torch.float64))
         return squared_norm(self.risk, _identity)

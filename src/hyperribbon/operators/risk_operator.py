@@ -69,7 +69,7 @@ class RiskOperator(LinearOperator):
 
     @property
     def space(self) -> ParameterSpace:
-        """The coordinates: which entry is which weight."""
+        """The coordinates of a risk's operator: which entry is which weight."""
         return self.risk.space
 
     @validate()
@@ -82,7 +82,7 @@ class RiskOperator(LinearOperator):
         return self._with(self.risk.in_precision(dtype))
 
     def cost(self) -> Cost:
-        """Return the memory and operations of one product."""
+        """Return the memory and operations of one product with a risk's operator."""
         flops = self._forwards * self.risk.forward_flops()
         return Cost(self.risk.working_bytes(self._kind), flops, self.risk.bytes_beside())
 
@@ -137,7 +137,7 @@ class RiskOperator(LinearOperator):
         return product
 
     def _multiply_own(self, block: torch.Tensor) -> torch.Tensor:
-        """Return the unscaled product of this rank's samples.
+        """Return the risk operator's unscaled product over this rank's samples.
 
         Raises:
             ArgumentError: A finite vector has a product that is NaN.
@@ -181,7 +181,7 @@ class RiskOperator(LinearOperator):
 
     @abstractmethod
     def _scale(self) -> float:
-        """Return the factor of the sum over samples."""
+        """Return the factor of a risk operator's sum over samples."""
 
 
 def risk_of(

@@ -62,7 +62,7 @@ class Frame:
     arrays: dict[str, Stored]
 
     def read(self, name: str) -> np.ndarray:
-        """Read one array of a record from its block.
+        """Return one array of a record, read from its block.
 
         Raises:
             ArgumentError: Its checksum is wrong.

@@ -62,7 +62,7 @@ def self_attention(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _mask(call: dict[str, Any], heads: int, like: torch.Tensor) -> torch.Tensor | None:
-    """Return what is added to the scores, from the masks of positions and of padding."""
+    """Return what is added to the attention scores, from masks of positions and of padding."""
     mask, padding = call.get("attn_mask"), call.get("key_padding_mask")
     mask, padding = (None if m is None else _added(m, like) for m in (mask, padding))
     if mask is not None and mask.ndim == 3:

@@ -150,7 +150,7 @@ def _gradient(
     settings: tuple[Any, ...],
     needed: list[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return W* g and x* g, each where it is needed."""
+    """Return a convolution's gradients W* g and x* g, each where it is needed."""
     found = torch.ops.aten.convolution_backward(
         g, x, weight, None, *settings, (needed[0], needed[1], False)
     )
@@ -158,7 +158,7 @@ def _gradient(
 
 
 def needed_inputs(ctx: Any) -> list[bool]:
-    """Return by which inputs of a function the present backward pass differentiates."""
+    """Return by which inputs of a convolution the present backward pass differentiates."""
     leaves = getattr(_ASKED, "leaves", None)
     nodes = iter([node for node, _ in ctx.next_functions if node is not None])
     needed: list[bool] = []

@@ -37,7 +37,7 @@ _CLOSE = 0.3  # how far gradients may be apart in half precisions; 1000 ε in ot
 
 
 class Factor(ABC):
-    """Gradients G (n, m, *shape) of one parameter."""
+    """Factored per-sample gradients G (n, m, *shape) of one parameter."""
 
     name: str
     samples: int
@@ -79,7 +79,7 @@ class Factor(ABC):
 
 
 class Explicit(Factor):
-    """Gradients that are written out out, (n, m, *shape)."""
+    """A factor that is the per-sample gradients themselves, (n, m, *shape)."""
 
     def __init__(self, name: str, gradients: torch.Tensor) -> None:
         is_scalar = gradients.ndim == 2
@@ -94,13 +94,13 @@ class Explicit(Factor):
         return torch.tensordot(weights.to(self.gradients.dtype), self.gradients, 1)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield everything at once."""
+        """Yield the factor's gradients, all entries at once."""
         flat = self.gradients.flatten(0, 1)
         yield slice(0, flat.shape[1]), flat
 
 
 class Outer(Factor):
-    """Gradients Σ_t left[n, j, t] ⊗ right[n, t] of a parameter (d_left, d_right).
+    """Factored gradients Σ_t left[n, j, t] ⊗ right[n, t] of a parameter (d_left, d_right).
 
     Args:
         name: The parameter.
@@ -147,18 +147,18 @@ class Outer(Factor):
         return torch.einsum("njto,nti->njoi", left[..., start:stop], right)
 
     def _ordered(self, entries: torch.Tensor) -> torch.Tensor:
-        """Return entries (…, d_left, d_right) as the parameter has them."""
+        """Return a factor's entries (…, d_left, d_right) in the order of the parameter."""
         return entries.transpose(-1, -2) if self.is_transposed else entries
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return (B²)ᵀA² for one position per sample."""
+        """Return the factor's Σ G² per entry: (B²)ᵀA² for one position per sample."""
         if self.left.shape[2] > 1:
             return super().squared_columns(selection)
         squares = self._ordered(self.left[:, :, 0].square().sum(1).T @ self.right[:, 0].square())
         return squares.reshape(-1) if selection is None else squares.reshape(-1)[selection]
 
     def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return Σ_ts (b_t·b_s)(a_t·a_s), which is ‖b‖²‖a‖² for one position per sample.
+        """Return a factor's Σ G² per sample: Σ_ts (b_t·b_s)(a_t·a_s).
 
         With many positions the gradients are written out instead, where that costs less.
         """
@@ -181,7 +181,7 @@ class Outer(Factor):
 
 
 class Lookup(Factor):
-    """Gradients of a table (V, d) of which each sample reads some rows, as embeddings do.
+    """Factored gradients of a table (V, d) of which each sample reads rows, as in embeddings.
 
     Args:
         name: The parameter.
@@ -237,7 +237,7 @@ class Lookup(Factor):
         return torch.cat([sums.square().sum((1, 2)) for _, sums in self._read()])
 
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield for every sample the rows (r,) it reads and their gradients (m, r, d)."""
+        """Yield for every sample the table rows (r,) it reads and their factored gradients."""
         for tokens, own in zip(self.indices, self.left, strict=True):
             read, places = tokens.unique(return_inverse=True)
             sums = own.new_zeros(len(own), len(read), own.shape[2])
@@ -303,7 +303,7 @@ def add_factors(pieces: list[Factor]) -> Factor:
 
 
 def materialize(factor: Factor) -> torch.Tensor:
-    """Return the gradients written out, (n, m, entries)."""
+    """Return the per-sample gradients of a factor written out, (n, m, entries)."""
     flat = torch.cat([block for _, block in factor.blocks()], dim=1)
     return flat.reshape(factor.samples, factor.rows, -1)
 

@@ -13,18 +13,18 @@ Nodes = Iterable[Any]
 
 
 def operation_names(nodes: Nodes) -> set[str]:
-    """Return the names of the operations in a graph."""
+    """Return the names of the operations in an autograd graph."""
     return {node.name() for node in nodes}
 
 
 def graph_leaves(nodes: Nodes) -> list[torch.Tensor]:
-    """Return the tensors whose gradients a graph accumulates."""
+    """Return the leaf tensors of an autograd graph."""
     found = (getattr(node, "variable", None) for node in nodes)
     return [leaf for leaf in found if leaf is not None]
 
 
 def graph_nodes(result: torch.Tensor) -> set[Any]:
-    """Return all nodes of the graph of a result."""
+    """Return all nodes of the autograd graph of a result."""
     seen: set[Any] = set()
     waiting = [result.grad_fn]
     while waiting:

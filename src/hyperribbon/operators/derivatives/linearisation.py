@@ -47,7 +47,7 @@ class Evaluation(Protocol):
 
 @dataclass
 class Routes:
-    """Ways to derivatives that were found to work, and fastest, for all batches of a model.
+    """How a model's linearisation finds jvps and blocks of products, for all batches.
 
     Attributes:
         jvp: How J v is found: "reverse", "forward", or "" before that is known.
@@ -89,7 +89,7 @@ class Linearisation:
         self._gradient: dict[str, torch.Tensor] | None = None
 
     def jvp(self, v: Block) -> torch.Tensor:
-        """Return J v, shape (k, n, …)."""
+        """Return J v (k, n, …) of the linearised batch for k rows v."""
         if not self.graph.requires_grad:
             return self.outputs.new_zeros(_rows(v), *self.outputs.shape)
         if self._routes.jvp == "forward":
@@ -109,7 +109,7 @@ class Linearisation:
         return was_reverse
 
     def vjp(self, u: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return Jᵀ u for u (k, n, …), by name."""
+        """Return Jᵀ u of the linearised batch for u (k, n, …), by name."""
         return self.differentiate({"": self.graph}, {"": u}, names)
 
     def gradient(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
@@ -189,7 +189,7 @@ class Linearisation:
         return torch.stack(rows)
 
     def _jvp_reverse(self, v: Block) -> torch.Tensor:
-        """Return ∂⟨Jᵀu, v⟩/∂u, which does not depend on u."""
+        """Return J v of the linearised batch as ∂⟨Jᵀu, v⟩/∂u, by reverse mode."""
         if self._transposed is None:
             u = torch.zeros_like(self.graph).requires_grad_()
             self._transposed = u, _differentiate(self.graph, self._leaves, u)
@@ -292,7 +292,7 @@ def _stack(rows: list[list[torch.Tensor]]) -> list[torch.Tensor]:
 
 
 def _agree(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two results are equal up to rounding."""
+    """Whether products of a linearisation by two routes are equal up to rounding."""
     limit = min(1e4 * torch.finfo(first.dtype).eps, 0.1)
     return float((first - second).norm()) <= limit * float(first.norm()) + 1e-30
 
@@ -302,7 +302,7 @@ def _differentiate(
     leaves: Mapping[str, torch.Tensor],
     cotangent: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the derivatives in the leaves that can be differentiated again."""
+    """Return derivatives in the linearisation's leaves that can be differentiated again."""
     with twice_differentiable():
         slopes = torch.autograd.grad(
             output, list(leaves.values()), cotangent, create_graph=True, allow_unused=True

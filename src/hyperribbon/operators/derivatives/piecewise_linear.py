@@ -131,10 +131,10 @@ class _Tracer(TorchFunctionMode):
 
 
 def _place(tensor: torch.Tensor) -> int:
-    """Return where a tensor's memory begins, which its views share."""
+    """Return the memory by which piecewise linearity follows a tensor and its views."""
     return tensor.untyped_storage().data_ptr()
 
 
 def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of batch_norm normalises with the statistics of its batch."""
+    """Whether a batch_norm uses statistics of its batch, and so is not piecewise linear."""
     return bool(kwargs.get("training", args[5] if len(args) > 5 else False))

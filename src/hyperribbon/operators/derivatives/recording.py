@@ -52,7 +52,7 @@ _VIEWS = (
 
 @dataclass(frozen=True)
 class Use:
-    """One use of one parameter by a layer that is understood.
+    """A recorded use of a parameter by a layer that is understood.
 
     Attributes:
         name: The parameter.
@@ -80,7 +80,7 @@ class Use:
 
 @dataclass
 class _Shared:
-    """A tensor that all samples share, made from one parameter: rows of a table, a slice.
+    """A recorded tensor that all samples share, made from one parameter: table rows, a slice.
 
     Attributes:
         tensor: The tensor, kept so that its identity stays its own.
@@ -101,7 +101,7 @@ class _Shared:
 
 
 class CallRecorder(TorchFunctionMode):
-    """Collects the uses of given parameters while a model runs.
+    """Records the calls that use given parameters while a model runs.
 
     Args:
         weights: The parameters by name.
@@ -156,7 +156,7 @@ class CallRecorder(TorchFunctionMode):
         return result
 
     def _record_others(self, leaves: Iterable[Any]) -> None:
-        """Note what a call uses in a way that is not understood."""
+        """Record the parameters that a call uses in a way that is not understood."""
         leaves = list(leaves)
         self.others |= self._present(leaves).keys()
         for shared in (self._made[id(leaf)] for leaf in leaves if id(leaf) in self._made):
@@ -178,7 +178,7 @@ class CallRecorder(TorchFunctionMode):
     def _record(
         self, called: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
     ) -> None:
-        """Note what a call does with parameters, and with what was made from them."""
+        """Record what a call does with parameters, and with what was made from them."""
         leaves = tree_leaves((args, kwargs))
         for leaf in leaves:
             if id(leaf) in self._made:

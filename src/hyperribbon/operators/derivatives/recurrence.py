@@ -37,7 +37,7 @@ Steps = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Equation:
-    """An elementwise equation of a step: result = function(arguments)."""
+    """An elementwise equation of a recurrent step: result = function(arguments)."""
 
     result: str
     function: Callable[..., torch.Tensor]
@@ -46,7 +46,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Cell:
-    """The equations of one step; "old_h" is the state h of the step before.
+    """The equations of one recurrent step; "old_h" is the state h of the step before.
 
     Attributes:
         gates: Parts of W x + b.
@@ -109,7 +109,7 @@ def recurrent_layer(
 
 
 class _Evaluation:
-    """An evaluated layer; tensors that it keeps are its own, not those that it returns."""
+    """An evaluated recurrence; tensors that it keeps are its own, not those that it returns."""
 
     def __init__(
         self, cell: Cell, steps: torch.Tensor, u: torch.Tensor, d: Maybe, start: Steps
@@ -156,7 +156,7 @@ class _Evaluation:
 
     @cached_property
     def slopes(self) -> list[list[Steps]]:
-        """D by equation and argument, for each step."""
+        """First derivatives D of the recurrence by equation and argument, for each step."""
         found: list[list[Steps]] = []
         for equation in self.cell.equations:
             with torch.enable_grad():
@@ -170,7 +170,7 @@ class _Evaluation:
         return [self.values[name].detach().requires_grad_() for name in equation.arguments]
 
     def second(self, equation: Equation, weights: torch.Tensor) -> list[tuple[str, str, Steps]]:
-        """Return M∘x̄ for pairs of arguments, where it is not zero."""
+        """Return a recurrence's second derivatives M∘x̄ for pairs of arguments, where not zero."""
         with torch.enable_grad():
             leaves = self._leaves(equation)
             total = (equation.function(*leaves) * weights).sum()
@@ -189,7 +189,7 @@ class _Evaluation:
     def tangent(
         self, along: torch.Tensor, along_u: Maybe, along_d: Maybe, along_start: Steps
     ) -> list[dict[str, torch.Tensor]]:
-        """Return the derivatives of all values of each step, along a direction."""
+        """Return the tangents of all values of each recurrent step, along a direction."""
         cell = self.cell
         moved: torch.Tensor | None = None
         if along_u is not None:
@@ -219,7 +219,7 @@ class _Evaluation:
         of_state: Steps,
         change: Callable[[int, dict[str, torch.Tensor]], None] = lambda step, gradients: None,
     ) -> _Adjoint:
-        """Return the gradients in what the layer is given, from those in what it returns.
+        """Return the recurrence's gradients in its inputs, from those in its outputs.
 
         Args:
             of_outputs: The gradient in h of each step.
@@ -260,7 +260,7 @@ class _Evaluation:
 
 
 class _Adjoint:
-    """Gradients of an evaluated layer.
+    """Gradients of an evaluated recurrence, backwards in time.
 
     Attributes:
         gates: In W x + b, (T, n, gates·H).
@@ -280,14 +280,14 @@ class _Adjoint:
         self._results = results
 
     def gradients(self, is_u_needed: bool) -> tuple[Maybe, ...]:
-        """Return the gradients in the steps, U, d and the start."""
+        """Return the recurrence's gradients in the steps, U, d and the initial state."""
         in_u = _sum_outer(self.own, self.layer.values["old_h"]) if is_u_needed else None
         in_d = self.own.sum((0, 1)) if self.layer.has_bias else None
         return self.gates, in_u, in_d, *self.start
 
     @cached_property
     def _second(self) -> list[tuple[str, str, Steps]]:
-        """M∘x̄ of all equations."""
+        """Second derivatives M∘x̄ of all equations of the recurrence."""
         found: list[tuple[str, str, Steps]] = []
         for equation in self.layer.cell.equations:
             weights = torch.stack([step[equation.result] for step in self._results])
@@ -298,7 +298,7 @@ class _Adjoint:
     def derivative(
         self, tangent: list[dict[str, torch.Tensor]], along_u: Maybe, is_u_needed: bool
     ) -> tuple[Maybe, ...]:
-        """Return the derivatives of the gradients along a tangent."""
+        """Return the derivatives of the recurrence's gradients along a tangent."""
 
         def bend(t: int, gradients: dict[str, torch.Tensor]) -> None:
             for name, other, coefficients in self._second:
@@ -381,10 +381,10 @@ def _add_product(total: Maybe, first: torch.Tensor, second: torch.Tensor) -> tor
 
 
 def _sum_outer(gradients: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """Return Σ_t v̄_t h_tᵀ, summed over samples too."""
+    """Return the recurrent weights' gradient Σ_t v̄_t h_tᵀ, summed over samples too."""
     return _rows(gradients).t() @ _rows(states)
 
 
 def _rows(steps: torch.Tensor) -> torch.Tensor:
-    """Return samples of all steps below each other."""
+    """Return samples of all recurrent steps as rows."""
     return steps.reshape(-1, steps.shape[2])

@@ -34,7 +34,7 @@ State = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Pass:
-    """One layer in one direction.
+    """One pass of an LSTM, GRU or RNN layer in one direction.
 
     Attributes:
         kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
@@ -55,7 +55,7 @@ class Pass:
     is_back: bool
 
     def states(self) -> torch.Tensor:
-        """Return h before each step, (T, n, H)."""
+        """Return the hidden state before each step of the recurrent layer, (T, n, H)."""
         start, own = self.start.detach().unsqueeze(0), self.outputs.detach()
         return torch.cat([own[1:], start] if self.is_back else [start, own[:-1]])
 
@@ -116,7 +116,7 @@ def run_recurrent(
 def _run(
     kind: str, inputs: torch.Tensor, state: State, weights: Sequence[torch.Tensor], is_back: bool
 ) -> tuple[Pass, State]:
-    """Return one layer in one direction, and its last state."""
+    """Return the outputs of one recurrent layer in one direction, and its last state."""
     w, u = weights[:2]
     b, d = weights[2:] if len(weights) == 4 else (None, None)
     if kind != "gru" and b is not None and d is not None:
@@ -129,7 +129,7 @@ def _run(
 
 
 def _is_plain(*tensors: torch.Tensor) -> bool:
-    """Whether derivatives are those of a backward pass, in one precision."""
+    """Whether a recurrent layer's derivatives are those of a backward pass, in one precision."""
     return (
         torch.is_grad_enabled()
         and not is_transformed()
@@ -144,7 +144,7 @@ def _without_onednn(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def weight_rules(layer: Pass) -> list[Maker]:
-    """Return what makes the gradients of the weights of a layer, in their order.
+    """Return the gradient rules of a recurrent layer's weights, in their order.
 
     Each is given what flows back into W x + b of all steps, (n, m, T, gates).
     """

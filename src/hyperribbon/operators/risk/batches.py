@@ -210,7 +210,7 @@ def _map(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
 
 
 def _like(given: Any, items: tuple[Any, ...]) -> Any:
-    """Return a tuple, named where the given one is."""
+    """Return a tuple of a batch's entries, named where the given one is."""
     return type(given)(*items) if hasattr(given, "_fields") else items
 
 

@@ -77,7 +77,7 @@ class Probe:
     must_be_whole: bool = False
 
     def more_samples(self, source: Source) -> Any:
-        """Return as many samples as are quickly differentiated in double precision."""
+        """Return more samples for the contract's probe, quickly differentiated in float64."""
         if self.must_be_whole:
             return self.batch
         return source.some(max(_WEIGHED, min(_ROWS, int(_JUDGED / (8 * self.bytes_each + 1)))))
@@ -192,7 +192,7 @@ def _evaluate_one(found: Probe, plain: torch.Tensor) -> torch.Tensor:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return how far two evaluations of the same thing may differ by rounding, relatively."""
+    """Return the tolerance of the contract's probes: how far rounding lets evaluations differ."""
     return min(1e3 * torch.finfo(dtype).eps, 0.05)
 
 
@@ -355,7 +355,7 @@ def check_one_batch(model: nn.Module, is_one_batch: bool) -> None:
 def _check_callable(
     loss: CallableLoss, outputs: torch.Tensor, targets: Any, found: Probe, source: Source
 ) -> tuple[torch.Tensor, Any]:
-    """Check that a function is a fixed one, and find out on real data whether it adds up.
+    """Probe a loss function: is it fixed, and is it a sum over samples?
 
     Returns:
         Outputs and targets that it takes: the given ones, or all where it takes no fewer.
@@ -379,7 +379,7 @@ def _check_callable(
 
 
 def _outputs_of_many(found: Probe, source: Source) -> tuple[torch.Tensor, Any]:
-    """Return outputs and targets of all the data, or of many samples where that is too much."""
+    """Return outputs and targets of all the data, or of many samples, to probe the loss."""
     pieces: list[tuple[torch.Tensor, Any]] = []
     used = 0
     with torch.no_grad():

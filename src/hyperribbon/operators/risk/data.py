@@ -128,13 +128,13 @@ class Source:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the data stay in memory."""
+        """Whether the data source keeps its batches in memory."""
         self._load()
         return bool(self._kept)
 
     @property
     def is_one_batch(self) -> bool:
-        """Whether the data were one batch as they were given.
+        """Whether the data source was given one batch.
 
         Samples without batches (a Dataset) are one batch when they are kept as one.
         """
@@ -148,7 +148,7 @@ class Source:
 
     @property
     def total(self) -> int | None:
-        """Number of samples; None for a stream, whose length is known when it has been read."""
+        """Number of samples of the data source; None for a stream not read yet."""
         if self._kept or self._reader is None:
             return sum(map(batch_size, self._kept))
         return _length_of(self._reader)
@@ -162,7 +162,7 @@ class Source:
             yield from self._read()
 
     def join(self) -> None:
-        """Let samples of different batches be evaluated together."""
+        """Let samples of different data batches be evaluated together."""
         self._is_fixed, self._kept = False, concatenate(self._kept)
 
     def take(self, places: np.ndarray) -> Source:
@@ -209,7 +209,7 @@ class Source:
         return self.take(np.array_split(np.arange(self.total or 0), size)[rank])
 
     def within(self, memory: float) -> Source:
-        """Return the same data with another bound of what may be kept."""
+        """Return the same data source with another bound of what may be kept in memory."""
         other = copy.copy(self)
         other._memory = memory
         return other
@@ -440,7 +440,7 @@ def _in_one_shape(reader: Iterable[Any]) -> Iterator[Any]:
 
 
 def _rows_of(batches: list[Any], places: torch.Tensor) -> Iterator[Any]:
-    """Yield what batches hold of some of all their samples."""
+    """Yield the chosen samples of each data batch."""
     start = 0
     for batch in batches:
         stop = start + batch_size(batch)
@@ -451,7 +451,7 @@ def _rows_of(batches: list[Any], places: torch.Tensor) -> Iterator[Any]:
 
 
 def _spread(total: int, count: int, seed: int) -> torch.Tensor:
-    """Return `count` places below `total`, one from each of as many equal parts."""
+    """Return `count` sample indices below `total`, spread evenly over the data."""
     count = min(count, total)
     bounds = torch.arange(count + 1, device="cpu") * total // max(1, count)
     uniform = torch.rand(
@@ -461,7 +461,7 @@ def _spread(total: int, count: int, seed: int) -> torch.Tensor:
 
 
 def _largest(pieces: list[Any]) -> Any:
-    """Return the most samples that make one batch."""
+    """Return the size of the largest batch of the data."""
     groups: list[Any] = []
     for piece in pieces:
         for place, group in enumerate(groups):

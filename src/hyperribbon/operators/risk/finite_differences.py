@@ -52,7 +52,7 @@ class Verification:
     source: Source
 
     def check(self, kind: str, point: Linearisation, targets: Any) -> None:
-        """Compare J v with Jᵀu ("jvp"), or ∇²ℓ v ("hvp").
+        """Compare J v with Jᵀu ("jvp"), or ∇²ℓ v ("hvp"), with finite differences.
 
         Raises an ArgumentError when they are not those of the function, or lost in rounding.
 
@@ -128,7 +128,7 @@ class Verification:
         return bool(find_differences(norms, gaps, _ROUNDED * torch.finfo(own).eps)[1])
 
     def _hvp_in(self, precision: torch.dtype, batch: Any, direction: Block) -> Block:
-        """Return ∇²ℓ v of some samples in a precision."""
+        """Return ∇²ℓ v of some samples in a precision, to hold finite differences against."""
         assert self.loss is not None
         function, batch = (
             self.probe.function.in_precision(precision),
@@ -201,7 +201,7 @@ class _ShiftedModel:
         self._known: dict[float, Mapping[str, torch.Tensor]] = {}
 
     def __call__(self, step: float) -> Mapping[str, torch.Tensor]:
-        """Return the results at θ + step·v."""
+        """Return the model's results at shifted weights θ + step·v, for a finite difference."""
         if step not in self._known:
             if len(self._known) > 1:
                 del self._known[next(iter(self._known))]

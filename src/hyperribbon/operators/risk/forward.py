@@ -33,7 +33,7 @@ class Packing:
     shapes: tuple[torch.Size, ...]
 
     def unpack(self, packed: torch.Tensor) -> Any:
-        """Return the outputs as the model returns them."""
+        """Unpack the outputs of a forward call as the model returns them."""
         parts = packed.split([shape.numel() for shape in self.shapes], 1)
         leaves = [p.reshape(len(packed), *s) for p, s in zip(parts, self.shapes, strict=True)]
         return tree_unflatten(leaves, self.structure)

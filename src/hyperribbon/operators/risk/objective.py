@@ -121,11 +121,11 @@ class OwnLoss(Loss):
         return "the model's own loss"
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the loss times the samples, or itself when it is a sum."""
+        """Return a model's own loss times the samples, or itself when it is a sum."""
         return outputs.mean() if self.reduction == "sum" else outputs.sum()
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the number of samples."""
+        """Return the number of samples of a model's own loss."""
         return float(len(outputs))
 
     def check_factored(self, matrix: str) -> None:
@@ -170,7 +170,7 @@ def find_own_loss(
 
 
 def _candidates(output: Any, labels: Any) -> Iterator[tuple[Adapt, nn.Module]]:
-    """Yield losses of logits that the shapes allow."""
+    """Yield losses of logits that a model's own loss may be, by the shapes."""
     logits = getattr(output, "logits", None)
     if not isinstance(logits, torch.Tensor) or not isinstance(labels, torch.Tensor):
         return

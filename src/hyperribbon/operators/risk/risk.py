@@ -57,7 +57,7 @@ __all__ = ["OUTPUTS_ONLY", "Chunk", "GradientSums", "Risk"]
 
 @dataclass
 class Chunk:
-    """Some samples with the model linearised on them.
+    """A chunk of the risk: some samples with the model linearised on them.
 
     Attributes:
         start: Position of the first one in the data.
@@ -79,7 +79,7 @@ class Chunk:
 
     @property
     def count(self) -> int:
-        """Number of samples."""
+        """Number of samples in a chunk of the risk."""
         return len(self.point.outputs)
 
 
@@ -95,7 +95,7 @@ class GradientSums:
         self._is_own = False
 
     def add(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Add gradients, which are not written to."""
+        """Add a chunk's gradients to those of the risk."""
         if not self.named:
             self.named = dict(gradients)
         elif not self._is_own:
@@ -337,13 +337,13 @@ class Risk:
         return other
 
     def on(self, space: ParameterSpace) -> Risk:
-        """Return the same risk with some of its coordinates; graphs are shared."""
+        """Return the same risk on some of its coordinates; graphs are shared."""
         other = copy.copy(self)
         other.space = space
         return other
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return the parameters that hold the coordinates."""
+        """Return the parameters that the risk differentiates by."""
         return {name: self.function.state[name].detach() for name in self.space.names}
 
     def chunks(self, kind: str = "vjp") -> Iterator[Chunk]:
@@ -381,7 +381,7 @@ class Risk:
 
     @property
     def amount(self) -> float:
-        """The divisor: one for a sum; samples, elements or total weight for a mean."""
+        """The risk's divisor: one for a sum; samples, elements or total weight for a mean."""
         is_sum = self.loss is None or self.loss.reduction == "sum"
         amount = 1.0 if is_sum else self._totals()[1]
         if amount == 0:
@@ -392,7 +392,7 @@ class Risk:
 
     @property
     def offset(self) -> int:
-        """Samples of the ranks before this one."""
+        """Number of the risk's samples on the ranks before this one."""
         if not self.processes.is_parallel:
             return 0
         counts = self.processes.gather(self._given())
@@ -400,7 +400,7 @@ class Risk:
 
     @property
     def criterion(self) -> Loss:
-        """The loss, for operators that need one.
+        """The loss of the risk, for operators that need one.
 
         Raises:
             ArgumentError: No loss was given, and the model's output does not have one.
@@ -465,7 +465,7 @@ class Risk:
 
     @plain_arithmetic()
     def value(self) -> float:
-        """Return L(θ)."""
+        """Return the risk L(θ)."""
         with self.processes.together("an evaluation of the loss"):
             total = torch.zeros((), dtype=torch.float64, device=self.device)
             for chunk in self.chunks():
@@ -474,7 +474,7 @@ class Risk:
 
     @plain_arithmetic()
     def gradient(self) -> torch.Tensor:
-        """Return ∇L(θ) as coordinates (P,)."""
+        """Return the risk's gradient ∇L(θ) as coordinates (P,)."""
         sums = GradientSums()
         with self.processes.together("a gradient"):
             for chunk in self.chunks():
@@ -501,7 +501,7 @@ class Risk:
         return Chunk(start, point, inputs, targets, self.loss.amount(point.outputs, targets))
 
     def _layout(self, is_measured: bool = True) -> Layout:
-        """Return how the data are cut.
+        """Return how the risk's data are cut into chunks.
 
         Args:
             is_measured: Whether the memory of products has to be known, also where all will fit.

@@ -67,11 +67,11 @@ class ElementwiseLoss(Loss):
         )
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the number of elements."""
+        """Return the number of elements of an elementwise loss."""
         return float(outputs.numel())
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return Σ ℓ(f, y)."""
+        """Return the summed elementwise loss Σ ℓ(f, y)."""
         outputs = wide(outputs)
         for name, weight in self.weights.items():
             self._sum.register_buffer(name, weight.to(outputs))
@@ -86,7 +86,7 @@ class ElementwiseLoss(Loss):
             return torch.autograd.grad(slope.sum(), leaf, materialize_grads=True)[0]
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return the second derivatives times u."""
+        """Return the elementwise loss's second derivatives times u."""
         if not self.is_curved:
             return torch.zeros_like(block)
         return (self.second(wide(outputs), targets) * block).to(block.dtype)
@@ -109,7 +109,7 @@ class MSELoss(ElementwiseLoss):
     """Σ (f − y)², whose curvature is 2."""
 
     def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return 2."""
+        """Return the second derivative of the MSE loss, 2."""
         return torch.full_like(outputs, 2.0)
 
 
@@ -117,7 +117,7 @@ class BCEWithLogitsLoss(ElementwiseLoss):
     """Cross-entropy of independent sigmoids, with optional weights; exact where σ rounds to one."""
 
     def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return w·((1 − y)·σ(f) − pos_weight·y·σ(−f))."""
+        """Return the gradient of BCEWithLogitsLoss: w·((1 − y)·σ(f) − pos_weight·y·σ(−f))."""
         f = wide(outputs)
         y = targets.to(f.dtype)
         positive = y * self._weight("pos_weight", f)
@@ -125,7 +125,7 @@ class BCEWithLogitsLoss(ElementwiseLoss):
         return (slope * self._weight("weight", f)).to(outputs.dtype)
 
     def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return w·(1 + (pos_weight − 1)·y)·σ(f)σ(−f)."""
+        """Return BCEWithLogitsLoss's second derivative w·(1 + (pos_weight − 1)·y)·σ(f)σ(−f)."""
         second = torch.sigmoid(outputs) * torch.sigmoid(-outputs)
         second = second * (1 + (self._weight("pos_weight", outputs) - 1) * targets)
         return second * self._weight("weight", outputs)
@@ -159,7 +159,7 @@ class KLDivLoss(ElementwiseLoss):
         self.reduction = "mean" if self._per_sample else module.reduction
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the number of samples, or of elements."""
+        """Return the divisor of KLDivLoss: the number of samples, or of elements."""
         return float(len(outputs) if self._per_sample else outputs.numel())
 
 
@@ -225,12 +225,12 @@ class CrossEntropyLoss(Loss):
         return label_amount(targets, self._weight, self._ignored)
 
     def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return p·Σq − q."""
+        """Return the gradient of CrossEntropyLoss, p·Σq − q."""
         p = softmax.probabilities(outputs)
         return softmax.residual(p, self._masses(wide(outputs), targets)).to(outputs.dtype)
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return Σq·(diag p − ppᵀ) u, a few samples and positions at a time.
+        """Return CrossEntropyLoss's curvature Σq·(diag p − ppᵀ) u, a few samples at a time.
 
         Beside the result nothing as large as the outputs is made: for a vocabulary of 50,000
         classes these are what fills the memory.
@@ -258,7 +258,7 @@ class CrossEntropyLoss(Loss):
         return curvature
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return √Σq·√p_j (e_j − p), one row per class and position.
+        """Return the root of CrossEntropyLoss's curvature, √Σq·√p_j (e_j − p), one row per class.
 
         Raises:
             ArgumentError: A sample's total mass is negative.
@@ -273,7 +273,7 @@ class CrossEntropyLoss(Loss):
         return None if self._weight is None else self._weight.to(outputs)
 
     def _total_mass(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return Σq over the classes, (n, 1, …)."""
+        """Return the targets' total mass Σq over the classes of CrossEntropyLoss, (n, 1, …)."""
         if targets.is_floating_point():
             return self._masses(outputs, targets).sum(1, keepdim=True)
         kept = targets != self._ignored
@@ -285,7 +285,7 @@ class CrossEntropyLoss(Loss):
         return mass.unsqueeze(1)
 
     def _masses(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return q (n, C, …): target distributions with smoothing and weights."""
+        """Return CrossEntropyLoss's target distributions q (n, C, …), smoothed and weighted."""
         classes = outputs.shape[1]
         if targets.is_floating_point():
             present = 1.0
@@ -331,7 +331,7 @@ class NLLLoss(Loss):
         check_labels("NLLLoss", outputs, targets, self._ignored)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return −Σ w_y f_y."""
+        """Return the summed NLLLoss −Σ w_y f_y."""
         outputs = wide(outputs)
         weight = None if self._weight is None else self._weight.to(outputs)
         return F.nll_loss(
@@ -339,7 +339,7 @@ class NLLLoss(Loss):
         )
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the total weight of the labels."""
+        """Return the divisor of NLLLoss: the total weight of the labels."""
         return label_amount(targets, self._weight, self._ignored)
 
 
