@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         find_ticket,
         layer_criticality,
         overlap_ratio,
+        prunable,
         prune,
         reinitialize,
         rerandomize,
@@ -85,6 +86,7 @@ _NAMES_BY_MODULE = {
     "manifold": ("InPCA", "PCA", "Streaming", "Trajectories", "bhattacharyya", "stream_inpca"),
     "subnetworks": (
         "select",
+        "prunable",
         "prune",
         "reinitialize",
         "rerandomize",

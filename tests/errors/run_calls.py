@@ -437,6 +437,37 @@ def _entries() -> Iterator[Call]:
         },
     )
     yield Call(subnetworks.metric_of, {"model": model(), "data": DATA, "measure": "accuracy"})
+    yield Call(
+        hr.prunable,
+        {
+            "model": model(),
+            "loss": LOSS,
+            "data": DATA,
+            "tolerance": 0.1,
+            "metric": "accuracy",
+            "criterion": "magnitude",
+            "scope": "global",
+            "include": "weights",
+            "params": "*",
+            "frozen": False,
+            "held_out": None,
+            "confidence": 0.9,
+            "seed": 0,
+        },
+    )
+    yield Call(subnetworks.hessian_saliency, {"model": model(), "loss": LOSS, "data": DATA})
+    found = hr.prunable(model(), LOSS, DATA)
+    yield Call(
+        subnetworks.find_prunable,
+        {"tolerance": 0.1, "metric": "accuracy", "confidence": 0.9, "seed": 0},
+        "",
+        {
+            "scores": subnetworks.metric_of(model(), DATA),
+            "reestimate": None,
+            "state": found.state,
+            "ranking": subnetworks.rank(model()),
+        },
+    )
 
 
 def run_calls() -> Iterator[Call]:

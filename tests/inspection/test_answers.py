@@ -26,6 +26,8 @@ EVERYTHING = {
     "layers.first_share": (0.6, 0.0),
     "noise.scale": (80.0, 9.0),
     "subnetworks.prunable": (0.8, 0.0),
+    "subnetworks.baseline": (0.92, 0.0),
+    "subnetworks.pruned": (0.902, 0.0),
     "hessian.negativity": (-0.2, 0.0),
     "hessian.smallest": (-2.0, 0.1),
     "gauss_newton.trace": (30.0, 2.0),
@@ -36,6 +38,7 @@ EVERYTHING = {
 def _numbers(**changes):
     values = {**EVERYTHING, **{key.replace("__", "."): value for key, value in changes.items()}}
     names = {"layers.first_share": "Share of the trace in its first layer, conv1 (Conv2d)"}
+    names["subnetworks.baseline"] = "Accuracy of the trained network"
     return {
         key: Quantity(key, names.get(key, key), *value, "how", "sure", 512)
         for key, value in values.items()
@@ -70,6 +73,10 @@ def test_there_are_at_most_six_each_with_a_number_and_an_explained_term():
     assert "SGD, η = 0.1 is at 50 ± 2% of its stability limit on 512 samples" in found[1].finding
     assert "80 ± 9" in found[4].finding
     assert "conv1 (Conv2d) holds 60%" in found[3].finding
+    assert found[5].finding == (
+        "Zeroing the smallest 80% of the weights lowers accuracy from 92.0% to 90.2% "
+        "(512 samples, no retraining)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from hyperribbon.subnetworks.criticality import Criticality, LayerCriticality, l
 from hyperribbon.subnetworks.evaluation import StateMetric, evaluate_states, metric_of
 from hyperribbon.subnetworks.operations import prune, redraw, reinitialize, rerandomize
 from hyperribbon.subnetworks.overlap import Overlap, overlap_ratio
-from hyperribbon.subnetworks.saliency import fisher_saliency, gradient_saliency
+from hyperribbon.subnetworks.pruning import LayerSensitivity, Prunable, find_prunable, prunable
+from hyperribbon.subnetworks.saliency import fisher_saliency, gradient_saliency, hessian_saliency
 from hyperribbon.subnetworks.selection import Ranking, rank, select
 from hyperribbon.subnetworks.states import eligible_names, layer_of, state_of
 from hyperribbon.subnetworks.statistics import Statistics
@@ -16,8 +17,10 @@ from hyperribbon.subnetworks.torch_pruning import from_torch_prune, to_torch_pru
 __all__ = [
     "Criticality",
     "LayerCriticality",
+    "LayerSensitivity",
     "Mask",
     "Overlap",
+    "Prunable",
     "Ranking",
     "StateMetric",
     "Statistics",
@@ -26,14 +29,17 @@ __all__ = [
     "TicketLevel",
     "eligible_names",
     "evaluate_states",
+    "find_prunable",
     "find_ticket",
     "fisher_saliency",
     "from_torch_prune",
     "gradient_saliency",
+    "hessian_saliency",
     "layer_criticality",
     "layer_of",
     "metric_of",
     "overlap_ratio",
+    "prunable",
     "prune",
     "rank",
     "redraw",

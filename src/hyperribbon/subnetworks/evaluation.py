@@ -18,7 +18,7 @@ from hyperribbon.core.checks import check_choice, count, list_of, torch_module, 
 from hyperribbon.core.devices.torch_private import tree_map, without_fallback_warnings
 from hyperribbon.operators.risk.batches import batch_size, cut, split, tensors
 from hyperribbon.operators.risk.data import Data, Source
-from hyperribbon.operators.risk.forward import call_with_labels, own_loss_of
+from hyperribbon.operators.risk.forward import Forward, call_with_labels, own_loss_of
 from hyperribbon.operators.risk.loss import Loss
 from hyperribbon.operators.risk.objective import Objective, at_weights
 from hyperribbon.operators.risk.torch_losses import recognise
@@ -107,11 +107,12 @@ class StateMetric:
         *,
         loss: Any = None,
         calibration: Data = None,
+        forward: Forward | None = None,
     ) -> None:
         self.model = model
-        self.evaluator = Evaluator(model, data, measure, loss)
+        self.evaluator = Evaluator(model, data, measure, loss, forward)
         given = self.evaluator.source if calibration is None else calibration
-        self._statistics = Statistics(model, given)
+        self._statistics = Statistics(model, given, Objective(None, forward).outputs)
 
     def __call__(self, state: State) -> torch.Tensor:
         """Return the scores (n,) of the state as it is."""
@@ -130,10 +131,18 @@ class StateMetric:
 class Evaluator:
     """Evaluates states of a model on data read once; arguments as for `evaluate_states`."""
 
-    def __init__(self, model: nn.Module, data: Data, measure: Measure, loss: Any = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        measure: Measure,
+        loss: Any = None,
+        forward: Forward | None = None,
+    ) -> None:
         self._network = copy.deepcopy(torch_module("model", model)).requires_grad_(False).eval()
         self.source: Source = read(self._network, data)
-        self._measure, self._call, self._axis = measure, Objective().outputs, 0
+        self._measure, self._axis = measure, 0
+        self._call, self._forward_by = Objective(None, forward).outputs, forward
         self._ignored: int = getattr(loss, "ignore_index", IGNORED)
         self._loss: Loss | None = None if loss is None else recognise(loss)
         if not callable(measure):
@@ -164,8 +173,11 @@ class Evaluator:
         """Find the class axis, and how a model with its own loss aligns its labels."""
         batch, loss = next(pieces(self._network, self.source, 2)), self._loss
         with torch.no_grad():
-            outputs, targets = call_with_labels(self._network, batch), split(batch)[1]
-            if not isinstance(outputs, torch.Tensor):
+            outputs, targets = (
+                call_with_labels(self._network, batch, self._forward_by),
+                split(batch)[1],
+            )
+            if self._forward_by is not None or not isinstance(outputs, torch.Tensor):
                 if own_loss_of(outputs) is not None:
                     self._call, loss = own_loss(self._network, self.source)
                 outputs, targets = self._call(self._network, batch)
@@ -201,7 +213,11 @@ class Evaluator:
             remedy = "Give a function of (outputs, targets) that returns one number per sample."
             raise ArgumentError("metric", "loss", reason, remedy)
         each = [(outputs[i : i + 1], cut(targets, i, i + 1)) for i in range(len(outputs))]
-        totals = torch.stack([loss.total(*one).detach() for one in each])
+        try:
+            apart = outputs.unsqueeze(1), tree_map(lambda leaf: leaf.unsqueeze(1), targets)
+            totals = vmap(loss.total)(*apart).detach()
+        except RuntimeError:  # a loss that looks at values
+            totals = torch.stack([loss.total(*one).detach() for one in each])
         amounts = [1.0 if loss.reduction == "sum" else loss.amount(*one) for one in each]
         return totals, totals.new_tensor(amounts)
 

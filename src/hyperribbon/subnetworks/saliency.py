@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hyperribbon.core.checks import torch_module, validate
-from hyperribbon.operators import GradientCovariance, Risk
+from hyperribbon.operators import GradientCovariance, Hessian, Risk
 from hyperribbon.operators.risk.data import Data
 
 Loss = Callable[[Any, Any], torch.Tensor] | None
@@ -55,6 +55,36 @@ def fisher_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch
     risk = _risk(model, loss, data)
     squares = risk.space.unflatten(GradientCovariance(risk, centered=False).diagonal())
     return {name: 0.5 * value.square() * squares[name] for name, value in risk.weights().items()}
+
+
+@validate()
+def hessian_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch.Tensor]:
+    r"""Return the second-order change of the loss when an entry is set to zero (Hessian).
+
+    $$s_i = \tfrac12 \theta_i^2 \Bigl|\frac{\partial^2 L}{\partial\theta_i^2}\Bigr|$$
+
+    as in optimal brain damage. The diagonal is exact, for models that are piecewise linear in each
+    weight; see `hr.Hessian`.
+
+    Args:
+        model: Any module; it stays as it is and is read in evaluation mode.
+        loss: As `hr.Risk` takes it; None for the model's own.
+        data: As `hr.Risk` takes them.
+
+    Returns:
+        Scores by parameter name, for the argument `criterion` of `select`.
+    """
+    risk = _risk(model, loss, data)
+    curvatures = risk.space.unflatten(Hessian(risk).diagonal().abs())
+    return {name: 0.5 * value.square() * curvatures[name] for name, value in risk.weights().items()}
+
+
+SALIENCIES = {
+    "gradient": gradient_saliency,
+    "fisher": fisher_saliency,
+    "hessian": hessian_saliency,
+}
+"""Scores of the data by name, for `prunable`."""
 
 
 def _risk(model: nn.Module, loss: Loss, data: Data) -> Risk:

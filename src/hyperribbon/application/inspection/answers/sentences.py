@@ -200,15 +200,19 @@ def _noise(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
 
 
 def _pruning(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
-    share = numbers.get("subnetworks.prunable")
-    if share is None:
+    share, pruned = numbers.get("subnetworks.prunable"), numbers.get("subnetworks.pruned")
+    whole = numbers.get("subnetworks.baseline")
+    if share is None or pruned is None or whole is None:
         return None
-    finding = f"The smallest {share.value:.0%} of the weights can be set to zero: {share.method}."
-    meaning = "Without retraining, on these samples."
+    form, verb = (".1%", "lowers accuracy") if "Accuracy" in whole.name else (".4g", "raises loss")
+    change = f"{verb} from {whole.value:{form}} to {pruned.value:{form}}"
+    some = f"{share.samples:,} samples, no retraining"
+    finding = f"Zeroing the smallest {share.value:.0%} of the weights {change} ({some})."
+    meaning = f"{share.certainty}."
     advice = "Prune with retraining only."
     if share.value >= _LITTLE:
-        advice = "Prune by magnitude and check on held-out data; retraining allows more."
-    return Answer("pruning", finding, meaning, usual("prunable", ".0%"), advice)
+        advice = "Check on held-out data with hr.prunable; retraining allows more."
+    return Answer("pruning", finding, meaning, "", advice)
 
 
 def _negative(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:

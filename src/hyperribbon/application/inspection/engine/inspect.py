@@ -30,6 +30,7 @@ from hyperribbon.application.inspection.result import Inspection, InspectionPlan
 from hyperribbon.application.inspection.update_rules import update_rule
 from hyperribbon.core.checks import (
     ArgumentError,
+    check_positive,
     check_positive_int,
     count,
     instance,
@@ -72,6 +73,7 @@ def inspect(
     *,
     optimizer: Any = None,
     batch_size: int | None = None,
+    tolerance: float = 0.01,
     params: ParameterFilter = None,
     forward: Forward | None = None,
     mode: str | None = "eval",
@@ -97,7 +99,7 @@ def inspect(
             of the logits, Gauss-Newton, Fisher and noise are left out.
         data: (inputs, targets), a Dataset, a DataLoader, a list of batches, or dict batches, with
             "labels" as transformers' models take them.
-        initial: The state training started from, for sub-networks: a state dict, a module, or a
+        initial: The state training started from, for critical layers: a state dict, a module, or a
             file.
         trajectory: The recorded training, for the manifold it moved on: a Trajectory or its folder.
         k: Leading eigenpairs wanted.
@@ -105,6 +107,7 @@ def inspect(
         optimizer: The optimiser after training, or a learning rate, to compare the sharpness with
             its stability limit.
         batch_size: Samples in a mini-batch of the training; taken from a DataLoader.
+        tolerance: Drop of the accuracy that pruning may cost, see `hr.prunable`.
         params: Name pattern, list of names or predicate that chooses parameters.
         forward: forward(model, batch) -> outputs or (outputs, targets), for models that are called
             in another way.
@@ -139,6 +142,7 @@ def inspect(
         k=check_positive_int("k", k),
         seed=seed,
         initial=_initial_state(model, initial),
+        tolerance=check_positive("tolerance", tolerance),
         trajectory=None if trajectory is None else open_trajectory(trajectory),
         rule=None if optimizer is None else update_rule(optimizer, model),
         batch_size=subject.source.batch_size,

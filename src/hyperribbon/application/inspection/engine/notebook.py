@@ -86,6 +86,7 @@ class Notebook:
         k: Leading eigenpairs wanted.
         seed: Seed of everything random.
         initial: State dict that training started from, if known.
+        tolerance: Drop of the accuracy that pruning may cost; of the loss, relative.
         trajectory: Record of the training, if known.
         rule: How the optimiser turns gradients into steps, if known.
         batch_size: Samples in a mini-batch, if known.
@@ -101,6 +102,7 @@ class Notebook:
     k: int
     seed: int
     initial: Mapping[str, torch.Tensor] | None = None
+    tolerance: float = 0.01
     trajectory: Trajectory | None = None
     rule: UpdateRule | None = None
     batch_size: int | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import pandas as pd
 import torch
 
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
@@ -12,10 +13,14 @@ from hyperribbon.application.inspection.engine.scheduler import Measurement
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.evaluating import is_classification, scores_at
 from hyperribbon.application.inspection.quantities import Part
+from hyperribbon.operators.risk.objective import Objective
 from hyperribbon.plots import Bars, Chart, Curve
 from hyperribbon.plots import Level as HorizontalLine
 from hyperribbon.subnetworks import (
     Criticality,
+    Prunable,
+    Statistics,
+    find_prunable,
     layer_criticality,
     overlap_ratio,
     prune,
@@ -28,82 +33,143 @@ __all__ = ["MEASUREMENTS", "subnetworks_part"]
 
 _FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _KEPT = 0.1
+_CRITICAL = 0.1
+"""Drop of the accuracy, or relative increase of the loss, by which a layer is critical."""
 _FEWEST = 64
-"""Samples on which a loss of a tenth of the accuracy, which is tolerated, is over two standard
-errors: √(0.1/64) = 0.04 where one sample in ten changes."""
+"""Samples on which such a drop is over two standard errors: √(0.1/64) = 0.04 where one sample in
+ten changes."""
 _COLORS = {"critical": 1, "robust": 2, "undecided": 4}
 
 
+class _Metric:
+    """The accuracy or the loss of every sample at a state, as `layer_criticality` takes it.
+
+    Attributes:
+        name: "accuracy" or "loss".
+        model: The architecture.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject, self.model = subject, subject.model
+        self.name = "accuracy" if is_classification(subject) else "loss"
+        call = Objective(None, subject.forward).outputs
+        self._statistics = Statistics(subject.model, subject.source, call)
+
+    def __call__(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        scores = scores_at(self._subject, state)
+        return scores if self.name == "accuracy" else -scores
+
+    def reestimate(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return a state with normalisation statistics of its own weights."""
+        return self._statistics(state)
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether there are such statistics and they are used, as in evaluation mode."""
+        return bool(self._statistics) and self._subject.mode == "eval"
+
+
 def subnetworks_part(level: Level, notebook: Notebook) -> Part:
-    """Re-initialise layers, prune and re-initialise growing fractions, compare two selections."""
-    assert notebook.initial is not None
+    """Prune a growing fraction; with the initial weights also reset layers and entries to them."""
     subject = level.subject
-    labelled = is_classification(subject)
-    measure = "accuracy" if labelled else "minus the loss"
     names = {n for n, _ in (*subject.model.named_parameters(), *subject.model.named_buffers())}
-    state = {n: t for n, t in subject.model.state_dict().items() if n in names}
-    start = {n: t.to(state[n].device) for n, t in notebook.initial.items() if n in state}
-
-    def metric(changed: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return scores_at(subject, changed)
-
-    baseline = float(metric(state).mean())
-    allowed = 0.1 if labelled else 0.1 * max(abs(baseline), 1e-6)
-    found = layer_criticality(state, start, metric, draws=2, seed=notebook.seed, tolerance=allowed)
-    pruned = _curve(metric, state, start, "magnitude", "prune")
-    returned = _curve(metric, state, start, "change", "reinitialize")
-    at_random = _curve(metric, state, start, "random", "prune")
-    prunable, returnable = (
-        _largest_tolerated(v, baseline, found.tolerance) for v in (pruned, returned)
+    state = {n: t.detach() for n, t in subject.model.state_dict().items() if n in names}
+    metric, part = _Metric(subject), Part("subnetworks", "Sub-networks", "Sub-networks")
+    ranking = rank(subject.model, params=_chosen(subject))
+    found = find_prunable(
+        metric,
+        metric.reestimate if metric.is_normalised else None,
+        state,
+        ranking,
+        tolerance=notebook.tolerance,
+        metric=metric.name,
+        seed=notebook.seed,
     )
-    large, moved = (
-        select(state, start, fraction=_KEPT, criterion=criterion, order="largest")
-        for criterion in ("magnitude", "change")
-    )
-    overlap = overlap_ratio(large, moved)
-    limit = f"at most {found.tolerance:.2g} of {measure} lost on {subject.samples:,} samples"
-    critical = [subject.layer_label(x.layer) for x in found.layers if x.verdict == "critical"]
-    part = Part("subnetworks", "Sub-networks", "Sub-networks")
-    name = f"{measure.capitalize()} of the trained network"
-    told = found.baseline_stderr, "forward pass", "standard error over samples"
-    part.number("subnetworks.baseline", name, found.baseline, *told)
-    how = f"{measure} drops by over {found.tolerance:.2g} when put back to the start"
-    part.exact("subnetworks.critical", "Critical layers", len(critical), how)
-    part.exact("subnetworks.prunable", "Weights that may be pruned", prunable, limit)
-    name = "Weights that may return to their start"
-    part.exact("subnetworks.returnable", name, returnable, limit)
-    name = "Overlap of the largest and the most changed tenth"
-    told = f"{overlap.expected:.0%} expected, z = {overlap.z:.3g}"
-    certainty = f"standard deviation under independence; {told}"
-    how = overlap.stderr, "shared entries over a tenth of all", certainty
-    part.number("subnetworks.overlap", name, overlap.ratio, *how)
-    part.readings.append(_read_layers(critical, len(found.layers)))
-    part.readings.append(f"{returnable:.0%} of the weights can return to their start: {limit}.")
-    part.charts.append(_layer_chart(subject, found, measure))
-    curves = {
-        "pruned, smallest weights first": pruned,
-        "re-initialised, least changed first": returned,
-        "pruned at random": at_random,
-    }
-    part.charts.append(_sweep_chart(curves, baseline, measure))
-    part.tables["Layers put back to their start"] = found.table()
+    random = rank(subject.model, params=_chosen(subject), criterion="random", seed=notebook.seed)
+    curves = {"pruned at random": _curve(metric, lambda f: prune(state, random.select(f)))}
+    _add_prunable(part, found, notebook.tolerance)
+    if notebook.initial is not None:
+        start = {n: t.to(state[n].device) for n, t in notebook.initial.items() if n in state}
+        curves |= _add_start(part, level, notebook, metric, state, start, found.baseline)
+    part.charts.append(_sweep_chart(found, curves))
+    part.tables["Layers pruned alone"] = pd.DataFrame([vars(layer) for layer in found.layers])
+    part.readings.append(found.summary().replace("\n", " "))
     return part
 
 
-def _curve(metric, state, start, criterion: str, operation: str) -> np.ndarray:
-    ranking = rank(state, start, criterion=criterion)
+def _add_prunable(part: Part, found: Prunable, tolerance: float) -> None:
+    metric, how = found.metric, "forward pass"
+    name = f"{metric.capitalize()} of the trained network"
+    part.exact("subnetworks.baseline", name, found.baseline, how)
+    name = f"{metric.capitalize()} with these weights zero"
+    part.exact("subnetworks.pruned", name, found.value, how)
+    (low, high), kind = found.interval, "increase" if metric == "loss" else "drop"
+    limit = f"smallest first, {kind} of {metric} at most {tolerance:.3g}"
+    certainty = f"{found.confidence:.0%} interval over samples: {low:.1%} to {high:.1%}"
+    told = (high - low) / 2, limit, certainty
+    part.number("subnetworks.prunable", "Weights that may be pruned", found.fraction, *told)
+
+
+def _add_start(
+    part: Part,
+    level: Level,
+    notebook: Notebook,
+    metric: _Metric,
+    state: Mapping[str, torch.Tensor],
+    start: Mapping[str, torch.Tensor],
+    baseline: float,
+) -> dict[str, np.ndarray]:
+    """Add what the initial weights are needed for: critical layers, entries that may return."""
+    subject, is_loss = level.subject, metric.name == "loss"
+    scale = max(abs(baseline), 1e-6) if is_loss else 1.0
+    options = {"tolerance": _CRITICAL * scale, "higher_is_better": not is_loss}
+    found = layer_criticality(state, start, metric, draws=2, seed=notebook.seed, **options)
+    chosen = {"model": subject.model, "params": _chosen(subject)}
+    ranking = rank(state, start, criterion="change", **chosen)
+    returned = _curve(metric, lambda f: reinitialize(state, start, ranking.select(f)))
+    worse = returned - baseline if is_loss else baseline - returned
+    bad = np.flatnonzero(worse > notebook.tolerance * scale)
+    last = len(returned) if len(bad) == 0 else int(bad[0])
+    returnable = _FRACTIONS[last - 1] if last else 0.0
+    large, moved = (
+        select(state, start, fraction=_KEPT, criterion=criterion, order="largest", **chosen)
+        for criterion in ("magnitude", "change")
+    )
+    overlap = overlap_ratio(large, moved)
+    critical = [subject.layer_label(x.layer) for x in found.layers if x.verdict == "critical"]
+    how = f"{metric.name} gets worse by over {found.tolerance:.2g} at the initial weights"
+    part.exact("subnetworks.critical", "Critical layers", len(critical), how)
+    limit = f"at most {notebook.tolerance * scale:.2g} of {metric.name} lost"
+    name = "Weights that may return to their start"
+    part.exact("subnetworks.returnable", name, returnable, f"{limit}, on a grid of fractions")
+    name = "Overlap of the largest and the most changed tenth"
+    told = f"{overlap.expected:.0%} expected, z = {overlap.z:.3g}"
+    certainty = f"standard deviation under independence; {told}"
+    shared = overlap.stderr, "shared entries over a tenth of all", certainty
+    part.number("subnetworks.overlap", name, overlap.ratio, *shared)
+    part.readings.append(_read_layers(critical, len(found.layers)))
+    part.readings.append(f"{returnable:.0%} of the weights can return to their start: {limit}.")
+    part.charts.append(_layer_chart(subject, found, metric.name))
+    part.tables["Layers put back to their start"] = found.table()
+    return {"re-initialised, least changed first": returned}
+
+
+def _chosen(subject: Subject) -> list[str] | None:
+    """Return the matrices among the coordinates; None for all trained ones."""
+    if subject.params is None:
+        return None
+    space = subject.risk.space
+    named = zip(space.names, space.shapes, strict=True)
+    return [name for name, shape in named if len(shape) >= 2] or list(space.names)
+
+
+def _curve(metric: _Metric, change: Callable[[float], Mapping[str, torch.Tensor]]) -> np.ndarray:
     values = []
     for fraction in _FRACTIONS:
-        mask = ranking.select(fraction)
-        changed = prune(state, mask) if operation == "prune" else reinitialize(state, start, mask)
-        values.append(float(metric(changed).mean()))
+        changed = change(fraction)
+        renewed = metric.reestimate(changed) if metric.is_normalised else changed
+        values.append(float(metric(renewed).mean()))
     return np.array(values)
-
-
-def _largest_tolerated(values: np.ndarray, baseline: float, tolerance: float) -> float:
-    bad = np.flatnonzero(values < baseline - tolerance)
-    last = len(values) if len(bad) == 0 else int(bad[0])
-    return _FRACTIONS[last - 1] if last else 0.0
 
 
 def _layer_chart(subject: Subject, criticality: Criticality, measure: str) -> Chart:
@@ -120,12 +186,17 @@ def _layer_chart(subject: Subject, criticality: Criticality, measure: str) -> Ch
     return Chart("criticality", title, drop, "", marks, caption=caption)
 
 
-def _sweep_chart(curves: dict[str, np.ndarray], baseline: float, measure: str) -> Chart:
-    fractions = np.array(_FRACTIONS)
-    marks = tuple(Curve(fractions, values, label, "both") for label, values in curves.items())
+def _sweep_chart(found: Prunable, curves: dict[str, np.ndarray]) -> Chart:
+    marks = [Curve(found.fractions, found.values, "pruned, smallest weights first", "both")]
+    known = np.isfinite(found.stored_values)
+    if known.any():
+        stored = found.fractions[known], found.stored_values[known]
+        marks.append(Curve(*stored, "the same, stored normalisation statistics", "both"))
+    shares = np.array(_FRACTIONS)
+    marks += [Curve(shares, values, label, "both") for label, values in curves.items()]
     title, changed = "How much of the network is needed", "share of the weights changed"
-    level = HorizontalLine(baseline, "trained network")
-    return Chart("fractions", title, changed, measure, (*marks, level))
+    level = HorizontalLine(found.baseline, "trained network")
+    return Chart("fractions", title, changed, found.metric, (*marks, level))
 
 
 def _read_layers(critical: list[str], count: int) -> str:
@@ -136,8 +207,10 @@ def _read_layers(critical: list[str], count: int) -> str:
     return f"{named} {verb} critical: {few} of {count} layers cannot go back to their start."
 
 
-def _no_start(level: Level, notebook: Notebook) -> str:
-    return "" if notebook.initial is not None else "pass initial= (the state before training)"
+def _products(level: Level, notebook: Notebook) -> float:
+    """Return the cost; a forward pass is a quarter of a product."""
+    layers = len(level.subject.risk.space.layers())
+    return 16 + layers / 4 + (0 if notebook.initial is None else 4 + layers)
 
 
 MEASUREMENTS = (
@@ -146,8 +219,7 @@ MEASUREMENTS = (
         "Sub-networks",
         order=10,
         run=subnetworks_part,
-        products=lambda level, n: 3 * len(level.subject.risk.space.layers()) + 12,
+        products=_products,
         fewest=_FEWEST,
-        obstacle=_no_start,
     ),
 )
