@@ -66,6 +66,7 @@ def results(tmp_path_factory) -> dict[str, object]:
         hr.layer_criticality(model, start, metric),
         sweep_selection(model, model.state_dict(), start, data, fractions=[0.0, 0.5, 1.0]),
         hr.overlap_ratio(mask, mask),
+        hr.prunable(model, loss, data),
         hr.find_ticket(model, lambda m: None, metric, levels=2),
         hr.variance_flatness(outputs, ridge, warn=False),
         hr.weight_covariance(outputs),

@@ -86,7 +86,7 @@ def test_tickets_take_every_kind(mlp, kind):
     data = KINDS[kind](*pair)
     data = list(data) if kind == "iterator" else data
     other = find(data, KINDS[kind](*pair))
-    assert by_pair.to_frame().equals(other.table())
+    assert by_pair.to_frame().equals(other.to_frame())
     assert by_pair.pruned == other.pruned
 
 

@@ -15,6 +15,7 @@ from hyperribbon.plots.results import (
     plot_overlap,
     plot_plan,
     plot_points,
+    plot_prunable,
     plot_relation,
     plot_spectrum,
     plot_sweep,
@@ -52,6 +53,7 @@ __all__ = [
     "plot_points",
     "plot_relation",
     "plot_spectrum",
+    "plot_prunable",
     "plot_sweep",
     "plot_variance_flatness",
 ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # they bring torch, which figures do without
     from hyperribbon.noise import VarianceFlatness
     from hyperribbon.papers.training import TrainingResult
     from hyperribbon.spectra import Plan
-    from hyperribbon.subnetworks import Criticality, Overlap, Sweep
+    from hyperribbon.subnetworks import Criticality, Overlap, Prunable, Sweep
 
 __all__ = [
     "plot_columns",
@@ -36,6 +36,7 @@ __all__ = [
     "plot_points",
     "plot_relation",
     "plot_spectrum",
+    "plot_prunable",
     "plot_sweep",
     "plot_variance_flatness",
 ]
@@ -171,6 +172,26 @@ def plot_sweep(result: Sweep, ax: Axes | None = None) -> Axes:
     band = table["value"] - 2 * table["stderr"], table["value"] + 2 * table["stderr"]
     axes.fill_between(table["fraction"], *band, color=line.get_color(), alpha=0.2, lw=0)
     axes.set(xlabel="fraction of the weights selected", ylabel="measured")
+    return axes
+
+
+def plot_prunable(result: Prunable, ax: Axes | None = None) -> Axes:
+    """Draw the metric over the fraction pruned, with two standard errors of the paired drop."""
+    axes = _axes(result, ax)
+    axes.axvspan(*result.interval, color=COLORS[1], alpha=0.2, lw=0)
+    axes.axvline(result.fraction, color=COLORS[1], label=f"{result.fraction:.1%}")
+    known = np.isfinite(result.stored_values)
+    if known.any():
+        stored = result.fractions[known], result.stored_values[known]
+        axes.plot(*stored, "--", color="0.5", label="stored statistics")
+    label = "re-estimated statistics" if known.any() else None
+    axes.plot(result.fractions, result.values, "o-", ms=3, color=COLORS[0], label=label)
+    error = 2 * result.drop_stderr
+    band = result.values - error, result.values + error
+    axes.fill_between(result.fractions, *band, color=COLORS[0], alpha=0.2, lw=0)
+    axes.axhline(result.baseline, color="0.3", lw=0.8)
+    axes.set(xlabel=f"fraction of the {result.unit} pruned", ylabel=result.metric)
+    axes.legend()
     return axes
 
 

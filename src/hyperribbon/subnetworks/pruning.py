@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.core.result import Result, frame
 from hyperribbon.operators import Risk
 from hyperribbon.operators.risk.batches import cut
 from hyperribbon.operators.risk.data import Data
@@ -37,6 +38,7 @@ from hyperribbon.subnetworks.states import State, layer_of, state_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 _RESOLUTION = 1e-3  # of the fraction
@@ -65,7 +67,7 @@ class LayerSensitivity:
 
 
 @dataclass(frozen=True)
-class Prunable:
+class Prunable(Result, plot="plot_prunable"):
     """The largest fraction of the weights that can be zero within a tolerance.
 
     Attributes:
@@ -110,10 +112,9 @@ class Prunable:
     unit: str = "weights"
     statistics_drop: float = 0.0
 
-    def __repr__(self) -> str:
-        """Show the fraction and its interval."""
+    def _headline(self) -> str:
         low, high = self.interval
-        return f"Prunable(fraction={self.fraction:.3f}, interval=({low:.3f}, {high:.3f}))"
+        return f"fraction={self.fraction:.3f}, interval=({low:.3f}, {high:.3f})"
 
     def summary(self) -> str:
         """Return the answer in sentences."""
@@ -149,76 +150,28 @@ class Prunable:
         return "\n".join(sentences)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the curve: fraction, metric, standard error of the drop, stored statistics."""
+        """Return the curve, one row per fraction that was measured."""
+        return frame(
+            {
+                "fraction": self.fractions,
+                self.metric: self.values,
+                "drop_stderr": self.drop_stderr,
+                f"stored_{self.metric}": self.stored_values,
+            }
+        )
+
+    def layer_frame(self) -> pd.DataFrame:
+        """Return the sensitivity, one row per layer."""
         import pandas as pd
 
-        columns = ("values", "drop_stderr", "stored_values")
-        return pd.DataFrame(
-            {"fraction": self.fractions, **{name: getattr(self, name) for name in columns}}
-        )
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the metric over the fraction and the sensitivity of the layers.
-
-        Args:
-            ax: Axes for the curve alone; None for a figure with both.
-
-        Returns:
-            The figure, or the axes that were given.
-        """
-        from matplotlib.figure import Figure
-
-        if ax is not None:
-            self._draw_curve(ax)
-            return ax
-        rows = max(2.4, 0.24 * len(self.layers) + 1.0)
-        figure = Figure(figsize=(8.4, max(3.2, rows)), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        self._draw_curve(left)
-        shown = self.layers[::-1]
-        drops = [layer.drop for layer in shown]
-        right.barh(
-            [layer.layer or "model" for layer in shown],
-            drops,
-            xerr=[2 * layer.drop_stderr for layer in shown],
-            color="#3a87c8",
-            ecolor="#555555",
-        )
-        right.set(xlabel=self._worse(), title="Each layer pruned alone")
-        return figure
-
-    def _draw_curve(self, ax: Any) -> None:
-        ax.axvspan(*self.interval, color="#e8a33d", alpha=0.25, linewidth=0)
-        ax.axvline(self.fraction, color="#e8a33d", label=f"{self.fraction:.1%}")
-        known = np.isfinite(self.stored_values)
-        if known.any() and not np.allclose(self.stored_values[known], self.values[known]):
-            stored = self.fractions[known], self.stored_values[known]
-            ax.plot(*stored, "--", color="#888888", label="stored statistics")
-        error = 2 * self.drop_stderr
-        label = "re-estimated statistics" if known.any() else None
-        ax.plot(self.fractions, self.values, "o-", color="#3a87c8", markersize=3, label=label)
-        band = self.values - error, self.values + error
-        ax.fill_between(self.fractions, *band, color="#3a87c8", alpha=0.25, linewidth=0)
-        ax.axhline(self.baseline, color="#444444", linewidth=0.8)
-        ax.set(xlabel=f"share of the {self.unit} pruned", ylabel=self.metric)
-        ax.legend(fontsize="small")
+        return pd.DataFrame([vars(layer) for layer in self.layers])
 
     def _repr_html_(self) -> str:
         """Show the answer, the curve and the layers, in a notebook."""
-        error = 2 * self.drop_stderr
-        low, high = self.values - error, self.values + error
-        pruned = f"share of the {self.unit} pruned"
-        band = {"low": low, "high": high, "x_label": pruned, "y_label": self.metric}
-        picture = html.curve(self.fractions, self.values, **band)
-        rows = [
-            (x.layer, x.parameters, f"{x.pruned:.0%}", x.drop, x.drop_stderr) for x in self.layers
-        ]
-        columns = ("layer", "weights", "pruned", self._worse(), "standard error")
+        picture = html.picture(cast("Figure", self.plot().figure), "Prunable")
         title = f"{self.fraction:.1%} of the {self.unit} can be zero"
-        sentences = html.bullets(self.summary().splitlines())
-        return html.card(
-            title, sentences, picture, html.folded("layers", html.table(columns, rows))
-        )
+        layers = html.folded("layers", html.frame(self.layer_frame(), 12, 200))
+        return html.card(title, html.bullets(self.summary().splitlines()), picture, layers)
 
     def _format(self, value: float) -> str:
         return f"{value:.1%}" if self.metric == "accuracy" else f"{value:.4g}"
@@ -227,9 +180,6 @@ class Prunable:
         if self.metric == "loss":
             return f"{self.tolerance:.3g} of the loss"
         return f"{self.tolerance:.3g} in {self.metric}"
-
-    def _worse(self) -> str:
-        return f"{'increase' if self.metric == 'loss' else 'drop'} of {self.metric}"
 
 
 _RANKED = {"weights": "smallest", "channels": "least important", "heads": "least important"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import pandas as pd
 import torch
 
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
@@ -92,7 +91,7 @@ def subnetworks_part(level: Level, notebook: Notebook) -> Part:
         start = {n: t.to(state[n].device) for n, t in notebook.initial.items() if n in state}
         curves |= _add_start(part, level, notebook, metric, state, start, found.baseline)
     part.charts.append(_sweep_chart(found, curves))
-    part.tables["Layers pruned alone"] = pd.DataFrame([vars(layer) for layer in found.layers])
+    part.tables["Layers pruned alone"] = found.layer_frame()
     part.readings.append(found.summary().replace("\n", " "))
     return part
 
@@ -150,7 +149,7 @@ def _add_start(
     part.readings.append(_read_layers(critical, len(found.layers)))
     part.readings.append(f"{returnable:.0%} of the weights can return to their start: {limit}.")
     part.charts.append(_layer_chart(subject, found, metric.name))
-    part.tables["Layers put back to their start"] = found.table()
+    part.tables["Layers put back to their start"] = found.to_frame()
     return {"re-initialised, least changed first": returned}
 
 
