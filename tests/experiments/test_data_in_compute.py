@@ -21,7 +21,6 @@ from hyperribbon.papers.experiments.statements import Ledger, exact, observe
 
 _NO_SHARE = "preset smoke changes no share of the weights as small as 0.5%"
 UNMOVED_BY_DATA = {
-    "ribbons/fig2/other-modalities": "not measured: it needs data of other kinds",
     "subnetworks/fig4.8/rank-rises": _NO_SHARE,
     "subnetworks/fig4.8/random-slow": _NO_SHARE,
     "fluctuations/bias/warning": "a yes or no that is yes in every repetition",

@@ -7,7 +7,6 @@ import pytest
 
 from hyperribbon.papers.experiments import Experiment
 from hyperribbon.papers.experiments.context import Context
-from hyperribbon.papers.experiments.ribbons._text import token_features
 from hyperribbon.papers.simulation.ribbons.trajectories import (
     moments_of_training,
     pca_spectra,
@@ -97,9 +96,3 @@ def test_simulated_batches_follow_the_exact_second_moments():
     X, y, _ = fixed_problem(item)
     spectrum = pca_spectra([moments_of_training(item)], 4000, (12,))[0]
     np.testing.assert_allclose(spectrum, sgd(X, y, 0.7, 0.2, 12, 2).spectrum(), rtol=0.15)
-
-
-def test_text_features_are_rows_of_word_vectors():
-    features = token_features(50, tokens=4, width=6, words=300)
-    assert features.shape == (50, 24) and np.isfinite(features).all()
-    np.testing.assert_array_equal(features, token_features(50, tokens=4, width=6, words=300))

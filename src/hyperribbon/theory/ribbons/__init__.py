@@ -11,6 +11,15 @@ from hyperribbon.theory.ribbons.bounds import (
     weight_bound,
     weyl_bound,
 )
+from hyperribbon.theory.ribbons.geometry import (
+    LyapunovForm,
+    TargetNorm,
+    gaussian_kernel_eigenvalues,
+    lyapunov_form,
+    target_norm,
+    taylor_ribbon,
+    trajectory_covariance,
+)
 from hyperribbon.theory.ribbons.model import Part, Ribbon
 from hyperribbon.theory.ribbons.phases import PhaseDiagram, phase_diagram, smallest_model
 from hyperribbon.theory.ribbons.sloppiness import Slope, slope
@@ -25,15 +34,19 @@ from hyperribbon.theory.ribbons.variants import (
 __all__ = [
     "Bound",
     "Count",
+    "LyapunovForm",
     "Part",
     "PhaseDiagram",
     "Ribbon",
     "Slope",
+    "TargetNorm",
     "TrajectoryCovariance",
     "count_dimensions",
     "decay_base",
     "dimensions_of",
+    "gaussian_kernel_eigenvalues",
     "kernels_bound",
+    "lyapunov_form",
     "mean_bound",
     "phase_diagram",
     "several_kernels",
@@ -43,7 +56,10 @@ __all__ = [
     "spectrum_bound",
     "split_index",
     "target_decay_bound",
+    "target_norm",
     "target_norm_bound",
+    "taylor_ribbon",
+    "trajectory_covariance",
     "weight_bound",
     "weyl_bound",
 ]

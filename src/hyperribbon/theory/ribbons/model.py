@@ -4,6 +4,7 @@
 # Capitals are matrices here, not constants.
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated as Float
@@ -350,6 +351,31 @@ class Ribbon:
         """Covariance of all points: (n, n), without the cancellation of P₁ − P₂ at small αT."""
         rates, _, targets = self._coordinates
         return self._add_start(targets[:, None] * targets * covariances(rates, self.steps))
+
+    def at(self, times: Sequence[int] | np.ndarray) -> Float[np.ndarray, "n n"]:
+        """Return the covariance of the points at given steps of the trajectories: (n, n).
+
+        `P` has all steps 0, 1, …, T − 1; snapshots may be taken at any others, in any order, such
+        as evenly in the logarithm. Repeated times count as often as they occur.
+
+        Raises:
+            ArgumentError: A time is not a whole number, 0 or more, or SGD has noise.
+        """
+        t = check_array("times", times, ndim=1)
+        if not t.size or (t < 0).any() or (t % 1 != 0).any():
+            raise ArgumentError("times", times, "expected integers, 0 or more", "Round them.")
+        if self.batch_size is not None:
+            reason = "the noise of SGD is averaged over all steps"
+            raise ArgumentError("batch_size", self.batch_size, reason, "Use P.")
+        rates, start, targets = self._coordinates
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slow = np.expm1(t[:, None] * np.log1p(-np.minimum(rates, 1.0)))
+        moved = np.where((rates < 1) & (t[:, None] > 0), slow, (1 - rates) ** t[:, None] - 1)
+        centred, powers = moved - moved.mean(axis=0), moved + 1
+        P = np.outer(targets, targets) * (centred.T @ centred) / len(t)
+        if start.ndim == 2:
+            return P + start * (powers.T @ powers) / len(t)
+        return P + np.diag(start * (powers**2).mean(axis=0))
 
     def _add_start(self, part: np.ndarray) -> np.ndarray:
         spread = self.P1_sigma
