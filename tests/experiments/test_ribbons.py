@@ -1,6 +1,7 @@
 """What the ribbons experiments find, at their smallest preset."""
 
 from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,12 +29,12 @@ def computed(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "hold", "fail"),
     [
-        ("fig3", ["tail", "mean-falls"], ["head", "mean-negligible"]),
+        ("fig3", ["head", "tail", "mean-falls"], ["mean-negligible"]),
         ("fig5", ["head", "tail"], []),
         ("fig6", ["lemma-1", "lemma-3", "twice-as-fast", "three-regimes"], []),
         ("weight_decay", ["bound"], []),
-        ("kernels", ["bound"], []),
-        ("sgd", ["bound-verified"], ["bound-printed"]),
+        ("kernels", ["bound", "low-dimensional"], ["flat-kernel"]),
+        ("sgd", ["bound-verified"], ["bound-printed", "trade-off", "constant"]),
     ],
 )
 def test_closed_forms_get_the_verdict_that_the_mathematics_gives(computed, name, hold, fail):
@@ -96,3 +97,30 @@ def test_simulated_batches_follow_the_exact_second_moments():
     X, y, _ = fixed_problem(item)
     spectrum = pca_spectra([moments_of_training(item)], 4000, (12,))[0]
     np.testing.assert_allclose(spectrum, sgd(X, y, 0.7, 0.2, 12, 2).spectrum(), rtol=0.15)
+
+
+@pytest.mark.parametrize("steps", [17, 50, 150])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
+def test_the_head_has_one_verdict_for_all_targets_and_times(steps, scale):
+    parts = import_module("hyperribbon.papers.experiments.ribbons._parts")
+    ribbon = Ribbon.exponential(50, 0.2, sigma_star=scale * 2**0.5, sigma_w=0.1**0.5, steps=steps)
+    spectra = {part: ribbon.spectrum(part) for part in ("P", "P1_y", "P1_sigma")}
+    assert 0.75 < parts.decay_ratio(SimpleNamespace(**spectra)) < 1.25
+
+
+def test_the_ridge_is_found_where_it_is_and_not_elsewhere():
+    fig8 = import_module("hyperribbon.papers.experiments.ribbons.fig8")
+    slopes, steps = np.linspace(0.02, 1, 50), np.geomspace(2, 1e5, 60)
+    ridge = np.exp(-((slopes[:, None] - np.log(steps) / 49) ** 2) / 0.001)
+    rng = np.random.default_rng(0)
+    for panel, low, high in ((ridge, 0.99, 1), (rng.random(ridge.shape), -0.5, 0.5)):
+        result = SimpleNamespace(
+            slopes=slopes, steps=steps, panel_ratios=np.array([4.8]), panels_smooth=panel[None]
+        )
+        straight = fig8._ridge(result, 4.8)[2]
+        assert low <= straight <= high
+    flat = SimpleNamespace(**{**vars(result), "panels_smooth": np.ones((1, 50, 60))})
+    assert fig8._ridge(flat, 4.8)[2] == 0
+    assert fig8._ridge(SimpleNamespace(**{**vars(result), "panels_smooth": ridge[None]}), 4.8)[
+        0
+    ] == pytest.approx(49, rel=0.05)

@@ -72,6 +72,11 @@ class Experiment:
         """How each claim is compared over several seeds, by its id."""
         return self.ledger.comparisons()
 
+    def random(self, figure: str) -> str | None:
+        """Return what of a figure depends on the seed, "" for nothing, None if not stated."""
+        found = getattr(self.module, "RANDOM", None)
+        return found.get(figure) if isinstance(found, dict) else found
+
     @property
     def interactive(self) -> Callable[[Any], Any] | None:
         """Return the plotly figure, or figures by name, of a result, where there is one."""

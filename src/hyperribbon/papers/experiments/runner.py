@@ -118,7 +118,7 @@ def run(
             folder.save_info(**drawn, seconds=seconds, **_cost(cpu, workers))
         found = folder.load_result()
         trees, level = ([found], LEVEL) if asked == 1 else (found["seeds"], found["level"])
-        _draw(experiment, trees[0], folder, _caption(changed, reduced, seed, len(trees)))
+        _draw(experiment, trees[0], folder, changed, reduced, (seed, len(trees)))
         claims = judge(trees, level)
         claims = with_settings(at_smoke(claims) if preset == "smoke" else claims, changed)
         claims = with_settings(claims, reduced, "Fewer than asked for")
@@ -134,21 +134,37 @@ def _cost(start: float, workers: Workers | None) -> dict[str, float]:
     return {"cpu_seconds": seconds, "peak_megabytes": round(peak_megabytes())}
 
 
-def _caption(changed: Mapping[str, Any], reduced: Mapping[str, str], seed: int, count: int) -> str:
+def _caption(
+    changed: Mapping[str, Any],
+    reduced: Mapping[str, str],
+    seed: int,
+    count: int,
+    random: str | None,
+) -> str:
+    """Describe what is not as printed, and which seed what is random in the figure is of."""
     parts = [f"{name} = {value}" for name, value in changed.items()]
     text = f"changed: {', '.join(parts)}" if parts else ""
     fewer = "\n".join(
         textwrap.fill(f"{name} = {value}", _CAPTION_WIDTH) for name, value in reduced.items()
     )
-    of_seeds = f"seed {seed} of {count}" if count > 1 else ""
+    of_seeds = f"seed {seed} of {count}" if count > 1 and random != "" else ""
+    of_seeds = f"{random}: {of_seeds}" if of_seeds and random else of_seeds
     return " · ".join(filter(None, (text, fewer, of_seeds)))
 
 
-def _draw(experiment: Experiment, tree: Any, run: RunFolder, caption: str) -> None:
+def _draw(
+    experiment: Experiment,
+    tree: Any,
+    run: RunFolder,
+    changed: Mapping[str, Any],
+    reduced: Mapping[str, str],
+    seeds: tuple[int, int],
+) -> None:
     result = experiment.result(tree)
     with mpl.rc_context(STYLE):
         for name, figure in _by_name(experiment.plot(result)).items():
             label_logs(figure)
+            caption = _caption(changed, reduced, *seeds, experiment.random(name))
             if caption:
                 figure.supxlabel(caption, fontsize=7, color="0.4")  # the layout moves the axes up
             _save_figure(figure, run.figures, name)

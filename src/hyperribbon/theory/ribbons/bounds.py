@@ -159,7 +159,9 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
         λᵢ/λ₁ ≤ min{1, 4ρ^{−(i−1)} + w/‖y‖²}                              for i ≤ 2k*,
         λᵢ/λ₁ ≤ 4ρ^{−(k*−1)} + min{1, 2αTλ_{i−k*+1}}·w/‖y‖²               beyond,
 
-    with w = σw²/α and k* = min{ln(2Tα)/(2c), n/2}. Implements Lemma 3 of [ribbons].
+    with w = σw²/α and k* = min{ln(2Tα)/(2c), n/2}. Implements Lemma 3 of [ribbons]. Eigenvalues
+    descend, so the bound at an index holds for all later ones too: the running minimum is taken,
+    without which the bound may jump up at 2k*.
 
     With a batch size b the noise adds T·(α/b)·λ to w (largest for λ₁); the paper prints α/b, which
     is too small by up to T. With weight decay μ, K + μI takes the place of K in ρ and k* and
@@ -167,7 +169,7 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
 
     Args:
         ribbon: One output, α(λ₁ + μ) ≤ 1.
-        form: "verified", or "printed" for the text of the paper.
+        form: "verified", or "printed" for the text of the paper, without the running minimum.
 
     Returns:
         The ratios (n,) and their upper bounds; the lower ones are zero.
@@ -193,6 +195,8 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
     reach = np.minimum(1, 2 * alpha * T * partner) * ribbon.sigma_w**2 / alpha
     beyond = 4 * rho ** -(k - 1.0) + (reach + noise * partner + decay) / (targets @ targets)
     upper = np.where(index <= 2 * k, np.minimum(1, head), beyond)
+    if not printed:
+        upper = np.minimum.accumulate(upper)
     truth = ribbon.spectrum("P1")
     return Bound(truth / truth[0], upper, np.zeros(n))
 

@@ -160,7 +160,8 @@ def kernels_bound(
         λᵢ/λ₁ ≤ (1/M) Σ_m {4ρ_m^{−(k*−1)} + min{1, 2αTλ^(m)_{j−k*+1}}·σw²/(α‖y‖²)}      beyond.
 
     Implements Eq. (12) of [ribbons]. The paper states the first line for i ≤ 2k*; Weyl's
-    inequality needs j there, and that is what is used.
+    inequality needs j there, and that is what is used. As for `spectrum_bound`, the running
+    minimum is taken.
 
     Returns:
         The ratios (n,) and their upper bounds; the lower ones are zero.
@@ -178,7 +179,7 @@ def kernels_bound(
     head: NDArray[np.float64] = 4 * np.mean(rhos ** -(j - 1.0), axis=0) + weight
     reach = weight * np.minimum(1, 2 * alpha * steps * partners)
     beyond: NDArray[np.float64] = np.mean(4 * rhos ** -(k - 1.0) + reach, axis=0)
-    upper = np.where(j <= 2 * k, np.minimum(1, head), beyond)
+    upper = np.minimum.accumulate(np.where(j <= 2 * k, np.minimum(1, head), beyond))
     return Bound(truth / truth[0], upper, np.zeros(n))
 
 

@@ -105,15 +105,12 @@ def handover(result: Result) -> int:
     return int((result.P1_y < result.P1_sigma).argmax()) + 1
 
 
-def measure_head_and_tail(
-    result: Result, whole: Literal["P", "P1"], note: str = ""
-) -> dict[str, Observed]:
+def measure_head_and_tail(result: Result, whole: Literal["P", "P1"]) -> dict[str, Observed]:
     """Measure which eigenvalues of P or P₁ are nearer, in logarithms, to P₁^y than to P₁^σ.
 
     Args:
         result: The spectra.
         whole: Which of them is compared with its parts.
-        note: What explains the difference at the head.
     """
     values = getattr(result, whole)
     logs = np.log(np.maximum([values, result.P1_y, result.P1_sigma], 1e-300))
@@ -124,14 +121,20 @@ def measure_head_and_tail(
     return {
         "head": exact(
             nearer_targets[:last].mean(),
-            f"share of the first {last} indices; the first three differ by {head:.1%} at most"
-            + note,
+            f"share of the first {last} indices; the first three differ by {head:.1%} at most",
         ),
         "tail": exact(
             1 - nearer_targets[last:].mean(),
             f"share of the indices from {last + 1} on; beyond 10 they differ by {tail:.1%} at most",
         ),
     }
+
+
+def decay_ratio(result: Result) -> float:
+    """Return how many times as fast log λ of P falls as that of P₁^y, before the handover."""
+    last = max(handover(result) - 2, 1)
+    fall = np.log([spectrum[0] / spectrum[last] for spectrum in (result.P, result.P1_y)])
+    return float(fall[0] / fall[1])
 
 
 def draw_parts(axis: Axes, result: Result, color: str) -> None:

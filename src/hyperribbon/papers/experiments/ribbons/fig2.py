@@ -18,6 +18,7 @@ from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, slope
 
 TITLE = "Real data are sloppy: spectra and slopes"
+RANDOM = "trained models"
 
 _TITLES = {
     "mnist": "MNIST",
@@ -234,16 +235,16 @@ def plot(result: Result) -> Figure:
         index = np.arange(1, len(theory) + 1)
         right.semilogy(index, theory / theory[0], color=color)
         right.semilogy(index, trained / theory[0], "o", color=color, mfc="white", ms=3)
-    left.set(title="(a) input correlations", ylim=(1e-10, 300))
+    left.set(title="(a) input correlations", ylim=(1e-10, 2))
     left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$")
-    left.legend(loc="upper right", fontsize=7)
+    figure.legend(handles=left.get_legend_handles_labels()[0], loc="outside upper center", ncols=3)
     right.set(title="(b) training linear models on them", xticks=[1, 5, 10, 15, 20])
     right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$")
-    # The colours are those of (a); this legend lies above the largest value, which is 1.
+    # This legend lies above the largest value, which is 1.
     right.plot([], [], color="0.3", label="closed form")
     right.plot([], [], "o", color="0.3", mfc="white", ms=3, label="trained")
     right.set_ylim(top=3)
-    right.legend(title="colours as in (a)", loc="upper right", ncols=2)
+    right.legend(loc="upper right", ncols=2)
     return figure
 
 

@@ -10,6 +10,7 @@ from hyperribbon.papers.experiments.ribbons import _parts
 from hyperribbon.papers.experiments.statements import Band, observe, says
 
 TITLE = "PCA eigenvalues of training trajectories and their two sources"
+RANDOM = "trained models"
 
 _SETTING = "n = 50, d = 100, c = 0.2, T = 50, σw² = 0.1, σ*² = 2: the caption refers to Fig. 5"
 STATEMENTS = (
@@ -17,10 +18,12 @@ STATEMENTS = (
         "head",
         "Fig. 3, caption",
         "The sharp initial decay in the eigenvalues of P(T) is well-approximated by P^y",
-        "Before the two parts change order, every eigenvalue of P is nearer to the targets' part "
-        "than to that of the initial weights, on the logarithmic scale.",
-        Band(1, 1, "words"),
+        "Before the two parts change order, log λ of P falls at the rate of the targets' part, "
+        "within a quarter.",
+        Band.around(1.0, "words", atol=0.25),
         setting=_SETTING,
+        changed="2026-11-18: before, every eigenvalue had to be nearer to the targets' part than "
+        "to the other, while the sentence is about the decay",
     ),
     says(
         "tail",
@@ -63,9 +66,10 @@ def plot(result: _parts.Result) -> Figure:
 
 def measure(result: _parts.Result) -> Measurements:
     """Measure who controls the tail and the head, and the role of P₂."""
-    note = f", for P2 takes a large share of the head away at T = {result.steps}"
+    last = _parts.handover(result) - 1
     return {
-        **_parts.measure_head_and_tail(result, "P", note),
+        **_parts.measure_head_and_tail(result, "P"),
+        "head": exact(_parts.decay_ratio(result), f"fall of log λ over the first {last} indices"),
         "mean-falls": exact(result.mean_exponent, "slope of ln λ against ln T"),
         "mean-negligible": exact(result.lambda_P2 / result.P1[0], f"at T = {result.steps}"),
     }

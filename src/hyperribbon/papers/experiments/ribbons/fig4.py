@@ -14,6 +14,7 @@ from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, weight_bound
 
 TITLE = "Contribution of the initial weights, closed form and bound (Eq. 9)"
+RANDOM = "trained models"
 
 _SETTING = "σw² = 1, α = 1 and c = 0.5, as printed; n = 50, as in the other figures"
 STATEMENTS = (

@@ -11,6 +11,7 @@ from hyperribbon.papers.experiments.ribbons._shared import simulation_says
 from hyperribbon.papers.experiments.statements import Band, observe, says
 
 TITLE = "Head and tail of the second moment of trajectories"
+RANDOM = "trained models"
 
 _SETTING = "n = 50, d = 100, c = 0.2, T = 50, σw² = 0.1, σ*² = 2, as printed"
 STATEMENTS = (

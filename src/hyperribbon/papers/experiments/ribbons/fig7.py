@@ -20,6 +20,7 @@ from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory.ribbons import Ribbon
 
 TITLE = "Eigenvalues of P(N, T) by training time"
+RANDOM = "trained models"
 
 _SETTING = (
     "d = 100, n = 50, c = 0.1, σw² = 1, α = 1/λ1 as printed, σ* = 3 for the paper does not state it"

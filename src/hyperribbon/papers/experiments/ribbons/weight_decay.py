@@ -19,6 +19,7 @@ from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, dimensions_of, spectrum_bound
 
 TITLE = "Weight decay: the exact covariance and the printed replacement"
+RANDOM = "trained models"
 
 STATEMENTS = (
     says(
