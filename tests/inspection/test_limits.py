@@ -11,11 +11,11 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.application.inspection import Budget
-from hyperribbon.application.inspection.comparing import embed_runs
 from hyperribbon.application.inspection.engine.clock import Clock, OutOfTimeError
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.subject import Subject
-from hyperribbon.application.inspection.parts.path import path_part
+from hyperribbon.application.inspection.joint_embedding import embed_runs
+from hyperribbon.application.inspection.parts.training_path import path_part
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.papers.training import mlp
 from hyperribbon.recording.trajectory import Trajectory

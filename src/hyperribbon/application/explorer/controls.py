@@ -19,7 +19,7 @@ _BAR_HEIGHT = 150
 
 @dataclass(frozen=True)
 class Slider:
-    """A numeric slider.
+    """A control of an explorer page: a numeric slider.
 
     Attributes:
         name: Its name in the link and in the values.
@@ -57,7 +57,7 @@ class Slider:
             return self.default
 
     def parse(self, text: Any) -> float | int:
-        """Return a number clipped to the range, or the default if it is invalid."""
+        """Return a number clipped to the slider's range, or the default if it is invalid."""
         try:
             number = float(text)
         except (TypeError, ValueError, OverflowError):
@@ -68,7 +68,7 @@ class Slider:
         return round(number) if self.whole else float(f"{number:.4g}")
 
     def format(self, value: float) -> str:
-        """Return the formatted value."""
+        """Return the slider's value as text."""
         return f"{round(value):,}".replace(",", " ") if self.whole else f"{value:.4g}"
 
     def component(self, page: str, value: float) -> html.Div:
@@ -92,7 +92,7 @@ class Slider:
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice among several options.
+    """A control of an explorer page: a choice among several options.
 
     Attributes:
         name: Its name in the link and in the values.
@@ -109,7 +109,7 @@ class Choice:
     is_bar = False
 
     def value(self, position: Any) -> str:
-        """Return an option, or the default if it is none."""
+        """Return the chosen option of a control, or the default if it is none."""
         return position if isinstance(position, str) and position in self.choices else self.default
 
     parse = value

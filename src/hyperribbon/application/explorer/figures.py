@@ -80,12 +80,12 @@ def drawing(traces: Sequence[dict[str, Any]], x: str, y: str, **layout: Any) -> 
 def curve(
     name: str, x: ArrayLike, y: ArrayLike, mode: str = "lines", **look: Any
 ) -> dict[str, Any]:
-    """Return a trace of points, optionally joined by lines."""
+    """Return a plotly trace of points for a figure, optionally joined by lines."""
     return {"type": "scatter", "name": name, "x": plain(x), "y": plain(y), "mode": mode, **look}
 
 
 def plain(values: ArrayLike) -> list[Any]:
-    """Convert numbers to JSON values; non-finite entries become null."""
+    """Convert a figure's numbers to JSON values; non-finite entries become null."""
     array = np.asarray(values)
     entries = array.astype(object)
     entries[~np.isfinite(array)] = None

@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class Job:
-    """One measurement.
+    """A measurement that a visitor of the explorer started: a background job.
 
     Attributes:
         settings: What the measurement belongs to.

@@ -90,19 +90,19 @@ class Explorer:
         self._thread.join(10)
 
     def __enter__(self) -> Explorer:
-        """Return itself."""
+        """Enter a block with the running explorer server."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the explorer server after the block."""
         self.close()
 
     def __repr__(self) -> str:
-        """Return a line with the address."""
+        """Return the explorer server's address in one line."""
         return f"The explorer of {self._store} is at {self.address} (close() ends it)"
 
     def _repr_html_(self) -> str:
-        """Return a link for notebooks; the page cannot be embedded in a frame."""
+        """Return a link to the explorer server for notebooks."""
         link = f'<a href="{escape(self.address)}" target="_blank" rel="noopener">'
         return f"The explorer of {escape(str(self._store))}: {link}{escape(self.address)}</a>"
 

@@ -40,7 +40,7 @@ def keep_link(app: Dash, key: str) -> None:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a page.
+    """A figure of a theory page.
 
     Attributes:
         name: Part of its id and of the exported file's name.
@@ -57,7 +57,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Action:
-    """A measurement started by a button and overlaid on the figures.
+    """A button of a theory page that starts a measurement and overlays it on the figures.
 
     Attributes:
         label: The button's text.
@@ -70,7 +70,7 @@ class Action:
 
 @dataclass(frozen=True)
 class TheoryPage:
-    """One page of the explorer.
+    """An explorer page that shows a paper's theory with its controls.
 
     Attributes:
         key: Its path.
@@ -97,7 +97,7 @@ class TheoryPage:
     extra: Sequence[Any] = ()
 
     def layout(self, values: Values) -> html.Div:
-        """Return the page with its controls set to `values`."""
+        """Return the theory page with its controls set to `values`."""
         controls: list[Any] = []
         bars: list[Any] = []
         for control in self.controls:
@@ -158,7 +158,7 @@ class TheoryPage:
         ]
 
     def connect(self, app: Dash, jobs: Jobs) -> None:
-        """Register the callbacks of the page."""
+        """Register the callbacks of the theory page."""
         key = self.key
 
         @app.callback(
@@ -245,7 +245,7 @@ class TheoryPage:
 def _progress(
     running: bool, progress: float = 0, status: str = "", overlay: Any = no_update
 ) -> dict[str, Any]:
-    """Return the state of the buttons, the progress bar, and the result to draw."""
+    """Return the state of a theory page's buttons, progress bar, and result to draw."""
     return {
         "tick": not running,
         "start": running,

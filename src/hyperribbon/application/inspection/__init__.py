@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         compare_with_theory,
     )
     from hyperribbon.application.inspection.quantities import Part, Quantity
+    from hyperribbon.application.inspection.recorded_curvature import Curvature, watch
     from hyperribbon.application.inspection.result import (
         Inspection,
         InspectionPlan,
         Outcome,
     )
-    from hyperribbon.application.inspection.watching import Curvature, watch
 
 __all__ = [
     "Anisotropy",
@@ -80,6 +80,6 @@ __getattr__, __dir__ = lazy_attributes(
         "linear.measurements": ("leading_eigenvalues", "linear_measurements"),
         "linear.theory": ("Assumption", "TheoryComparison", "compare_with_theory"),
         "quantities": ("Part", "Quantity"),
-        "watching": ("Curvature", "watch"),
+        "recorded_curvature": ("Curvature", "watch"),
     },
 )

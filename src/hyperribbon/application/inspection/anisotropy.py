@@ -86,7 +86,7 @@ class Anisotropy(Result):
 
     @property
     def spectral_norm(self) -> float:
-        """Largest eigenvalue."""
+        """Largest eigenvalue of the anisotropic Fisher matrix."""
         return float(self.eigenvalues[0])
 
     def trace_ratio(self, k: int) -> float:
@@ -225,7 +225,7 @@ def anisotropy_by_layer(
 
 @validate(vectors=_columns)
 def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
-    r"""Return the effective number of entries that each column involves.
+    r"""Return the effective rank (number of entries) of each eigenvector column, for anisotropy.
 
     $$\operatorname{erank}(v) = e^{H(v)},\quad H(v) = -\sum_i p_i\log p_i,\quad
       p_i = |v_i| / \textstyle\sum_j |v_j|$$
@@ -246,7 +246,7 @@ def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
 
 @validate(vectors=_columns)
 def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
-    r"""Return the excess kurtosis of the entries of each column.
+    r"""Return the excess kurtosis of the entries of each eigenvector column, for anisotropy.
 
     $$K(v) = \frac1n\sum_i\Bigl(\frac{v_i-\mu}{\sigma}\Bigr)^4 - 3$$
 
@@ -329,7 +329,7 @@ def _softmax_change(logits: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
 
 
 def _lift(fisher: Fisher, coefficients: torch.Tensor | None, columns: list[int]) -> torch.Tensor:
-    """Return unit eigenvectors in weight space."""
+    """Return unit eigenvectors of the Fisher matrix in weight space."""
     assert coefficients is not None
     lifted = fisher.lift(coefficients[:, columns])
     return lifted.div_(torch.linalg.vector_norm(lifted, dim=0).clamp_min(1e-300))

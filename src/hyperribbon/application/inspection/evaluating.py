@@ -25,7 +25,7 @@ OtherWeights = Mapping[str, torch.Tensor] | torch.Tensor | None
 def outputs_at(
     subject: Subject, weights: OtherWeights = None, rows: int = _ROWS
 ) -> Iterator[tuple[torch.Tensor, Any]]:
-    """Yield outputs and targets of this rank's data, piece by piece, without derivatives."""
+    """Evaluate outputs and targets of this rank's data, piece by piece, without derivatives."""
     risk = subject.risk if weights is None else subject.risk.at(weights)
     with torch.no_grad():
         for _, batch in risk.source.chunks(subject.risk.rows_at_once(rows)):
@@ -35,7 +35,7 @@ def outputs_at(
 
 
 def loss_at(subject: Subject, weights: torch.Tensor) -> float:
-    """Return the loss at coordinates (P,)."""
+    """Evaluate the loss at weights given as coordinates (P,), without derivatives."""
     risk = subject.risk
     subject.clock.check()
     with subject.processes.together("an evaluation of the loss"):

@@ -23,7 +23,7 @@ _PREFIXES = ("model.", "module.", "_orig_mod.", "net.")
 
 
 def load_factory(spec: str) -> Any:
-    """Return the function that "module:name" or "file.py:name" names.
+    """Load the factory function that "module:name" or "file.py:name" names.
 
     The module is looked for in the current folder too.
 
@@ -49,7 +49,7 @@ def load_factory(spec: str) -> Any:
 
 
 def make_case(factory: Any, data_name: str | None) -> tuple[nn.Module, Any, Any]:
-    """Call a factory and return model, loss and data.
+    """Load a case to inspect: call its factory and return model, loss and data.
 
     Args:
         factory: Returns (model, loss, data), or (model, loss) when a data set is named.
@@ -74,7 +74,7 @@ def make_case(factory: Any, data_name: str | None) -> tuple[nn.Module, Any, Any]
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Put stored weights into a model; nothing in the file is executed.
+    """Load stored weights into a model; nothing in the file is executed.
 
     Args:
         model: Changed in place.
@@ -139,7 +139,7 @@ def _import(name: str) -> Any:
 
 
 def _named_data(model: nn.Module, name: str) -> Any:
-    """Return a data set as images, or as rows where the model does not take images."""
+    """Load a named data set as images, or as rows where the model does not take images."""
     data = load_data(name)
     probe = data.inputs[:2].to(next(model.parameters()).device)
     was_training = model.training

@@ -41,7 +41,7 @@ class Heap:
         return max(resident() - self._begin, 0.0)
 
     def check_room(self, operator: Any, vectors: int) -> None:
-        """Raise where a product and some vectors beside it would not fit into what is left.
+        """Raise where a product and some vectors would not fit into the memory that is left.
 
         Raises:
             ArgumentError: They would not.
@@ -55,7 +55,7 @@ class Heap:
             raise ArgumentError("memory", max(left, 0.0), reason, "Give more.")
 
     def tidy(self) -> None:
-        """Give back what was freed, where much was taken since the last time."""
+        """Return freed memory to the system, where much was taken since the last time."""
         if self.limit == inf:
             return
         now = self.taken
@@ -83,7 +83,7 @@ def give_back() -> None:
 
 
 def lacking_room(error: Exception) -> str:
-    """Return why something that was given a part of the memory refused to begin, or ""."""
+    """Return why a measurement refused to begin for lack of memory, or ""."""
     if not isinstance(error, ArgumentError) or error.argument != "memory":
         return ""
     value = error.value if isinstance(error.value, int | float) else 0.0

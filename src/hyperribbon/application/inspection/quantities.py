@@ -58,7 +58,7 @@ class Quantity:
     mode: str = ""
 
     def text(self) -> str:
-        """Return the number with its error.
+        """Return the quantity as text: the number with its error.
 
         >>> Quantity("a", "a", 1.5, 0.25, "", "").text()
         '1.5 ± 0.25'
@@ -91,7 +91,7 @@ class Measured:
         return np.cumsum(values) / total if total else np.full(len(values), np.nan)
 
     def scaled(self, factor: float) -> Measured:
-        """Return the same for `factor` times the matrix."""
+        """Return the measured eigenpairs and trace of `factor` times the matrix."""
         scaled = self.spectrum.scaled(factor), self.trace.scaled(factor)
         return replace(self, spectrum=scaled[0], trace=scaled[1])
 
@@ -127,18 +127,18 @@ class Part:
     is_of_samples: bool = True
 
     def __getitem__(self, key: str) -> Quantity:
-        """Return a quantity by its key."""
+        """Return a quantity of the part by its key."""
         for quantity in self.quantities:
             if quantity.key == key:
                 return quantity
         raise KeyError(key)
 
     def number(self, *values: Any) -> None:
-        """Add a `Quantity` of these values."""
+        """Add a `Quantity` of these values to the part."""
         self.quantities.append(Quantity(*values))
 
     def exact(self, key: str, name: str, value: Any, method: str) -> None:
-        """Add a number that rounding alone makes uncertain."""
+        """Add a quantity to the part that rounding alone makes uncertain."""
         self.quantities.append(exact(key, name, value, method))
 
     def on(self, samples: int) -> Part:
@@ -155,17 +155,17 @@ class Part:
 
 
 def exact(key: str, name: str, value: Any, method: str) -> Quantity:
-    """Return a number that rounding alone makes uncertain."""
+    """Return a quantity that rounding alone makes uncertain."""
     return Quantity(key, name, float(value), 0.0, method, "exact on the data used")
 
 
 def from_estimate(key: str, name: str, estimate: Estimate, method: str) -> Quantity:
-    """Return a number with the standard error of its estimate."""
+    """Return a quantity with the standard error of its estimate."""
     if estimate.exact:
         return exact(key, name, estimate.value, method)
     return Quantity(key, name, estimate.value, estimate.stderr, method, PROBES)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor as an array of doubles."""
+    """Return a tensor as an array of doubles for a quantity or chart."""
     return tensor.detach().cpu().double().numpy()

@@ -33,7 +33,7 @@ _DOTS = 90
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one step.
+    """What became of one step of an inspection.
 
     Attributes:
         step: Its title.
@@ -75,17 +75,17 @@ class InspectionPlan(Result):
 
     @property
     def seconds(self) -> float:
-        """Expected time of everything that is planned."""
+        """Expected seconds of the inspection's plan."""
         return sum(step.seconds for step in self.steps if not step.reason)
 
     def table(self) -> pd.DataFrame:
-        """Return one row for each step."""
+        """Return the inspection's plan, one row for each step."""
         rows = [(s.title, s.samples, round(s.seconds, 2), s.reason) for s in self.steps]
         columns = ["step", "samples", "seconds", "omitted because"]
         return pd.DataFrame(rows, columns=columns)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
+        """Return the inspection's plan as a DataFrame."""
         return self.table()
 
     def _headline(self) -> str:
@@ -122,12 +122,12 @@ class Inspection(Result):
     skipped: str = ""
 
     def __iter__(self) -> Iterator[Quantity]:
-        """Iterate over every number."""
+        """Iterate over every number of the inspection."""
         for part in self.parts.values():
             yield from part.quantities
 
     def __getitem__(self, key: str) -> Quantity:
-        """Return a number by its key, such as "hessian.largest"."""
+        """Return a number of the inspection by its key, such as "hessian.largest"."""
         found = {quantity.key: quantity for quantity in self}
         if key not in found:
             raise KeyError(f"{key!r} was not measured; there are: {', '.join(sorted(found))}")
@@ -135,7 +135,7 @@ class Inspection(Result):
 
     @property
     def is_complete(self) -> bool:
-        """Whether no step failed or was interrupted."""
+        """Whether no step of the inspection failed or was interrupted."""
         return not any(outcome.status in ("failed", "interrupted") for outcome in self.outcomes)
 
     def answers(self) -> list[Answer]:
@@ -144,7 +144,7 @@ class Inspection(Result):
         return answers(numbers, str(self.config.get("kind", "")), self.config)
 
     def reading(self) -> list[str]:
-        """Return what was found in plain sentences, the answers first."""
+        """Return the inspection in plain sentences, the answers first."""
         first = [answer.text for answer in self.answers()]
         return first + [sentence for part in self.parts.values() for sentence in part.readings]
 
@@ -158,7 +158,7 @@ class Inspection(Result):
         return pd.DataFrame(rows, columns=["statistic", "value", "error", "needs seconds"])
 
     def table(self) -> pd.DataFrame:
-        """Return every number, one per row, with how it was obtained and how certain it is."""
+        """Return every number of the inspection, one per row, with its method and certainty."""
         rows = [
             {"part": name, **vars(quantity)}
             for name, part in self.parts.items()
@@ -169,7 +169,7 @@ class Inspection(Result):
         return pd.DataFrame(rows, columns=columns)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every number, as `table` does."""
+        """Return the inspection's table as a DataFrame."""
         return self.table()
 
     def charts(self) -> dict[str, Chart]:
@@ -177,7 +177,7 @@ class Inspection(Result):
         return {chart.name: chart for part in self.parts.values() for chart in part.charts}
 
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Axes:  # type: ignore[override]
-        """Draw a chart and return the axes.
+        """Draw a chart of the inspection and return the axes.
 
         Args:
             name: One of `charts()`; by default the first.
@@ -236,7 +236,7 @@ class Inspection(Result):
         return table
 
     def save(self, folder: str | Path) -> Path:
-        """Write everything into a folder: tables as CSV, figures as SVG, arrays, the reading.
+        """Save the inspection in a folder: tables as CSV, figures as SVG, arrays, the reading.
 
         Args:
             folder: Made if absent; `hyperribbon report FOLDER` shows it.
@@ -246,7 +246,7 @@ class Inspection(Result):
         return save_inspection(self, Path(folder))
 
     def report(self, path: str | Path) -> Path:
-        """Write one HTML file that shows everything and needs no network.
+        """Write the inspection as one HTML file that needs no network.
 
         Args:
             path: The file.
@@ -270,12 +270,12 @@ class Inspection(Result):
         return html.card(self.title, *pieces)
 
     def __repr__(self) -> str:
-        """Show what was measured."""
+        """Show what the inspection measured."""
         return f"Inspection({self.title}: {', '.join(self.parts)}; {self.where})"
 
 
 def _picture(chart: Chart) -> str:
-    """Return a chart as HTML."""
+    """Return an inspection's chart as HTML."""
     buffer = BytesIO()
     draw(chart).savefig(buffer, format="png", dpi=_DOTS)
     caption = f"<div>{html.note(chart.caption)}</div>" if chart.caption else ""

@@ -70,7 +70,7 @@ def standard_error(
 
 
 def groups_for(samples: int) -> int:
-    """Return how many groups samples are divided into."""
+    """Return how many groups samples are divided into, to find errors over samples."""
     return _GROUPS if samples >= 2 * _GROUPS else _GROUPS // 2
 
 
@@ -114,7 +114,7 @@ def sharpness_error(
 
 
 def _climb(hessian: Any, v: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """Return the largest Ritz value and its vector in the Krylov space of v.
+    """Return the largest Ritz value in the Krylov space of v, for the error over samples.
 
     Images are not kept: of long vectors these would be most of the memory.
     """
@@ -147,7 +147,7 @@ def _climb(hessian: Any, v: torch.Tensor) -> tuple[float, torch.Tensor]:
 
 
 def squared_length(vector: torch.Tensor) -> float:
-    """Return the squared length of a long vector, added up in float64 without a copy of it."""
+    """Return a long vector's squared length, summed in float64 without a copy."""
     return sum(float(piece.double().square().sum()) for piece in vector.split(_PIECE))
 
 

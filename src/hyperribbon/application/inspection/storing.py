@@ -45,7 +45,7 @@ def _write_files(inspection: Inspection, folder: Path) -> None:
 
 
 def begin_folder(folder: Path, run: dict[str, Any]) -> None:
-    """Write what an inspection or a comparison is of into its empty folder."""
+    """Begin storing an inspection or comparison in its empty folder: write what it is of."""
     for name in ("figures", "tables"):
         (folder / name).mkdir()
     write_json(folder / "run.json", run | {"has_manifest": True})
@@ -84,7 +84,7 @@ def _store_chart(chart: Chart, folder: Path) -> None:
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record in which numbers that are not finite are None, which JSON does not have."""
+    """Return a record to store as JSON; numbers that are not finite become None."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()

@@ -53,7 +53,7 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class _Group:
-    """What one parameter group does: its numbers, and D by parameter name."""
+    """The update rule of one parameter group: its numbers, and D by parameter name."""
 
     rates: PerParameter
     limit: float
@@ -62,7 +62,7 @@ class _Group:
 
 
 def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
-    """Return the rule of an optimiser, or of a plain learning rate.
+    """Return the update rule of an optimiser, or of a plain learning rate.
 
     Args:
         optimizer: A torch SGD, Adam or AdamW, or a learning rate of plain gradient descent.
@@ -127,7 +127,7 @@ def _adam_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) 
 
 
 def _join(kind: str, groups: list[_Group], names: set[str]) -> UpdateRule:
-    """Return one rule of all groups; one of numbers where every parameter is treated alike."""
+    """Return one update rule of all groups; plain numbers where parameters are treated alike."""
     limits = {group.limit for group in groups}
     decays = {group.weight_decay for group in groups}
     texts = list(

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 
-from hyperribbon.application.inspection.comparing import JointEmbedding, embed_runs
+from hyperribbon.application.inspection.joint_embedding import JointEmbedding, embed_runs
 from hyperribbon.application.report.images import data_uri
 from hyperribbon.application.report.page import (
     DAMAGE,

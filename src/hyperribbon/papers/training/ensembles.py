@@ -86,7 +86,7 @@ class Ensemble:
     members: list[Member]
 
     def __len__(self) -> int:
-        """Return the number of members."""
+        """Return the number of members of the ensemble."""
         return len(self.members)
 
     def __iter__(self) -> Iterator[Member]:
@@ -94,7 +94,7 @@ class Ensemble:
         return iter(self.members)
 
     def __getitem__(self, index: int) -> Member:
-        """Return one member."""
+        """Return one member of the ensemble."""
         return self.members[index]
 
     def predictions(self) -> np.ndarray:
@@ -366,7 +366,7 @@ def _save_epoch(folder: Path, epoch: int, parts: Mapping[str, Any]) -> None:
 
 
 def _load_epoch(folder: Path, parts: Mapping[str, Any]) -> int:
-    """Restore the newest state; return the number of epochs done."""
+    """Restore an ensemble's newest state; return the number of epochs done."""
     names = (path.name for path in folder.glob("state/epoch-*.safetensors"))
     newest = max((int(name.split("-")[1]) for name in names), default=0)
     if newest:
@@ -432,7 +432,7 @@ class _Snapshots:
         return TrainingResult(*states, history, self.steps[-1])
 
     def finish(self, name: str, seed: int, result: TrainingResult) -> Member:
-        """Complete the trajectory and return the member."""
+        """Complete a member's trajectory and return the member of the ensemble."""
         if self.trajectory is not None:
             if not (self.trajectory.folder / "manifest.json").is_file():
                 history = {n: values.tolist() for n, values in result.history.items()}
@@ -445,7 +445,7 @@ class _Snapshots:
 
 
 def _moments(every: str | Sequence[int], epochs: int, length: int) -> set[int]:
-    """Return the snapshot steps, including the start and the end."""
+    """Return the snapshot steps of an ensemble, including the start and the end."""
     last = epochs * length
     if isinstance(every, str):
         cadence = Cadence.parse(every)
@@ -459,7 +459,7 @@ def _moments(every: str | Sequence[int], epochs: int, length: int) -> set[int]:
 
 
 def _describe(setting: Any) -> Any:
-    """Return a setting as a plain value: a function as its name, a schedule as text."""
+    """Return an ensemble's setting as a plain value: a function as its name."""
     if setting is None or isinstance(setting, bool | int | float | str):
         return setting
     return getattr(setting, "__qualname__", str(setting))

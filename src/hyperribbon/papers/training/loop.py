@@ -75,7 +75,7 @@ class TrainingResult(Result, plot="plot_history"):
 
 
 class DivergenceError(RuntimeError):
-    """The loss became NaN or infinite.
+    """Exception of the training loop: the loss became NaN or infinite.
 
     Attributes:
         step: Updates made before it; the model holds the weights after them.
@@ -128,7 +128,7 @@ def train(
     recorder: Recorder | None = None,
     test: Data | None = None,
 ) -> TrainingResult:
-    """Train a model in place.
+    """Train a model in place: the training loop over epochs and mini-batches.
 
     All randomness, including dropout, is determined by `seed`; the global random state is not
     changed.
@@ -288,7 +288,7 @@ def augment_batch(batch: Any, augment: Callable[..., torch.Tensor], generator: A
 
 
 def as_history(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
-    """Return one array per quantity from one dict per epoch."""
+    """Return the training history: one array per quantity from one dict per epoch."""
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 

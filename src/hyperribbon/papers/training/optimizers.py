@@ -111,6 +111,6 @@ def rate_factor(schedule: Schedule, epoch: int) -> float:
 
 
 def _can_fuse(parameters: list[torch.Tensor]) -> bool:
-    """Whether to use torch's fused update, which is incorrect for 16-bit types on the CPU."""
+    """Whether to use torch's fused optimiser, which is incorrect for 16-bit types on the CPU."""
     precise = (torch.float32, torch.float64)
     return all(p.dtype in precise and p.device.type in ("cpu", "cuda") for p in parameters)

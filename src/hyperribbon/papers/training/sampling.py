@@ -19,7 +19,7 @@ _SIZE = 128  # default mini-batch size
 
 
 def size_of_batches(argument: str, value: Any) -> int | str | None:
-    """Return a number of samples, None for all of them, or "auto"."""
+    """Check a mini-batch size: a number of samples, None for all of them, or "auto"."""
     is_auto = isinstance(value, str) and value == "auto"
     return value if value is None or is_auto else count(argument, value)
 

@@ -50,7 +50,7 @@ def _proportions(values: Values) -> np.ndarray:
 
 
 def _predict(values: Values) -> np.ndarray:
-    """Return the non-zero eigenvalues of a balanced network that interpolates the labels."""
+    """Linear-networks page: non-zero eigenvalues of a balanced network that fits the labels."""
     singular = np.sort(np.sqrt(_proportions(values)) / values["sigma_x"])[::-1]
     layers = singular ** (1 / values["depth"])
     eigenvalues = theory.balanced_eigenvalues(
@@ -121,7 +121,7 @@ def _numbers(values: Values) -> Numbers:
 
 
 def _train(values: Values, report: Report) -> dict[str, Any]:
-    """Train a balanced network on white inputs that can reproduce their labels (n = d₀)."""
+    """Linear-networks page: train a balanced network on white inputs (n = d₀)."""
     rng = numpy_generator(0, "explorer")
     d_in, depth, sigma_x = values["d_in"], values["depth"], values["sigma_x"]
     basis, _ = np.linalg.qr(rng.standard_normal((d_in, d_in)))

@@ -176,7 +176,7 @@ PAGE = TheoryPage(
 
 
 def connect_data(app: Dash) -> None:
-    """Set the sliders from a click on the diagram, a data set, or an uploaded matrix."""
+    """Set the ribbon page's sliders from a click on the diagram, a data set, or an upload."""
     sliders = {control.name: control for control in _CONTROLS}
     slope = Output("ribbons-c", "value", allow_duplicate=True)
 

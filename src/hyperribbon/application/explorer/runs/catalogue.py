@@ -29,7 +29,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored run.
+    """A stored run in the explorer's catalogue.
 
     Attributes:
         name: Its folder relative to the store, used in links.
@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The displayed name."""
+        """The displayed name of a catalogued run."""
         return self.folder.resolve().name if self.name == "." else self.name
 
     @cached_property
@@ -57,13 +57,13 @@ class Entry:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        """Title, configuration and environment."""
+        """Title, configuration and environment of a catalogued run."""
         found = self._read("run.json", dict, {"title": self.label, "config": {}})
         return {**found, "title": str(found.get("title", self.label))}
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:
-        """Judged claims of an experiment."""
+        """Judged claims of a catalogued experiment."""
         return [_claim(claim) for claim in self._read("claims.json", list, [])]
 
     @cached_property
@@ -73,7 +73,7 @@ class Entry:
         return [str(sentence) for sentence in found["reading"]]
 
     def _read(self, name: str, kind: type, absent: Any) -> Any:
-        """Return a JSON file of the run."""
+        """Read a JSON file of a catalogued run."""
         path = self._inside(self.folder / name)
         if not path.is_file():
             return absent
@@ -177,7 +177,7 @@ def _claim(given: Any) -> dict[str, Any]:
 
 
 def _numbers(values: Any) -> np.ndarray:
-    """Return a list of a stored figure, or plotly's base64 form of it, as an array."""
+    """Return a list in a catalogued figure, or plotly's base64 form of it, as an array."""
     if isinstance(values, dict):
         return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).astype(float)
     return np.asarray(values, float)

@@ -30,7 +30,7 @@ hr.explore("{folder}")"""
 
 
 class HomePage:
-    """The list of runs.
+    """The explorer's home page: the list of runs.
 
     Args:
         store: Folder of stored runs; it may be absent.
@@ -43,7 +43,7 @@ class HomePage:
         self._store = store
 
     def layout(self, search: str | None) -> html.Div:
-        """Return the page with the search, filter and overlay given in a link."""
+        """Return the home page with the search, filter and overlay given in a link."""
         stated = parse_qsl((search or "").lstrip("?"))
         given = dict(stated)
         picked = {value for name, value in stated if name == "pick"}
@@ -80,7 +80,7 @@ class HomePage:
         )
 
     def _welcome(self) -> list[Any]:
-        """Return the instructions shown for an empty folder."""
+        """Return the home page's instructions for an empty folder."""
         example = _EXAMPLE.format(folder=self._store)
         return [
             html.H1("No runs yet"),
@@ -110,7 +110,7 @@ class HomePage:
         ]
 
     def connect(self, app: Dash) -> None:
-        """Register the callbacks of the page."""
+        """Register the callbacks of the home page."""
 
         @app.callback(
             Output({"type": "card", "run": ALL}, "hidden"),
@@ -154,7 +154,7 @@ class HomePage:
         keep_link(app, self.key)
 
     def _overlay_charts(self, chosen: list[str]) -> list[Any]:
-        """Return one chart per metric with all selected runs."""
+        """Return the home page's overlay: one chart per metric with all selected runs."""
         entries, trajectories, left_out = find_entries(self._store), {}, []
         for name in chosen:
             if name not in entries:

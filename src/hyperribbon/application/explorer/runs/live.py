@@ -45,7 +45,7 @@ _STATES = {
 
 
 class LivePage:
-    """A recording, redrawn whenever a record is added.
+    """The live page: a recording, redrawn whenever a record is added.
 
     Args:
         store: Folder of stored runs; it may be absent.
@@ -58,7 +58,7 @@ class LivePage:
         self._store = store
 
     def layout(self, search: str | None) -> html.Div:
-        """Return the page of the run named in a link, or of the most recent one."""
+        """Return the live page of the run named in a link, or of the most recent one."""
         entries = self._recordings()
         name = read_query(search).get("run")
         if name not in entries:
@@ -102,7 +102,7 @@ class LivePage:
         return {name: entry for name, entry in found.items() if entry.kind == "trajectory"}
 
     def connect(self, app: Dash) -> None:
-        """Register the callback of the page."""
+        """Register the callback of the live page."""
 
         @app.callback(
             Output("live-state", "children"),
@@ -138,14 +138,14 @@ class LivePage:
 def _answer(
     facts: Any, note: Any = no_update, now: Any = no_update, drawn: dict[str, Any] | None = None
 ) -> tuple[Any, ...]:
-    """Return the callback outputs; omitted ones stay unchanged."""
+    """Return the live page's callback outputs; omitted ones stay unchanged."""
     figures = [no_update if drawn is None else drawn.get(key, no_update) for key in _PICTURES]
     hidden = [no_update if drawn is None else key not in drawn for key in _PICTURES]
     return facts, note, now, *figures, *hidden
 
 
 def _now(trajectory: Trajectory, files: list[Any], seen: dict[str, Any]) -> dict[str, Any]:
-    """Return the page's new state; the path is redrawn when it has grown by 3%."""
+    """Return the live page's new state; the path is redrawn when it has grown by 3%."""
     number = len(trajectory)
     drawn = seen.get("path")
     is_due = not isinstance(drawn, int) or number < drawn or number > 1.03 * drawn
@@ -160,13 +160,13 @@ def _now(trajectory: Trajectory, files: list[Any], seen: dict[str, Any]) -> dict
 
 
 def _signature(entry: Entry) -> str:
-    """Return a value that changes with every record."""
+    """Return a value that changes with every record of a live run."""
     blocks = sorted(entry.folder.glob("records*/block-*.bin"))
     return "" if not blocks else f"{blocks[-1].name} {blocks[-1].stat().st_size}"
 
 
 def _last_change(entry: Entry) -> float:
-    """Return the time of the run's last record."""
+    """Return the time of a live run's last record."""
     blocks = [p.stat().st_mtime for p in entry.folder.glob("records*/block-*.bin")]
     return max(blocks, default=0.0)
 
@@ -196,7 +196,7 @@ def _note(status: dict[str, Any]) -> str:
 
 
 def _draw(trajectory: Trajectory, with_path: bool) -> dict[str, Any]:
-    """Return the figures that the records have data for; an unchanged path is skipped."""
+    """Return the live page's figures that the records have data for."""
     names, drawn, shown = trajectory.metric_names(), {}, {"": trajectory}
     if "loss" in names:
         drawn["loss"] = draw_metric(shown, "loss", "loss")

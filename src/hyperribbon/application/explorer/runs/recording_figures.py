@@ -35,7 +35,7 @@ def series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first(values: np.ndarray) -> np.ndarray:
-    """Return the first entry of every record of a metric."""
+    """Return the first entry of a recorded metric, record by record."""
     return values.reshape(len(values), -1)[:, 0] if values.size else np.full(len(values), np.nan)
 
 

@@ -30,7 +30,7 @@ _DEFAULTS: dict[str, Any] = {"color": "step", "fraction": 0.8}
 
 
 class StoredPage:
-    """Every stored run.
+    """The page of stored runs.
 
     Args:
         store: Folder of stored runs; it may be absent.
@@ -43,7 +43,7 @@ class StoredPage:
         self._store = store
 
     def layout(self, search: str | None) -> html.Div:
-        """Return the page with the runs named in a link opened."""
+        """Return the stored-runs page with the runs named in a link opened."""
         stated = read_query(search)
         options = [
             {"label": f"{'damaged' if entry.damage else entry.kind}: {name}", "value": name}
@@ -88,7 +88,7 @@ class StoredPage:
         )
 
     def connect(self, app: Dash) -> None:
-        """Register the callbacks of the page."""
+        """Register the callbacks of the stored-runs page."""
 
         @app.callback(
             Output("runs-shown", "children"),
@@ -153,7 +153,7 @@ class StoredPage:
 
 
 def _show_or_explain(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
-    """Return a run, or an error message if it cannot be shown."""
+    """Return a stored run's page, or an error message if it cannot be shown."""
     try:
         if not entry.damage:
             return _show_entry(entry, side, stated)

@@ -53,7 +53,7 @@ class RunSummary:
 
     @property
     def date(self) -> str:
-        """Time of the last change, in local time."""
+        """Time of the run's last change for its summary, in local time."""
         return datetime.fromtimestamp(self.when).strftime("%Y-%m-%d %H:%M")
 
     def matches(self, text: str, choice: str) -> bool:
@@ -117,7 +117,7 @@ def _curves(trajectory: Trajectory) -> dict[str, Series]:
 
 
 def _files(folder: Path) -> tuple[float, int]:
-    """Return a folder's last modification time and total file size in bytes."""
+    """Return the modification time and size of a run's folder, for its summary."""
     changed, size, number = 0.0, 0, 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -134,7 +134,7 @@ def _files(folder: Path) -> tuple[float, int]:
 
 
 def sparkline(curve: Series, color: str) -> str:
-    """Return a sparkline as a data URI, scaled to its own range."""
+    """Return the sparkline of a run's summary as a data URI."""
     x, y = (np.asarray(values, dtype=float) for values in curve)
     if len(x) > _WIDTH:
         rows = np.unique(np.linspace(0, len(x) - 1, _WIDTH).astype(int))

@@ -34,7 +34,7 @@ def kind_of(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Reference:
-    """Stored numbers of trained networks.
+    """Reference values: stored numbers of trained networks.
 
     Attributes:
         made: How they were made.
@@ -48,7 +48,7 @@ class Reference:
     @classmethod
     @lru_cache
     def stored(cls) -> Reference:
-        """Return the numbers that come with the package."""
+        """Return the reference values that come with the package."""
         path = files("hyperribbon.application.inspection.answers") / "reference.json"
         content = json.loads(path.read_text(encoding="utf-8"))
         return cls(content["made"], tuple(content["networks"]))
@@ -82,7 +82,7 @@ class Reference:
 
 
 def _shown(value: float, format: str) -> str:
-    """Return a number in a format; two digits of it, without exponents, where there is none.
+    """Return a reference value in a format; two digits without exponent by default.
 
     >>> _shown(103.7, ""), _shown(0.0123, ""), _shown(0.5, ".0%")
     ('100', '0.012', '50%')

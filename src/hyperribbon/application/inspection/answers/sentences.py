@@ -31,7 +31,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """One finding, in words.
+    """An answer of an inspection: one finding in sentences.
 
     Attributes:
         term: Name of the explanation in `TERMS`.
@@ -49,12 +49,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Everything in one paragraph."""
+        """All sentences of the answer in one paragraph."""
         return " ".join(filter(None, (self.finding, self.beside)))
 
     @property
     def beside(self) -> str:
-        """Everything but the number."""
+        """The answer's sentences without its number."""
         return " ".join(filter(None, (self.meaning, self.usual, self.advice)))
 
 
@@ -258,7 +258,7 @@ _MAKERS += (_trace, _loss)
 
 
 def _of(quantity: Quantity) -> str:
-    """Return the number of samples behind a value, and the mode where that matters."""
+    """Return the samples and mode behind a value, for an answer's sentence."""
     some = f" on {quantity.samples:,} samples" if quantity.samples else ""
     return f"{some}, {quantity.mode}" if quantity.mode else some
 

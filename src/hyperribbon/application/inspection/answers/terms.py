@@ -9,7 +9,7 @@ __all__ = ["TERMS", "Term"]
 
 @dataclass(frozen=True)
 class Term:
-    """A term and its explanation.
+    """A term that answers use, and its explanation.
 
     Attributes:
         title: The term.

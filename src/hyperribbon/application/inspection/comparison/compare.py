@@ -67,7 +67,7 @@ _BEFORE = {"mode": "eval"}
 
 @dataclass(frozen=True)
 class _Stored:
-    """What is compared of an inspection.
+    """The statistics of an inspection that are compared.
 
     Attributes:
         statistics: Numbers by name and samples, "sharpness@64": key, name, value, error, certainty.

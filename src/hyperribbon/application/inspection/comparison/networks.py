@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Grouped:
-    """A matrix D A D that is a mean over samples, and the same of groups of them; D is diagonal.
+    """A compared network's matrix D A D, over all samples and by group; D is diagonal.
 
     Args:
         whole: A = Σ_g share_g A_g, of all samples.
@@ -72,13 +72,13 @@ class Grouped:
         self.groups = [g if scale is None else Rescaled(g, scale) for g in groups]
 
     def without(self, group: int, block: torch.Tensor) -> torch.Tensor:
-        """Return the product with the matrix of all samples but those of a group."""
+        """Return the product with a compared network's matrix without a group of samples."""
         share = float(self.shares[group])
         return ((self.whole @ block) - share * (self.groups[group] @ block)) / (1 - share)
 
 
 class Side:
-    """A network on disjoint groups of samples.
+    """One of two compared networks, on disjoint groups of samples.
 
     Args:
         subject: The network on all samples.
@@ -99,7 +99,7 @@ class Side:
 
     @property
     def vector(self) -> torch.Tensor:
-        """The weights as coordinates (P,)."""
+        """The weights of a compared network as coordinates (P,)."""
         return self.groups[0].vector
 
     def grouped(self, matrix: str, scale: torch.Tensor | None = None) -> Grouped:
@@ -108,7 +108,7 @@ class Side:
         return Grouped(getattr(self.subject, matrix), parts, self.shares, scale)
 
     def each(self, measure: Callable[[Subject], float]) -> np.ndarray:
-        """Return (G,) a number of each group."""
+        """Return a number of each group of samples of a compared network, (G,)."""
         return np.array([measure(group) for group in self.groups])
 
 
@@ -242,7 +242,7 @@ class Sharpness:
 
 
 def measure_sharpness(matrix: Grouped, k: int, seed: int) -> Sharpness:
-    """Return the largest eigenvalue with the numbers of the groups.
+    """Return a compared network's sharpness, with the numbers of the groups.
 
     The eigenvector v of all samples fits their noise, so λ = vᵀHv is too high by some b for
     endless data, and the curvature of a group of samples along the eigenvector of all the others is
@@ -269,7 +269,7 @@ def measure_sharpness(matrix: Grouped, k: int, seed: int) -> Sharpness:
 
 
 def _top_vector(matrix: Grouped, group: int, start: torch.Tensor) -> torch.Tensor:
-    """Return the top Ritz vector without a group, after a few steps of Lanczos."""
+    """Return a compared network's sharpest direction without a group of samples, by Lanczos."""
     basis = start[:, None]
     images = matrix.without(group, start)[:, None]
     for _ in range(_STEPS - 1):
@@ -325,7 +325,7 @@ def compare_predictions(a: Side, b: Side) -> tuple[list[Shared], str]:
 
 
 def same_function(a: Side, b: Side) -> bool:
-    """Whether outputs are equal but for rounding on all samples."""
+    """Whether two networks' outputs are equal but for rounding on all samples."""
     pairs = _pairs(a, b)
     if pairs is None or any(p.shape != q.shape for p, q, _ in pairs):
         return False
@@ -362,7 +362,7 @@ def compare_weights(a: Side, b: Side, bases: Sequence[torch.Tensor]) -> tuple[li
 
 
 def _pairs(a: Side, b: Side) -> list[tuple[torch.Tensor, torch.Tensor, Any]] | None:
-    """Return the outputs of both and the targets, sample by sample, whose shapes may differ."""
+    """Return both networks' outputs and the targets, sample by sample."""
     if any(isinstance(side.subject.risk.loss, OwnLoss) for side in (a, b)):
         return None
     first, second = (

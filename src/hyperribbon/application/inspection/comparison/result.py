@@ -60,7 +60,7 @@ class Difference:
 
     @property
     def difference(self) -> float:
-        """The first minus the second."""
+        """The first network's value minus the second's."""
         return self.a - self.b
 
     @property
@@ -80,7 +80,7 @@ class Difference:
 
     @property
     def agreeing(self) -> int:
-        """Groups whose difference has the sign of the whole."""
+        """Groups of samples whose difference has the sign of the whole comparison."""
         return sum(value * self.difference > 0 for value in self.groups)
 
 
@@ -152,11 +152,11 @@ class Comparison(Result):
     notes: tuple[str, ...] = field(default=())
 
     def __contains__(self, key: str) -> bool:
-        """Whether a number was compared."""
+        """Whether the comparison has a number."""
         return any(entry.key == key for entry in (*self.differences, *self.shared))
 
     def __getitem__(self, key: str) -> Difference | Shared:
-        """Return a number by its key, such as "sharpness"."""
+        """Return a number of the comparison by its key, such as "sharpness"."""
         found = {entry.key: entry for entry in (*self.differences, *self.shared)}
         if key not in found:
             raise KeyError(f"{key!r} was not compared; there are: {', '.join(found)}")
@@ -176,14 +176,14 @@ class Comparison(Result):
         return raw.lower if raw.lower == adaptive.lower else None
 
     def reading(self) -> list[str]:
-        """Return what was found in plain sentences, the answer first."""
+        """Return the comparison in plain sentences, the answer first."""
         a, b = self.names
         sentences = [self._answer(a, b)] if "sharpness" in self else []
         sentences += [_sentence(self[key], a, b) for key in _TELLING if key in self]
         return [sentence for sentence in sentences if sentence][:_SENTENCES]
 
     def table(self) -> pd.DataFrame:
-        """Return every quantity of both, one per row, with the difference and its uncertainty."""
+        """Return every quantity of both networks with the difference, one per row."""
         own = ["key", "name", "a", "b", "difference", "stderr"]
         rows = [
             (*(getattr(e, name) for name in own), *e.interval, e.lower, _agreeing(e))
@@ -192,7 +192,7 @@ class Comparison(Result):
         return pd.DataFrame(rows, columns=[*own, "low", "high", "lower", "groups agreeing"])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every quantity of both, as `table` does."""
+        """Return the comparison's table as a DataFrame."""
         return self.table()
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -201,7 +201,7 @@ class Comparison(Result):
         return figure.axes[0] if ax is None else ax
 
     def summary(self, console: Console | None = None) -> None:
-        """Print the answer in plain sentences, then the table.
+        """Print the comparison in plain sentences, then its table.
 
         Args:
             console: Where; the standard output by default.
@@ -221,7 +221,7 @@ class Comparison(Result):
             console.print(f"   [dim]{escape(note)}[/]", highlight=False)
 
     def save(self, folder: str | Path) -> Path:
-        """Write everything into a folder, which `hyperribbon report FOLDER` shows.
+        """Save the comparison in a folder, which `hyperribbon report FOLDER` shows.
 
         Args:
             folder: Made if absent.
@@ -229,7 +229,7 @@ class Comparison(Result):
         return save_comparison(self, Path(folder))
 
     def report(self, path: str | Path) -> Path:
-        """Write one HTML file that shows everything and needs no network.
+        """Write the comparison as one HTML file that needs no network.
 
         Args:
             path: The file.
@@ -241,11 +241,11 @@ class Comparison(Result):
             return hyperribbon.report.write_report([stored], path, title=" and ".join(self.names))
 
     def __repr__(self) -> str:
-        """Show the answer."""
+        """Show the comparison's answer."""
         return f"Comparison({self.reading()[0]})"
 
     def _repr_html_(self) -> str:
-        """Show the answer, then the numbers, in a notebook."""
+        """Show the comparison's answer, then its numbers, in a notebook."""
         first, *others = self.reading() or [f"{self.names[0]} and {self.names[1]}"]
         rows = [
             (e.name, e.a, e.b, f"{e.difference:.3g} ± {e.stderr:.2g}", _agreeing(e))
@@ -281,7 +281,7 @@ class Comparison(Result):
         )
 
     def _answer_of_one(self, a: str, b: str) -> str:
-        """Return what the sharpness says by itself."""
+        """Return the comparison's answer from the sharpness alone."""
         raw = self["sharpness"]
         assert isinstance(raw, Difference)
         by = f"{abs(raw.difference):.3g} ± {raw.stderr:.2g}"
@@ -304,7 +304,7 @@ def _agreeing(entry: Difference) -> str:
 
 
 def _sentence(entry: Difference | Shared, a: str, b: str) -> str:
-    """Return a number as a sentence; nothing for a difference that the samples do not show."""
+    """Return a comparison's number as a sentence; nothing for an insignificant difference."""
     name = entry.name[0].upper() + entry.name[1:]
     error = f" ± {entry.stderr:.2g}" if entry.stderr > 0 else ""
     if isinstance(entry, Shared):

@@ -27,7 +27,7 @@ _RESERVE = 0.2
 
 @dataclass(frozen=True)
 class Budget:
-    """What an inspection may take.
+    """The seconds and memory that an inspection may take.
 
     Attributes:
         seconds: Time.
@@ -42,7 +42,7 @@ class Budget:
 
     @classmethod
     def of(cls, value: Budget | float) -> Budget:
-        """Return a budget; a number is seconds.
+        """Return a time and memory budget; a number is seconds.
 
         >>> Budget.of(30).seconds
         30.0
@@ -56,15 +56,15 @@ class Budget:
 
 
 class OutOfTimeError(Exception):
-    """The time budget is exceeded."""
+    """Exception of the clock: the time budget is exceeded."""
 
 
 class DeclinedError(ArgumentError):
-    """A matrix that is not defined for this model or loss, and why."""
+    """Exception: a matrix is not defined for this model or loss, and why."""
 
 
 def why_not(error: Exception) -> str:
-    """Return why something was not begun: it is not defined, or there is no room; or ""."""
+    """Return why a measurement was declined: not defined, or no memory; or ""."""
     return error.reason if isinstance(error, DeclinedError) else lacking_room(error)
 
 
@@ -90,12 +90,12 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds to the end."""
+        """Seconds left on the clock."""
         return self.end - time.monotonic()
 
     @contextmanager
     def at_most(self, seconds: float) -> Iterator[None]:
-        """Let the time be up after some seconds already, inside the block."""
+        """Let the clock run out after some seconds already, inside the block."""
         before = self.end, self._reserve
         self.end = min(self.end, time.monotonic() + seconds)
         self._reserve = _RESERVE * max(self.left, 0.0)
@@ -110,7 +110,7 @@ class Clock:
         return self.left <= max(self._reserve, self.piece)
 
     def check(self) -> None:
-        """Raise when the time is up, on every rank when it is on one.
+        """Raise when the clock has run out, on every rank when it has on one.
 
         Raises:
             OutOfTimeError: It is.
@@ -131,7 +131,7 @@ class InterruptibleRisk(Risk):
     clock = Clock()
 
     def chunks(self, kind: str = "vjp") -> Iterator[Chunk]:
-        """Yield the data in chunks while there is time."""
+        """Yield the data in chunks while the clock has time left."""
         self.check_in()
         began = time.monotonic()
         for chunk in super().chunks(kind):
@@ -151,7 +151,7 @@ class InterruptibleRisk(Risk):
         self._kept = type(self._kept)()
 
     def holds(self, samples: int) -> bool:
-        """Whether so many samples fit in memory, where they all are one batch."""
+        """Whether so many samples of an interruptible risk fit in memory as one batch."""
         is_cut = not self.must_be_whole or self.source.batch_size is not None
         return is_cut or samples * self.bytes_per_sample <= self.memory
 
@@ -163,7 +163,7 @@ class InterruptibleRisk(Risk):
         return max(1, min(most, int(self.memory / 2 / each)))
 
     def with_data(self, source: Source, memory: float | None) -> InterruptibleRisk | None:
-        """Return the risk of other data by the derivatives found right on these.
+        """Return an interruptible risk of other data, whose derivatives are not checked again.
 
         None where what was found holds for these data only: the samples depend on each other, the
         loss does not add up, or several processes share them.

@@ -28,7 +28,7 @@ _KEPT = 1 / 16  # share of it for the eigenvectors of one matrix that later meas
 
 @dataclass
 class Level:
-    """The model on some of its samples, and what is known there.
+    """A level of the notebook: the model on some of its samples, and what is known there.
 
     Attributes:
         subject: The model on these samples.
@@ -61,12 +61,12 @@ class Level:
     layer_errors: dict[str, float] = field(default_factory=dict)
 
     def add(self, quantity: Quantity) -> None:
-        """Keep a number, with the samples and the mode it is of."""
+        """Note a number at this level, with its samples and mode."""
         where = {"samples": self.samples, "mode": self.subject.manner}
         self.statistics[quantity.key] = replace(quantity, **where)
 
     def number(self, *values: Any) -> None:
-        """Keep a `Quantity` of these values, in the same way."""
+        """Note a `Quantity` of these values at this level."""
         self.add(Quantity(*values))
 
     def drop_vectors(self, finer: Level) -> None:
@@ -80,7 +80,7 @@ class Level:
 
 @dataclass
 class Notebook:
-    """The request, and what has been found so far.
+    """The notebook of an inspection: what was asked for, and what has been found so far.
 
     Attributes:
         k: Leading eigenpairs wanted.
@@ -182,11 +182,11 @@ class Notebook:
         return self._solve(eigsh, op, k, which, partial=partial, **options)
 
     def trace(self, op: Any, **options: Any) -> Estimate:
-        """Return a trace with a relative standard error of 2%, in the same way."""
+        """Return a trace to 2%, with the seed, the memory and the clock of the inspection."""
         return self._solve(trace, op, precision=0.02, **options)
 
     def density(self, op: Any, **options: Any) -> Density:
-        """Return a density, of fewer probes when the time is up."""
+        """Return a spectral density with the inspection's seed, of fewer probes when time is up."""
         return self._solve(density, op, partial=True, **options)
 
     def _solve(self, solver: Any, *arguments: Any, partial: bool = False, **options: Any) -> Any:

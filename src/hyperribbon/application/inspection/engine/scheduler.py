@@ -49,7 +49,7 @@ _USABLE = 0.95
 
 @dataclass(frozen=True)
 class Measurement:
-    """One kind of measurement.
+    """A kind of measurement that the scheduler runs: its title, priority, cost and function.
 
     Attributes:
         name: Its name.

@@ -122,7 +122,7 @@ class Subject:
         self._known: InterruptibleRisk | None = None  # the same model on other samples
 
     def with_samples(self, number: int, seed: int) -> Subject:
-        """Return the same subject on fewer samples."""
+        """Return the subject of the inspection on fewer samples."""
         return self._on(self.source.few(number, seed), 1.0)
 
     def of_given(self, number: int, seed: int, share: float = 1.0) -> Subject:
@@ -164,14 +164,14 @@ class Subject:
         return other
 
     def release(self) -> None:
-        """Give the memory of graphs and vectors back; what needs them makes them anew."""
+        """Free the subject's graphs and vectors; what needs them makes them anew."""
         for name in ("vector", "gradient"):
             self.__dict__.pop(name, None)
         if "risk" in self.__dict__:
             self.risk.release()
 
     def know(self, other: Subject) -> None:
-        """Take over what was found of the model on other samples."""
+        """Take over what was found of the subject's model on other samples."""
         self._known = other.risk
 
     def plain_loss(self) -> float:
@@ -207,22 +207,22 @@ class Subject:
 
     @cached_property
     def hessian(self) -> Hessian:
-        """The Hessian of the mean loss."""
+        """The Hessian of the subject's mean loss."""
         return Hessian(self.risk)
 
     @cached_property
     def ggn(self) -> GGN:
-        """The Gauss-Newton matrix."""
+        """The Gauss-Newton matrix of the subject."""
         return self._operator(GGN, "the Gauss-Newton matrix")
 
     @cached_property
     def gauss_newton_rows(self) -> GaussNewtonRows:
-        """The Gauss-Newton matrix, for its trace."""
+        """The Gauss-Newton matrix of the subject, for its trace."""
         return self._operator(GaussNewtonRows, "the Gauss-Newton matrix")
 
     @cached_property
     def gradient_rows(self) -> GradientRows:
-        """The gradients of single samples, for their squares."""
+        """The gradients of the subject's single samples, for their squares."""
         return self._operator(GradientRows, _NOISE, centered=False)
 
     @property
@@ -238,31 +238,31 @@ class Subject:
 
     @cached_property
     def covariance(self) -> GradientCovariance:
-        """The covariance of single-sample gradients."""
+        """The covariance of the subject's single-sample gradients."""
         return self._operator(GradientCovariance, _NOISE)
 
     def fisher(self, likelihood: str) -> Fisher:
-        """Return the exact Fisher information of the outputs."""
+        """Return the exact Fisher information of the subject's outputs."""
         return self._operator(Fisher, "the Fisher information", likelihood=likelihood)
 
     @property
     def samples(self) -> int:
-        """Number of samples used."""
+        """Number of samples of the subject."""
         return self.risk.samples
 
     @property
     def dimension(self) -> int:
-        """Number of coordinates P."""
+        """Number of the subject's coordinates P."""
         return self.risk.space.dimension
 
     @cached_property
     def vector(self) -> torch.Tensor:
-        """The weights as coordinates (P,)."""
+        """The subject's weights as coordinates (P,)."""
         return self.risk.space.flatten(self.risk.weights())
 
     @cached_property
     def gradient(self) -> torch.Tensor:
-        """The gradient of the loss (P,)."""
+        """The gradient of the subject's loss (P,)."""
         return self.risk.gradient()
 
     @property
@@ -289,7 +289,7 @@ class Subject:
         return ", ".join(filter(None, (some, self.manner)))
 
     def _operator(self, kind: Callable[..., Any], name: str, **options: Any) -> Any:
-        """Return an operator on the risk.
+        """Return an operator on the subject's risk.
 
         Raises:
             DeclinedError: It is not defined for this loss or model.

@@ -58,7 +58,7 @@ _KEYS = {
 
 
 def headline_parts(notebook: Notebook) -> list[Part]:
-    """Return the headline numbers as parts, without empty ones."""
+    """Return the parts of loss and curvature (Hessian, Gauss-Newton), without empty ones."""
     parts = (network_part(notebook), hessian_part(notebook), gauss_newton_part(notebook))
     return [part for part in parts if part.quantities]
 
@@ -93,7 +93,7 @@ def refine_noise_part(notebook: Notebook, part: Part | None) -> Part | None:
 
 
 def hessian_part(notebook: Notebook) -> Part:
-    """Return the ends of the Hessian's spectrum."""
+    """Return the curvature part on the ends of the Hessian's spectrum."""
     part = Part("hessian", "Hessian")
     sharpness = "sharpness" if notebook.finest("sharpness") else "bound"
     part.quantities += _finest(notebook, sharpness, "smallest", "negativity", "ratio10")
@@ -112,7 +112,7 @@ def hessian_part(notebook: Notebook) -> Part:
 
 
 def gauss_newton_part(notebook: Notebook) -> Part:
-    """Return the trace of the Gauss-Newton matrix and how few directions hold it."""
+    """Return the curvature part on the Gauss-Newton trace and how few directions hold it."""
     part = Part("gauss_newton", "Gauss-Newton matrix")
     part.quantities += _finest(notebook, "trace", "share10", "share50", "rank50")
     part.shortened += _missing(notebook, "trace", "shares")
@@ -136,7 +136,7 @@ def gauss_newton_part(notebook: Notebook) -> Part:
 
 
 def spectrum_part(level: Level, notebook: Notebook) -> Part:
-    """Measure all leading eigenpairs of the Hessian that were asked for."""
+    """Measure the k largest curvatures asked for: leading eigenpairs of the Hessian."""
     hessian = level.subject.hessian
     number = min(notebook.k, level.subject.dimension, notebook.most_pairs(hessian))
     limits = {"max_matvecs": 8 * number + 40, "partial": True}
@@ -159,7 +159,7 @@ def spectrum_part(level: Level, notebook: Notebook) -> Part:
 
 
 def trace_part(level: Level, notebook: Notebook) -> Part:
-    """Estimate the trace of the Hessian."""
+    """Estimate the trace of the Hessian: the mean curvature."""
     subject = level.subject
     whole, size = notebook.trace(subject.hessian, max_matvecs=120), subject.dimension
     part = Part("trace", "Trace of the Hessian")
@@ -171,7 +171,7 @@ def trace_part(level: Level, notebook: Notebook) -> Part:
 
 
 def density_part(level: Level, notebook: Notebook) -> Part:
-    """Estimate the density of the Hessian's eigenvalues."""
+    """Estimate the density of curvatures: the Hessian's eigenvalues."""
     probes, steps = _DENSITY
     found = notebook.density(level.subject.hessian, probes=probes, steps=steps)
     done = max(found.matvecs // steps, 1)

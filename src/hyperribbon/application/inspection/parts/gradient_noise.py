@@ -109,7 +109,7 @@ def gauss_newton_factor(subject: Subject) -> tuple[str, float] | None:
 
 
 def _ratios(risk: Risk, likelihood: str, axis: int) -> list[float] | None:
-    """Return the ratio of each chunk of this rank; None when one has no single ratio."""
+    """Return the ratio of Fisher to Gauss-Newton matrix, chunk by chunk; None without one."""
     ratios = []
     for chunk in risk.chunks():
         outputs = chunk.point.outputs
@@ -199,7 +199,7 @@ def noise_part(level: Level, notebook: Notebook) -> Part:
 def _against_curvature(
     subject: Subject, spectrum: Spectrum, hessian: Spectrum, curvature: np.ndarray, part: Part
 ) -> Chart:
-    """Add what the noise is along the sharpest directions, and return the chart of it."""
+    """Add the gradient noise along the sharpest directions, and return its chart."""
     assert hessian.eigenvectors is not None
     assert spectrum.eigenvectors is not None
     common = len(curvature)

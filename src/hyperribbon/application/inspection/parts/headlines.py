@@ -108,12 +108,12 @@ class Reached:
         return vectors.index_select(0, self._places)
 
     def in_precision(self, dtype: torch.dtype) -> Reached | None:
-        """Return the same in another precision, where the matrix has that."""
+        """Return the matrix on reached coordinates in another precision, where it has that."""
         precise = self._operator.in_precision(dtype)
         return None if precise is None else Reached(precise, self._places)
 
     def cost(self) -> Any:
-        """Return the memory and operations of one product."""
+        """Return the cost of one product on the coordinates the Hessian reaches."""
         return self._operator.cost()
 
 
@@ -127,7 +127,7 @@ _PROBES = 32
 
 
 def measure_loss(level: Level, notebook: Notebook) -> None:
-    """Add the loss, the norm of its gradient and the accuracy."""
+    """Measure headlines: the loss, the norm of its gradient and the accuracy."""
     subject = level.subject
     level.add(exact("loss", "Loss", subject.risk.value(), "forward pass"))
     slope = torch.linalg.vector_norm(subject.gradient)
@@ -140,7 +140,7 @@ def measure_loss(level: Level, notebook: Notebook) -> None:
 
 
 def measure_noise_scale(level: Level, notebook: Notebook) -> None:
-    """Add the gradient noise scale, where squared gradients of single samples take one pass."""
+    """Measure a headline: the gradient noise scale, where squared gradients take one pass."""
     subject = level.subject
     if not subject.gradient_rows.has_exact_trace:
         return
@@ -154,7 +154,7 @@ def measure_noise_scale(level: Level, notebook: Notebook) -> None:
 
 
 def measure_trace(level: Level, notebook: Notebook) -> None:
-    """Add the trace of the Gauss-Newton matrix, whole and by layer."""
+    """Measure a headline: the trace of the Gauss-Newton matrix, whole and by layer."""
     subject, name = level.subject, "Trace of the Gauss-Newton matrix"
     if not subject.gauss_newton_rows.has_exact_trace:
         found = notebook.trace(subject.ggn)
@@ -192,7 +192,7 @@ def _estimate_layers(level: Level, notebook: Notebook) -> None:
 
 
 def measure_sharpness(level: Level, notebook: Notebook) -> None:
-    """Add the largest eigenvalue of the Hessian, or a lower bound when the time is up."""
+    """Measure the headline sharpness: the largest Hessian eigenvalue, or a lower bound."""
     tol = _ROUGH if level.subject.dimension >= _LONG else 1e-3
     try:
         time_product(level, notebook)
@@ -215,7 +215,7 @@ def _add_bound(level: Level, value: float, how: str) -> None:
 
 
 def _sharpness_error(level: Level, top: Spectrum, seed: int) -> float | None:
-    """Return how much other samples would change the sharpness, on the coordinates it reaches."""
+    """Return the headline sharpness's error over samples, on the coordinates it reaches."""
     assert top.eigenvectors is not None
     v, value = top.eigenvectors[:, 0], float(top.eigenvalues[0])
     if not isinstance(level.reached, Reached):
@@ -225,7 +225,7 @@ def _sharpness_error(level: Level, top: Spectrum, seed: int) -> float | None:
 
 
 def measure_gauss_newton(level: Level, notebook: Notebook) -> None:
-    """Add the leading eigenvalues of the Gauss-Newton matrix and their shares of its trace."""
+    """Measure a headline: the leading Gauss-Newton eigenvalues and their shares of the trace."""
     ggn, subject = level.subject.ggn, level.subject
     found = eigenpairs(ggn, min(MANY, notebook.k, subject.dimension), "LA", 1e-3, notebook)
     if "trace" in level.statistics:
@@ -253,7 +253,7 @@ def measure_gauss_newton(level: Level, notebook: Notebook) -> None:
 
 
 def measure_ends(level: Level, notebook: Notebook) -> None:
-    """Add ten eigenvalues at the upper end of the Hessian's spectrum and the smallest one."""
+    """Measure headlines: ten eigenvalues at the upper end of the Hessian and the smallest one."""
     number = min(FEW, notebook.k, level.subject.dimension)
     time_product(level, notebook)
     top = hessian_end(level, number, "LA", 1e-3, notebook)

@@ -137,7 +137,7 @@ def random_direction(space: ParameterSpace, weights: torch.Tensor, seed: int) ->
 
 
 def reach(curvature: float, rise: float, weights_norm: float) -> float:
-    """Return how far to look: where the quadratic rises by `rise`, at most half of ‖θ‖.
+    """Return how far a loss slice reaches: where the quadratic rises by `rise`.
 
     >>> round(reach(8.0, 1.0, 100.0), 3), reach(-1.0, 1.0, 10.0)
     (0.5, 5.0)
@@ -147,7 +147,7 @@ def reach(curvature: float, rise: float, weights_norm: float) -> float:
 
 
 def _move(subject: Subject, *steps: tuple[torch.Tensor, float]) -> torch.Tensor:
-    """Return the weights after steps along directions, without a further vector."""
+    """Return the weights of a landscape point, after steps along directions."""
     weights = subject.vector.clone()
     for unit, distance in steps:
         weights.add_(unit, alpha=float(distance))
@@ -155,7 +155,7 @@ def _move(subject: Subject, *steps: tuple[torch.Tensor, float]) -> torch.Tensor:
 
 
 def _images(subject: Subject, units: tuple[torch.Tensor, ...]) -> Iterator[torch.Tensor]:
-    """Yield Hessian products one by one, which takes less memory than together."""
+    """Yield Hessian products of slice directions one by one, which takes less memory."""
     for unit in units:
         yield subject.hessian @ unit
 

@@ -83,14 +83,14 @@ def measure_matrix(operator: Any, k: int, notebook: Notebook) -> Measured:
 
 
 def how_traced(found: Estimate) -> str:
-    """Return how a trace was found, in words."""
+    """Return how a matrix's trace was found, in words."""
     if found.exact and found.matvecs == 0:
         return "one pass over the samples"
     return how_found(found)
 
 
 def how_found(found: Spectrum | Estimate) -> str:
-    """Return how something was found, in words."""
+    """Return how a matrix's number was found, in words."""
     return f"{found.method}, {found.matvecs} products"
 
 
@@ -117,14 +117,14 @@ def matrix_quantities(key: str, name: str, found: Measured, how: str = "") -> li
 
 
 def rank_quantity(key: str, whose: str, values: np.ndarray) -> Quantity:
-    """Return the effective rank of the first fifty eigenvalues."""
+    """Return the effective rank of a matrix's first fifty eigenvalues."""
     rank = effective_rank(np.clip(values[: COUNTS[-1]], 0.0, None))
     name = f"Effective rank of {whose} first {COUNTS[-1]} directions"
     return exact(key, name, rank, "exp of the entropy of their eigenvalues")
 
 
 def eigenpair(key: str, name: str, spectrum: Spectrum, index: int, how: str = "") -> Quantity:
-    """Return one eigenvalue with its certificate."""
+    """Return one eigenvalue of a matrix with its certificate, as a quantity."""
     certainty = "an eigenvalue lies within the residual"
     if not bool(spectrum.converged[index]):
         certainty += "; not converged to the tolerance"
@@ -133,12 +133,12 @@ def eigenpair(key: str, name: str, spectrum: Spectrum, index: int, how: str = ""
 
 
 def pairs_arrays(spectrum: Spectrum) -> dict[str, np.ndarray]:
-    """Return eigenvalues and residuals, as they are stored."""
+    """Return a matrix's eigenvalues and residuals as arrays to store."""
     return {name: as_array(getattr(spectrum, name)) for name in ("eigenvalues", "residuals")}
 
 
 def pairs_table(spectrum: Spectrum) -> pd.DataFrame:
-    """Return eigenvalues with their residuals, one in each row."""
+    """Return the table of a matrix's eigenvalues and residuals."""
     values, residuals = pairs_arrays(spectrum).values()
     columns = {"index": np.arange(1, len(values) + 1), "eigenvalue": values}
     columns |= {"residual": residuals, "converged": spectrum.converged.cpu().numpy()}
@@ -152,7 +152,7 @@ def shortened(spectrum: Spectrum) -> tuple[str, ...]:
 
 
 def spectral_chart(name: str, title: str, marks: list[Curve], caption: str) -> Chart:
-    """Return a chart of eigenvalues against their index."""
+    """Return a chart of one matrix's eigenvalues against their index."""
     axes, scales = ("index", "eigenvalue"), {"log_y": True, "toggles": ("x", "y")}
     return Chart(name, title, *axes, tuple(marks), **scales, caption=caption)
 
@@ -173,7 +173,7 @@ def spectrum_chart(name: str, title: str, spectra: dict[str, Spectrum]) -> Chart
 
 
 def share_chart(shares: np.ndarray) -> Chart:
-    """Return the shares of the trace against the number of directions."""
+    """Return the chart of a matrix's trace shares against the number of directions."""
     line = Curve(np.arange(1, len(shares) + 1), shares, style="both")
     texts = "Share of the trace in the leading directions", "directions", "share of the trace"
     caption = "How many directions carry how much of the curvature."
@@ -181,7 +181,7 @@ def share_chart(shares: np.ndarray) -> Chart:
 
 
 def share_reading(shares: np.ndarray, matrix: str) -> str:
-    """Say how much of the trace a fixed number of directions holds."""
+    """Return a sentence on how much of a matrix's trace a few directions hold."""
     k = min(COUNTS[0], len(shares))
     leading = "leading direction holds" if k == 1 else f"{k} leading directions hold"
     return f"The {leading} {shares[k - 1]:.0%} of the {matrix} trace."

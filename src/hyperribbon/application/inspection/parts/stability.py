@@ -88,7 +88,7 @@ def _decay_of_all(rule: UpdateRule) -> float:
 def _coordinates(
     rule: UpdateRule, space: ParameterSpace
 ) -> tuple[torch.Tensor | float, torch.Tensor | float]:
-    """Return √D and W, for all coordinates or for each."""
+    """Return the optimiser's √D and W for the stability limit, by coordinate or for all."""
     if not isinstance(rule.rates, Mapping):
         return rule.rates**0.5, _decay_of_all(rule)
     missing = [name for name in space.names if name not in rule.rates]
@@ -100,7 +100,7 @@ def _coordinates(
 
 
 def _flat(values: Any, space: ParameterSpace) -> torch.Tensor:
-    """Return numbers by parameter name as coordinates (P,)."""
+    """Return an optimiser's numbers by parameter as coordinates (P,)."""
     shapes = dict(zip(space.names, space.shapes, strict=True))
     given = ((name, tensor_of(values[name])) for name in space.names)
     return space.flatten({name: value.detach().expand(shapes[name]) for name, value in given})

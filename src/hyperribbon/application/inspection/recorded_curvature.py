@@ -84,7 +84,7 @@ class Curvature:
         self.next_seconds = 0.0
 
     def begin(self, model: nn.Module, optimizer: Any, loss: Any, data: Any) -> None:
-        """Draw the sample; called by the Recorder before the run.
+        """Draw the samples of the recorded curvature; called by the Recorder before the run.
 
         Raises:
             ArgumentError: The data are missing, or the loss of a model without a loss of its own.
@@ -105,7 +105,7 @@ class Curvature:
         self.note = f"of the loss on {self._subject.where()}" + (f"; {rule}" if rule else "")
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        """Return the eigenvalues at the model's present weights."""
+        """Return the recorded curvatures: the Hessian eigenvalues at the present weights."""
         if self._subject is None:
             reason = "the run has not begun"
             raise ArgumentError("model", None, reason, "Let a Recorder call it, or call begin().")
@@ -132,11 +132,11 @@ class Curvature:
         return found if limit is None else {**found, "limit": limit}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next measurement starts from."""
+        """Return the state from which the next recorded curvature starts."""
         return self._tracker.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state of the recorded curvature."""
         self._tracker.load_state_dict(state)
 
     def _limit(self, model: nn.Module) -> float | None:
@@ -150,7 +150,7 @@ class Curvature:
         return rule.limit / rule.rates - rule.weight_decay if rule.rates > 0 else None
 
     def _rule(self, model: nn.Module) -> str:
-        """Return in words what limit stands beside the eigenvalue."""
+        """Return in words what stability limit stands beside the recorded curvature."""
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             return ""
         if self._limit(model) is not None:
@@ -167,7 +167,7 @@ _MADE: dict[str, Callable[[], Curvature]] = {
 
 @validate()
 def watch(name: str) -> Measurement:
-    """Return one of the measurements that a Recorder knows by name.
+    """Return a curvature measurement that a Recorder knows by name, such as "sharpness".
 
     Args:
         name: "sharpness" (the largest eigenvalue of the Hessian) or "spectrum" (the ten largest).

@@ -53,7 +53,7 @@ def path_part(level: Level, notebook: Notebook) -> Part:
 def _predictions(
     part: Part, trajectory: Trajectory, memory: float, times: np.ndarray, label: str
 ) -> str:
-    """Add the path of the predictions, where there is one; say if they never changed."""
+    """Add the training path of the predictions; say if they never changed."""
     rows = [record.index for record in trajectory if record.has_predictions]
     if len(rows) < _FEWEST:
         return ""
@@ -87,7 +87,7 @@ def _times(trajectory: Trajectory) -> tuple[np.ndarray, str]:
 
 
 def _thin(rows: list[int], most: float) -> list[int]:
-    """Return some of the rows, evenly chosen, where there are more than fit."""
+    """Return some records of a training path, evenly chosen, where not all fit."""
     count = max(_FEWEST, int(most))
     if len(rows) <= count:
         return rows

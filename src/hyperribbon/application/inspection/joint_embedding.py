@@ -19,7 +19,7 @@ _SAMPLES = 200
 
 @dataclass(frozen=True)
 class JointEmbedding:
-    """Paths of several trainings in the same three dimensions.
+    """A joint embedding: paths of several trainings in the same three dimensions.
 
     Attributes:
         paths: For each training, (records, 3).
