@@ -58,7 +58,7 @@ STATEMENTS = (
 
 
 class Config(kit.Frozen):
-    """Input dimensions, ratios s = P/N, and realisations of each."""
+    """Input dimensions, ratios s = P/N, and realisations of each (Fig. 2(a) of [fluctuations])."""
 
     inputs: tuple[int, ...]
     ratios: tuple[float, ...]
@@ -74,7 +74,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Measured variances (dimensions, ratios) and the exact ones, all times N."""
+    """Measured variances (dimensions, ratios) and the exact ones, all times N (Fig. 2(a))."""
 
     inputs: list
     ratios: np.ndarray
@@ -88,7 +88,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Sample projectors and measure the variance of their entries."""
+    """Sample projectors and measure the variance of their entries (Fig. 2(a) of [fluctuations])."""
     shared = {"realisations": config.realisations, "seed": context.seed}
     items = [
         {**shared, "inputs": N, "samples": round(s * N)}
@@ -124,7 +124,7 @@ def _variances(item: kit.Item) -> list[float]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw N·var against s on logarithmic axes with the exact curves."""
+    """Draw N·var against s on logarithmic axes with the exact curves (Fig. 2(a))."""
     figure, axis = kit.new_figure(width="column", ratio=0.8)
     for row, N in enumerate(result.inputs):
         color = kit.COLORS[row]

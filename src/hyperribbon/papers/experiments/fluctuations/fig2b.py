@@ -60,7 +60,7 @@ _GRID = (np.arange(200) + 0.5) / 200
 
 
 class Result(kit.Frozen):
-    """Ordered entries of P·K in units of σε², on a common grid of quantiles."""
+    """Ordered entries of P·K in units of σε², on a common grid of quantiles (Fig. 2(b))."""
 
     inputs: int
     samples: list
@@ -71,7 +71,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Average the ordered squared residuals over realisations."""
+    """Average the ordered squared residuals over realisations (Fig. 2(b) of [fluctuations])."""
     items = [
         {
             "inputs": config.inputs,
@@ -100,7 +100,7 @@ def _ordered_weights(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the ordered entries against the fraction of samples."""
+    """Draw the ordered entries against the fraction of samples (Fig. 2(b) of [fluctuations])."""
     figure, axis = kit.new_figure(width="column", ratio=0.8)
     colors = kit.shades(len(result.samples))
     for P, entries, color in zip(result.samples, result.entries, colors, strict=True):

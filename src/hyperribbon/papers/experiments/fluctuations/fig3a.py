@@ -29,7 +29,7 @@ STATEMENTS = (
 
 
 class Config(_regression.RegressionConfig):
-    """Input dimension and ratios P/N of the figure; length of the simulation."""
+    """Input dimension and ratios P/N of Fig. 3(a) of [fluctuations]; length of the simulation."""
 
     inputs: int = 100
     ratios: tuple[float, ...] = (1.1, 1.5, 2.0, 5.0, 10.0)
@@ -47,7 +47,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Ordered eigenvalues (ratios, N) in units σx²σε²/S and errors of the spectra."""
+    """Ordered eigenvalues (ratios, N) in units σx²σε²/S and errors of the spectra (Fig. 3(a))."""
 
     ratios: np.ndarray
     measured: np.ndarray
@@ -57,7 +57,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure C in chains of SGD and compare with Eq. (2.17) on the same data."""
+    """Measure C in chains of SGD and compare with Eq. (2.17) on the same data (Fig. 3(a))."""
     options = {"every": 1, "measure_noise": True}
     items = [
         config.item(context.seed, samples=round(ratio * config.inputs), **options)
@@ -86,7 +86,7 @@ def _mean_spectrum(item: kit.Item) -> np.ndarray:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the ordered eigenvalues of C for every ratio."""
+    """Draw the ordered eigenvalues of C for every ratio (Fig. 3(a) of [fluctuations])."""
     figure, axis = kit.new_figure(width="column", ratio=0.85)
     index = np.arange(1, result.measured.shape[1] + 1)
     for row, color in enumerate(kit.shades(len(result.ratios))):
@@ -102,7 +102,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the agreement of the spectra."""
+    """Measure the agreement of the spectra (Fig. 3(a) of [fluctuations])."""
     why = "mean relative error of the eigenvalues, one value per ratio: " + ", ".join(
         f"{error:.3f} at {ratio:g}"
         for ratio, error in zip(result.ratios, result.mean_error, strict=True)

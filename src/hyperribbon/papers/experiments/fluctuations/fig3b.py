@@ -47,7 +47,7 @@ STATEMENTS = (
 
 
 class Config(kit.Frozen):
-    """Input dimension, ratios of the spectra and of the inset, realisations."""
+    """Input dimension, ratios of the spectra and of the inset, realisations (Fig. 3(b))."""
 
     inputs: int = 100
     shown: tuple[float, ...] = (1.1, 2.0, 50.0)
@@ -72,7 +72,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Average the spectra of Eqs. (2.17) and (2.20) over data."""
+    """Average the spectra of Eqs. (2.17) and (2.20) over data (Fig. 3(b) of [fluctuations])."""
     parts = context.map(_spectra, _regression.ratio_items(config, context.seed))
     return Result(ratios=np.array(config.ratios), shown=list(config.shown), **kit.stack(parts))
 
@@ -96,7 +96,7 @@ def _spectra(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the spectra for three ratios, and their extremes against P/N."""
+    """Draw the spectra for three ratios, and their extremes against P/N (Fig. 3(b))."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     index = np.arange(1, result.noise.shape[1] + 1)
     for color, ratio in zip(kit.COLORS, result.shown, strict=False):

@@ -36,7 +36,7 @@ STATEMENTS = (
 
 
 class Config(kit.Frozen):
-    """Input dimension, ratios P/N (the first is drawn), realisations."""
+    """Input dimension, ratios P/N (the first is drawn), realisations (Fig. 3(c))."""
 
     inputs: int = 100
     ratios: tuple[float, ...] = (1.5, 5.0, 15.0, 50.0)
@@ -57,7 +57,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Average |VᵀCV| over data."""
+    """Average |VᵀCV| over data (Fig. 3(c) of [fluctuations])."""
     matrices = []
     for item in _regression.ratio_items(config, context.seed):
         total = np.zeros((config.inputs, config.inputs))
@@ -80,7 +80,7 @@ def _off_diagonal_share(matrix: np.ndarray) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the matrix with a logarithmic colour range."""
+    """Draw the matrix with a logarithmic colour range (Fig. 3(c) of [fluctuations])."""
     figure, axis = kit.new_figure(width="column", ratio=0.85)
     low = max(result.matrix.min(), 1e-4)
     image = axis.imshow(result.matrix, norm=LogNorm(low, 1), cmap=kit.SEQUENTIAL)
@@ -90,7 +90,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure how modes mix, and how that falls with more samples."""
+    """Measure how modes mix, and how that falls with more samples (Fig. 3(c) of [fluctuations])."""
     slope = np.polyfit(np.log(result.ratios), np.log(result.mixing), 1)[0]
     return {
         "mixing": kit.over_seeds(

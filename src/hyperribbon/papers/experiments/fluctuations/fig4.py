@@ -42,7 +42,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_regression.RegressionConfig):
-    """Task and run of the figure; `chains` runs for the mean, more data sets for the loss."""
+    """Task and run of Fig. 4; `chains` runs for the mean, more data sets for the loss."""
 
     inputs: int = 50
     samples: int = 52
@@ -63,7 +63,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Times t = λτ (T,), modes (T, k) of one run and their mean, theory, losses.
+    """Times t = λτ (T,), modes (T, k) of one run and their mean, theory, losses (Fig. 4).
 
     `remaining` (realisations,) is |1 − z₀/z₀*| when the loss has come within a quarter of L*.
     """
@@ -83,7 +83,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Trace chains of SGD from zero weights; time the mean loss of many data sets."""
+    """Trace chains of SGD from zero weights; time the mean loss of many data sets (Fig. 4)."""
     item = config.item(context.seed, points=config.points, modes=list(config.modes))
     traced = context.map(_relax, [item], label="chains of SGD")[0]
     data_sets = _regression.data_sets({**item, "realisations": config.realisations})
@@ -127,7 +127,7 @@ def _relax(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the modes relative to their solution, and the loss."""
+    """Draw the modes relative to their solution, and the loss (Fig. 4 of [fluctuations])."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     single, predicted = result.single / result.solution, result.theory / result.solution
     for column, mode in enumerate(result.modes):
@@ -148,7 +148,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the exponential relaxation and the early settling of the loss."""
+    """Measure the exponential relaxation and the early settling of the loss (Fig. 4)."""
     deviation = (result.mean - result.theory)[:, 1:] / abs(result.solution[1:])
     error = (result.mean_error / result.solution)[:, 1:]
     reached = np.mean(result.remaining < GOOD)

@@ -48,7 +48,7 @@ STATEMENTS = (
 
 
 class Config(_regression.RegressionConfig):
-    """Samples and label noise of the figure; simulated and predicted dimensions."""
+    """Samples and label noise of Fig. 5(a); simulated and predicted dimensions."""
 
     samples: int = 200
     label_variance: float = 0.25
@@ -78,7 +78,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Simulated and predicted variances, spread of the solution's weights, losses.
+    """Simulated and predicted variances, spread of the solution's weights, losses (Fig. 5(a)).
 
     `theory_error` is the standard error of the first entry of `theory`, over `realisations`.
     """
@@ -124,7 +124,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _closed_forms(config: Config, N: int, seed: int) -> np.ndarray:
-    """Return variance over time, variance across weights, train loss and test loss."""
+    """Return variance over time, variance across weights, train loss and test loss (Fig. 5(a))."""
     X, Y, u = _regression.regression(N, config.samples, config.label_variance, seed)
     H, C = theory.hessian(X), theory.noise_covariance(X, Y, config.batch_size)
     w = theory.minimum_norm_solution(X, Y)
@@ -134,7 +134,7 @@ def _closed_forms(config: Config, N: int, seed: int) -> np.ndarray:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the variances and losses against N."""
+    """Draw the variances and losses against N (Fig. 5(a) of [fluctuations])."""
     figure, axis = kit.new_figure(width="column", ratio=0.95)
     under = result.simulated < result.samples
     simulated, error = result.variance[under], 2 * result.variance_error[under]

@@ -36,7 +36,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_regression.RegressionConfig):
-    """Input dimension and ratios P/N of the figure; chains and their length at each ratio."""
+    """Input dimension and ratios P/N of Fig. 5(b); chains and their length at each ratio."""
 
     inputs: int = 100
     ratios: tuple[float, ...] = (1.1, 1.2, 1.5, 2.0, 4.0, 10.0)
@@ -71,7 +71,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Accumulate M over long chains and compare with Eq. (2.30) on the same data."""
+    """Accumulate M over long chains and compare with Eq. (2.30) on the same data (Fig. 5(b))."""
     items = [
         config.item(context.seed, samples=round(ratio * config.inputs), steps=steps)
         for ratio, steps in zip(config.ratios, config.steps, strict=True)
@@ -101,7 +101,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the ordered eigenvalues for every ratio."""
+    """Draw the ordered eigenvalues for every ratio (Fig. 5(b) of [fluctuations])."""
     figure, axis = kit.new_figure(width="column", ratio=0.95)
     index = np.arange(1, result.measured.shape[1] + 1)
     for row, color in enumerate(kit.shades(len(result.ratios))):
@@ -118,7 +118,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the spectrum against Eq. (2.30), and the discrete form against it."""
+    """Measure the spectrum against Eq. (2.30), and the discrete form against it (Fig. 5(b))."""
     why = "mean relative error of the eigenvalues, one value per ratio: " + ", ".join(
         f"{error:.3f} at {ratio:g} (burn-in {steps} steps)"
         for ratio, error, steps in zip(

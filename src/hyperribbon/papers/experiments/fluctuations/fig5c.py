@@ -71,7 +71,7 @@ _RATIOS = (1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0,
 
 
 class Config(kit.Frozen):
-    """Input dimension, ratios P/N, realisations."""
+    """Input dimension, ratios P/N, realisations (Fig. 5(c) of [fluctuations])."""
 
     inputs: int = 100
     ratios: tuple[float, ...] = _RATIOS
@@ -86,7 +86,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Means over data (ratios,), eigenvalues in units λσε²/(2S)."""
+    """Means over data (ratios,), eigenvalues in units λσε²/(2S) (Fig. 5(c) of [fluctuations])."""
 
     ratios: np.ndarray
     low: np.ndarray
@@ -98,7 +98,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Evaluate Eqs. (2.30), (2.31) and (2.33) on many data sets."""
+    """Evaluate Eqs. (2.30), (2.31) and (2.33) on many data sets (Fig. 5(c) of [fluctuations])."""
     parts = context.map(_extremes, _regression.ratio_items(config, context.seed))
     return Result(np.array(config.ratios), *np.array([part["means"] for part in parts]).T)
 
@@ -120,7 +120,7 @@ def _extremes(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the extremes against P/N − 1."""
+    """Draw the extremes against P/N − 1 (Fig. 5(c) of [fluctuations])."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     x = result.ratios - 1
     for exact, balance, color, name in (
@@ -141,7 +141,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the statements that the paper reads off this figure."""
+    """Measure the statements that the paper reads off this figure (Fig. 5(c) of [fluctuations])."""
     low, high = result.balance_low / result.low - 1, result.balance_high / result.high - 1
     near, two, ten, far = (int(np.argmin(abs(result.ratios - at))) for at in (1.1, 2, 10, 100))
 

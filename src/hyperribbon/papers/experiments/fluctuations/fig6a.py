@@ -40,7 +40,7 @@ STATEMENTS = (
 
 
 class Config(_regression.RegressionConfig):
-    """Data set of the figure; length of the simulation; modes drawn; data sets."""
+    """Data set of Fig. 6(a) of [fluctuations]; length of the simulation; modes drawn; data sets."""
 
     inputs: int = 100
     samples: int = 2000
@@ -95,7 +95,7 @@ def _correlation(X: np.ndarray, Y: np.ndarray, config: Config) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw parabolas of the loss along modes, and the eigenvalues beside them."""
+    """Draw parabolas of the loss along modes, and the eigenvalues beside them (Fig. 6(a))."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     theta = np.linspace(-1, 1, 101)
     for mode in result.shown:
@@ -114,7 +114,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure isotropy and the absence of an inverse relation."""
+    """Measure isotropy and the absence of an inverse relation (Fig. 6(a) of [fluctuations])."""
     relative = result.curvatures * result.inputs
     spread = np.sqrt(np.mean((relative - 1) ** 2))
     simulated = np.corrcoef(np.log(result.variances), np.log(relative))[0, 1]

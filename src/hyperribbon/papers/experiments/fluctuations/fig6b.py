@@ -50,7 +50,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_regression.RegressionConfig):
-    """Task of the figure, chains, and the data sets averaged."""
+    """Task of Fig. 6(b) of [fluctuations], chains, and the data sets averaged."""
 
     inputs: int = 40
     samples: int = 200
@@ -114,7 +114,7 @@ def _rank_correlation(curvatures: np.ndarray) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the curvature along modes, averaged over data sets, and the variances."""
+    """Draw the curvature along modes, averaged over data sets, and the variances (Fig. 6(b))."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     index = np.arange(1, result.measured.shape[1] + 1)
     for values, style, color, name in (
@@ -135,7 +135,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure whether the loss depends on the mode."""
+    """Measure whether the loss depends on the mode (Fig. 6(b) of [fluctuations])."""
 
     def contrast(curvatures: np.ndarray) -> np.ndarray:
         half = curvatures.shape[1] // 2

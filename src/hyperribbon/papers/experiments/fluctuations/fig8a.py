@@ -40,7 +40,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_two_layer.TwoLayerConfig):
-    """Network, task and ensemble of Fig. 8(c)."""
+    """Network, task and ensemble of Fig. 8(c) (Fig. 8(a) of [fluctuations])."""
 
 
 PRESETS = kit.presets(
@@ -60,7 +60,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Evaluate Eq. (3.30) at the ensemble's mean and measure the same matrix."""
+    """Evaluate Eq. (3.30) at the ensemble's mean and measure the same matrix (Fig. 8(a))."""
     _, found = _two_layer.share_ensemble(context, config.item(context.seed))
     M = theory.layer_covariance(found.modes, 2.0, 1, 1.0)
     measured = np.cov(np.hstack([found.z1, found.z2]).T) / found.unit
@@ -68,7 +68,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw both matrices."""
+    """Draw both matrices (Fig. 8(a) of [fluctuations])."""
     figure, axes = kit.new_figure(columns=2, width="full", ratio=0.9, sharey=True)
     for axis, matrix, name in zip(
         axes, (result.predicted, result.measured), ("Eq. (3.30)", "ensemble of SGD"), strict=True
@@ -82,7 +82,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the correlations within each layer."""
+    """Measure the correlations within each layer (Fig. 8(a) of [fluctuations])."""
     return {
         "second-layer-diagonal": _mean_square(result, slice(result.inputs, None)),
         "first-layer-weak": _mean_square(result, slice(result.inputs)),
@@ -90,7 +90,7 @@ def measure(result: Result) -> kit.Measurements:
 
 
 def _mean_square(result: Result, layer: slice) -> kit.Observed:
-    """Return the mean of r² over pairs, less the 1/(R−1) of R independent chains."""
+    """Return the mean of r² over pairs, less the 1/(R−1) of R independent chains (Fig. 8(a))."""
     measured, predicted = (
         _square_correlations(matrix[layer, layer]) for matrix in (result.measured, result.predicted)
     )

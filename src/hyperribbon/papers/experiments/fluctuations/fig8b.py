@@ -51,7 +51,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_two_layer.TwoLayerConfig):
-    """Network and task of the figure, initial variances 10⁻⁴/N; an ensemble."""
+    """Network and task of Fig. 8(b) of [fluctuations], initial variances 10⁻⁴/N; an ensemble."""
 
     steps: int = 6000
     chains: int = 500
@@ -67,7 +67,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Spectra in units λσ²/(2S), σ² unexplained."""
+    """Spectra in units λσ²/(2S), σ² unexplained (Fig. 8(b) of [fluctuations])."""
 
     inputs: int
     chains: int
@@ -79,7 +79,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure both layers' fluctuations in an ensemble started at the solution."""
+    """Measure both layers' fluctuations in an ensemble started at the solution (Fig. 8(b))."""
     item = config.item(context.seed, init1=config.init1, init2=config.init2)
     ensemble, found = _two_layer.share_ensemble(context, item)
     return Result(
@@ -93,7 +93,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the spectra of both layers."""
+    """Draw the spectra of both layers (Fig. 8(b) of [fluctuations])."""
     figure, axis = kit.new_figure(width="column", ratio=0.85)
     modes = np.arange(1, len(result.second) + 1)
     axis.semilogy(modes, result.second, "o", color=kit.COLORS[0], label=r"$\delta W_2$, ensemble")
@@ -104,7 +104,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the single leading mode of the second layer and the rank of the first."""
+    """Measure the single leading mode of the second layer and the rank of the first (Fig. 8(b))."""
     ratio = result.modal[0] / result.predicted[0]
     share = result.modal[0] / result.modal.sum()
     inside = result.first[: result.inputs].sum() / result.first.sum()

@@ -40,7 +40,7 @@ STATEMENTS = (
 
 
 class Config(_two_layer.TwoLayerConfig):
-    """Network, task and batch of the figure; an ensemble and long runs of several networks."""
+    """Network, task and batch of Fig. 8(c); an ensemble and long runs of several networks."""
 
     long_steps: int = 200_000
     long_chains: int = 8
@@ -56,7 +56,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Spectra in units λσ²/(2S), σ² unexplained; leading eigenvalue of each long run.
+    """Spectra in units λσ²/(2S), σ² unexplained; leading eigenvalue of each long run (Fig. 8(c)).
 
     The spectra are those of the first network; `ratios` (networks, N_h) and `long_leading`
     (networks, runs) come from all of them.
@@ -103,7 +103,7 @@ def _long_run(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the ensemble's spectra and the leading eigenvalues of long runs."""
+    """Draw the ensemble's spectra and the leading eigenvalues of long runs (Fig. 8(c))."""
     figure, axis = kit.new_figure(width="column", ratio=0.85)
     modes = np.arange(1, len(result.modal) + 1)
     error, label = 2 * result.modal * np.sqrt(2 / result.chains), r"$\delta W_2$, ensemble"
@@ -117,7 +117,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the modal variances of ensembles and the drift of long runs."""
+    """Measure the modal variances of ensembles and the drift of long runs (Fig. 8(c))."""
     return {
         "modal-ratio": kit.over_seeds(
             result.ratios.mean(axis=1),

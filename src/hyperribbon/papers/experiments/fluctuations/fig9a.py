@@ -66,7 +66,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_two_layer.TwoLayerConfig):
-    """Network and task of the figure; ensembles at a standard and at a small first layer."""
+    """Network and task of Fig. 9(a); ensembles at a standard and at a small first layer."""
 
     inputs: int = 50
     hidden: int = 40
@@ -103,7 +103,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure variance and loss along the modes of W₁W₁ᵀ in two ensembles."""
+    """Measure variance and loss along the modes of W₁W₁ᵀ in two ensembles (Fig. 9(a))."""
     items = [config.item(context.seed, init1=init) for init in (1.0, config.small_init)]
     parts = context.map(_two_layer.simulate_ensemble, items, label="chains of SGD")
     rng = context.rng("bootstrap")
@@ -146,7 +146,7 @@ def _symmetric_rise(item: kit.Item, part: dict, A: np.ndarray, theta: float) -> 
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the loss along modes, and variance against flatness for both starts."""
+    """Draw the loss along modes, and variance against flatness for both starts (Fig. 9(a))."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     modes = np.arange(1, result.D1.shape[1] + 1)
     curvature = result.input_variance * result.D1[0]

@@ -55,7 +55,7 @@ STATEMENTS = (
 
 
 class Config(_two_layer.TwoLayerConfig):
-    """Network and task of the figure; ensembles of SGD and of the stochastic gradient flow."""
+    """Network and task of Fig. 9(b); ensembles of SGD and of the stochastic gradient flow."""
 
     target_variance: float = 1.0
     batch_size: int = 100
@@ -72,7 +72,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """δL over ½σx²D₂θ² and variances (modes,), for SGD and for the flow."""
+    """δL over ½σx²D₂θ² and variances (modes,), for SGD and for the flow (Fig. 9(b))."""
 
     inputs: int
     loss: np.ndarray
@@ -82,7 +82,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Take the modes of cov(vec δW₁) of both ensembles and the loss along them."""
+    """Take the modes of cov(vec δW₁) of both ensembles and the loss along them (Fig. 9(b))."""
     sgd = config.item(context.seed)
     flow = {**sgd, "chains": config.flow_chains, "dynamics": "flow"}
     parts = context.map(_two_layer.simulate_ensemble, [sgd, flow], label="ensembles")
@@ -104,7 +104,7 @@ def _along_modes(item: kit.Item, part: dict, theta: float) -> tuple[np.ndarray, 
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the loss along the modes and, beside it, their variances."""
+    """Draw the loss along the modes and, beside it, their variances (Fig. 9(b))."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     shown = min(3 * result.inputs, len(result.loss))
     index = np.arange(1, shown + 1)
@@ -124,7 +124,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the plateau, the drop, and that the flow shows both."""
+    """Measure the plateau, the drop, and that the flow shows both (Fig. 9(b) of [fluctuations])."""
     plateau, beyond = np.split(result.loss, [result.inputs])
     flow, rest = np.split(result.flow_loss, [result.inputs])
     spread = np.sqrt(np.mean((plateau - 1) ** 2))

@@ -48,7 +48,7 @@ _ZERO = 1e-26  # squared singular values of J below this, over the largest, are 
 
 
 class Config(kit.Frozen):
-    """Setting of the figure."""
+    """Setting of Fig. 1 (a) of [linear_networks]."""
 
     width: int = 20  # d, of inputs, hidden layers and outputs
     samples: int = 100  # n
@@ -60,7 +60,7 @@ PRESETS = {"smoke": Config(width=8, samples=30), "laptop": Config(), "paper": Co
 
 
 class Result(kit.Frozen):
-    """Eigenvalues, descending."""
+    """Eigenvalues, descending (Fig. 1 (a) of [linear_networks])."""
 
     numeric: np.ndarray  # (p,), of the dense Hessian from automatic differentiation
     # (min(nd, p),), squared singular values of J/√n, precise for small ones too
@@ -103,7 +103,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _rounding(config: Config, singular: np.ndarray) -> float:
-    """Return how far rounding moves the predicted eigenvalues, over the largest.
+    """Return how far rounding moves the predicted eigenvalues, over the largest (Fig. 1 (a)).
 
     Labels of n samples fix σ^L to nε·σ₁^L, so the smallest σd to nε·σ₁^L/(Lσd^(L−1)). The
     eigenvalues of σd and σ₁ change by 2σd·σ₁^(2L−4) times that; the largest is L·σ₁^(2L−2).
@@ -114,7 +114,7 @@ def _rounding(config: Config, singular: np.ndarray) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the spectrum both ways, and their difference."""
+    """Draw the spectrum both ways, and their difference (Fig. 1 (a) of [linear_networks])."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.7)
     count = len(result.theory)
     index = np.arange(1, count + 1)
@@ -139,7 +139,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the eigenvalues and their number."""
+    """Measure the eigenvalues and their number (Fig. 1 (a) of [linear_networks])."""
     count = len(result.theory)
     padded = np.zeros_like(result.numeric)
     padded[:count] = result.theory

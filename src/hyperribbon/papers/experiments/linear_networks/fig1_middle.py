@@ -34,7 +34,7 @@ STATEMENTS = (
 
 
 class Config(kit.Frozen):
-    """Setting of the figure."""
+    """Setting of Fig. 1 (b) of [linear_networks]."""
 
     deepest: int = 20  # depths 1 to this are drawn
     norms: int = 96  # number of values of σmax(Y)/√n, from 0.05 to 1
@@ -52,7 +52,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Sharpness on a grid."""
+    """Sharpness on a grid (Fig. 1 (b) of [linear_networks])."""
 
     depths: np.ndarray  # (l,)
     norms: np.ndarray  # (a,), σmax(Y)/√n, the root of the largest share for one-hot labels
@@ -85,12 +85,12 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _predict(depth: np.ndarray, norm: np.ndarray) -> np.ndarray:
-    """Return Eq. (14) for σx = 1: L (σmax(Y)/√n)^{2(1 − 1/L)}."""
+    """Return Eq. (14) for σx = 1: L (σmax(Y)/√n)^{2(1 − 1/L)} (Fig. 1 (b) of [linear_networks])."""
     return depth * norm ** (2 * (1 - 1 / depth))
 
 
 def _measure(depth: int, norm: float, width: int, rng: np.random.Generator) -> float:
-    """Return the sharpness of a balanced solution whose labels have that norm."""
+    """Return the sharpness of a balanced solution whose labels have that norm (Fig. 1 (b))."""
     outputs = rng.uniform(0, norm, width)
     outputs[0] = norm
     weights = theory.sample_balanced_weights([width] * (depth + 1), outputs ** (1 / depth), rng)
@@ -102,7 +102,7 @@ def _measure(depth: int, norm: float, width: int, rng: np.random.Generator) -> f
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw contours of the sharpness, with the measured points on them."""
+    """Draw contours of the sharpness, with the measured points on them (Fig. 1 (b))."""
     figure, axis = kit.new_figure(ratio=0.8)
     levels = np.geomspace(0.05, result.sharpness.max(), 13)
     grid = (result.norms, result.depths, np.log10(result.sharpness))
@@ -125,7 +125,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def interactive(result: Result) -> go.Figure:
-    """Draw the sharpness as a surface that can be turned, with the measured points."""
+    """Draw the sharpness as a surface that can be turned, with the measured points (Fig. 1 (b))."""
     grid = {"x": result.norms, "y": result.depths, "z": result.sharpness}
     bar = {"title": "λmax"}
     surface = go.Surface(**grid, colorscale="Viridis", colorbar=bar, name="Eq. (14)")
@@ -139,7 +139,7 @@ def interactive(result: Result) -> go.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the contours and what they say of depth."""
+    """Measure the contours and what they say of depth (Fig. 1 (b) of [linear_networks])."""
     common = result.norms**2 >= 0.1
     depths, shares = result.depths[:, None], result.norms[common] ** 2
     sensitive = np.gradient(result.sharpness[:, common], shares, axis=1, edge_order=2)

@@ -50,12 +50,12 @@ PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 def compute(config: _sweeps.SweepConfig, context: kit.Context) -> _sweeps.SweepResult:
-    """Train balanced networks on raw inputs for every share."""
+    """Train balanced networks on raw inputs for every share (Fig. 2 (a) of [linear_networks])."""
     return _sweeps.run_sweep(config, context)
 
 
 def plot(result: _sweeps.SweepResult) -> kit.Figure:
-    """Draw trained sharpness beside the prediction for white inputs."""
+    """Draw trained sharpness beside the prediction for white inputs (Fig. 2 (a))."""
     figure = _sweeps.plot_sweep(result, "trained, raw inputs")
     for axis in figure.axes:
         axis.set_yscale("log")
@@ -63,7 +63,7 @@ def plot(result: _sweeps.SweepResult) -> kit.Figure:
 
 
 def measure(result: _sweeps.SweepResult) -> kit.Measurements:
-    """Measure how far the prediction fails, and its trend."""
+    """Measure how far the prediction fails, and its trend (Fig. 2 (a) of [linear_networks])."""
     ratio = result.trained[..., 0] / result.printed
     return {
         "breaks": kit.over_seeds(

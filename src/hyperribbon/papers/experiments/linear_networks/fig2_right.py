@@ -61,12 +61,12 @@ _PAPER_LR = 0.01
 
 
 def compute(config: _sweeps.SweepConfig, context: kit.Context) -> _sweeps.SweepResult:
-    """Train Tanh networks from balanced starts on white inputs for every share."""
+    """Train Tanh networks from balanced starts on white inputs for every share (Fig. 2 (c))."""
     return _sweeps.run_sweep(config, context, train)
 
 
 def train(item: kit.Item) -> dict[str, Any]:
-    """Train one Tanh network on the samples and take its sharpness."""
+    """Train one Tanh network on the samples and take its sharpness (Fig. 2 (c))."""
     _, facts = read_moments(item)
     data, white, _ = white_data(item)
     X = torch.from_numpy(np.ascontiguousarray(white.T, dtype=np.float32))
@@ -123,7 +123,7 @@ def _sharpness(model: nn.Module, X: torch.Tensor, Y: torch.Tensor) -> float:
 
 
 def plot(result: _sweeps.SweepResult) -> kit.Figure:
-    """Draw trained sharpness beside the prediction for linear networks."""
+    """Draw trained sharpness beside the prediction for linear networks (Fig. 2 (c))."""
     return _sweeps.plot_sweep(result, "trained, Tanh")
 
 

@@ -46,7 +46,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_training.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 3 of [linear_networks]."""
 
     width: int = 256
     lr: float = 0.003
@@ -61,7 +61,7 @@ PRESETS_WITH_DATA = _training.with_data(PRESETS)
 
 
 class Result(kit.Frozen):
-    """Trace along training."""
+    """Trace along training (Fig. 3 of [linear_networks])."""
 
     data: list[str]  # names of the data sets, m
     epochs: np.ndarray  # (e,), recorded epochs
@@ -73,7 +73,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train one network on each data set and take its trace both ways along the way."""
+    """Train one network on each data set and take its trace both ways along the way (Fig. 3)."""
     runs = context.map(_train, _training.training_items(config, context), "training and traces")
     return Result(
         data=list(config.data),
@@ -102,7 +102,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw both traces against epochs, and the loss, a panel for each data set."""
+    """Draw both traces against epochs, and the loss, a panel for each data set (Fig. 3)."""
     figure, axes = _training.panels(result.data)
     for row, axis in enumerate(axes):
         axis.plot(result.epochs, result.closed_form[row], color=kit.COLORS[0], label="Eq. (7)")
@@ -126,7 +126,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Compare Eq. (7) with the estimate, by its own standard error.
+    """Compare Eq. (7) with the estimate, by its own standard error (Fig. 3 of [linear_networks]).
 
     The records of one training share their random vectors, so only data sets are independent.
     """

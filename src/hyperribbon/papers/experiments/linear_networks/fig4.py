@@ -60,7 +60,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_training.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 4 of [linear_networks]."""
 
     depth: int = 2
     width: int = 256
@@ -76,7 +76,7 @@ PRESETS_WITH_DATA = _training.with_data(PRESETS)
 
 
 class Result(kit.Frozen):
-    """Top eigenvalues along training."""
+    """Top eigenvalues along training (Fig. 4 of [linear_networks])."""
 
     data: list[str]  # names of the data sets, m
     epochs: np.ndarray  # (e,), recorded epochs
@@ -88,12 +88,12 @@ class Result(kit.Frozen):
 
     @property
     def errors(self) -> np.ndarray:
-        """(m, e), mean relative error of the k eigenvalues in percent."""
+        """(m, e), mean relative error of the k eigenvalues in percent (Fig. 4)."""
         return 100 * np.abs(self.closed_form / self.numeric - 1).mean(axis=-1)
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train one network on each data set and take its top eigenvalues along the way."""
+    """Train one network on each data set and take its top eigenvalues along the way (Fig. 4)."""
     items = _training.training_items(config, context)
     runs = context.map(_train, items, "training and eigenvalues")
     columns = kit.stack(runs, "loss", "numeric", "closed_form", "larger", "norm")
@@ -121,7 +121,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the mean error and the loss above its end against epochs."""
+    """Draw the mean error and the loss above its end against epochs (Fig. 4)."""
     figure, axis = kit.new_figure(ratio=0.8)
     for color, name, errors in zip(kit.COLORS, result.data, result.errors, strict=False):
         axis.plot(result.epochs, errors, "o-", color=color, label=NAMES[name])

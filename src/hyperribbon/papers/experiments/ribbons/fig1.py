@@ -114,7 +114,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """What is trained."""
+    """What is trained (Fig. 1 of [ribbons])."""
 
     data: str = "mnist5k"  # name of the data set
     samples: int = 1000  # training samples
@@ -156,7 +156,7 @@ PRESETS_WITH_DATA = {
 
 
 class Result(Frozen):
-    """Coordinates of all models and how well they keep distances."""
+    """Coordinates of all models and how well they keep distances (Fig. 1 of [ribbons])."""
 
     data: str  # name of the data set
     architectures: list[str]  # names
@@ -176,7 +176,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Train the networks, measure all distances, embed."""
+    """Train the networks, measure all distances, embed (Fig. 1 of [ribbons])."""
     seeds = [derive_seed(context.seed, "start", seed) for seed in range(config.seeds)]
     base = {**vars(config), "seeds": seeds}
     items = [
@@ -266,7 +266,7 @@ def _leave_one_out_stress(distances: np.ndarray, owner: np.ndarray, count: int) 
 def _distances_at_equal_progress(
     distances: np.ndarray, owner: np.ndarray, along: np.ndarray, count: int
 ) -> np.ndarray:
-    """Return mean distances of architectures over pairs of models of similar progress."""
+    """Return mean distances of architectures over pairs of models of similar progress (Fig. 1)."""
     similar = np.abs(along[:, None] - along) < _WINDOW
     table = np.zeros((count, count))
     for a in range(count):
@@ -340,7 +340,7 @@ def _pairs(result: Result) -> Figure:
 
 
 def interactive(result: Result) -> Any:
-    """Return the first three coordinates to turn around."""
+    """Return the first three coordinates to turn around (Fig. 1 of [ribbons])."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -364,7 +364,7 @@ def interactive(result: Result) -> Any:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the stress of the four embeddings and the fit of the networks."""
+    """Measure the stress of the four embeddings and the fit of the networks (Fig. 1)."""
     together, nonlinear, to_all, to_nonlinear = result.stress
     depth = len(together)
     listed = ", ".join(f"{together[k - 1]:.1%} in {k}" for k in (2, 3, 10, 50) if k <= depth)

@@ -97,7 +97,7 @@ _HEAD = 10
 
 
 class Config(Frozen):
-    """Data sets."""
+    """Data sets (Fig. 2 of [ribbons])."""
 
     # names of image sets, "sounds", "sounds, log" or "text"
     sets: tuple[str, ...] = ("mnist5k", "digits")
@@ -121,7 +121,7 @@ PRESETS_WITH_DATA = {
 
 
 class Result(Frozen):
-    """Spectra by data set."""
+    """Spectra by data set (Fig. 2 of [ribbons])."""
 
     names: list[str]  # data sets
     missing: list[str]  # sets without files, or without the package that reads them, and why
@@ -161,7 +161,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def _measure(item: Item) -> dict[str, Any]:
-    """Return the spectrum of XXᵀ/n, and PCA spectra of training on a few samples."""
+    """Return the spectrum of XXᵀ/n, and PCA spectra of training on a few samples (Fig. 2)."""
     try:
         X, y = _features(item["name"], item["samples"], item["sequences"])
     except (ArgumentError, MissingExtraError) as error:
@@ -249,7 +249,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the drop, the range, the straightness and the simulation."""
+    """Measure the drop, the range, the straightness and the simulation (Fig. 2 of [ribbons])."""
     judged = [index for index, name in enumerate(result.names) if name not in _NOT_JUDGED]
     complete = {"images", "sounds", "text"} <= {_modality(result.names[i]) for i in judged}
     gaps = "".join(f"; not read: {text}" for text in result.missing)
@@ -289,5 +289,5 @@ def measure(result: Result) -> Measurements:
 
 
 def _power_law(spectrum: np.ndarray) -> float:
-    """Return R² of log λ against log i."""
+    """Return R² of log λ against log i (Fig. 2 of [ribbons])."""
     return float(np.corrcoef(np.log(np.arange(1, len(spectrum) + 1)), np.log(spectrum))[0, 1] ** 2)

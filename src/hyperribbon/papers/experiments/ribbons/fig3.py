@@ -56,7 +56,7 @@ Config, PRESETS, Result, compute = _parts.Config, _parts.PRESETS, _parts.Result,
 
 
 def plot(result: _parts.Result) -> Figure:
-    """Draw the eigenvalues of P, of both parts, and of trained models."""
+    """Draw the eigenvalues of P, of both parts, and of trained models (Fig. 3 of [ribbons])."""
     figure, axis = new_figure(ratio=0.8)
     index = np.arange(1, len(result.P) + 1)
     axis.semilogy(index, result.P, color="black", lw=2, label="$P$, closed form")
@@ -65,7 +65,7 @@ def plot(result: _parts.Result) -> Figure:
 
 
 def measure(result: _parts.Result) -> Measurements:
-    """Measure who controls the tail and the head, and the role of P₂."""
+    """Measure who controls the tail and the head, and the role of P₂ (Fig. 3 of [ribbons])."""
     last = _parts.handover(result) - 1
     return {
         **_parts.measure_head_and_tail(result, "P"),

@@ -50,7 +50,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Setting of the figure."""
+    """Setting of Fig. 4 of [ribbons]."""
 
     samples: int = 50  # n, with as many input dimensions
     slope: float = 0.5  # c of the input eigenvalues exp(−c(i−1))
@@ -71,7 +71,7 @@ PRESETS = presets(
 
 
 class Result(Frozen):
-    """Eigenvalues of T·P₁^σ by training time."""
+    """Eigenvalues of T·P₁^σ by training time (Fig. 4 of [ribbons])."""
 
     steps: np.ndarray  # (t,), training times
     closed_form: np.ndarray  # (t, n)
@@ -85,7 +85,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Evaluate the closed form and its bound, and run gradient descent beside them."""
+    """Evaluate the closed form and its bound, and run gradient descent beside them (Fig. 4)."""
     bounds = [
         weight_bound(
             Ribbon.exponential(config.samples, config.slope, alpha=config.alpha, steps=steps)
@@ -113,7 +113,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def _simulate(item: Item) -> np.ndarray:
-    """Train a batch of linear models on zero targets.
+    """Train a batch of linear models on zero targets (Fig. 4 of [ribbons]).
 
     Returns:
         (s, n): for each training time, the sum over steps of the squared residual along each
@@ -136,7 +136,7 @@ def _simulate(item: Item) -> np.ndarray:
 
 
 def plot(result: Result) -> Figure:
-    """Draw eigenvalues against their index: closed form, bound and simulation."""
+    """Draw eigenvalues against their index: closed form, bound and simulation (Fig. 4)."""
     figure, axis = new_figure(ratio=0.95)
     index = np.arange(1, result.closed_form.shape[1] + 1)
     simulated = dict(zip(result.simulated_steps.tolist(), result.simulated, strict=True))
@@ -162,7 +162,7 @@ def _power(steps: int) -> str:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the bound, the limit of long training and the simulation."""
+    """Measure the bound, the limit of long training and the simulation (Fig. 4 of [ribbons])."""
     return {
         "bound": exact(result.violations, f"entries above the bound, of {result.bound.size}"),
         "long-training": exact(

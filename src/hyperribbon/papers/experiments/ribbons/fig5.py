@@ -63,7 +63,7 @@ def plot(result: _parts.Result) -> Figure:
 
 
 def measure(result: _parts.Result) -> Measurements:
-    """Measure the head, the tail, the simulation and the spread over targets."""
+    """Measure the head, the tail, the simulation and the spread over targets (Fig. 5)."""
     drawn = result.drawn_dimensions
     return {
         **_parts.measure_head_and_tail(result, "P1"),

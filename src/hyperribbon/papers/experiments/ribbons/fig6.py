@@ -82,7 +82,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Setting of the figure (the paper does not state T and the variances)."""
+    """Setting of Fig. 6 of [ribbons] (the paper does not state T and the variances)."""
 
     samples: int = 50  # n
     slopes: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)  # c
@@ -103,7 +103,7 @@ PRESETS = presets(
 
 
 class Result(Frozen):
-    """Relative eigenvalues of P₁."""
+    """Relative eigenvalues of P₁ (Fig. 6 of [ribbons])."""
 
     slopes: np.ndarray  # (s,)
     truth: np.ndarray  # (s, n), λᵢ/λ₁ in closed form
@@ -121,7 +121,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Evaluate bound and truth, train models, and test the lemmas in random settings."""
+    """Evaluate bound and truth, train models, and test the lemmas in random settings (Fig. 6)."""
     sigma = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
     setting: dict[str, Any] = {**sigma, "alpha": 1.0}
     ribbons = [
@@ -161,7 +161,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def _test_lemmas(item: Item) -> dict[str, Any]:
-    """Count violations of Lemmas 1 and 3 over random n, c, α, T, σ*/σw and targets."""
+    """Count violations of Lemmas 1 and 3 over random n, c, α, T, σ*/σw and targets (Fig. 6)."""
     rng = numpy_generator(item["seed"])
     lemma1 = lemma3 = 0
     tightest = 0.0

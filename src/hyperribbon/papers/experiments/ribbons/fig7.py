@@ -67,7 +67,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Setting of the figure; the paper does not state σ*."""
+    """Setting of Fig. 7 of [ribbons]; the paper does not state σ*."""
 
     samples: int = 50  # n
     dimensions: int = 100  # d
@@ -87,7 +87,7 @@ PRESETS = presets(
 
 
 class Result(Frozen):
-    """Eigenvalues by training time."""
+    """Eigenvalues by training time (Fig. 7 of [ribbons])."""
 
     steps: np.ndarray  # (t,)
     closed_form: np.ndarray  # (t, n), of P(T)
@@ -101,7 +101,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Train models and evaluate the closed form at the same times."""
+    """Train models and evaluate the closed form at the same times (Fig. 7 of [ribbons])."""
     sigma = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
     setting: dict[str, Any] = {**sigma, "alpha": 1.0}
     own = {"dimensions": config.dimensions, "slope": config.slope, "steps": list(config.steps)}
@@ -151,7 +151,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure what training longer does to tail and head."""
+    """Measure what training longer does to tail and head (Fig. 7 of [ribbons])."""
     first, last = (1 if len(result.steps) > 1 else 0), -1
     times = f"T = {result.steps[first]} to {result.steps[last]}, one value per batch of models"
     heads, tails = result.batches[:, :, 0], result.batches[:, :, -1]

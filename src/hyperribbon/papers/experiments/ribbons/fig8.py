@@ -84,7 +84,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Grid of the diagram."""
+    """Grid of the diagram (Fig. 8 of [ribbons])."""
 
     samples: int = 50  # n
     # σ*/σw of the three heat maps; 4.8 is the paper's (a)
@@ -109,7 +109,7 @@ PRESETS = presets(
 
 
 class Result(Frozen):
-    """Dimensions on the grids."""
+    """Dimensions on the grids (Fig. 8 of [ribbons])."""
 
     slopes: np.ndarray  # (s,)
     steps: np.ndarray  # (t,)
@@ -132,7 +132,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Evaluate the diagrams and train models at a few points of them."""
+    """Evaluate the diagrams and train models at a few points of them (Fig. 8 of [ribbons])."""
     n = config.samples
     steps = np.unique(np.round(np.geomspace(1, 1e5, config.times)))
     slopes = np.linspace(0.02, 1.0, config.slopes)
@@ -175,7 +175,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def _dimensions_of_training(item: Item) -> list[int]:
-    """Return how many dimensions carry 95% of the variance of trained models, by time."""
+    """Return how many dimensions carry 95% of the variance of trained models, by time (Fig. 8)."""
     spectra = pca_spectra(
         [moments_of_training(item)], item["initialisations"], tuple(item["steps"])
     )
@@ -280,7 +280,7 @@ def _contours(result: Result) -> Figure:
 
 
 def interactive(result: Result) -> Any:
-    """Return the surfaces of equal dimension to turn around."""
+    """Return the surfaces of equal dimension to turn around (Fig. 8 of [ribbons])."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -317,7 +317,7 @@ def interactive(result: Result) -> Any:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the ridge, the contiguous region and the simulation."""
+    """Measure the ridge, the contiguous region and the simulation (Fig. 8 of [ribbons])."""
     tilt, offset, straight, times = _ridge(result, 4.8)
     few = result.grid[result.grid_ratios >= 9] < 3
     labels = np.zeros(few.shape, dtype=int)

@@ -93,7 +93,7 @@ _KERNELS = {
 
 
 class Config(Frozen):
-    """Setting."""
+    """Setting of the kernel machines."""
 
     data: str = "digits"  # name of the data set
     samples: int = 60  # n
@@ -111,7 +111,7 @@ PRESETS = presets(
 
 
 class Result(Frozen):
-    """Spectra of single kernels and of all together."""
+    """Spectra of training with single kernels and with all kernels together."""
 
     names: list[str]  # kernels
     kernel_eigenvalues: np.ndarray  # (M, n), of K, with the largest scaled to one

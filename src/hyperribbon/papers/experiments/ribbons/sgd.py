@@ -78,7 +78,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Setting."""
+    """Setting of SGD beside the theories of its noise."""
 
     samples: int = 50  # n
     slope: float = 0.1  # c
@@ -121,7 +121,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Evaluate both theories and run SGD."""
+    """Evaluate both theories of SGD's noise and simulate SGD."""
     setting = {"slope": config.slope, "alpha": config.alpha, "steps": [config.steps]}
     setting |= {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
     item = training_item(config, context, **setting)
@@ -211,7 +211,7 @@ def _divergence(X: np.ndarray, y: np.ndarray, config: Config) -> float:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the spectra and the losses by batch size."""
+    """Draw SGD's spectra and losses by batch size."""
     figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
     index = np.arange(1, len(result.descent) + 1)
     left.semilogy(index, result.descent, color="0.6", lw=2.5, label="gradient descent")
@@ -242,7 +242,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure both noise models and the bounds."""
+    """Measure both models of SGD's noise and the bounds."""
     small = int(result.batch_sizes.argmin())
     ratios = result.ratios[small]
     before, without, with_rule = result.trade_off.T

@@ -41,7 +41,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 3.1 of [subnetworks]."""
 
     draws: int = 5  # re-randomisations of each layer
 
@@ -52,21 +52,21 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Test accuracies."""
+    """Test accuracies (Fig. 3.1 of [subnetworks])."""
 
     baseline: np.ndarray  # (seeds,) of the trained networks
     rerandomized: np.ndarray  # (seeds, layers), mean over draws, one layer drawn anew
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Re-randomise each layer of each run."""
+    """Re-randomise each layer of each run (Fig. 3.1 of [subnetworks])."""
     measured = layer_measurements(config, context, config.draws)
     kept = {name: measured[name] for name in ("baseline", "rerandomized")}
     return Result(**_runs.origin(config), **kept)
 
 
 def plot(result: Result) -> Figure:
-    """Draw one bar for each layer."""
+    """Draw one bar for each layer (Fig. 3.1 of [subnetworks])."""
     figure, axis = new_figure()
     _runs.draw_layer_bars(
         axis, result.rerandomized, color=COLORS[0], baseline=float(result.baseline.mean())
@@ -79,7 +79,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the fall to chance and the accuracy before it."""
+    """Measure the fall to chance and the accuracy before it (Fig. 3.1 of [subnetworks])."""
     worst = int(result.rerandomized.mean(0).argmax())
     return {
         "chance": result.by_run(

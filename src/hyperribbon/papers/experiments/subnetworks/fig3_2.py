@@ -52,7 +52,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 3.2 of [subnetworks]."""
 
     draws: int = 5  # re-randomisations of each layer (measured along with Fig. 3.1)
 
@@ -63,7 +63,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Test accuracies with one layer re-initialised."""
+    """Test accuracies with one layer re-initialised (Fig. 3.2 of [subnetworks])."""
 
     baseline: np.ndarray  # (seeds,) of the trained networks
     reinitialized: np.ndarray  # (seeds, layers)
@@ -73,14 +73,14 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Re-initialise each layer of each run."""
+    """Re-initialise each layer of each run (Fig. 3.2 of [subnetworks])."""
     measured = layer_measurements(config, context, config.draws)
     names = ("baseline", "reinitialized", "critical", "robust", "worst_class")
     return Result(**_runs.origin(config), **{name: measured[name] for name in names})
 
 
 def plot(result: Result) -> Figure:
-    """Draw one bar for each layer with its verdict."""
+    """Draw one bar for each layer with its verdict (Fig. 3.2 of [subnetworks])."""
     figure, axis = new_figure()
     _runs.draw_layer_bars(
         axis, result.reinitialized, color=COLORS[0], baseline=float(result.baseline.mean())

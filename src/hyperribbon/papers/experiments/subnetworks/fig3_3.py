@@ -48,7 +48,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 3.3 of [subnetworks]."""
 
     step: float = 0.01  # distance of the thresholds
     limit_threshold: float = 0.6  # last threshold; the paper's scan ends at 0.4
@@ -60,7 +60,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Accuracy by layer and threshold."""
+    """Accuracy by layer and threshold (Fig. 3.3 of [subnetworks])."""
 
     thresholds: np.ndarray  # (t,)
     accuracy: np.ndarray  # (seeds, layers, t)
@@ -71,7 +71,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Scan the threshold of every layer of every run."""
+    """Scan the threshold of every layer of every run (Fig. 3.3 of [subnetworks])."""
     count = round(config.limit_threshold / config.step)
     thresholds = np.round(np.arange(count + 1) * config.step, 6)
     items = [
@@ -120,7 +120,7 @@ def _scan(item: Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel for each layer with the threshold of 95%."""
+    """Draw one panel for each layer with the threshold of 95% (Fig. 3.3 of [subnetworks])."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for layer, axis in enumerate(axes.ravel()):
         _runs.draw_band(axis, result.thresholds, result.accuracy[:, layer], color=COLORS[0])
@@ -146,7 +146,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the robust majority of the first layer and the end of the scan."""
+    """Measure the robust majority of the first layer and the end of the scan (Fig. 3.3)."""
     printed = int(np.argmin(np.abs(result.thresholds - _PRINTED_LIMIT)))
     at_quantile = np.array(
         [

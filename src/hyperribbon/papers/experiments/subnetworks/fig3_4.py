@@ -28,7 +28,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 3.4 of [subnetworks]."""
 
     step: float = 0.01  # distance of the thresholds
     limit_threshold: float = 0.4  # last threshold
@@ -40,7 +40,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Accuracy by threshold."""
+    """Accuracy by threshold (Fig. 3.4 of [subnetworks])."""
 
     thresholds: np.ndarray  # (t,)
     accuracy: np.ndarray  # (seeds, t)
@@ -48,7 +48,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Scan the threshold of every run."""
+    """Scan the threshold of every run (Fig. 3.4 of [subnetworks])."""
     count = round(config.limit_threshold / config.step)
     thresholds = np.round(np.arange(count + 1) * config.step, 6)
     items = [
@@ -67,7 +67,7 @@ def _scan(item: Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw accuracy and the share of re-initialised weights against the threshold."""
+    """Draw accuracy and the share of re-initialised weights against the threshold (Fig. 3.4)."""
     figure, axis = new_figure()
     _runs.draw_band(
         axis, result.thresholds, result.accuracy, color=COLORS[0], label="test accuracy"
@@ -82,7 +82,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the end of the scan."""
+    """Measure the end of the scan (Fig. 3.4 of [subnetworks])."""
     last = result.accuracy[:, -1]
     why = f"at threshold {result.thresholds[-1]:g}, from {last.min():.3f} to {last.max():.3f}"
     return {"guessing": result.by_run(last, why)}

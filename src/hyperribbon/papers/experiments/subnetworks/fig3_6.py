@@ -90,7 +90,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 3.6 of [subnetworks]."""
 
     points: int = 40  # number of fractions, evenly spaced from 0 to 1 in steps of 1/(points)
 
@@ -101,14 +101,14 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Accuracy by method and fraction."""
+    """Accuracy by method and fraction (Fig. 3.6 of [subnetworks])."""
 
     fractions: np.ndarray  # (f,)
     accuracy: dict[str, np.ndarray]  # {"prune-change", …}: (seeds, f)
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Sweep every method over the fractions, for every run."""
+    """Sweep every method over the fractions, for every run (Fig. 3.6 of [subnetworks])."""
     fractions = np.arange(config.points + 1) / config.points
     runs = _runs.train_runs(config, context)
     methods = [(operation, criterion) for operation in _OPERATIONS for criterion in _CRITERIA]
@@ -138,7 +138,7 @@ def _curve(item: Item) -> np.ndarray:
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel for each operation."""
+    """Draw one panel for each operation (Fig. 3.6 of [subnetworks])."""
     figure, axes = new_figure(1, 2, width="full", ratio=0.75, sharey=True)
     titles = {"reinitialize": "re-initialised", "prune": "pruned"}
     for axis, operation in zip(axes, _OPERATIONS, strict=True):
@@ -154,7 +154,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the order of the curves and the accuracies that the text names."""
+    """Measure the order of the curves and the accuracies that the text names (Fig. 3.6)."""
 
     def at(method: str, fraction: float) -> np.ndarray:
         return result.accuracy[method][:, int(np.argmin(np.abs(result.fractions - fraction)))]

@@ -48,7 +48,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 3.7 of [subnetworks]."""
 
     points: int = 20  # number of fractions in (0, 1)
 
@@ -59,7 +59,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Overlap by fraction."""
+    """Overlap by fraction (Fig. 3.7 of [subnetworks])."""
 
     fractions: np.ndarray  # (f,)
     ratio: np.ndarray  # (seeds, f), |S₁ ∩ S₂| / |S₁| of the selected (smallest) weights
@@ -71,7 +71,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Compare the two selections of every run."""
+    """Compare the two selections of every run (Fig. 3.7 of [subnetworks])."""
     fractions = (np.arange(1, config.points) / config.points).tolist()
     items = [{**item, "fractions": fractions} for item in _runs.train_runs(config, context)]
     measured = context.map(_overlaps, items, "overlaps")
@@ -112,7 +112,7 @@ def _overlaps(item: Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the overlap beside independence, and its z-score."""
+    """Draw the overlap beside independence, and its z-score (Fig. 3.7 of [subnetworks])."""
     figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
     _runs.draw_band(left, result.fractions, result.ratio, color=COLORS[0], label="selected, $R$")
     left.plot(
@@ -131,7 +131,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the printed overlap and the independence read into it."""
+    """Measure the printed overlap and the independence read into it (Fig. 3.7 of [subnetworks])."""
     position = int(np.argmin(np.abs(result.fractions - 0.8)))
     p = float(result.fractions[position])
     deviation = (1 - p) / np.sqrt(result.weights)

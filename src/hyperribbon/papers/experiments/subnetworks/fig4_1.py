@@ -67,7 +67,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 4.1 of [subnetworks]."""
 
     shown: int = 200  # N of the spectra shown
     eigenvalues: int = 1000  # how many of them
@@ -95,7 +95,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Spectra and trace ratios."""
+    """Spectra and trace ratios (Fig. 4.1 of [subnetworks])."""
 
     start: np.ndarray  # (seeds, k), leading eigenvalues at the start, N = shown, softmax outputs
     trained: np.ndarray  # (seeds, k), after training
@@ -118,7 +118,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Measure the spectra of every run at both moments."""
+    """Measure the spectra of every run at both moments (Fig. 4.1 of [subnetworks])."""
     runs = _runs.train_runs(config, context)
 
     def measure_spectra(outputs: str, samples: tuple[int, ...], k: int) -> list[Any]:
@@ -202,7 +202,7 @@ def _measure_untrained(item: Item) -> float:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the spectra and the dependence of T100 on N and on the outputs."""
+    """Draw the spectra and the dependence of T100 on N and on the outputs (Fig. 4.1)."""
     figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
     index = np.arange(1, result.start.shape[1] + 1)
     for values, color, label in (
@@ -231,7 +231,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the two printed trace ratios, and what they depend on."""
+    """Measure the two printed trace ratios, and what they depend on (Fig. 4.1 of [subnetworks])."""
     middle = int(np.argmin(np.abs(result.samples - 1000)))
     others = list(result.starts.items())[1:]
 

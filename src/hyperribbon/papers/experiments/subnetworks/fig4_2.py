@@ -31,14 +31,14 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 4.2 of [subnetworks]."""
 
 
 PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, laptop={"seeds": 6})
 
 
 class Result(_runs.OfRuns):
-    """Losses by epoch."""
+    """Losses by epoch (Fig. 4.2 of [subnetworks])."""
 
     epochs: np.ndarray  # (e,)
     train_loss: np.ndarray  # (seeds, e), mean over the epoch's samples before their updates
@@ -47,7 +47,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Read the recorded losses."""
+    """Read the recorded losses (Fig. 4.2 of [subnetworks])."""
     measured = context.map(_losses, _runs.train_runs(config, context), "losses")
     return Result(
         epochs=measured[0]["epochs"],
@@ -67,7 +67,7 @@ def _losses(item: Item) -> dict[str, np.ndarray]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw both losses."""
+    """Draw both losses (Fig. 4.2 of [subnetworks])."""
     figure, axis = new_figure()
     _runs.draw_band(axis, result.epochs, result.train_loss, color=COLORS[0], label="training")
     _runs.draw_band(axis, result.epochs, result.test_loss, color=COLORS[1], label="test")
@@ -79,7 +79,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure when the losses have converged."""
+    """Measure when the losses have converged (Fig. 4.2 of [subnetworks])."""
     final = result.train_loss[:, -1:]
     drop = result.train_loss[:, :1] - final
     late = result.epochs >= 0.75 * result.epochs[-1]

@@ -36,7 +36,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 4.3 of [subnetworks]."""
 
     points: int = 1000  # test images embedded
 
@@ -47,7 +47,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """The embedding."""
+    """The embedding (Fig. 4.3 of [subnetworks])."""
 
     position: np.ndarray  # (points, 2), of the first run
     labels: np.ndarray  # (points,)
@@ -57,7 +57,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Embed the hidden layer of every run."""
+    """Embed the hidden layer of every run (Fig. 4.3 of [subnetworks])."""
     embedded = hidden_embedding(config, context, config.points)
     return Result(
         position=embedded[0]["position"],
@@ -68,7 +68,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the points by class."""
+    """Draw the points by class (Fig. 4.3 of [subnetworks])."""
     figure, axis = new_figure(ratio=0.9)
     points = axis.scatter(*result.position.T, c=result.labels, cmap="tab10", s=4, lw=0)
     for label in np.unique(result.labels):
@@ -80,7 +80,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the clusters, and beside them the collapse that they are named after."""
+    """Measure the clusters, and beside them the collapse that they are named after (Fig. 4.3)."""
     return {
         "clusters": result.by_run(
             result.neighbour_accuracy,

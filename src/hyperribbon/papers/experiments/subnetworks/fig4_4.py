@@ -38,7 +38,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 4.4 of [subnetworks]."""
 
     points: int = 1000  # test images shown
     # N of the Fisher matrix (softmax outputs); with 200 the 500th eigenvalue of a trained network
@@ -56,7 +56,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Eigenfunctions at the label's output."""
+    """Eigenfunctions at the label's output (Fig. 4.4 of [subnetworks])."""
 
     position: np.ndarray  # (points, 2), t-SNE of the first run's hidden layer
     values: np.ndarray  # (points, e), u of Eq. (4.24) on test images, first run
@@ -68,7 +68,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Evaluate the eigenfunctions of every run."""
+    """Evaluate the eigenfunctions of every run (Fig. 4.4 of [subnetworks])."""
     embedded = hidden_embedding(config, context, config.points)
     wanted = {"samples": config.samples, "shown": list(config.shown)}
     items = [
@@ -109,7 +109,7 @@ def _functions(item: Item) -> dict[str, np.ndarray]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the projections ⟨v, ∇f⟩ on the plane of Fig. 4.3, all on one scale."""
+    """Draw the projections ⟨v, ∇f⟩ on the plane of Fig. 4.3, all on one scale (Fig. 4.4)."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.7, sharex=True, sharey=True)
     relative = result.response[0] / result.response[0, 0]
     scaled = result.values / np.sqrt((result.values**2).mean(0)) * relative
@@ -127,7 +127,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the size of the responses and the normalisation of Eq. (4.24)."""
+    """Measure the size of the responses and the normalisation of Eq. (4.24) (Fig. 4.4)."""
     return {
         "leading-dominates": result.by_run(
             result.response[:, 1:].max(1) / result.response[:, 0],

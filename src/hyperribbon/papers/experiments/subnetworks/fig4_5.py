@@ -65,12 +65,12 @@ PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Measure both curves of every run."""
+    """Measure both curves of every run (Fig. 4.5 of [subnetworks])."""
     return _spectra.measure_curves(config, context, _CURVES, tuple(_PANELS))
 
 
 def plot(result: Result) -> Figure:
-    """Draw trace ratios above norms, over shares (below) and thresholds (above)."""
+    """Draw trace ratios above norms, over shares (below) and thresholds (above) (Fig. 4.5)."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for axis, (column, (label, scale)) in zip(axes.ravel(), _PANELS.items(), strict=True):
         for color, curve in zip(COLORS, _CURVES, strict=False):
@@ -91,7 +91,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure what keeps the anisotropy, what loses it, and how the norms move."""
+    """Measure what keeps the anisotropy, what loses it, and how the norms move (Fig. 4.5)."""
     by_change, by_chance = _CURVES
     trained = result.at("t100", by_change, 0.0)
     kept = result.at("t100", by_change, 0.8)

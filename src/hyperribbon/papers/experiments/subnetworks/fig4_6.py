@@ -52,12 +52,12 @@ PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Measure the four curves of every run."""
+    """Measure the four curves of every run (Fig. 4.6 of [subnetworks])."""
     return _spectra.measure_curves(config, context, _CURVES, ("t100", "accuracy"))
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel for each operation and order."""
+    """Draw one panel for each operation and order (Fig. 4.6 of [subnetworks])."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharey=True)
     words = {"reinitialize": "re-initialised", "prune": "pruned"}
     for letter, axis, curve in zip("abcd", axes.ravel(), _CURVES, strict=True):
@@ -78,7 +78,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure how soon the anisotropy is lost, and the return of T100 under pruning."""
+    """Measure how soon the anisotropy is lost, and the return of T100 under pruning (Fig. 4.6)."""
     ratio = result.columns["t100"]["reinitialize-largest"]
     accuracy = result.columns["accuracy"]["reinitialize-largest"]
     lost = ratio[:, 0] - result.at("t100", "reinitialize-largest", 0.02)

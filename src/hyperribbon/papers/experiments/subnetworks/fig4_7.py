@@ -61,7 +61,7 @@ STATEMENTS = (
 
 
 class Config(_spectra.SpectralConfig):
-    """Setting of the figure."""
+    """Setting of Fig. 4.7 of [subnetworks]."""
 
     measured: tuple[int, ...] = _COARSE  # epochs at which every run is measured
     every_epoch: bool = False  # whether the first run is measured after every epoch
@@ -80,7 +80,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Entries of the eigenvectors by epoch."""
+    """Entries of the eigenvectors by epoch (Fig. 4.7 of [subnetworks])."""
 
     epochs: np.ndarray  # (e,)
     effective_rank: np.ndarray  # (seeds, e), mean over the top 100 eigenvectors
@@ -95,7 +95,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Measure every run at every epoch of the configuration."""
+    """Measure every run at every epoch of the configuration (Fig. 4.7 of [subnetworks])."""
     runs = _runs.train_runs(config, context)
     ends = (config.measured[0], config.measured[-1])
     every_epoch = range(config.epochs + 1) if config.every_epoch else ()
@@ -139,7 +139,7 @@ def _entries(item: Item) -> np.ndarray:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the effective rank by epoch, and its change for other N and outputs."""
+    """Draw the effective rank by epoch, and its change for other N and outputs (Fig. 4.7)."""
     figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
     look = {"color": COLORS[0], "marker": "o", "ms": 2.5, "label": "mean and range of the runs"}
     _runs.draw_band(left, result.epochs, result.effective_rank / 1000, **look)
@@ -165,7 +165,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the fall, its monotony, and what it depends on."""
+    """Measure the fall, its monotony, and what it depends on (Fig. 4.7 of [subnetworks])."""
     rank = result.effective_rank
     first = int(np.argmin(np.abs(result.epochs - 1)))
     whole = rank[:, -1] / rank[:, 0] - 1

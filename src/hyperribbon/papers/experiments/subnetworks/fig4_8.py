@@ -59,13 +59,13 @@ PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Measure both curves of every run."""
+    """Measure both curves of every run (Fig. 4.8 of [subnetworks])."""
     columns = (*_PANELS, "leading_kurtosis", "output_share")
     return _spectra.measure_curves(config, context, _CURVES, columns)
 
 
 def plot(result: Result) -> Figure:
-    """Draw the four panels of the paper."""
+    """Draw the four panels of the paper (Fig. 4.8 of [subnetworks])."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for letter, axis, (column, title) in zip("abcd", axes.ravel(), _PANELS.items(), strict=True):
         for color, curve in zip(COLORS, _CURVES, strict=False):

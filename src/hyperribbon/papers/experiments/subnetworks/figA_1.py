@@ -54,7 +54,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. A.1 of [subnetworks]."""
 
     draws: int = 5  # re-randomisations of each layer (measured along with Fig. 3.1)
     lecun_seeds: int = 5  # runs from the LeCun start
@@ -69,7 +69,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Test accuracies with one layer re-initialised."""
+    """Test accuracies with one layer re-initialised (Fig. A.1 of [subnetworks])."""
 
     gaussian: np.ndarray  # (seeds, layers), from the configured start
     gaussian_baseline: np.ndarray  # (seeds,)
@@ -79,7 +79,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Re-initialise each layer of the runs from both starts."""
+    """Re-initialise each layer of the runs from both starts (Fig. A.1 of [subnetworks])."""
     gaussian = layer_measurements(config, context, config.draws)
     few = replace(config, seeds=config.lecun_seeds)
     lecun = layer_measurements(few, context, config.draws, init="lecun")
@@ -94,7 +94,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel for each start."""
+    """Draw one panel for each start (Fig. A.1 of [subnetworks])."""
     figure, axes = new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     for axis, values, baseline, color, title in (
         (axes[0], result.gaussian, result.gaussian_baseline, COLORS[0], result.start),
@@ -107,7 +107,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the critical layer from both starts, and the printed accuracy."""
+    """Measure the critical layer from both starts, and the printed accuracy (Fig. A.1)."""
     measured = {}
     for name, values, baseline in (
         ("gaussian", result.gaussian, result.gaussian_baseline),

@@ -32,14 +32,14 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the figure."""
+    """Setting of Fig. A.2 of [subnetworks]."""
 
 
 PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, laptop={"seeds": 6})
 
 
 class Result(_runs.OfRuns):
-    """Histograms of the weights."""
+    """Histograms of the weights (Fig. A.2 of [subnetworks])."""
 
     edges: np.ndarray  # (b + 1,) of the bins
     before: np.ndarray  # (seeds, layers, b), densities at the start
@@ -48,7 +48,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Count the weights of every run."""
+    """Count the weights of every run (Fig. A.2 of [subnetworks])."""
     measured = context.map(_histograms, _runs.train_runs(config, context), "histograms")
     return Result(edges=_EDGES, **stack(measured), **_runs.origin(config))
 
@@ -63,7 +63,7 @@ def _histograms(item: Item) -> dict[str, np.ndarray]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw one panel for each layer."""
+    """Draw one panel for each layer (Fig. A.2 of [subnetworks])."""
     figure, axes = new_figure(2, 2, width="full", ratio=0.55, sharex=True)
     centres = (result.edges[1:] + result.edges[:-1]) / 2
     floor = 0.5 * result.after[result.after > 0].min()
@@ -88,7 +88,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Observe the tails that the trained weights grow."""
+    """Observe the tails that the trained weights grow (Fig. A.2 of [subnetworks])."""
     return {
         f"layer{layer}-tails": result.by_run(
             result.excess_kurtosis[:, layer - 1], "excess kurtosis"

@@ -47,7 +47,7 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the table."""
+    """Setting of the table (Table A.1 of [subnetworks])."""
 
     other_rates: tuple[float, ...] = (0.005, 0.02)  # learning rates to compare with, one run each
     # standard deviations of other Gaussian starts, one run each; 0 for LeCun
@@ -63,7 +63,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
 
 
 class Result(_runs.OfRuns):
-    """Statistics of the weights, layer by layer."""
+    """Statistics of the weights, layer by layer (Table A.1 of [subnetworks])."""
 
     initial_mean: np.ndarray  # (seeds, layers)
     initial_sd: np.ndarray  # (seeds, layers)
@@ -76,7 +76,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Take the statistics of every run, and of one run with each other setting."""
+    """Take the statistics of every run, and of one run with each other setting (Table A.1)."""
     others = [(f"rate {rate:g}", {"lr": rate}) for rate in config.other_rates]
     others += [
         (f"start {start:g}" if start else "LeCun start", {"init": start or "lecun"})
@@ -104,7 +104,7 @@ def _statistics(item: Item) -> dict[str, Any]:
 
 
 def _misfit(mean: Mapping[str, np.ndarray]) -> float:
-    """Return the root mean square distance to both printed tables, in tolerances."""
+    """Return the root mean square distance to both printed tables, in tolerances (Table A.1)."""
     count = len(_weights.SHARE_TOLERANCES)
     distances = [
         (mean["final_sd"] - _FINAL_SD) / _SD_TOLERANCE,
@@ -115,7 +115,7 @@ def _misfit(mean: Mapping[str, np.ndarray]) -> float:
 
 
 def plot(result: Result) -> Figure:
-    """Draw measured against printed numbers, and the misfit of each setting."""
+    """Draw measured against printed numbers, and the misfit of each setting (Table A.1)."""
     figure, (left, middle, right) = new_figure(1, 3, width="full", ratio=1.0)
     layers = np.arange(1, len(_FINAL_SD) + 1)
     for axis, values, printed, label in (
@@ -139,7 +139,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure every printed number."""
+    """Measure every printed number (Table A.1 of [subnetworks])."""
     rows = zip(result.settings, result.misfit, result.accuracy, strict=True)
     why = "misfits in tolerances and test accuracies of the settings tried: " + "; ".join(
         f"{name}: {misfit:.2g}, {accuracy:.4f}" for name, misfit, accuracy in rows

@@ -34,28 +34,28 @@ STATEMENTS = (
 
 
 class Config(_runs.TrainingConfig):
-    """Setting of the table."""
+    """Setting of the table (Table A.2 of [subnetworks])."""
 
 
 PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, laptop={"seeds": 6})
 
 
 class Result(_runs.OfRuns):
-    """Percentages."""
+    """Percentages (Table A.2 of [subnetworks])."""
 
     percent: np.ndarray  # (seeds, intervals), of all weights, in the intervals of the table
     beyond: np.ndarray  # (seeds,), percentage that changed more than the table's end
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Count the changes of every run."""
+    """Count the changes of every run (Table A.2 of [subnetworks])."""
     runs = _runs.train_runs(config, context)
     percent = np.array(context.map(_weights.change_shares, runs, "changes"))
     return Result(**_runs.origin(config), percent=percent, beyond=100.0 - percent.sum(1))
 
 
 def plot(result: Result) -> Figure:
-    """Draw measured against printed percentages."""
+    """Draw measured against printed percentages (Table A.2 of [subnetworks])."""
     figure, axis = new_figure()
     middles = _weights.SHARE_WIDTH * (np.arange(len(_weights.PRINTED_SHARES)) + 0.5)
     mean, error = _runs.mean_and_error(result.percent)
@@ -75,7 +75,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the intervals that hold most of the weights."""
+    """Measure the intervals that hold most of the weights (Table A.2 of [subnetworks])."""
     why = f"{result.beyond.mean():.2f}% change more than the table's end"
     return {
         f"interval-{index + 1}": result.by_run(result.percent[:, index], why)
