@@ -45,10 +45,12 @@ if TYPE_CHECKING:
     from hyperribbon.spectra import (
         Tracker,
         alignment,
+        batch_sharpness,
         density,
         diagonal,
         eigsh,
         frobenius,
+        layer_curvature,
         plan,
         summarize,
         trace,
@@ -82,6 +84,8 @@ _NAMES_BY_MODULE = {
         "alignment",
         "track",
         "Tracker",
+        "batch_sharpness",
+        "layer_curvature",
     ),
     "manifold": ("InPCA", "PCA", "Streaming", "Trajectories", "bhattacharyya", "stream_inpca"),
     "subnetworks": (

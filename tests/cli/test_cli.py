@@ -8,10 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from hyperribbon.application.cli.app import app, main
+from hyperribbon.core import ArgumentError
 
 
 def run(*arguments, monkeypatch, capsys):
@@ -192,3 +194,26 @@ def test_plan_names_the_routes(cli, tmp_path, monkeypatch):
     assert status == 2 and "has no function nothing" in errors
     status, _, errors = cli("plan", "planned.py:make", "--operator", "kfac")
     assert status == 2 and "'hessian'" in errors
+
+
+def test_a_folder_that_does_not_exist_is_not_explored(tmp_path):
+    done = CliRunner().invoke(app, ["explore", str(tmp_path / "nosuch")])
+    assert isinstance(done.exception, ArgumentError)
+    assert "does not exist" in str(done.exception)
+
+
+def test_the_shell_completes_experiments():
+    environment = {"_HYPERRIBBON_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    environment |= {"COMP_WORDS": "hyperribbon reproduce ribbons/fi"}
+    done = CliRunner().invoke(app, [], prog_name="hyperribbon", env=environment)
+    assert "ribbons/fig4" in done.output and "fluctuations" not in done.output
+
+
+def test_numbers_of_figures_are_written_as_csv(tmp_path):
+    folders = ["--out", str(tmp_path / "runs"), "--csv", str(tmp_path / "csv")]
+    done = CliRunner().invoke(app, ["reproduce", "ribbons/fig4", "--preset", "smoke", *folders])
+    assert done.exit_code == 0, done.output
+    claims = pd.read_csv(tmp_path / "csv" / "claims.csv")
+    assert {"id", "measured", "verdict"} <= set(claims.columns)
+    numbers = pd.read_csv(tmp_path / "csv" / "ribbons_fig4.csv")
+    assert list(numbers.columns) == ["name", "index", "value"] and len(numbers) > 10

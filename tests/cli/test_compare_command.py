@@ -41,6 +41,22 @@ def test_two_checkpoints_are_compared(tmp_path):
     assert "groups agree" in page
 
 
+def test_out_is_a_folder_or_a_page_and_the_budget_is_kept(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    for name in ("one", "two"):
+        torch.save({"weight": torch.randn(2, 3), "bias": torch.zeros(2)}, tmp_path / f"{name}.pt")
+    files = [str(tmp_path / name) for name in ("one.pt", "two.pt")]
+    arguments = ["compare", f"{tmp_path / 'mine.py'}:make", *files, "--out", str(tmp_path / "cmp")]
+    with torch.random.fork_rng():
+        done = CliRunner().invoke(app, [*arguments, "--budget", "1e-6"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "cmp" / "report.html").is_file()
+    assert (tmp_path / "cmp" / "tables" / "differences.csv").is_file()
+    words = " ".join(done.output.split())
+    assert "Skipped for time: adaptive sharpness, filter-normalised sharpness, trace" in words
+    assert "--budget" in words and "budget=" not in words
+
+
 @pytest.fixture(scope="module")
 def inspections(tmp_path_factory):
     """Two stored inspections of one network at two scales."""

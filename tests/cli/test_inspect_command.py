@@ -2,6 +2,7 @@ import pickle
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -173,7 +174,7 @@ def test_a_wrong_factory_gets_one_clear_message(folder, spec, reason):
 
 
 def test_momentum_needs_a_rate(folder):
-    assert "together with --lr" in _refused("own_model.py:make", "--momentum", "0.9")
+    assert "Give --lr 0.1 too" in _refused("own_model.py:make", "--momentum", "0.9")
 
 
 def test_help_has_examples_and_is_quick():
@@ -193,3 +194,36 @@ def test_the_demo_finishes_in_three_minutes_and_shows_everything(tmp_path):
     for text in ("Curvature", "Trajectory", "Training", "Claims", "ribbons/fig4"):
         assert text in page
     assert "report.html" in "".join(result.output.split())
+
+
+def test_adam_needs_its_state_and_a_page_may_be_named(folder):
+    torch.manual_seed(0)
+    namespace: dict = {}
+    exec(FACTORY, namespace)
+    model, loss, (inputs, labels) = namespace["make"]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loss(model(inputs), labels).backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), folder / "adamw.pt")
+    arguments = ["inspect", "own_model:make", "--optimizer", "adamw", "--k", "2", "--budget", "5"]
+    refused = CliRunner().invoke(app, arguments)
+    assert isinstance(refused.exception, ArgumentError)
+    assert refused.exception.argument == "--optimizer-state"
+    page = folder / "page.html"
+    more = ["--optimizer-state", str(folder / "adamw.pt"), "--batch-size", "20"]
+    done = CliRunner().invoke(app, [*arguments, *more, "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    assert page.is_file() and "AdamW" in page.read_text()
+    assert ".table()" not in done.output
+
+
+def test_weight_decay_moves_the_stability_limit(folder):
+    arguments = ["inspect", "own_model:make", "--lr", "0.1", "--k", "2", "--budget", "5"]
+    for decay in ("0", "0.5"):
+        out = ["--weight-decay", decay, "--out", str(folder / decay)]
+        assert CliRunner().invoke(app, [*arguments, *out]).exit_code == 0
+    tables = [pd.read_csv(folder / d / "tables" / "quantities.csv") for d in ("0", "0.5")]
+    first, second = (t.set_index("key")["value"] for t in tables)
+    assert first["stability.curvature"] - second["stability.curvature"] == pytest.approx(
+        0.5, rel=1e-3
+    )

@@ -11,8 +11,9 @@ from hyperribbon.papers.experiments.statements import Ledger, exact, observe, sa
 
 def test_a_rate_with_momentum_is_sgd_with_both():
     model = nn.Linear(2, 1)
-    assert _optimizer(model, 0.1, 0.0) == 0.1
-    (group,) = _optimizer(model, 0.1, 0.9).param_groups
+    plain = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+    assert _optimizer(model, "sgd", None, **plain) == 0.1
+    (group,) = _optimizer(model, "sgd", None, **plain | {"momentum": 0.9}).param_groups
     assert (group["lr"], group["momentum"]) == (0.1, 0.9)
 
 

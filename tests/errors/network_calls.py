@@ -149,6 +149,11 @@ def _spectra() -> Iterator[Call]:
             "should_stop": lambda: False,
         },
     )
+    batches = {"batch_size": 4, "batches": 2, "mode": "eval", "params": None, "forward": None}
+    batches |= {"model": model(), "loss": LOSS, "data": DATA, "tol": 1e-3, "memory": 1e9, "seed": 0}
+    yield Call(hr.batch_sharpness, batches)
+    blocks = {"op": hr.Hessian(model(), LOSS, DATA), "k": 1, "tol": 1e-3}
+    yield Call(hr.layer_curvature, blocks | {"precision": 0.01, "seed": 0})
     yield Call(hr.plan, {"op": MATRIX, "k": 2, "memory": 1e9, "eigenvectors": True, "tol": 1e-4})
     yield Call(
         hr.predict_manifold,

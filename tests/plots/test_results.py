@@ -59,6 +59,8 @@ def results(tmp_path_factory) -> dict[str, object]:
         hr.density(hessian, probes=3, steps=8),
         hr.plan(hessian, 3),
         hr.summarize(top),
+        hr.batch_sharpness(model, loss, data, batch_size=8),
+        hr.layer_curvature(hessian, 2),
         hr.diagonal(hessian),
         hr.alignment(top, hr.eigsh(noise, 3)),
         hr.stream_inpca(predictions, 2),

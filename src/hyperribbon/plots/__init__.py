@@ -6,12 +6,14 @@ from hyperribbon.plots.interactive import draw_interactive
 from hyperribbon.plots.printed import draw
 from hyperribbon.plots.recorded import draw_metric, metric_chart
 from hyperribbon.plots.results import (
+    plot_batch_sharpness,
     plot_columns,
     plot_criticality,
     plot_density,
     plot_estimate,
     plot_frame,
     plot_history,
+    plot_layer_curvature,
     plot_overlap,
     plot_plan,
     plot_points,
@@ -40,6 +42,7 @@ __all__ = [
     "label_logs",
     "metric_chart",
     "new_figure",
+    "plot_batch_sharpness",
     "plot_columns",
     "plot_criticality",
     "plot_dendrogram",
@@ -48,6 +51,7 @@ __all__ = [
     "plot_estimate",
     "plot_frame",
     "plot_history",
+    "plot_layer_curvature",
     "plot_overlap",
     "plot_plan",
     "plot_points",

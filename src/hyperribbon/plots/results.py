@@ -21,16 +21,18 @@ if TYPE_CHECKING:  # they bring torch, which figures do without
     from hyperribbon.manifold import StreamedInPCA
     from hyperribbon.noise import VarianceFlatness
     from hyperribbon.papers.training import TrainingResult
-    from hyperribbon.spectra import Plan
+    from hyperribbon.spectra import BatchSharpness, LayerCurvature, Plan
     from hyperribbon.subnetworks import Criticality, Overlap, Prunable, Sweep
 
 __all__ = [
+    "plot_batch_sharpness",
     "plot_columns",
     "plot_criticality",
     "plot_density",
     "plot_estimate",
     "plot_frame",
     "plot_history",
+    "plot_layer_curvature",
     "plot_overlap",
     "plot_plan",
     "plot_points",
@@ -223,6 +225,25 @@ def plot_history(result: TrainingResult, ax: Axes | None = None) -> Axes:
     _lines(axes, table, [name for name in ("epoch", "loss", "test_loss") if name in table])
     axes.set_ylabel("loss")
     axes.legend()
+    return axes
+
+
+def plot_batch_sharpness(result: BatchSharpness, ax: Axes | None = None) -> Axes:
+    """Draw the distribution of the sharpness over mini-batches, its mean, and the pooled value."""
+    axes = _axes(result, ax)
+    axes.hist(result.values, bins="auto", alpha=0.5, label=f"batches of {result.batch_size}")
+    axes.axvline(result.mean, color=COLORS[0], label="their mean")
+    axes.axvline(result.pooled, color=COLORS[1], ls="--", label="all their samples")
+    axes.set(xlabel="largest Hessian eigenvalue", ylabel="mini-batches")
+    axes.legend()
+    return axes
+
+
+def plot_layer_curvature(result: LayerCurvature, ax: Axes | None = None) -> Axes:
+    """Draw the largest eigenvalue of every layer's block."""
+    axes = _axes(result, ax)
+    _bars(axes, list(result.layers), result.eigenvalues[:, 0], result.residuals[:, 0])
+    axes.set_xlabel("largest eigenvalue of the layer's block")
     return axes
 
 

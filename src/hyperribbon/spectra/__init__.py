@@ -1,5 +1,11 @@
 """Eigenpairs, traces, densities and summaries of any operator with `.shape` and `@`."""
 
+from hyperribbon.spectra.by_part import (
+    BatchSharpness,
+    LayerCurvature,
+    batch_sharpness,
+    layer_curvature,
+)
 from hyperribbon.spectra.eigensolvers import eigsh
 from hyperribbon.spectra.estimates.estimators import DiagonalEstimate, diagonal, frobenius, trace
 from hyperribbon.spectra.estimates.quadrature import density
@@ -11,18 +17,22 @@ from hyperribbon.spectra.tracking import Tracker, track
 
 __all__ = [
     "Alignment",
+    "BatchSharpness",
     "DiagonalEstimate",
+    "LayerCurvature",
     "Plan",
     "Route",
     "StoppedError",
     "Summary",
     "Tracker",
     "alignment",
+    "batch_sharpness",
     "density",
     "diagonal",
     "effective_rank",
     "eigsh",
     "frobenius",
+    "layer_curvature",
     "plan",
     "summarize",
     "trace",

@@ -14,6 +14,7 @@ from hyperribbon.application.cli.demo import demo
 from hyperribbon.application.cli.doctor import doctor
 from hyperribbon.application.cli.models import compare_models, inspect_model, plan_model
 from hyperribbon.application.cli.papers import list_experiments, reproduce
+from hyperribbon.application.cli.shell import as_options
 from hyperribbon.application.cli.stored import check, explore, report
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, ProcessGroupError
 
@@ -25,7 +26,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.command("demo")(demo)
 app.command("inspect")(inspect_model)
@@ -64,7 +64,7 @@ def main() -> None:
     try:
         app()
     except (ArgumentError, MissingExtraError) as error:
-        console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        console.print(f"[bold red]Error:[/] {escape(as_options(str(error)))}", soft_wrap=True)
         sys.exit(2)
     except ProcessGroupError as error:
         console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)

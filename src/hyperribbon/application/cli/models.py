@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from hyperribbon.application.cli.shell import as_options, check_out
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
 
 __all__ = ["compare_models", "inspect_model", "plan_model"]
@@ -25,6 +27,15 @@ Data = Annotated[
 Mode = Annotated[
     str, typer.Option(help="eval or train: whether batch norm normalises by the batch.")
 ]
+Out = Annotated[
+    Path,
+    typer.Option(help="Folder for tables, figures and report.html; or an .html file for the page."),
+]
+Seconds = Annotated[float, typer.Option("--seconds", "--budget", help="Time budget in seconds.")]
+
+
+_PYTHON = "hr.compare(model_a, model_b, loss, data) measures all that."
+_SHELL = "Give a factory and two checkpoints to measure all that."
 
 
 def inspect_model(
@@ -45,18 +56,25 @@ def inspect_model(
         float | None, typer.Option(help="Learning rate, for the stability limit.")
     ] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of SGD, with --lr.")] = 0.0,
+    optimizer: Annotated[
+        str, typer.Option(help="sgd, adam or adamw: the optimiser of the training.")
+    ] = "sgd",
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of the optimiser.")] = 0.0,
+    optimizer_state: Annotated[
+        Path | None,
+        typer.Option(help="Its state_dict() after training (.pt), which Adam's limit needs."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Mini-batch size of the training (default: the loader's).")
+    ] = None,
     mode: Mode = "eval",
     k: Annotated[int, typer.Option(help="Number of leading eigenpairs.")] = 50,
-    seconds: Annotated[
-        float, typer.Option("--seconds", "--budget", help="Time budget in seconds.")
-    ] = 60.0,
+    seconds: Seconds = 60.0,
     memory: Annotated[
         float | None, typer.Option(help="Memory budget in GB (default: half of the free memory).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for tables, figures and the report.")] = Path(
-        "inspection"
-    ),
+    out: Out = Path("inspection"),
 ) -> None:
     """Measure the geometry of your own model and write a report.
 
@@ -65,7 +83,8 @@ def inspect_model(
 
     Examples:
     `hyperribbon inspect mymodel:make --checkpoint final.safetensors --initial start.safetensors`,
-    `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --momentum 0.9`,
+    `hyperribbon inspect mymodel.py:make --data mnist5k --lr 0.1 --momentum 0.9 --batch-size 64`,
+    `hyperribbon inspect mymodel.py:make --optimizer adamw --optimizer-state adamw.pt`,
     `torchrun --nproc-per-node 2 -m hyperribbon inspect mymodel.py:make`
     """
     from hyperribbon.application.inspection import Budget, inspect
@@ -78,46 +97,86 @@ def inspect_model(
     from hyperribbon.application.report import write_report
     from hyperribbon.core.devices.processes import torchrun_processes
     from hyperribbon.core.states import load_state
-    from hyperribbon.core.store import ensure_folder
 
     with torchrun_processes() as processes:  # of which only rank 0 prints and writes
         is_first = processes.rank == 0
         with processes.together("the preparation of an inspection"):
-            if is_first:
-                ensure_folder("--out", out)
+            folder, page = check_out(out) if is_first else (None, out)
             room = None if memory is None else check_positive("--memory", memory) * 1e9
             budget = Budget(check_positive("--seconds", seconds), room)
             model, loss, samples = make_case(load_factory(factory), data)
             if checkpoint is not None:
                 load_weights(model, checkpoint)
             start = None if initial is None else matching_state(model, load_state(initial), initial)
-            optimizer = _optimizer(model, lr, momentum)
+            settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+            trained_by = _optimizer(model, optimizer, optimizer_state, **settings)
         console = Console(quiet=not is_first)
-        known = {"initial": start, "trajectory": trajectory, "optimizer": optimizer}
+        known = {"initial": start, "trajectory": trajectory, "optimizer": trained_by}
         options = {"k": k, "budget": budget, "mode": mode, "seed": seed, "console": console}
+        options |= {"batch_size": batch_size}
         found = inspect(model, loss, samples, **known, **options, process_group=processes)
         if is_first:
-            page = write_report([found.save(out)], out / "report.html", title=found.title)
-            found.summary(console)
-            console.print(f"\nTables and figures are in {out}, the report is {page}", markup=False)
+            if folder is None:
+                found.report(page)
+            else:
+                write_report([found.save(folder)], page, title=found.title)
+            found.summary(console, words=as_options)
+            stored = f"Tables and figures are in {folder}, the" if folder else "The"
+            console.print(f"\n{stored} report is {page}", markup=False, soft_wrap=True)
         if not found.is_complete:
             raise typer.Exit(1)
 
 
-def _optimizer(model: Any, lr: float | None, momentum: float) -> Any:
-    """Return the optimizer settings for the stability limit: None, a rate, or SGD with momentum."""
-    from torch.optim import SGD
+def _optimizer(
+    model: Any,
+    name: str,
+    state: Path | None,
+    *,
+    lr: float | None,
+    momentum: float,
+    weight_decay: float,
+) -> Any:
+    """Return the optimiser that trained the model, a learning rate, or None when none is given."""
+    from torch.optim import SGD, Adam, AdamW
 
-    if momentum == 0:
+    kinds: dict[str, Any] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+    kind = kinds[check_choice("--optimizer", name, tuple(kinds))]
+    given = {"--momentum": momentum, "--weight-decay": weight_decay}
+    for option, value in given.items():
+        if value and (lr is None and state is None):
+            raise ArgumentError(option, value, "it needs a learning rate", "Give --lr 0.1 too.")
+    if name == "sgd" and state is None and not any(given.values()):
         return lr
-    if lr is None or not 0 < momentum < 1:
+    if name != "sgd" and momentum:
+        reason = f"{name} has no such setting"
+        raise ArgumentError("--momentum", momentum, reason, "Omit it.")
+    if not 0 <= momentum < 1:
         raise ArgumentError(
-            "--momentum",
-            momentum,
-            "expected a number between 0 and 1, together with --lr",
-            "Give --lr 0.1 too.",
+            "--momentum", momentum, "expected a number between 0 and 1", "Give 0.9."
         )
-    return SGD(model.parameters(), lr=check_positive("--lr", lr), momentum=momentum)
+    if name != "sgd" and state is None:
+        reason = "the stability limit of Adam depends on its second moments"
+        remedy = "Save torch.save(optimizer.state_dict(), 'adam.pt') after training, and give it."
+        raise ArgumentError("--optimizer-state", None, reason, remedy)
+    rate = 1.0 if lr is None else check_positive("--lr", lr)
+    options = {"momentum": momentum} if name == "sgd" else {}
+    made = kind(model.parameters(), lr=rate, weight_decay=weight_decay, **options)
+    if state is not None:
+        _load_optimizer(made, state)
+    return made
+
+
+def _load_optimizer(optimizer: Any, path: Path) -> None:
+    from hyperribbon.core.states import load_tensors_only
+
+    try:
+        content = load_tensors_only(path)
+        optimizer.load_state_dict(content.get("optimizer", content))
+    except ArgumentError:
+        raise
+    except Exception as error:  # whatever torch raises of a damaged or unfitting file
+        remedy = "Give the file of torch.save(optimizer.state_dict(), file) of the same model."
+        raise ArgumentError("--optimizer-state", str(path), f"{error}", remedy) from None
 
 
 def compare_models(
@@ -144,7 +203,11 @@ def compare_models(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed (default 0).")] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write an HTML report.")] = None,
+    seconds: Seconds = 60.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the table and report.html; or an .html file for the page."),
+    ] = None,
 ) -> None:
     """Compare the curvature of two checkpoints on the same samples.
 
@@ -152,11 +215,13 @@ def compare_models(
     `hyperribbon compare first-inspection second-inspection`.
     """
     from hyperribbon.application.inspection import compare
+    from hyperribbon.application.report import write_report
 
     if len(places) not in (2, 3):
         reason = f"{len(places)} arguments given"
         remedy = "Give a factory and two checkpoints, or two folders of inspections."
         raise ArgumentError("FACTORY A B", " ".join(places), reason, remedy)
+    folder, page = (None, None) if out is None else check_out(out)
     *factory, a, b = places
     given = {"samples": samples, "groups": groups, "mode": mode, "seed": seed}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -176,11 +241,21 @@ def compare_models(
                 "Omit it, or give a factory and two checkpoints.",
             )
     names = (first.stem, second.stem) if first.stem != second.stem else (a, b)
+    if factory:
+        options["budget"] = check_positive("--budget", seconds)
     found = compare(first, second, names=names, **options)
     console = Console()
-    found.summary(console)
-    if out is not None:
-        console.print(f"\nThe report is {found.report(out)}", markup=False)
+    notes = tuple(
+        note.replace(_PYTHON, _SHELL) if _PYTHON in note else as_options(note)
+        for note in found.notes
+    )
+    replace(found, notes=notes).summary(console)
+    if page is not None:
+        if folder is None:
+            found.report(page)
+        else:
+            write_report([found.save(folder)], page, title=" and ".join(names))
+        console.print(f"\nThe report is {page}", markup=False, soft_wrap=True)
 
 
 def _inspection(place: str) -> Path:

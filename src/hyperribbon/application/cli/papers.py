@@ -116,10 +116,18 @@ def _natural_order(path: Path) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
 
 
+def _complete_ids(incomplete: str) -> list[tuple[str, str]]:
+    """Return the experiments that begin so, with their titles, for the shell."""
+    return [(id, title) for id, title in experiment_titles().items() if id.startswith(incomplete)]
+
+
 def reproduce(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(help="Experiments, such as ribbons/fig4; see `hyperribbon list`."),
+        typer.Argument(
+            help="Experiments, such as ribbons/fig4; see `hyperribbon list`.",
+            autocompletion=_complete_ids,
+        ),
     ] = None,
     paper: Annotated[str | None, typer.Option(help="Every experiment of one paper.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every experiment.")] = False,
@@ -150,6 +158,10 @@ def reproduce(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the claims to this file.")
     ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the claims and the numbers of every figure as CSV files."),
+    ] = None,
 ) -> None:
     """Reproduce figures of the papers and check their claims.
 
@@ -169,6 +181,8 @@ def reproduce(
     ensure_folder("--out", out)
     if json_file is not None:
         ensure_folder("--json", json_file.parent)
+    if csv is not None:
+        ensure_folder("--csv", csv)
     config = _overrides(chosen, preset, with_data, changes or [])
     workers = choose_workers(jobs, dask)
     console = Console()
@@ -194,6 +208,8 @@ def reproduce(
                 if preset == "paper":
                     console.print(f"  {_describe_scale(claims)}", markup=False, soft_wrap=True)
                 console.print(f"  {outcome.run.path}\n", markup=False, soft_wrap=True)
+                if csv is not None:
+                    _write_csv(csv, outcome.run, found)
                 if json_file is not None:
                     write_json(json_file, [claim.to_json() for claim in found])
     except KeyboardInterrupt:
@@ -212,6 +228,19 @@ def reproduce(
         raise typer.Exit(1)
     if mistakes:
         raise mistakes[0]
+
+
+def _write_csv(folder: Path, run: Any, claims: list[Claim]) -> None:
+    """Write the claims so far, and the numbers behind the figures of a run, one per row."""
+    import pandas as pd
+
+    from hyperribbon.core.store import write_text
+    from hyperribbon.core.store.trees import tree_frame
+
+    records = [claim.to_json() | {"expected": _interval(claim)} for claim in claims]
+    write_text(folder / "claims.csv", pd.DataFrame(records).to_csv(index=False))
+    name = run.path.name.rsplit("-", 1)[0]
+    write_text(folder / f"{name}.csv", tree_frame(run.load_result()).to_csv(index=False))
 
 
 class _ConsoleProgress:

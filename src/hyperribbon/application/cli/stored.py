@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hyperribbon.core.checks import ArgumentError
+
 __all__ = ["check", "explore", "report"]
 
 
@@ -34,7 +36,9 @@ def report(
 
 
 def explore(
-    store: Annotated[Path, typer.Argument(help="The folder of runs to show.")] = Path("runs"),
+    store: Annotated[
+        Path | None, typer.Argument(help="The folder of runs to show; runs/ by default.")
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 makes it available on your network.")
     ] = "127.0.0.1",
@@ -45,9 +49,11 @@ def explore(
 
     Examples: `hyperribbon explore runs`, `hyperribbon explore demo --port 9000 --no-browser`
     """
+    if store is not None and not store.is_dir():
+        raise ArgumentError("STORE", str(store), "the folder does not exist", "Check the path.")
     from hyperribbon.application.explorer import serve
 
-    server = serve(store, host=host, port=port)
+    server = serve(store or Path("runs"), host=host, port=port)
     console = Console()
     console.print(
         f"The explorer is at {server.address}  (Ctrl-C stops it)", markup=False, soft_wrap=True

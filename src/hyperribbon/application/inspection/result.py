@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from math import nan
@@ -196,27 +196,35 @@ class Inspection(Result):
         figure = draw(known[name or next(iter(known))], ax)
         return figure.axes[0] if ax is None else ax
 
-    def summary(self, console: Console | None = None, *, numbers: bool = False) -> None:
+    def summary(
+        self,
+        console: Console | None = None,
+        *,
+        numbers: bool = False,
+        words: Callable[[str], str] | None = None,
+    ) -> None:
         """Print the answers: numbers with their uncertainty, meaning, what is usual, what to do.
 
         Args:
             console: Where; the standard output by default.
             numbers: Whether the table of all numbers follows; `.table()` has it too.
+            words: Rewrites every sentence, as the command line does with advice for Python.
         """
         console = console or Console()
+        said = words or str
         console.print(f"[bold]{escape(self.title)}[/] · {escape(self.where)}", highlight=False)
         for answer in self.answers():
-            line = f"• [bold]{escape(answer.finding)}[/] {escape(answer.beside)}"
+            line = f"• [bold]{escape(said(answer.finding))}[/] {escape(said(answer.beside))}"
             console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
         if numbers:
             console.print(self._numbers())
         small = [
-            f"{escape(o.step)}: {o.status}" + (f", {escape(o.reason)}" if o.reason else "")
+            f"{escape(o.step)}: {o.status}" + (f", {escape(said(o.reason))}" if o.reason else "")
             for o in self.outcomes
             if o.status not in ("done", "skipped") or (o.status == "done" and o.reason)
         ]
-        small += [escape(self.skipped)] if self.skipped else []
-        if not numbers:
+        small += [escape(said(self.skipped))] if self.skipped else []
+        if words is None and not numbers:
             count = sum(1 for _ in self)
             small.append(f"{count} numbers: .table(); pictures and explanations: .report(path)")
         for line in small:

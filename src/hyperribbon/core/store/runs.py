@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -29,7 +29,10 @@ from hyperribbon.core.store.atomic import (
     write_json,
 )
 from hyperribbon.core.store.manifest import MANIFEST, Manifest, list_files, read_manifest
-from hyperribbon.core.store.trees import load_tree, save_tree
+from hyperribbon.core.store.trees import load_tree, save_tree, tree_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def config_hash(*parts: Any) -> str:
@@ -109,6 +112,10 @@ class RunFolder:
     def load_result(self) -> Any:
         """Return the stored result of the run as a tree."""
         return load_tree(self.path / "result.safetensors")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every number behind the figures: name, index in its array, value."""
+        return tree_frame(self.load_result())
 
     def save_claims(self, claims: list[Claim]) -> None:
         """Store the claims and the manifest; this completes the run."""

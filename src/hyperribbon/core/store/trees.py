@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -15,6 +15,9 @@ from safetensors.numpy import save as save_tensors
 from hyperribbon.core.checks import ArgumentError, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import write_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ARRAY = "__array__"
 TREE_KEYS = ("checked tree", "tree")
@@ -105,3 +108,30 @@ def _digest(structure: str, arrays: dict[str, np.ndarray]) -> str:
         total.update(f"{key} {arrays[key].dtype.str} {arrays[key].shape}".encode())
         total.update(np.ascontiguousarray(arrays[key]).tobytes())
     return total.hexdigest()
+
+
+def tree_frame(tree: Any) -> pd.DataFrame:
+    """Return every number of a tree as a table: name, index in its array ("2,0"), value.
+
+    >>> tree_frame({"loss": [0.5, np.ones(2)]})
+          name index  value
+    0   loss.0          0.5
+    1   loss.1     0    1.0
+    2   loss.1     1    1.0
+    """
+    import pandas as pd
+
+    rows: list[tuple[str, str, Any]] = []
+
+    def walk(name: str, node: Any) -> None:
+        if isinstance(node, dict | list | tuple):
+            pairs = node.items() if isinstance(node, dict) else enumerate(node)
+            for key, entry in pairs:
+                walk(f"{name}.{key}" if name else str(key), entry)
+        elif isinstance(node, np.ndarray) and node.dtype.kind in "biuf":
+            rows.extend((name, ",".join(map(str, i)), value) for i, value in np.ndenumerate(node))
+        elif isinstance(node, int | float):
+            rows.append((name, "", node))
+
+    walk("", tree)
+    return pd.DataFrame(rows, columns=["name", "index", "value"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from math import hypot, nan
+from math import hypot, inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,7 @@ _SHARPNESSES = (
     groups=count,
     k=count,
     memory=positive,
+    budget=positive,
     seed=seed_number,
     console=instance(Console, "Give rich.console.Console()."),
 )
@@ -212,6 +214,7 @@ def compare(
     forward: Forward | None = None,
     mode: str | None = "eval",
     memory: float | None = None,
+    budget: float | None = None,
     seed: int = 0,
     console: Console | None = None,
 ) -> Comparison:
@@ -240,6 +243,8 @@ def compare(
         mode: "eval", "train", or None for each layer's own, as for `Risk`. Samples that depend on
             each other, as those of batch norm do in training mode, have no groups: refused.
         memory: Bytes that may be taken; half of what is free if None.
+        budget: Seconds after which no further measurement begins; the loss and the sharpness are
+            always measured, and `.notes` lists what was skipped. None for no limit.
         seed: Seed of everything random: the same samples for every call with it.
         console: Where progress is shown; standard error by default.
 
@@ -249,6 +254,7 @@ def compare(
     Raises:
         ArgumentError: There are too few samples, or model, loss and data do not belong together.
     """
+    began = time.monotonic()
     parts = [parts] if isinstance(parts, str) else list(iterable("parts", parts))
     for part in parts:
         check_choice("parts", part, PARTS)
@@ -278,7 +284,8 @@ def compare(
     where = ", ".join([where, *manners])
     first, second = (Side(subject, groups, seed, where) for subject in chosen)
     with progress_bar(console or Console(stderr=True)) as progress:
-        return _compare(first, second, names, parts, k, seed, progress)
+        deadline = inf if budget is None else began + budget
+        return _compare(first, second, names, parts, k, seed, progress, deadline)
 
 
 def _check_apart(subject: Subject, mode: str | None) -> None:
@@ -303,6 +310,7 @@ def _compare(
     k: int,
     seed: int,
     progress: Progress,
+    deadline: float,
 ) -> Comparison:
     def both(measure: Callable[[Subject], float]) -> tuple[np.ndarray, np.ndarray]:
         return a.each(measure), b.each(measure)
@@ -312,8 +320,18 @@ def _compare(
     notes = []
     bases: list[Any] = []
 
+    skipped: list[str] = []
+    began = time.monotonic()
+
+    def is_late(name: str) -> bool:
+        late = time.monotonic() > deadline
+        skipped.extend([name] if late else [])
+        return late
+
     def sharpness() -> None:
         for key, name, scale in _SHARPNESSES:
+            if scale and is_late(name.partition(" (")[0]):
+                continue
             scaled = [side.grouped("hessian", scale and scale(side)) for side in (a, b)]
             first, second = (measure_sharpness(g, 1 if scale else k, seed) for g in scaled)
             rounding = first.rounding + second.rounding
@@ -344,7 +362,7 @@ def _compare(
 
     task = progress.add_task("", total=len(parts))
     for part in (sharpness, trace, noise, pruning, predictions, weights):
-        if part.__name__ in parts:
+        if part.__name__ in parts and (part is sharpness or not is_late(part.__name__)):
             progress.update(task, description=part.__name__)
             try:
                 part()
@@ -352,6 +370,10 @@ def _compare(
                 name = part.__name__.capitalize()
                 notes.append(f"{name} was not compared: {error.reason}.")
             progress.advance(task)
+    if skipped:
+        needed = 2 * (time.monotonic() - began)
+        remedy = f"budget={needed:.0f} or more would include them"
+        notes.append(f"Skipped for time: {', '.join(skipped)}; {remedy}.")
     is_same = same_function(a, b)
     return Comparison(names, tuple(found), tuple(shared), a.where, is_same, tuple(notes))
 

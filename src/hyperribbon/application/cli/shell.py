@@ -1,0 +1,41 @@
+"""What the commands share: advice in the words of a shell, and where results are written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store.atomic import ensure_folder
+
+__all__ = ["as_options", "check_out"]
+
+_NAMES = "budget|k|mode|seed|memory|batch_size|samples|groups|trajectory|initial|optimizer"
+_KEYWORD = re.compile(rf"\b({_NAMES})=(?:('?)([\w.+-]*\w)\2)?")
+
+
+def as_options(text: str) -> str:
+    """Return a text with the keywords of Python calls as options of the command line.
+
+    >>> as_options("Skipped for time: spectra; budget=150 would include them. Use mode='eval'.")
+    'Skipped for time: spectra; --budget 150 would include them. Use --mode eval.'
+    >>> as_options("Pass batch_size= to compare yours.")
+    'Pass --batch-size to compare yours.'
+    """
+    return _KEYWORD.sub(lambda m: f"--{m[1].replace('_', '-')} {m[3] or ''}".rstrip(), text)
+
+
+def check_out(out: Path) -> tuple[Path | None, Path]:
+    """Return the folder for results, if any, and the page; --out names a folder or an HTML file.
+
+    Raises:
+        ArgumentError: It cannot be written to.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        ensure_folder("--out", out)
+        return out, out / "report.html"
+    if out.is_dir():
+        reason = "it is a folder, and its name ends like that of a page"
+        raise ArgumentError("--out", str(out), reason, "Choose another name.")
+    ensure_folder("--out", out.parent)
+    return None, out
