@@ -248,6 +248,28 @@ def check_empty_share() -> None:
     )
 
 
+def check_different_models() -> None:
+    """Ranks whose models differ in precision or size are refused, before a collective aborts."""
+    rank = dist.get_rank()
+    model, (inputs, labels) = case("mlp", torch.float32)
+    if rank == 1:
+        model, inputs = model.double(), inputs.double()
+    data = share((inputs, labels))
+    raises(ArgumentError, "different precision", MAKERS["hessian"], model, data, process_group=True)
+    model, data = case("mlp")
+    wider = nn.Sequential(model, nn.Linear(3, 3).double()) if rank == 0 else model
+    raises(ArgumentError, "different models", MAKERS["hessian"], wider, share(data), process_group=True)
+
+
+def check_different_vectors() -> None:
+    """A vector of another precision on one rank is refused on all."""
+    model, data = case("mlp")
+    operator = MAKERS["hessian"](model, share(data), process_group=True)
+    vector = torch.ones(operator.shape[0], dtype=torch.float64)
+    given = vector.float() if dist.get_rank() == 0 else vector
+    raises(ArgumentError, "works in torch.float64", operator.__matmul__, given)
+
+
 def check_distributed_sampler() -> None:
     """The samples that a DistributedSampler repeats to make shares equal count once."""
     model, data = case("mlp")

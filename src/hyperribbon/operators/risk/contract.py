@@ -517,8 +517,11 @@ def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:
 def check_same_weights(weights: torch.Tensor, processes: Processes) -> None:
     """Raise when ranks have other weights (P,) than the others; every rank calls it."""
     vector = weights.double()
-    own = len(vector), float(vector.sum()), float(vector.abs().sum())
-    sizes, sums, scales = zip(*processes.gather(own), strict=True)
+    own = len(vector), float(vector.sum()), float(vector.abs().sum()), str(weights.dtype)
+    sizes, sums, scales, dtypes = zip(*processes.gather(own), strict=True)
+    if len(set(dtypes)) > 1:  # collectives would abort the process
+        reason = "the ranks have models of different precision"
+        raise ArgumentError("model", ", ".join(dtypes), reason, "Use one dtype on all ranks.")
     if len(set(sizes)) > 1 or max(sums) - min(sums) > 1e-9 * max(scales):
         reason = "the ranks have different models"
         remedy = "Load the same weights on every rank, or wrap it in DistributedDataParallel."
