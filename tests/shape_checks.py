@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import sys
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
@@ -27,8 +28,11 @@ def install() -> None:
 
 def shaped(function):
     """Check what a function returns."""
+    signature = inspect.signature(function)
     function.__annotations__ = {"return": function.__annotations__["return"]}
-    return jaxtyped(typechecker=beartype)(function)
+    checked = jaxtyped(typechecker=beartype)(function)
+    checked.__signature__ = signature  # annotations say which arguments are flags
+    return checked
 
 
 def shaped_fields(cls):

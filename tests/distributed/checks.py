@@ -258,7 +258,9 @@ def check_different_models() -> None:
     raises(ArgumentError, "different precision", MAKERS["hessian"], model, data, process_group=True)
     model, data = case("mlp")
     wider = nn.Sequential(model, nn.Linear(3, 3).double()) if rank == 0 else model
-    raises(ArgumentError, "different models", MAKERS["hessian"], wider, share(data), process_group=True)
+    raises(
+        ArgumentError, "different models", MAKERS["hessian"], wider, share(data), process_group=True
+    )
 
 
 def check_different_vectors() -> None:

@@ -77,7 +77,8 @@ def test_regressions_are_embedded_as_gaussians():
     centred = stacked[:, :, 0] - stacked[:, :, 0].mean(axis=0)
     variances = np.linalg.svd(centred, compute_uv=False) ** 2 / 80
     np.testing.assert_allclose(space.eigenvalues_[:10], variances, rtol=1e-9)
-    np.testing.assert_allclose(space.transform(hr.Trajectories(runs)), space.embedding_, atol=1e-9)
+    again = space.transform(hr.Trajectories(runs))  # the eleventh direction is rounding
+    np.testing.assert_allclose(again[:, :10], space.embedding_[:, :10], atol=1e-9)
 
 
 def test_ensembles_are_runs():

@@ -186,7 +186,11 @@ def check_array(
         raise ArgumentError(argument, array, f"expected {wanted}", remedy)
     if not empty and not array.size:
         raise ArgumentError(argument, array, "it is empty", remedy)
-    return check_finite(argument, array)
+    largest = float(np.abs(check_finite(argument, array)).max(initial=0.0))
+    if largest > _LARGEST:
+        reason = f"its largest entry is {largest:.3g}, and squares must be finite"
+        raise ArgumentError(argument, array, reason, f"Give numbers up to {_LARGEST:g}.")
+    return array
 
 
 def check_readable(argument: str, value: Any) -> None:
@@ -235,7 +239,7 @@ def as_number(argument: str, value: Any) -> float:
     """Return `value` as a float, whatever it is, if it is one number."""
     check_readable(argument, value)
     try:
-        if np.ndim(value.detach() if is_tensor(value) else value):
+        if isinstance(value, str | bytes) or np.ndim(value.detach() if is_tensor(value) else value):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -278,7 +282,22 @@ Check = Callable[[str, Any], Any]
 _MOST = 2**53  # integers that doubles count to
 _LARGEST = 1e150  # numbers whose squares are finite
 _MEASURED = 1e-3  # of the largest entry: how far measured matrices are from their symmetries
-_PARTS = {"targets": ("data",), "inputs": ("data",), "data": ("inputs", "probe")}
+_PARTS = {
+    "targets": ("data",),
+    "inputs": ("data",),
+    "data": ("inputs", "probe"),
+    "P": ("X", "paths"),
+    "series": ("trajectory", "projections"),
+    "params": ("model", "final"),
+    "final": ("model",),
+    "op": ("model", "H", "operators"),
+    "C": ("data",),
+    "states": ("final",),
+    "loss": ("model",),
+    "config": ("grid",),
+    "initial": ("initializer",),
+    "likelihood": ("function",),
+}
 """Arguments that a part, or what it is called inside, belongs to."""
 
 
@@ -349,7 +368,8 @@ def _rename(error: ArgumentError, signature: inspect.Signature, given: dict[str,
             error.rename(name + "".join(places[:1]))
             return
     takes = signature.parameters
-    parts = [part for part in _PARTS.get(error.argument, ()) if part in takes]
+    word = words[0] if words else ""
+    parts = [part for part in _PARTS.get(word, ()) if part in takes]
     if parts and not any(word in takes for word in words):
         error.rename(f"{parts[0]} ({error.argument})")
 
@@ -378,6 +398,24 @@ def _is_finite(result: Any) -> bool:
     if isinstance(result, np.ndarray) and result.dtype.kind in "fc":
         return bool(np.isfinite(result).all())
     return True
+
+
+def returned_number(argument: str, value: Any) -> float:
+    """Return the finite number that a function given as an argument has returned."""
+    try:
+        return number(argument, value)
+    except ArgumentError:
+        reason = f"it returned {_short(value)}, expected a finite number"
+        raise ArgumentError(argument, "a function", reason, "Return a number.") from None
+
+
+def returned_array(argument: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the finite numbers that a function given as an argument has returned."""
+    try:
+        return check_shape(argument, check_array(argument, value), shape, "")
+    except ArgumentError:
+        reason = f"it returned {_short(value)}, expected finite numbers of shape {shape}"
+        raise ArgumentError(argument, "a function", reason, "Return such an array.") from None
 
 
 def number(argument: str, value: Any) -> float:
@@ -558,6 +596,8 @@ def operator(argument: str, value: Any) -> Any:
     if len(shape) != 2 or shape[0] != shape[1] or not hasattr(value, "__matmul__"):
         remedy = "Give an operator, a matrix or a tensor of shape (P, P)."
         raise ArgumentError(argument, value, "expected a square operator", remedy)
+    if getattr(value, "is_meta", False):
+        check_readable(argument, value)
     return value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_readable
 
 _Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -36,6 +36,7 @@ class Mask(Mapping[str, torch.Tensor]):
                 reason = "expected a boolean tensor"
                 remedy = "Compare or call .bool() first."
                 raise ArgumentError(f"entries[{name!r}]", entry, reason, remedy)
+            check_readable(f"entries[{name!r}]", entry)
         self._entries = {name: entry.detach().clone() for name, entry in entries.items()}
 
     def __getitem__(self, name: str) -> torch.Tensor:

@@ -29,7 +29,7 @@ _PARTS = 8  # parts of a subset, for its standard error
 
 
 def _three_axes(argument: str, value: Any) -> np.ndarray:
-    return check_array(argument, host_array(value) if is_tensor(value) else value, ndim=3)
+    return check_array(argument, value, ndim=3)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _apply_rule(
     zeros = sum(empty for _, empty in checked)
     if floor is None:
         return models, zeros, 0
-    check_positive("floor", floor)
+    floor = check_positive("floor", floor)
     low = models < (np.log(floor) if log else floor)
     raised = np.where(low, np.log(floor) if log else floor, models)
     if log:

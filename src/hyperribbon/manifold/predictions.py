@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError, check_array, is_tensor
+from hyperribbon.core.checks import ArgumentError, check_array, check_readable, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -38,6 +38,9 @@ def open_models(X: Any) -> Any:
         ArgumentError: The file does not exist or is not a zarr array, or a trajectory's predictions
             are not class probabilities.
     """
+    check_readable("X", X)
+    if 0 in tuple(getattr(X, "shape", ())):
+        raise ArgumentError("X", X, "it is empty", "Give at least one model.")
     if is_tensor(X):
         return host_array(X)
     if isinstance(X, Trajectory):

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, flag
 from hyperribbon.core.store import ensure_folder, read_json, write_json, writing
 from hyperribbon.manifold.distances import bhattacharyya
 from hyperribbon.manifold.predictions import Predictions, open_models
+from hyperribbon.manifold.tiles import PRECISIONS
 
 _MOST_ROWS = 2048  # maximum models per block: a tile of 16 MB in single precision
 _IN_FLIGHT = 16  # tiles handed to an executor at once
@@ -30,6 +31,12 @@ class TileRule:
     log: bool = False
     floor: float | None = None
     precision: Literal["single", "double"] = "single"
+
+    def __post_init__(self) -> None:
+        flag("log", self.log)
+        check_choice("precision", self.precision, tuple(PRECISIONS))
+        if self.floor is not None:
+            check_positive("floor", self.floor)
 
     def between(self, P: np.ndarray, Q: np.ndarray | None = None) -> np.ndarray:
         """Return the distances between two blocks of models, in the rule's precision."""

@@ -17,6 +17,7 @@ from hyperribbon.core.checks import (
     check_shape,
     count,
     list_of,
+    positive,
     row,
     validate,
     wholes,
@@ -158,7 +159,7 @@ def resample(
     )
 
 
-@validate(paths=list_of(_models))
+@validate(paths=list_of(_models), floor=positive)
 def trajectory_distances(
     paths: Sequence[np.ndarray], *, floor: float | None = None
 ) -> Float[np.ndarray, "paths paths"]:

@@ -169,7 +169,8 @@ def variance_flatness(
     >>> abs(variance_flatness(weights, H).exponent - 2) < 0.1
     True
     """  # noqa: DOC501 - _refusal() returns an ArgumentError
-    if not 0 < check_fraction("confidence", confidence) < 1:
+    confidence = check_fraction("confidence", confidence)
+    if not 0 < confidence < 1:
         raise ArgumentError("confidence", confidence, "expected 0 < confidence < 1", "Give 0.95.")
     check_positive_int("resamples", resamples)
     if isinstance(trajectory, WeightCovariance):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, check_choice, validate
+from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, validate
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators import Jacobian
@@ -101,13 +101,13 @@ def linearize(
     check_choice("loss", loss, ("half_squares", "mse"))
     J = Jacobian(model, data, params=params, mask=mask)
     chunks = [(chunk.point.outputs.detach(), chunk.targets) for chunk in J.risk.chunks()]
-    if any(targets is None or outputs.shape != targets.shape for outputs, targets in chunks):
+    if any(outputs.shape != getattr(targets, "shape", None) for outputs, targets in chunks):
         outputs, targets = chunks[0]
         reason, remedy = f"outputs have shape {tuple(outputs.shape)}", "Give a target for each."
         raise ArgumentError("data (targets)", targets, reason, remedy)
     outputs, targets = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     count = outputs[0].numel()
-    design = J.to_dense()
+    design = check_finite("model (derivatives)", J.to_dense())
     return LinearizedNetwork(
         _remove_rounding(design.double().cpu().numpy().T, torch.finfo(design.dtype).eps),
         (targets - outputs).double().reshape(-1).cpu().numpy(),

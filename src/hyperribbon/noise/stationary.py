@@ -13,6 +13,7 @@ import torch
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
+    check_array,
     check_choice,
     check_finite,
     check_positive,
@@ -322,6 +323,7 @@ def project(operator: Any, basis: torch.Tensor | np.ndarray) -> Float[np.ndarray
     """Return BᵀAB (k, k) of an operator, array or tensor A, in double precision."""
     block = tensor_of(basis)
     if isinstance(operator, np.ndarray):
+        operator = check_array("operator", operator, ndim=2)
         product = torch.from_numpy(operator @ block.double().cpu().numpy())
     elif isinstance(getattr(operator, "dtype", None), torch.dtype):
         product = operator @ block.to(getattr(operator, "device", "cpu"), operator.dtype)

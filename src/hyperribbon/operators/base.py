@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_readable
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import host_array
@@ -189,6 +189,8 @@ class LinearOperator(ABC):
             raise ArgumentError(
                 "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
             )
+        if not other.is_meta:
+            check_readable("vector", other)
         if other.ndim not in (1, 2) or other.shape[0] != size:
             remedy = f"Give a tensor of shape ({size},) or ({size}, k)."
             raise ArgumentError("vector", other, f"the operator has {size} columns", remedy)

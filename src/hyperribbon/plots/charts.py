@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError, check_choice, flag, text, whole
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_choice,
+    check_readable,
+    flag,
+    is_tensor,
+    list_of,
+    text,
+    whole,
+)
 
 __all__ = ["Bars", "Chart", "Curve", "Level", "Path", "Surface"]
 
@@ -17,14 +26,17 @@ def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> No
     """Check that fields are numbers of given shapes, in which None is any length; NaN is a gap."""
     for name, wanted in shapes.items():
         value = getattr(mark, name)
+        check_readable(name, value)
         try:
-            array = np.asarray(value)
+            array = np.asarray(value.detach() if is_tensor(value) else value)
             found = array.shape if array.dtype.kind in "biuf" else None
         except (TypeError, ValueError):  # a ragged list, a tensor of a device
             found = None
         if found is None or len(found) != len(wanted):
             reason = f"expected numbers with {len(wanted)} axes"
             raise ArgumentError(name, value, reason, "Give an array of numbers.")
+        if is_tensor(value) or name == "points":
+            object.__setattr__(mark, name, array)
         if any(size not in (None, own) for size, own in zip(wanted, found, strict=True)):
             reason = f"its shape is {found}; expected {wanted}"
             raise ArgumentError(name, value, reason, "Give one value per point.")
@@ -90,6 +102,8 @@ class Bars:
             raise ArgumentError("names", self.names, "expected strings", "Give a tuple of names.")
         given = [name for name in ("errors", "colors") if getattr(self, name) is not None]
         _check_series(self, {name: (len(self.names),) for name in ("values", *given)})
+        if self.errors is not None and (np.asarray(self.errors) < 0).any():
+            raise ArgumentError("errors", self.errors, "some are negative", "Give half-lengths.")
         for position in () if self.colors is None else self.colors:
             whole("colors", position)
         text("label", self.label)
@@ -144,6 +158,7 @@ class Path:
         if not isinstance(self.notes, tuple | list) or len(self.notes) not in (0, len(self.points)):
             reason = f"there are {len(self.points)} points"
             raise ArgumentError("notes", self.notes, reason, "Give one text per point, or none.")
+        list_of(text)("notes", self.notes)
 
 
 @dataclass(frozen=True)

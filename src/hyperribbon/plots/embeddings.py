@@ -10,7 +10,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hyperribbon.core.checks import ArgumentError, list_of, square, text, validate
+from hyperribbon.core.checks import (
+    ArgumentError,
+    instance,
+    list_of,
+    non_negative,
+    square,
+    text,
+    validate,
+)
 from hyperribbon.plots.style import COLORS, new_figure
 
 if TYPE_CHECKING:
@@ -19,9 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["plot_dendrogram", "plot_embedding"]
 
 _PANELS = 3  # coordinates in a triangle of panels
+_axes = instance(Axes, "Give axes of matplotlib.")
 
 
-@validate()
+def _distances(argument: str, value: Any) -> np.ndarray:
+    return square(argument, non_negative(argument, value))
+
+
+@validate(ax=_axes)
 def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
     """Draw a fitted InPCA: one panel per pair of coordinates, one colour per run.
 
@@ -82,7 +95,7 @@ def _axis_title(embedding: InPCA, index: int) -> str:
     return f"component {index + 1}{kind}{share}"
 
 
-@validate(distances=square, labels=list_of(text))
+@validate(distances=_distances, labels=list_of(text), ax=_axes)
 def plot_dendrogram(
     distances: np.ndarray, labels: Sequence[str], *, ax: Axes | None = None
 ) -> Axes:

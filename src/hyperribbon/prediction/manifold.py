@@ -18,8 +18,8 @@ from hyperribbon.core.checks import (
     check_fraction,
     check_positive_int,
     count,
+    function,
     positive,
-    seed_number,
     torch_module,
     validate,
 )
@@ -214,7 +214,7 @@ class ManifoldComparison(Result):
         return _draw(both, ax)
 
 
-@validate(model=torch_module, steps=count, lr=positive, initializations=count, seed=seed_number)
+@validate(model=torch_module, steps=count, lr=positive, initializations=count, init=function)
 def predict_manifold(
     model: nn.Module,
     loss: Any,

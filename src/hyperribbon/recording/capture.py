@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, check_absent, iterable
+from hyperribbon.core.checks import ArgumentError, check_absent, check_readable, iterable
 from hyperribbon.core.checks import names as check_names
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterSpace, omitted_of_model
@@ -223,5 +223,6 @@ class Capture:
 def _copy(value: Any) -> Any:
     """Return a copy that later training does not change."""
     if isinstance(value, torch.Tensor):
+        check_readable("metrics", value)
         return value.detach().to("cpu", copy=True)
     return np.array(value) if isinstance(value, np.ndarray) else value

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
+    check_readable,
     count,
     flag,
     function,
@@ -58,6 +59,7 @@ def read(model: nn.Module, data: Data, *, has_targets: bool = True) -> Source:
     if isinstance(data, Source):
         return data
     weight = next(model.parameters(), torch.empty(0, device="cpu"))
+    check_readable("model", weight)
     batch = data.tensors if isinstance(data, TensorDataset) else data
     found = tensors(plain(batch)) if is_batch(batch, has_targets) else []
     device = found[0].device if found else weight.device

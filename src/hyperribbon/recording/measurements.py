@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, check_positive_int, function
+from hyperribbon.core.checks import ArgumentError, check_positive_int, flag, function
 from hyperribbon.core.devices.gpus import gpu_random_states, set_gpu_random_states
 from hyperribbon.core.results import Spectrum
 from hyperribbon.recording.cadence import Cadence, Position
@@ -50,6 +50,7 @@ class Measurement:
         else:
             check_positive_int("every", self.every)
         function("function", self.function)
+        flag("is_bounded", self.is_bounded)
 
     def is_due(self, number: int, before: Position | None, now: Position) -> bool:
         """Return whether it is measured at a record.

@@ -457,7 +457,7 @@ class Recorder:
 
     def _find_problem(self, model: nn.Module) -> str:
         """Return why a record would be invalid, or an empty string."""
-        step, loss = self._position[0], float(self._scalars.get("loss", 0.0))
+        step, loss = self._position[0], as_number("loss", self._scalars.get("loss", 0.0))
         if not isfinite(loss):
             return f"the loss is {loss} at step {step}"
         if not all(_is_finite(p.detach()) for p in model.parameters()):

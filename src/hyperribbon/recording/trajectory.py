@@ -11,6 +11,7 @@ import numpy as np
 
 from hyperribbon.core.checks import (
     ArgumentError,
+    check_readable,
     flag,
     mapping,
     number,
@@ -240,6 +241,9 @@ class Trajectory(Result):
         if last is not None and draft.step <= last:
             remedy = "Steps must increase; use truncate to go back."
             raise ArgumentError("step", draft.step, f"the last record has step {last}", remedy)
+        for what in ("weights", "metrics"):
+            for name, entry in (getattr(draft, what) or {}).items():
+                check_readable(f"{what}[{text(what, name)!r}]", entry)
         rows = rows_of(draft)
         for name, row in rows.items():
             self._check_shape(name, row)

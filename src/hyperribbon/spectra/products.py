@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_readable
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import tensor_of
 
@@ -68,6 +68,8 @@ class Products:
         if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
             remedy = "A rectangular J has JᵀJ (hr.GGN, hr.Fisher) and JJᵀ (hr.NTK) instead."
             raise ArgumentError("op", tuple(shape), "its shape is not square", remedy)
+        if getattr(op, "is_meta", False):
+            check_readable("op", op)
         self.op: Any = op
         self.size = int(shape[0])
         self.matvecs = 0

@@ -11,14 +11,15 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed
 from hyperribbon.core.checks import (
+    check_finite,
     count,
     function,
     list_of,
     positive,
+    tensor,
     text,
     validate,
 )
-from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.result import Result
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
@@ -174,7 +175,10 @@ def _verdict(drop: float, stderr: float, tolerance: float) -> str:
 
 
 def _samples(measured: torch.Tensor | float) -> torch.Tensor:
-    return tensor_of(measured, dtype=torch.float64).detach().reshape(-1)
+    found = tensor("metric", measured).detach().double().reshape(-1)
+    if not found.numel():
+        raise ArgumentError("metric", "a function", "it returned no number", "Return a number.")
+    return check_finite("metric", found)
 
 
 def _mean(samples: torch.Tensor) -> tuple[float, float]:

@@ -64,6 +64,11 @@ def overlap_ratio(first: Mask, second: Mask) -> Overlap:
     if first.keys() != second.keys():
         reason = f"the first mask covers {list(first)}"
         raise ArgumentError("second", list(second), reason, "Select both from the same parameters.")
+    for name in first:
+        if first[name].shape != second[name].shape:
+            reason = f"parameter {name!r} has shape {tuple(first[name].shape)} in the first mask"
+            remedy = "Select both from the same parameters."
+            raise ArgumentError("second", tuple(second[name].shape), reason, remedy)
     size, k1, k2 = first.size, first.count, second.count
     if k1 == 0:
         remedy = "Select a larger fraction."

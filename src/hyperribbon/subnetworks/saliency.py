@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import torch_module, validate
+from hyperribbon.core.checks import check_finite, torch_module, validate
 from hyperribbon.operators import GradientCovariance, Hessian, Risk
 from hyperribbon.operators.risk.data import Data
 
@@ -32,7 +32,7 @@ def gradient_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, tor
     """
     risk = _risk(model, loss, data)
     slopes = risk.space.unflatten(risk.gradient())
-    return {name: (value * slopes[name]).abs() for name, value in risk.weights().items()}
+    return _finite({name: (value * slopes[name]).abs() for name, value in risk.weights().items()})
 
 
 @validate()
@@ -54,7 +54,15 @@ def fisher_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch
     """
     risk = _risk(model, loss, data)
     squares = risk.space.unflatten(GradientCovariance(risk, centered=False).diagonal())
-    return {name: 0.5 * value.square() * squares[name] for name, value in risk.weights().items()}
+    return _finite(
+        {name: 0.5 * value.square() * squares[name] for name, value in risk.weights().items()}
+    )
+
+
+def _finite(scores: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    for name, score in scores.items():
+        check_finite(f"data (scores of {name!r})", score)
+    return scores
 
 
 @validate()
@@ -76,7 +84,9 @@ def hessian_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torc
     """
     risk = _risk(model, loss, data)
     curvatures = risk.space.unflatten(Hessian(risk).diagonal().abs())
-    return {name: 0.5 * value.square() * curvatures[name] for name, value in risk.weights().items()}
+    return _finite(
+        {name: 0.5 * value.square() * curvatures[name] for name, value in risk.weights().items()}
+    )
 
 
 SALIENCIES = {

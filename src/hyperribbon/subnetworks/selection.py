@@ -12,6 +12,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterFilter, torch_generator
 from hyperribbon.core.checks import (
+    as_number,
     check_absent,
     check_choice,
     check_finite,
@@ -68,8 +69,9 @@ class Ranking:
     def between(self, low: float, high: float) -> Mask:
         """Return the entries with low ≤ score ≤ high, as in Algorithm 1 of [subnetworks]."""
         for name, value in (("low", low), ("high", high)):
-            if not isinstance(value, int | float | np.number) or math.isnan(value):
+            if math.isnan(as_number(name, value)):
                 raise ArgumentError(name, value, "it is not a number", "Give a threshold.")
+        low, high = float(low), float(high)
         if low > high:
             reason = f"the upper threshold is below the lower one, {low}"
             raise ArgumentError("high", high, reason, "Give the larger threshold last.")
@@ -243,4 +245,6 @@ def _scores(
             )
             for name in names
         }
-    return {name: check_finite(f"scores of {name!r}", s.cpu()) for name, s in scores.items()}
+    return {
+        name: check_finite(f"final (scores of {name!r})", s.cpu()) for name, s in scores.items()
+    }

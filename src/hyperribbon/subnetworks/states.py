@@ -8,7 +8,15 @@ import torch
 from torch import nn
 
 from hyperribbon.core import ArgumentError, ParameterFilter
-from hyperribbon.core.checks import check_choice, flag, text, torch_module, validate
+from hyperribbon.core.checks import (
+    check_choice,
+    check_readable,
+    check_shape,
+    flag,
+    text,
+    torch_module,
+    validate,
+)
 from hyperribbon.core.parameters import choose_names, listing, omitted_of_state
 
 State = Mapping[str, torch.Tensor]
@@ -30,14 +38,21 @@ def state_of(argument: str, source: nn.Module | State | None) -> dict[str, torch
     if isinstance(source, nn.Module):
         source = source.state_dict()
     if not isinstance(source, Mapping) or not all(
-        isinstance(tensor, torch.Tensor) for tensor in source.values()
+        isinstance(name, str) and isinstance(tensor, torch.Tensor)
+        for name, tensor in source.items()
     ):
         remedy = "Give the model, model.state_dict(), or the weights of a Trajectory."
         raise ArgumentError(argument, source, "expected a module or a state dict", remedy)
     state = {}
     for name, tensor in source.items():
+        check_readable(f"{argument}[{name!r}]", tensor)
         if name.endswith("_orig") and name[: -len("_orig")] + "_mask" in source:
             base = name[: -len("_orig")]
+            kept = source[base + "_mask"]
+            check_readable(f"{argument}[{base + '_mask'!r}]", kept)
+            check_shape(
+                f"{argument}[{base + '_mask'!r}]", kept, tuple(tensor.shape), "it is pruned"
+            )
             state[base] = (tensor * source[base + "_mask"]).detach()
         elif not (name.endswith("_mask") and name[: -len("_mask")] + "_orig" in source):
             state[name] = tensor.detach()

@@ -12,15 +12,17 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
 from hyperribbon.core.checks import (
+    as_number,
     check_absent,
     check_choice,
     check_fraction,
     count,
     function,
     iterable,
+    tensor,
+    torch_module,
     validate,
 )
-from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import copies_of
 from hyperribbon.core.result import Result
 from hyperribbon.subnetworks.evaluation import Metric
@@ -90,7 +92,7 @@ class Ticket(Result, plot="plot_columns"):
         return f"{last.kept:.1%} of the weights kept; {scores}; {len(self.levels) - 1} levels"
 
 
-@validate(train=function, metric=function, levels=count)
+@validate(model=torch_module, train=function, metric=function, levels=count)
 def find_ticket(
     model: nn.Module,
     train: Callable[[nn.Module], object],
@@ -227,7 +229,10 @@ def _shuffle(mask: Mask, seed: int) -> Mask:
 
 
 def _value(metric: Metric, state: State) -> float:
-    value = float(tensor_of(metric(state), dtype=torch.float64).mean())
+    found = metric(state)
+    if isinstance(found, torch.Tensor):
+        found = tensor("metric", found).double().mean()
+    value = as_number("metric", found)
     if value != value:
         reason = "it is NaN after training"
         raise ArgumentError("metric", value, reason, "Lower the learning rate.")

@@ -17,6 +17,7 @@ from hyperribbon.core.checks import (
     function,
     number,
     positive,
+    returned_array,
     row,
     validate,
     zero_or_more,
@@ -100,7 +101,7 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
         if next(evaluations) >= _MOST:
             reason = f"the flow is not there after {_MOST} gradients"
             raise ArgumentError("time", time, reason, "Take a shorter time.")
-        return -gradient(theta)
+        return -returned_array("gradient", gradient(theta), theta.shape)
 
     solution = solve_ivp(move, (0.0, time), start, method="DOP853", rtol=1e-11, atol=1e-13)
     if not solution.success:

@@ -64,7 +64,7 @@ def serve(
     app = create_app(store, token=token)
     try:
         server = ExplorerServer(host, port, app.server, handler=_QuietHandler)  # type: ignore[arg-type]
-    except (OSError, SystemExit, OverflowError, UnicodeError) as error:
+    except (OSError, SystemExit, OverflowError, UnicodeError, TypeError) as error:
         reason = f"cannot listen on this address ({error})"
         raise ArgumentError("--port", f"{host}:{port}", reason, remedy) from None
     server.token = token

@@ -13,6 +13,7 @@ from hyperribbon.application.inspection.copies import copy_in_mode
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
+    check_finite,
     check_positive_int,
     instance,
     list_of,
@@ -109,6 +110,7 @@ def _columns(argument: str, value: Any) -> torch.Tensor:
     found = tensor(argument, value)
     if found.ndim != 2 or not len(found):
         raise ArgumentError(argument, value, "expected columns (P, k)", "Give a matrix (P, k).")
+    found = check_finite(argument, found.detach())
     return found.double() if not found.is_floating_point() else found
 
 

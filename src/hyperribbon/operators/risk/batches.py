@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.checks import ArgumentError, check_readable
 from hyperribbon.core.devices.torch_private import (
     register_pytree_node,
     tree_flatten,
@@ -102,6 +102,8 @@ def to_precision(batch: Any, precision: torch.dtype) -> Any:
 
 def move(batch: Any, device: torch.device) -> Any:
     """Return a batch with its tensors on a device."""
+    for leaf in tensors(batch) if device.type != "meta" else ():
+        check_readable("data", leaf)
     return _map(lambda leaf: leaf.to(device), batch)
 
 

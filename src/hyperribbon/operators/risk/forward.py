@@ -117,7 +117,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (inputs,), {}
     if isinstance(inputs, tuple):
         return inputs, {}
-    if isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
         return (), dict(inputs)
     reason = "a batch's inputs are neither a tensor nor a tuple or a dict of tensors"
     remedy = "Define how the model is called: forward=lambda model, batch: (outputs, targets)."

@@ -10,7 +10,13 @@ from typing import Any, cast
 import torch
 from torch import distributions as td
 
-from hyperribbon.core.checks import ArgumentError, check_array, check_choice, check_positive
+from hyperribbon.core.checks import (
+    ArgumentError,
+    check_array,
+    check_choice,
+    check_positive,
+    check_readable,
+)
 from hyperribbon.core.checks import function as check_function
 from hyperribbon.core.devices.gpus import gpu_numbers
 from hyperribbon.core.generators import derive_seed, torch_generator
@@ -213,6 +219,7 @@ class Gaussian(Likelihood):
         """
         size = outputs[0].numel()
         variance = self._variance(inputs) if callable(self._variance) else self._variance
+        check_readable("variance", variance)
         dtype = wide(outputs[:0]).dtype
         sigma = torch.as_tensor(variance, dtype=dtype, device=outputs.device)
         if not callable(self._variance):
@@ -384,7 +391,10 @@ class FromDistribution(Likelihood):
             raise ArgumentError("likelihood", self._function, reason, remedy) from None
         shape = getattr(distribution, "batch_shape", None)
         if not isinstance(distribution, td.Distribution) or not shape or shape[0] != len(outputs):
-            reason = f"it is no distribution with one entry for each of {len(outputs)} samples"
+            reason = (
+                "its function returned no distribution with one entry for each of "
+                f"{len(outputs)} samples"
+            )
             remedy = (
                 "Return a torch.distributions.Distribution whose first batch axis counts samples."
             )
@@ -450,6 +460,7 @@ class StudentT(FromDistribution):
 
 
 def _check_scale(scale: float | torch.Tensor) -> None:
+    check_readable("scale", scale)
     if not isinstance(scale, torch.Tensor):
         check_positive("scale", scale)
     elif not bool((scale > 0).all()):

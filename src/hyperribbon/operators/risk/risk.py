@@ -16,6 +16,7 @@ from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
     check_positive,
+    check_readable,
     function,
     is_tensor,
     validate,
@@ -131,6 +132,8 @@ def _weights(argument: str, value: Any) -> Any:
     if not isinstance(value, Mapping) and not is_tensor(value):
         remedy = "Give named tensors, or coordinates (P,)."
         raise ArgumentError(argument, value, "expected a tensor or tensors by name", remedy)
+    for entry in value.values() if isinstance(value, Mapping) else (value,):
+        check_readable(argument, entry)
     return value
 
 

@@ -377,6 +377,8 @@ def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | 
         raise ArgumentError("loss", name, reason, remedy)
     kept = targets if ignored is None else targets[targets != ignored]
     classes = outputs.shape[1]
+    if kept.is_complex():
+        raise ArgumentError("targets", targets, "labels are integers", "Give integer labels.")
     if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
         wrong = kept[(kept < 0) | (kept >= classes)][0]
         reason = f"a label is out of range: the model has {classes} outputs"

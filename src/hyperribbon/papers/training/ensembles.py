@@ -26,6 +26,7 @@ from hyperribbon.core.checks import (
     optional,
     path,
     seed_number,
+    torch_module,
     validate,
     whole,
 )
@@ -209,7 +210,7 @@ def train_ensemble(
     data, test, probe = given
     members = []
     for name, maker in makers.items():
-        models = [maker(seed) for seed in seeds]
+        models = [torch_module("make", maker(seed)) for seed in seeds]
         source = read(models[0], data)
         settings["test"] = None if test is None else read(models[0], test)
         minibatches = Minibatches(source, batch_size, sampling)

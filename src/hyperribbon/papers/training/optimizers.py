@@ -52,6 +52,9 @@ def make_optimizer(
     if not parameters:
         reason = "there is nothing to train"
         raise ArgumentError("parameters", parameters, reason, "Give parameters of a model.")
+    if not all(isinstance(entry, torch.Tensor) and entry.is_leaf for entry in parameters):
+        reason = "expected leaf tensors"
+        raise ArgumentError("parameters", parameters, reason, "Give parameters of a model.")
     if any(parameter.is_inference() for parameter in parameters):
         reason = "its parameters were created in inference mode and cannot be trained"
         remedy = "Create or copy the model outside torch.inference_mode()."
@@ -70,6 +73,7 @@ def make_optimizer(
         return made
     check_choice("optimizer", optimizer, ("sgd", "adam", "adamw"))
     check_positive("lr", lr)
+    check_positive("momentum", momentum, zero=True)
     check_positive("weight_decay", weight_decay, zero=True)
     if optimizer == "sgd":
         if nesterov and not momentum:

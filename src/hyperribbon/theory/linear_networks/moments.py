@@ -11,7 +11,7 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.checks import ArgumentError, check_array
+from hyperribbon.core.checks import ArgumentError, check_array, check_finite
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
 __all__ = ["Moments", "ReducedChain", "check_labels", "check_moments", "reduce_chain"]
@@ -53,7 +53,8 @@ class Moments:
         variance = np.trace(inputs) / len(inputs)
         if np.abs(inputs - variance * np.eye(len(inputs))).max() <= _WHITE * variance:
             inputs = np.full(len(inputs), variance)
-        return cls(inputs, Y @ X.T / samples, float(np.sum(Y * Y)) / samples)
+        check_finite("X", inputs)
+        return cls(inputs, check_finite("Y", Y @ X.T / samples), float(np.sum(Y * Y)) / samples)
 
     @property
     def is_white(self) -> bool:

@@ -21,6 +21,7 @@ from hyperribbon.core.checks import (
     check_positive,
     check_positive_int,
     seed_number,
+    zero_or_more,
 )
 from hyperribbon.theory.ribbons.geometric_sums import (
     covariances,
@@ -161,13 +162,13 @@ class Ribbon:
             weight_decay: See the class.
             batch_size: See the class.
         """
-        check_positive("slope", slope, zero=True)
+        slope = check_positive("slope", slope, zero=True)
         n = check_positive_int("n", n, maximum=10**6)
         eigenvalues = np.exp(-slope * np.arange(n))
         if rng is not None and not isinstance(rng, np.random.Generator):
             rng = np.random.default_rng(seed_number("rng", rng))
         signs = np.ones(n) if rng is None else rng.standard_normal(n)
-        targets = check_positive("sigma_star", sigma_star, zero=True) * np.sqrt(eigenvalues) * signs
+        targets = zero_or_more("sigma_star", sigma_star) * np.sqrt(eigenvalues) * signs
         extra = _Variant(weight_decay=weight_decay, batch_size=batch_size)
         return cls(eigenvalues, targets, sigma_w, alpha, steps, **extra)
 
@@ -465,6 +466,8 @@ def dense_gram(gram: Any) -> tuple[Any, float]:
     """Return a Gram matrix as an array or tensor, and the relative rounding of its entries."""
     if hasattr(gram, "to_dense"):
         gram = gram.to_dense()
+    elif isinstance(gram, list | tuple):
+        gram = check_array("gram", gram, ndim=2)
     name = str(getattr(gram, "dtype", "")).removeprefix("torch.")
     return gram, _RESOLUTION.get(name, np.finfo(float).eps)
 

@@ -165,7 +165,12 @@ def kernels_bound(
 
     Returns:
         The ratios (n,) and their upper bounds; the lower ones are zero.
+
+    Raises:
+        ArgumentError: All targets are zero.
     """
+    if not y.any():
+        raise ArgumentError("y", y, "the bound divides by ‖y‖", "Give targets that are not zero.")
     truth = several_kernels(grams, y, sigma_w, alpha, steps).spectrum("P1")
     spectra = [eigenvalues[eigenvalues > 0] for eigenvalues, _ in _spectra(grams, alpha)]
     n, count = len(truth), len(grams)

@@ -40,6 +40,11 @@ class Budget:
     seconds: float = 60.0
     memory: float | None = None
 
+    def __post_init__(self) -> None:
+        check_positive("seconds", self.seconds)
+        if self.memory is not None:
+            check_positive("memory", self.memory)
+
     @classmethod
     def of(cls, value: Budget | float) -> Budget:
         """Return a time and memory budget; a number is seconds.
@@ -48,10 +53,8 @@ class Budget:
         30.0
         """
         budget = value if isinstance(value, Budget) else cls(check_positive("budget", value))
-        check_positive("budget.seconds", budget.seconds)
         if budget.memory is None:
             return replace(budget, memory=min(0.5 * free_memory(), _MOST_MEMORY))
-        check_positive("budget.memory", budget.memory)
         return budget
 
 

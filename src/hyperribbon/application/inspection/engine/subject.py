@@ -101,7 +101,7 @@ class Subject:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError("model", model, "expected a torch.nn.Module", "Give a module.")
-        if mode not in (None, TRAINED):
+        if mode is not None and mode is not TRAINED:
             check_choice("mode", mode, ("eval", "train"))
         if data is None:
             remedy = "Give (inputs, targets), a Dataset, a DataLoader or a list of batches."

@@ -17,6 +17,7 @@ from hyperribbon.core.checks import (
     matrices,
     validate,
 )
+from hyperribbon.core.checks import operator as square_operator
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import linear_networks as theory
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
@@ -29,7 +30,7 @@ _NAMES = ("sharpness", "trace", "balance_defect", "singular_values")
 _MOMENTS = instance(Moments, "Give theory.linear_networks.Moments.of(X, Y).")
 
 
-@validate(weights=matrices, moments=_MOMENTS, k=count, should_stop=function)
+@validate(weights=matrices, moments=_MOMENTS, k=count, matrix=function, should_stop=function)
 def leading_eigenvalues(
     weights: Sequence[np.ndarray],
     moments: Moments,
@@ -61,7 +62,7 @@ def leading_eigenvalues(
     array([13.])
     """
     reduced = reduce_chain(weights, moments, hidden=False)
-    operator = matrix(reduced.weights, reduced.moments)
+    operator = square_operator("matrix", matrix(reduced.weights, reduced.moments))
     limits = {"memory": memory, "should_stop": should_stop, "certificate": "full"}
     size = min(k, operator.shape[0])
     found = eigsh(operator, size, tol=tol, seed=seed, eigenvectors=False, **limits)

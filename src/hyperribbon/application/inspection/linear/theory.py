@@ -20,6 +20,7 @@ from hyperribbon.core import html
 from hyperribbon.core.checks import (
     check_choice,
     check_positive_int,
+    instance,
     positive,
     torch_module,
     validate,
@@ -282,7 +283,10 @@ class TheoryComparison(Result):
         return names.index(_PREDICTIONS[prediction]) + 1
 
 
-@validate(model=torch_module, precision=positive, memory=positive)
+_clock = instance(Clock, "Give the clock of an inspection.")
+
+
+@validate(model=torch_module, precision=positive, memory=positive, clock=_clock)
 @plain_arithmetic()
 def compare_with_theory(
     model: nn.Module,

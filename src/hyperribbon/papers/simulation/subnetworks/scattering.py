@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
+    check_finite,
     check_positive_int,
     count,
     tensor,
@@ -148,6 +149,7 @@ def scattering_features(
     """
     if images.ndim < 3:
         raise ArgumentError("images", images, "expected images (n, C, H, W)", "Add the axes.")
+    check_finite("images", images)
     shape = (images.shape[-2], images.shape[-1])
     transform = Scattering(shape, scales=scales, angles=angles, layers=layers)
     transform = transform.to(images.device, images.dtype)
