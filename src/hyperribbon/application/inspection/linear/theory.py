@@ -20,7 +20,6 @@ from hyperribbon.core import html
 from hyperribbon.core.checks import (
     check_choice,
     check_positive_int,
-    instance,
     positive,
     torch_module,
     validate,
@@ -283,10 +282,7 @@ class TheoryComparison(Result):
         return names.index(_PREDICTIONS[prediction]) + 1
 
 
-_clock = instance(Clock, "Give the clock of an inspection.")
-
-
-@validate(model=torch_module, precision=positive, memory=positive, clock=_clock)
+@validate(model=torch_module, precision=positive, memory=positive)
 @plain_arithmetic()
 def compare_with_theory(
     model: nn.Module,
