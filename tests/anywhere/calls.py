@@ -197,7 +197,7 @@ def recorded(at: Setting) -> Any:
     hr.train(model, at.loss, at.data, epochs=30, lr=0.1, batch_size=8, recorder=recorder)
     path = hr.Trajectory.open(folder)
     covariance = hr.weight_covariance(path, k=4)
-    flat = hr.variance_flatness(path, hr.GGN(at.risk), k=4, warn=False, strict=False, resamples=5)
+    flat = hr.variance_flatness(path, hr.GGN(at.risk), k=4, warn=False, strict=False)
     return covariance.eigenvalues, flat.variances, path.weights(-1)
 
 

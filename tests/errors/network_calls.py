@@ -205,7 +205,6 @@ def _noise() -> Iterator[Call]:
             "params": None,
             "window": 30,
             "loss": None,
-            "resamples": 5,
             "confidence": 0.9,
             "seed": 0,
             "warn": False,

@@ -55,7 +55,7 @@ def flatness(**options):
     trajectory = options.pop("trajectory", None)
     covariance = hr.weight_covariance(SERIES) if trajectory is None else trajectory
     found = hr.variance_flatness(
-        covariance, np.diag([4.0, 1.0, 0.25]), warn=False, resamples=5, **options
+        covariance, np.diag([4.0, 1.0, 0.25]), warn=False, **options
     )
     return found.exponent, *found.interval
 

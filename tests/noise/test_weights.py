@@ -1,7 +1,6 @@
 """Weight covariance, stationarity and the variance–flatness relation on known processes."""
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,9 +58,9 @@ def test_too_few_moments_are_refused():
         hr.weight_covariance(np.ones((30, 3)), window=31)
     with pytest.raises(ArgumentError, match="straight line"):
         hr.weight_covariance(np.ones((30, 3)), window=3)
-    found = replace(hr.weight_covariance(gaussian(20, np.ones(5))), times=np.full(5, 9.0))
+    slow = np.cumsum(gaussian(30, np.ones(5)), axis=0)
     with pytest.raises(ArgumentError, match="too few to know its variance"):
-        hr.variance_flatness(found, np.diag(np.arange(1.0, 6.0)), warn=False)
+        hr.variance_flatness(slow, np.diag(np.arange(1.0, 6.0)), warn=False)
 
 
 @pytest.mark.parametrize("P", [4, 60])
@@ -98,10 +97,9 @@ def test_exponent_survives_drift_when_windows_remove_it(power_law):
     weights = gaussian(3000, curvature**0.8, 2, rotation)
     drifting = weights + np.outer(np.linspace(0, 60, 3000), rotation[:, -1])
     plain = hr.variance_flatness(drifting, H, warn=False, strict=False)
-    assert np.isnan(plain.interval).all()
-    assert "too few" in plain.doubt
+    assert plain.unresolved == 1
+    assert plain.corrected_exponent == pytest.approx(1.6, abs=0.1)
     still = hr.variance_flatness(drifting, H, window=50)
-    assert plain.exponent < 0.9
     assert still.corrected_exponent == pytest.approx(1.6, abs=0.1)
 
 
@@ -176,7 +174,7 @@ def test_exponent_and_interval_recover_a_known_power_law(power_law):
     covered = []
     for seed in range(10):
         weights = gaussian(3000, curvature**0.8, seed, rotation)
-        result = hr.variance_flatness(weights, H, seed=seed)
+        result = hr.variance_flatness(weights, H)
         covered.append(result.interval[0] <= 1.6 <= result.interval[1])
         assert result.corrected_exponent == pytest.approx(1.6, abs=0.05)
     assert sum(covered) >= 7
@@ -198,14 +196,13 @@ def test_drift_is_warned_about(power_law):
     rotation, curvature, H = power_law
     weights = gaussian(3000, curvature**0.8, 2, rotation)
     weights = weights + np.outer(np.linspace(0, 6, 3000), rotation[:, 3])
-    with pytest.raises(ArgumentError, match=r"decorrelates.*train until the mean stays"):
-        hr.variance_flatness(weights, H)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = hr.variance_flatness(weights, H, strict=False)
     said = [str(w.message) for w in caught if issubclass(w.category, noise.DriftWarning)]
     assert len(said) == 1
-    assert "window" not in said[0]  # of a length that would be refused
+    assert "window" in said[0]
+    assert result.unresolved == 1
     assert not result.stationarity.stationary
 
 

@@ -57,7 +57,7 @@ def test_trajectories_count_what_operators_count(tmp_path):
     covariance = hr.weight_covariance(trajectory)
     assert len(covariance.mean) == 27
     assert hr.variance_flatness(
-        covariance, hr.GGN(model, LOSS, (X, Y)), warn=False, strict=False, resamples=4
+        covariance, hr.GGN(model, LOSS, (X, Y)), warn=False, strict=False
     ).exponent
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from typing import Annotated as Bool
 from typing import Annotated as Float
 
 import numpy as np
@@ -17,21 +18,18 @@ from hyperribbon.core.checks import (
     check_absent,
     check_finite,
     check_fraction,
-    check_positive_int,
     count,
     flag,
     function,
     operator,
-    seed_number,
     validate,
     whole,
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
-from hyperribbon.core.generators import numpy_generator
 from hyperribbon.core.result import Result, frame
-from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time
+from hyperribbon.noise.memory import fit_memory
+from hyperribbon.noise.stationarity import Stationarity
 from hyperribbon.noise.stationary import project
-from hyperribbon.noise.surrogates import Surrogate, kept_share, match_surrogate, principal
 from hyperribbon.noise.weights import WeightCovariance, check_same_weights, weight_covariance
 from hyperribbon.theory import fluctuations as theory
 
@@ -39,6 +37,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SEEN = 10  # times that the slowest mode must fit into the record, and into a window
+_BATCHES = 8  # of each half
+_EQUAL = 1e-6  # relative difference of curvatures below which it is rounding
 _NOTHING = 1e-12  # part of the largest variance below which there is none
 
 
@@ -59,19 +59,20 @@ class VarianceFlatness(Result, plot="plot_variance_flatness"):
         curvatures: (k,), vᵀHv along them; flatness is F = curvature^(−1/2).
         widths: (k,), distance between the points at which the loss has risen e-fold, if a loss was
             given; infinite where it does not.
-        exponent: ψ as fitted.
-        bias: Expected excess of such a fit: from few samples, and from what a mean or the lines of
-            windows take off slow modes.
-        corrected_exponent: ψ − bias.
-        interval: Confidence interval of ψ, its bias removed; NaN where `doubt` says why.
+        exponent: ψ as fitted to the resolved modes.
+        bias: Its excess over `corrected_exponent`: from few samples, and from what a mean or the
+            lines of windows take off slow modes.
+        corrected_exponent: ψ of variances in one half of the record along modes of the other.
+        interval: Confidence interval of the corrected ψ; NaN where `doubt` says why.
         confidence: Its coverage.
         width_exponent: ψ fitted to the widths instead, or None.
         effective_samples: Independent samples behind the modes.
         too_few_samples: Whether the bias is more than a tenth of ψ, or the samples are fewer than
             ten a mode.
         stationarity: Test of the mean.
-        times: (k,), integrated autocorrelation times of the modes, in moments, with what a mean or
-            lines take off added.
+        times: (k,), correlation times of the modes in moments: 1 + 2Σρ, or 1 + 4Σρ² where that is
+            larger, as for modes that oscillate.
+        resolved: (k,), whether ten of these times fit into the record, and into a window.
         doubt: Why there is no interval; empty where there is one.
     """
 
@@ -87,24 +88,34 @@ class VarianceFlatness(Result, plot="plot_variance_flatness"):
     effective_samples: float
     too_few_samples: bool
     stationarity: Stationarity
-    times: Float[np.ndarray, "_"] = field(default_factory=lambda: np.ones(0))
+    times: Float[np.ndarray, "k"]
+    resolved: Bool[np.ndarray, "k"]
     doubt: str = ""
+
+    @property
+    def unresolved(self) -> int:
+        """Modes that are not in ψ, since the record spans too few of their correlation times."""
+        return int((~self.resolved).sum())
 
     def to_frame(self) -> pd.DataFrame:
         """Return variance, curvature and flatness F, one row per mode; NaN without a flatness."""
         positive = np.where(self.curvatures > 0, self.curvatures, np.nan)
         own = {"flatness": positive**-0.5, "variance": self.variances, "curvature": self.curvatures}
-        times = self.times if len(self.times) else None
-        own |= {"width": self.widths, "autocorrelation_time": times}
+        own |= {"width": self.widths, "correlation_time": self.times, "resolved": self.resolved}
         return frame(own, "mode")
 
-    def _headline(self) -> str:
+    def summary(self) -> str:
+        """Return ψ with its interval and the modes behind it, in one line."""
         low, high = self.interval
-        where = f"{len(self.variances)} modes, {self.effective_samples:.0f} effective samples"
+        where = f"{int(self.resolved.sum())} modes, {self.effective_samples:.0f} effective samples"
+        if self.unresolved:
+            where += f", {self.unresolved} modes too slow for this record"
         if self.doubt:
             return f"ψ = {self.exponent:.3g} as fitted, no interval: {self.doubt}; {where}"
         band = f"{self.confidence:.0%}: {low:.3g} to {high:.3g}"
         return f"ψ = {self.corrected_exponent:.3g} ({band}); {where}"
+
+    _headline = summary
 
 
 @validate(
@@ -113,10 +124,8 @@ class VarianceFlatness(Result, plot="plot_variance_flatness"):
     start=whole,
     window=count,
     loss=function,
-    resamples=count,
     warn=flag,
     strict=flag,
-    seed=seed_number,
 )
 @plain_arithmetic()
 def variance_flatness(
@@ -128,19 +137,19 @@ def variance_flatness(
     params: Any = None,
     window: int | None = None,
     loss: Callable[[np.ndarray], float] | None = None,
-    resamples: int = 50,
     confidence: float = 0.95,
-    seed: int = 0,
     warn: bool = True,
     strict: bool = True,
 ) -> VarianceFlatness:
     """Fit the variance–flatness relation: variance ∝ F^(−ψ).
 
     Principal modes of few samples mix true modes, and a mean or lines of windows that are taken off
-    take variance of slow modes with them; both steepen the fit. Surrogate series with the same
-    variances and autocorrelation times (see `Surrogate`), analysed the same way, estimate this
-    bias; their spread, with that of the times, gives the interval. The record, and every window,
-    must span at least ten autocorrelation times of the slowest mode.
+    take variance of slow modes with them; both steepen the fit. So ψ is also fitted to variances of
+    one half of the record along modes of the other half, corrected for what is taken off slow
+    modes. The interval is about this ψ and holds for any memory: each mode has the spectrum of an
+    autoregressive process of its own, and the error of a variance v over n moments is
+    2v²Σρ²/n, so that modes that oscillate count too. Modes whose correlation time is more than a
+    tenth of the record, or of a window, are not used; `resolved` and `unresolved` name them.
 
     Args:
         trajectory: What `weight_covariance` takes, or its result.
@@ -150,9 +159,7 @@ def variance_flatness(
         params: Parameters that count, for trajectories.
         window: Moments of a window, in which steady motion is removed; see `weight_covariance`.
         loss: Loss of a weight vector (P,), to measure the widths as well.
-        resamples: Synthetic repetitions for bias and interval.
         confidence: Coverage of the interval.
-        seed: Seed of the synthetic samples.
         warn: Whether to warn about few samples and drift.
         strict: Whether to raise where there can be no interval; else it is NaN.
 
@@ -160,8 +167,8 @@ def variance_flatness(
         The exponent ψ with its interval, and the variances and curvatures (k,) behind it.
 
     Raises:
-        ArgumentError: Fewer than three modes have positive variance and curvature; the slowest
-            autocorrelation time is more than a tenth of the record or of a window; sizes differ.
+        ArgumentError: Fewer than three modes of different, positive curvature were seen for ten
+            correlation times; sizes differ.
 
     >>> rng = np.random.default_rng(0)
     >>> H = np.diag([1.0, 2.0, 3.0, 4.0])
@@ -172,7 +179,6 @@ def variance_flatness(
     confidence = check_fraction("confidence", confidence)
     if not 0 < confidence < 1:
         raise ArgumentError("confidence", confidence, "expected 0 < confidence < 1", "Give 0.95.")
-    check_positive_int("resamples", resamples)
     if isinstance(trajectory, WeightCovariance):
         asked = {"k": k, "start": start, "params": params, "window": window}
         for name, value in asked.items():
@@ -188,25 +194,27 @@ def variance_flatness(
         raise ArgumentError("trajectory", found.modes, reason, "Use at least three modes.")
     H = check_finite("curvature", project(curvature, found.modes))
     variances, curvatures = found.eigenvalues, np.diag(H).copy()
+    moving = variances > _NOTHING * variances[0]
+    window = found.window or found.samples
+    memory = fit_memory(found.projections[:, moving], window, lines=found.window is not None)
+    times = np.ones(len(variances))
+    times[moving] = memory.times
+    resolved = _SEEN * times <= (found.window or found.samples)
+    usable = (variances > 0) & (curvatures > 0)
+    doubt = "" if (resolved & usable).sum() >= 3 or usable.sum() < 3 else _doubt(times, found)
+    if doubt and strict:
+        raise _refusal(doubt, found)
+    used = np.ones_like(resolved) if doubt else resolved
     try:
-        exponent = theory.fit_exponent(variances, curvatures)
+        exponent = theory.fit_exponent(variances[used], curvatures[used])
     except ArgumentError as error:
         error.rename("curvature")
         raise
-    rng = numpy_generator(seed, "variance flatness")
-    usable = variances > _NOTHING * variances[0]
-    surrogate = match_surrogate(
-        variances[usable], found.times[usable], found.samples, found.window, rng
-    )
-    doubt = _doubt(float(surrogate.times.max()), found)
-    if doubt and strict:
-        raise _refusal(doubt, found)
-    bias, deviation = _calibrate(surrogate, H[np.ix_(usable, usable)], found, resamples, rng)
-    independent = found.samples / float(surrogate.times.max())  # moments behind the deviation
-    freedom = max(min(resamples, independent) - 1, 1)
-    reach = float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
-    reach = np.nan if doubt else reach
-    low, high = exponent - bias - reach, exponent - bias + reach
+    both = moving & used
+    corrected, deviation, freedom = _cross_fit(found, both, H[np.ix_(both, both)])
+    reach = np.nan if doubt else float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
+    low, high = corrected - reach, corrected + reach
+    bias = exponent - corrected
     too_few = bool(abs(bias) > 0.1 * abs(exponent) or found.effective_samples < 10 * len(variances))
     widths = None if loss is None else _widths(loss, found)
     result = VarianceFlatness(
@@ -215,14 +223,15 @@ def variance_flatness(
         widths,
         exponent,
         bias,
-        exponent - bias,
+        corrected,
         (float(low), float(high)),
         confidence,
         None if widths is None else _width_exponent(variances, widths),
         found.effective_samples,
         too_few,
         found.stationarity,
-        surrogate.times,
+        times,
+        resolved,
         doubt,
     )
     if warn:
@@ -230,64 +239,76 @@ def variance_flatness(
     return result
 
 
-def _calibrate(
-    surrogate: Surrogate,
-    H: np.ndarray,
-    found: WeightCovariance,
-    resamples: int,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Return how far ψ of surrogates is from theirs on average, and the deviation of the corrected.
+def _cross_fit(
+    found: WeightCovariance, used: np.ndarray, H: np.ndarray
+) -> tuple[float, float, float]:
+    """Return ψ along modes of one half of the record with variances of the other, and its error.
 
-    The deviation holds that of the average, which is taken over so many surrogates only.
-    That a correction rests on measured times makes it uncertain too. So the variances of every
-    series are divided by what its own times say is kept of them. Times behind measured ones vary
-    about twice as much (in logarithms), since the slower a mode is, the more of it is taken off.
+    Variances of a half along principal modes of the other one are not inflated by their choice.
+    To first order such a ψ is off by 2 Σ_p a_p δv_p/v_p = xᵀBx − ⟨xᵀBx⟩ averaged over time, with
+    the weights a_p of the fit. Along the eigenvectors of H, where modes relax on their own, each
+    coordinate has a memory ρ_i of its own, and for the covariance M the average varies by
+
+        (2/n) Σ_ij (BM)_ij (BM)_ji Σ_t ρ_i(t)ρ_j(t) + (1/n) Σ_i B_ii² M_ii² κ_i,
+
+    κ_i the excess kurtosis of innovations. Where the averages over eight parts of each half scatter
+    more than that, as for noise whose strength changes, their variance is taken.
+
+    Returns:
+        ψ, its standard error, and the degrees of freedom of that.
+    """
+    lines = found.window is not None
+    rates, eigenvectors = np.linalg.eigh(H)
+    x = found.projections[:, used] @ eigenvectors
+    memory = fit_memory(x, found.window or len(x), lines=lines)
+    products, M = memory.products(), x.T @ x / len(x)
+    window = found.window or 1
+    half = len(x) // window // 2 * window
+    halves = x[:half], x[-half:]
+    slopes, errors, batches = [], [], []
+    for chosen, measured in (halves[::-1], halves):
+        modes = np.linalg.eigh(chosen.T @ chosen)[1]
+        squares = (measured @ modes) ** 2
+        v = squares.mean(axis=0)
+        share = np.maximum((modes.T @ M) * modes.T, 0.0)
+        share /= share.sum(axis=1, keepdims=True)
+        kept = share @ memory.kept
+        bias = np.log(kept) - np.einsum("pi,pj,ij->p", share, share, products) / half
+        a = _slope_weights(modes.T**2 @ rates)
+        slopes.append(2 * a @ (np.log(v) - bias))
+        a = a / kept  # the slower a mode appears, the more is added to its variance
+        B = 2 * (modes * (a / v)) @ modes.T
+        tails = (np.diag(B) * np.diag(M)) ** 2 @ memory.kurtosis
+        q = 2 * (squares / v) @ a
+        batches.append([part.mean() for part in np.array_split(q, min(_BATCHES, half))])
+        errors.append((2 * np.sum((B @ M) * (B @ M).T * products) + tails) / len(x))
+    seen = np.mean(np.var(batches, axis=1, ddof=1)) / np.size(batches)
+    error = float(np.sqrt(max(np.mean(errors), seen)))
+    return float(np.mean(slopes)), error, max(half / float(memory.times.max()) - 1, 1.0)
+
+
+def _slope_weights(curvatures: np.ndarray) -> np.ndarray:
+    """Return a with slope Σ a·y of y on the logarithms of positive curvatures, zero elsewhere.
 
     Raises:
-        ArgumentError: The surrogates span too few modes of positive curvature.
+        ArgumentError: Fewer than three are positive, or they are equal.
     """
-    n, window = found.samples, found.window
-    raw, variances, curvatures, times = [], [], [], []
-    for _ in range(resamples):
-        values, modes, along = principal(surrogate.draw(n, rng), window)
-        rows = np.einsum("ik,ij,jk->k", modes, H, modes)
-        try:
-            raw.append(theory.fit_exponent(values, rows))
-        except ArgumentError:  # in this one fewer than three modes have a positive curvature
-            continue
-        variances.append(values)
-        curvatures.append(rows)
-        times.append(autocorrelation_time(along))
-    if len(raw) < max(resamples / 2, 2):
-        reason = "they span too few modes of positive curvature for an error of the exponent"
-        remedy = "Record longer or at larger intervals, or use fewer modes with k=."
-        raise ArgumentError("trajectory", f"{n} moments", reason, remedy)
-    logs = np.log(times)
-    behind = surrogate.times * np.exp(2 * (logs - logs.mean(axis=0)))
-    behind = np.clip(behind, 1.0, (window or n) / 3)
-    corrected = [
-        theory.fit_exponent(v / kept_share(t, n, window), c)
-        for v, c, t in zip(variances, curvatures, behind, strict=True)
-    ]
-    truth = theory.fit_exponent(surrogate.variances, np.diag(H))
-    deviation = max(np.std(corrected, ddof=1), np.std(raw, ddof=1))
-    return float(np.mean(raw) - truth), float(deviation * np.sqrt(1 + 1 / len(raw)))
+    use = curvatures > 0
+    logs = np.log(np.where(use, curvatures, 1.0))
+    if use.sum() < 3 or np.ptp(logs[use]) < _EQUAL:
+        reason = f"{int(use.sum())} modes have positive curvatures that differ"
+        remedy = "Give at least three modes of different curvature."
+        raise ArgumentError("curvature", curvatures, reason, remedy)
+    centred = np.where(use, logs - logs[use].mean(), 0.0)
+    return centred / np.sum(centred**2)
 
 
-def _doubt(slowest: float, found: WeightCovariance) -> str:
-    """Return why there is no interval; empty if there is one."""
-    if found.window is not None and found.window < _SEEN * slowest:
-        return (
-            f"the slowest mode used decorrelates after about {slowest:.0f} moments, and "
-            f"lines through windows of {found.window} take off a part of it that is not known"
-        )
-    if found.samples < _SEEN * slowest:
-        return (
-            f"the slowest mode used decorrelates after about {slowest:.0f} moments, and "
-            f"{found.samples} are too few to know its variance"
-        )
-    return ""
+def _doubt(times: np.ndarray, found: WeightCovariance) -> str:
+    """Return why there is no interval."""
+    slowest = f"the third fastest mode decorrelates after about {np.sort(times)[2]:.0f} moments"
+    if found.window is not None:
+        return f"{slowest}, and lines through windows of {found.window} remove too much of it"
+    return f"{slowest}, and {found.samples} are too few to know its variance"
 
 
 def _refusal(doubt: str, found: WeightCovariance) -> ArgumentError:
@@ -345,7 +366,7 @@ def _warn(result: VarianceFlatness, found: WeightCovariance) -> None:
             stacklevel=3,
         )
     if not result.stationarity.stationary:
-        shortest = int(np.ceil(_SEEN * result.times.max()))
+        shortest = int(np.ceil(_SEEN * result.times[result.resolved].max(initial=1)))
         fits = found.window is None and 2 * shortest <= found.samples
         window = f"remove steady motion with window= of at least {shortest}, " if fits else ""
         warnings.warn(

@@ -26,7 +26,7 @@ from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.core.result import Result, frame
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
-from hyperribbon.noise.surrogates import remove_lines
+from hyperribbon.noise.memory import remove_lines
 from hyperribbon.papers.simulation import RunningMoments
 from hyperribbon.recording.trajectory import Trajectory
 

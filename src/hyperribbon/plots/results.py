@@ -252,12 +252,19 @@ def plot_variance_flatness(result: VarianceFlatness, ax: Axes | None = None) -> 
     axes = _axes(result, ax)
     table = result.to_frame()
     table = table[(table["variance"] > 0) & (table["flatness"] > 0)]
+    slow = table[~table["resolved"]]
+    table = table[table["resolved"]]
     flatness, variance = np.asarray(table["flatness"]), np.asarray(table["variance"])
     (points,) = axes.plot(flatness, variance, "o", ms=4)
+    if len(slow):
+        options = {"ms": 4, "mfc": "none", "color": points.get_color(), "label": "not resolved"}
+        axes.plot(slow["flatness"], slow["variance"], "o", **options)
     if len(flatness) and np.isfinite(result.exponent):
         middle = np.log(variance).mean() + result.exponent * np.log(flatness).mean()
         line = np.exp(middle) * flatness**-result.exponent
-        label = f"ψ = {result.exponent:.3g}"
+        label = f"ψ = {result.corrected_exponent:.3g}"
+        if not result.doubt:
+            label += " ({:.3g} to {:.3g})".format(*result.interval)
         axes.plot(flatness, line, "--", color=points.get_color(), lw=1, label=label)
         axes.legend()
     axes.set(xscale="log", yscale="log", xlabel="flatness F", ylabel="variance")

@@ -88,7 +88,7 @@ def _fit(item: kit.Item) -> dict:
     rows = []
     for repetition in range(item["repetitions"]):
         draws = rng.normal(size=(item["count"], len(variances))) * np.sqrt(variances)
-        result = variance_flatness(draws @ modes.A.T, H, seed=repetition, warn=False, strict=False)
+        result = variance_flatness(draws @ modes.A.T, H, warn=False, strict=False)
         rows.append([result.exponent, result.corrected_exponent, float(result.too_few_samples)])
     columns = dict(zip(("fitted", "corrected", "warned"), np.array(rows).T, strict=True))
     return {**columns, "true": theory.fit_exponent(variances, modes.D1)}

@@ -171,7 +171,7 @@ def _measure(item: kit.Item) -> dict:
         return float(loss(torch.func.functional_call(model, changed, data[0]), targets))
 
     width, window = path.shape[1], item["window"]
-    options = {"k": item["modes"], "seed": item["seed"], "warn": False, "strict": False}
+    options = {"k": item["modes"], "warn": False, "strict": False}
     found = variance_flatness(path, H, window=window, loss=height, **options)
     still = weight_covariance(path, k=width, window=window)
     noise = _regression.along_modes(C, still.modes)
