@@ -86,7 +86,7 @@ def _fit(item: kit.Item) -> dict:
     H = W1 @ W1.T / item["inputs"]
     rng = np.random.default_rng([item["seed"], item["count"]])
     rows = []
-    for repetition in range(item["repetitions"]):
+    for _ in range(item["repetitions"]):
         draws = rng.normal(size=(item["count"], len(variances))) * np.sqrt(variances)
         result = variance_flatness(draws @ modes.A.T, H, warn=False, strict=False)
         rows.append([result.exponent, result.corrected_exponent, float(result.too_few_samples)])
