@@ -24,9 +24,9 @@ from hyperribbon.core.checks import (
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.core.result import Result, frame
+from hyperribbon.noise.memory import remove_lines
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import LeadingCovariance
-from hyperribbon.noise.memory import remove_lines
 from hyperribbon.papers.simulation import RunningMoments
 from hyperribbon.recording.trajectory import Trajectory
 
