@@ -54,9 +54,7 @@ def embed(X=MODELS, **options):
 def flatness(**options):
     trajectory = options.pop("trajectory", None)
     covariance = hr.weight_covariance(SERIES) if trajectory is None else trajectory
-    found = hr.variance_flatness(
-        covariance, np.diag([4.0, 1.0, 0.25]), warn=False, **options
-    )
+    found = hr.variance_flatness(covariance, np.diag([4.0, 1.0, 0.25]), warn=False, **options)
     return found.exponent, *found.interval
 
 

@@ -51,10 +51,6 @@ class Memory:
         ends[[0, -1]] = 0.5
         return (self.spectra * ends) @ self.spectra.T / ends.sum()
 
-    def select(self, modes: np.ndarray) -> Memory:
-        """Return the memory of some of the modes."""
-        return Memory(self.spectra[modes], self.kept[modes], self.kurtosis[modes])
-
 
 def remove_lines(block: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return windows (w, m, P) less their means, their slopes (w, P), and centred time (m,)."""
@@ -75,6 +71,9 @@ def fit_memory(deviations: np.ndarray, window: int, *, lines: bool) -> Memory:
         deviations: (n, k), of each mode from the mean, or the line, of its window.
         window: Moments m of a window; all n for one mean.
         lines: Whether lines were taken off, else means.
+
+    Returns:
+        The spectra of the modes (k, f), and what a mean or lines leave of their variance.
     """
     n, k = deviations.shape
     pieces = deviations.reshape(-1, window, k)
