@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
+from numpy.fft import irfft, rfft
+from scipy.fft import next_fast_len
 from scipy.signal import lfilter
 from scipy.stats import kurtosis
 
