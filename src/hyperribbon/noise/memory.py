@@ -10,7 +10,7 @@ from scipy.fft import next_fast_len
 from scipy.signal import lfilter
 from scipy.stats import kurtosis
 
-_ROUNDS = 3  # of the correction for what a mean or lines have taken off
+_ROUNDS = 2  # of the correction for what a mean or lines have taken off
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def fit_memory(deviations: np.ndarray, window: int, *, lines: bool) -> Memory:
     """
     n, k = deviations.shape
     pieces = deviations.reshape(-1, window, k)
-    length = next_fast_len(2 * window, real=True)
+    length = int(next_fast_len(2 * window, real=True) or 2 * window)
     power = (abs(rfft(pieces, length, axis=1)) ** 2).sum(axis=0)
     highest = min(window // 4, int(10 * np.log10(n)))
     measured = irfft(power, length, axis=0)[: highest + 1].T
@@ -89,7 +89,7 @@ def fit_memory(deviations: np.ndarray, window: int, *, lines: bool) -> Memory:
         power = abs(rfft(shape / np.linalg.norm(shape), length)) ** 2
         overlap += irfft(power, length)[:window] / window
     overlap[1:] *= 2
-    grid = next_fast_len(window, real=True)
+    grid = int(next_fast_len(window, real=True) or window)
     lags = grid // 2
     share = np.zeros((k, 1))
     for _ in range(_ROUNDS):
