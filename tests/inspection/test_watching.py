@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -176,6 +177,48 @@ def test_what_there_is_no_time_for_is_a_gap_and_said(data, tmp_path, monkeypatch
     assert gaps == overhead.left_out["sharpness"] == 121 - len(measured)
     assert 0.05 < overhead.fraction <= 0.1
     assert f"sharpness {gaps} times" in str(overhead)
+
+
+@pytest.mark.parametrize(
+    "every, product, samples", [(5, 1e-4, 64), (5, 2e-3, 16), (5, 5e-3, 8), (1, 2e-3, 16)]
+)
+def test_a_run_gets_enough_points_within_a_tenth(
+    data, tmp_path, monkeypatch, every, product, samples
+):
+    """On a clock of its own: 1 s a training step, `product` s a product and sample."""
+    now = 0.0
+    for room in ("recording.cadence", "recording.capture"):
+        monkeypatch.setattr(f"hyperribbon.{room}.perf_counter", lambda: now)
+
+    def time_products(self, model):
+        nonlocal now
+        now += 4 * product * self._number
+        return product * self._number, product * self._number
+
+    def measure(self, model):
+        nonlocal now
+        seconds = (20 if self.next_seconds > self.usual_seconds else 8) * product * self._number
+        now += seconds
+        self.next_seconds = self.usual_seconds = 8 * product * self._number
+        return {"": 1.0, "samples": float(self._drawn.samples)}
+
+    monkeypatch.setattr(hr.inspection.Curvature, "_time_products", time_products)
+    monkeypatch.setattr(hr.inspection.Curvature, "__call__", measure)
+    options = {"measure": "sharpness", "loss": LOSS, "data": (data.inputs, data.targets)}
+    recorder = hr.Recorder(tmp_path, f"{every}it", **options)
+    recorder.attach(mlp((64, 10)), total="200it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordingWarning)
+        for _ in range(200):
+            now += 1
+            recorder.step(0.1)
+        recorder.close()
+    table = hr.Trajectory.open(tmp_path).metrics()
+    assert np.isfinite(table["sharpness"]).sum() >= 15
+    assert recorder.overhead.fraction <= 0.1
+    assert set(table["sharpness.samples"].dropna()) == {samples}
+    fewer = "64 would have taken too long" in note(tmp_path)
+    assert fewer == (samples < 64) and f"on {samples} samples drawn from 200" in note(tmp_path)
 
 
 def test_errors_name_what_is_missing(tmp_path):

@@ -120,7 +120,9 @@ class Overhead:
         return line
 
 
-_SHARE, _SECONDS = 0.1, 2.0  # of the training time, or this long where that is more
+_SHARE, _SECONDS = 0.1, 0.1  # of the training time, or this long where that is more
+_POINTS = 20  # measurements that a run should have, where it has as many records
+_MARGIN = 1.5  # for the first measurement, which takes longer
 
 
 class TimeShare:
@@ -128,8 +130,8 @@ class TimeShare:
 
     Args:
         limit: Largest allowed ratio of recording to training time. None: records are always made,
-            and bounded measurements stay within a tenth of the training time or two seconds,
-            whichever is more.
+            and bounded measurements stay within a tenth of the training time or a tenth of a
+            second, whichever is more.
 
     Attributes:
         beside: CPU seconds of background work, counted as spent.
@@ -175,12 +177,30 @@ class TimeShare:
         """Fraction of the training time that measurements may use."""
         return _SHARE if self.limit is None else self.limit
 
-    def permits(self, cost: float, *, is_last: bool) -> bool:
-        """Return whether a measurement and the final one of the run both fit."""
+    def permits(self, cost: float, reserve: float) -> bool:
+        """Return whether a measurement fits, with a reserve for the last one of the run."""
         room = self.share * self.training_seconds
         if self.limit is None:
             room = max(room, _SECONDS)
-        return self.spent + (1 if is_last else 2) * cost <= room
+        return self.spent + cost + reserve <= room
+
+    def seconds_per_point(self, made: int, records: int | None) -> float:
+        """Return what each measurement may take for a run to have enough of them.
+
+        Enough is one at every record, or 20 where there will be more. Nothing is known before
+        training has begun but that a short run may have a tenth of a second.
+
+        Args:
+            made: Records made so far.
+            records: Records that the whole run will have, if that is known.
+        """
+        if self.limit == inf:
+            return inf
+        if made == 0:
+            return 0.0 if self.limit is not None else _SECONDS / _POINTS
+        a_record = self.share * self.training_seconds / made - self.cost
+        expected = made if records is None else max(records, made)
+        return max(a_record, 0.0) * max(expected / _POINTS, 1.0) / _MARGIN
 
     @contextmanager
     def spending(self) -> Iterator[None]:

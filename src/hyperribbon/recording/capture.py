@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -64,6 +65,7 @@ class Capture:
         warn: Called with a warning message.
 
     Attributes:
+        records: Records that the whole run will have, if that is known.
         left_out: How often each measurement was skipped to stay within the time limit.
         bounded_seconds: Time of the bounded measurements of the last record.
     """
@@ -90,6 +92,8 @@ class Capture:
             check_names("weights", weights)
         self._weights, self._budget, self._warn = weights, budget, warn
         self._costs: dict[str, float] = {}
+        self._has_warned = False
+        self.records: int | None = None
         self.left_out: dict[str, int] = {}
         self.bounded_seconds = 0.0
 
@@ -152,19 +156,21 @@ class Capture:
         for measurement in self.measurements:
             if not measurement.is_due(number, before, now):
                 continue
-            if before is not None and not self._fits(measurement, is_last):
-                continue
-            begun = perf_counter()
+            begun, is_made = perf_counter(), False
             try:
-                with undisturbed(model):
-                    metrics.update(measurement(model))
+                is_made = self._fits(measurement, model, number, is_last)
+                if is_made:
+                    with undisturbed(model):
+                        metrics.update(measurement(model))
             except Exception as error:
                 if before is None:
                     raise
                 self._warn(f"measurement {measurement.name!r} failed at step {now[0]}: {error!r}")
             seconds = perf_counter() - begun
             self.bounded_seconds += seconds if measurement.is_bounded else 0.0
-            self._costs[measurement.name] = getattr(measurement.function, "next_seconds", seconds)
+            if is_made:
+                cost = getattr(measurement.function, "next_seconds", seconds)
+                self._costs[measurement.name] = cost
         return Draft(
             *now,
             weights=self.weights(model),
@@ -172,13 +178,21 @@ class Capture:
             metrics={name: _copy(value) for name, value in metrics.items()},
         )
 
-    def _fits(self, measurement: Measurement, is_last: bool) -> bool:
+    def _fits(self, measurement: Measurement, model: nn.Module, number: int, is_last: bool) -> bool:
         """Return whether a measurement fits the time budget; warn the first time it does not."""
-        name = measurement.name
-        cost = _SLACK * self._costs.get(name, 0.0)
-        if not measurement.is_bounded or self._budget.permits(cost, is_last=is_last):
+        name, function = measurement.name, measurement.function
+        if not measurement.is_bounded or self._budget.limit == inf:
             return True
-        if not self.left_out:
+        if not getattr(function, "is_fitted", True):
+            with undisturbed(model):
+                seconds = self._budget.seconds_per_point(number, self.records)
+                function.fit_to(model, seconds, is_final=number > 0)  # type: ignore[attr-defined]
+        cost = getattr(function, "next_seconds", self._costs.get(name, 0.0))
+        reserve = 0.0 if is_last else min(cost, getattr(function, "usual_seconds", cost))
+        if self._budget.permits(_SLACK * cost, _SLACK * reserve):
+            return True
+        if number > 0 and not self._has_warned:
+            self._has_warned = True
             self._warn(
                 f"measuring {name!r} at every record would take more than "
                 f"{self._budget.share:.0%} of the training time; it is skipped in some records "

@@ -31,7 +31,10 @@ class Measurement:
             products. One that has `state_dict` and `load_state_dict`, as `hr.Tracker` does, goes on
             from its last state when a killed run goes on. One that has `begin` is called as
             `begin(model, optimizer, loss, data)` before the run, with what the Recorder knows. A
-            `next_seconds` says how long its next call may take; by default as long as the last.
+            `next_seconds` says how long its next call may take; by default as long as the last. One
+            whose `is_fitted` is False is first called as `fit_to(model, seconds, is_final=)`, with
+            the time that a measurement may take, to choose how much work it does; at the first
+            record, where the speed of the training is not known, that is not final.
         every: Measure at every n-th record only, or at the first record after every "1ep" or
             "500it".
         is_bounded: Whether it may be left out of records to keep recording within a tenth of the

@@ -102,8 +102,9 @@ class Recorder:
         max_overhead: Largest ratio of recording to training time. Built-in measurements are skipped
             when they would exceed it, and if that is not enough, whole records are skipped. Both
             cause a warning and are counted in `overhead`. The first and the last record are always
-            made. None: every record is made, and built-in measurements stay within a tenth of the
-            training time or two seconds, whichever is more. math.inf: no limit.
+            made. None: every record is made, and recording with built-in measurements stays within
+            a tenth of the training time or a tenth of a second, whichever is more: they are made
+            on fewer samples or skipped, from the first record on. math.inf: no limit.
         log: Where to log scalars as well: "tensorboard", "mlflow", "wandb", functions of (step,
             scalars), or several of these.
         loss: The loss, for measurements that need it; `hr.train` gives its own.
@@ -203,6 +204,7 @@ class Recorder:
 
     def _begin(self, model: nn.Module, step: int | None, records: int | None) -> int:
         self._model, self._scalars, trajectory = model, {}, self._writer.trajectory
+        self._capture.records = records
         self._is_resumable = step is None and self._keeps_state
         self._is_restored = step is not None  # by the caller, who resumes the run
         if step == 0 and len(trajectory):
@@ -247,6 +249,7 @@ class Recorder:
                 save_state(self.folder, "initial", initial)
             self._queue(record)
             self._collect(strict=True)
+        self._budget.cost -= self._capture.bounded_seconds
 
     def _pack_initial(self, model: nn.Module) -> bytes:
         """Return the initial state; warn where the run cannot be resumed and nobody asked for that.
@@ -534,8 +537,8 @@ class Recorder:
             "begun": datetime.now(UTC).isoformat(timespec="seconds"),
             "every": f"{self.cadence.amount:g}{self.cadence.unit}",
             "measurements": [m.name for m in self._capture.measurements],
-            "notes": self._capture.notes(),
         }
+        self._about["notes"] = self._capture.notes()  # they may become known during the run
         cost = {} if state == "running" else {"overhead": str(self.overhead)}
         with suppress(OSError):
             write_status(self.folder, state, {**self._about, **cost})

@@ -90,6 +90,11 @@ class Tracker:
         self._guard: torch.Tensor | None = None  # (1, P) or (0, P), what may be wanted next
         self._room = 0.0  # how far the operator may move before a chain must look around
 
+    @property
+    def is_cold(self) -> bool:
+        """Whether the next call starts cold."""
+        return self._vectors is None or self.calls % _LOOK == 0
+
     def __call__(self, item: Any) -> Spectrum:
         """Return the k eigenpairs of the next operator.
 
@@ -104,8 +109,7 @@ class Tracker:
         else:
             products = Products(op)
             self._check(products, self._vectors)
-            is_due = self.calls % _LOOK == 0
-            spectrum = self._look(op) if is_due else self._follow(products, self._vectors)
+            spectrum = self._look(op) if self.is_cold else self._follow(products, self._vectors)
         self.calls += 1
         self._values, self._vectors = spectrum.eigenvalues, spectrum.eigenvectors
         return spectrum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,8 @@ def _train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, consol
     network = "-".join(str(width) for width in WIDTHS)
     console.print(f"[bold]1[/] Training {network} on {len(data.inputs):,} digits, {epochs} epochs")
     model = mlp(WIDTHS, seed=seed)
-    recorder = Recorder(out / "training", every="0.25ep", probe=test.inputs[:200])
+    options: dict[str, Any] = {"measure": "sharpness", "max_overhead": inf}  # it is a short one
+    recorder = Recorder(out / "training", "0.25ep", probe=test.inputs[:200], **options)
     loss = nn.CrossEntropyLoss()
     shared: dict[str, Any] = {"batch_size": _BATCH, "seed": seed}
     training = {"epochs": epochs, "lr": _RATE, "recorder": recorder, "test": test}

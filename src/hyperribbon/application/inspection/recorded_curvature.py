@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +30,8 @@ from hyperribbon.spectra import Tracker
 
 __all__ = ["Curvature", "watch"]
 
-_WARM_PRODUCTS = 10  # that a spectrum usually takes when it starts from the last one
+_FEWEST = 8  # samples
+_COLD, _WARM = 20.0, 10.0  # products that a first spectrum and later ones usually take
 
 
 class Curvature:
@@ -36,22 +39,26 @@ class Curvature:
 
     The loss is that of a fixed sample, drawn once: numbers of one run compare with each other to
     the accuracy of the solver, and with the loss of all data to the accuracy of so many samples.
+    Where a Recorder limits the time and so many samples would leave a run with few points, the
+    sample is halved, to eight at the least, before the first measurement.
     Batch norm has the statistics of the sample, as in training, and dropout is off. With an
     optimiser whose limit is one number (SGD with one learning rate, momentum and decay), the
     largest curvature at which its step is stable stands beside it: 2/η, with momentum
     2(1 + β)/η; see `hr.inspection.update_rules`.
 
     As a measurement of a Recorder it gives "name" (the largest eigenvalue), "name.error" (how far
-    the solver may be off), "name.limit", and for several eigenvalues "name.eigenvalues".
-    Eigenvalues that did not converge are left out.
+    the solver may be off), "name.samples" (those of the sample), "name.limit", and for several
+    eigenvalues "name.eigenvalues". Eigenvalues that did not converge are left out.
 
     Attributes:
         note: What the numbers are of.
+        is_fitted: Whether the number of samples is decided.
         next_seconds: How long the next measurement may take.
+        usual_seconds: How long one takes that starts from the last.
 
     Args:
         k: Eigenvalues.
-        samples: Samples of the fixed sample.
+        samples: Samples of the fixed sample, at most.
         params: Which parameters are coordinates: a name of a parameter or module, a pattern, a
             list or a predicate.
         forward: As for `hr.Risk`.
@@ -78,10 +85,13 @@ class Curvature:
         self._params, self._forward = params, forward
         self._mode = TRAINED if mode == "train" else mode
         self._tracker = Tracker(k, tol=tol, seed=seed)
+        self._whole: Subject | None = None
         self._subject: Subject | None = None
         self._optimizer: Any = None
-        self.note = ""
-        self.next_seconds = 0.0
+        self._cold = _COLD  # products of the last measurement from a cold start
+        self.note, self.is_fitted = "", False
+        self.next_seconds = self.usual_seconds = inf
+        import_module("torch.fx.experimental.symbolic_shapes")  # else the first product does so
 
     def begin(self, model: nn.Module, optimizer: Any, loss: Any, data: Any) -> None:
         """Draw the samples of the recorded curvature; called by the Recorder before the run.
@@ -97,35 +107,58 @@ class Curvature:
             )
             raise ArgumentError("data", None, reason, remedy)
         options = {"params": self._params, "forward": self._forward, "mode": self._mode}
-        whole = Subject(model, loss, data, **options)
-        self._subject = whole.with_samples(self.samples, self.seed)
+        self._whole = Subject(model, loss, data, **options)
         self._optimizer = optimizer
         self._tracker.reset()
-        rule = self._rule(model)
-        self.note = f"of the loss on {self._subject.where()}" + (f"; {rule}" if rule else "")
+        self._subject, self.is_fitted = None, False
+        self._draw(min(_FEWEST, self.samples))
+        _ = self._drawn.risk
+
+    def fit_to(self, model: nn.Module, seconds: float, *, is_final: bool) -> None:
+        """Choose the number of samples so that a measurement takes no longer, if possible.
+
+        Called by a Recorder at its first records, until it is decided.
+
+        Args:
+            model: The model that trains.
+            seconds: What a measurement may take.
+            is_final: Whether to decide on fewer samples than asked for, if need be.
+        """
+        number = min(_FEWEST, self.samples)
+        while True:
+            self._draw(number)
+            first, product = self._time_products(model)
+            if number >= self.samples or 2 * (first + _WARM * product) > seconds:
+                break
+            number = min(2 * number, self.samples)
+        if number >= self.samples or is_final:
+            self._decide(model)
+            self.usual_seconds = first + _WARM * product
+            self.next_seconds = first + self._cold * product
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         """Return the recorded curvatures: the Hessian eigenvalues at the present weights."""
-        if self._subject is None:
+        if self._whole is None:
             reason = "the run has not begun"
             raise ArgumentError("model", None, reason, "Let a Recorder call it, or call begin().")
-        begun = perf_counter()
-        is_first = self._tracker.calls == 0
-        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        state = self._subject.risk.function.state
-        known = {name: tensor for name, tensor in tensors.items() if name in state}
-        hessian = Hessian(self._subject.risk.at(known))
-        spectrum = self._tracker(hessian)
-        self.next_seconds = perf_counter() - begun
-        if is_first and spectrum.eigenvectors is not None:  # it began cold, and set much up
-            begun = perf_counter()
-            _ = hessian @ spectrum.eigenvectors[:, 0]
-            warm = (_WARM_PRODUCTS + len(spectrum)) * (perf_counter() - begun)
-            self.next_seconds = min(self.next_seconds, warm)
+        if not self.is_fitted:
+            self._draw(self.samples)
+            self._decide(model)
+        begun, is_cold = perf_counter(), self._tracker.is_cold
+        spectrum = self._tracker(self._hessian(model))
+        seconds = perf_counter() - begun
+        self.usual_seconds = seconds
+        if is_cold:
+            self._cold = float(spectrum.matvecs)
+            self.usual_seconds *= min(_WARM / spectrum.matvecs, 1.0)
+        self.next_seconds = self.usual_seconds
+        if self._tracker.is_cold:
+            self.next_seconds *= max(self._cold / _WARM, 1.0)
         found: dict[str, Any] = {}
         if bool(spectrum.converged.all()):
             found[""] = float(spectrum.eigenvalues[0])
             found["error"] = float(spectrum.residuals[0])
+            found["samples"] = float(self._drawn.samples)
             if len(spectrum) > 1:
                 found["eigenvalues"] = spectrum.eigenvalues
         limit = self._limit(model)
@@ -133,11 +166,56 @@ class Curvature:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which the next recorded curvature starts."""
-        return self._tracker.state_dict()
+        tracker = self._tracker.state_dict()
+        seconds = self.next_seconds, self.usual_seconds, self._cold
+        return {
+            "tracker": tracker,
+            "number": self._number if self.is_fitted else 0,
+            "seconds": seconds,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of the recorded curvature."""
-        self._tracker.load_state_dict(state)
+        self._tracker.load_state_dict(state["tracker"])
+        self.next_seconds, self.usual_seconds, self._cold = state["seconds"]
+        if state["number"]:
+            self._draw(int(state["number"]))
+            self._decide(self._drawn.model)
+
+    @property
+    def _drawn(self) -> Subject:
+        assert self._subject is not None
+        return self._subject
+
+    def _draw(self, number: int) -> None:
+        """Draw so many samples."""
+        assert self._whole is not None
+        before, self._number = self._subject, number
+        self._subject = self._whole.with_samples(number, self.seed)
+        if before is not None:
+            self._subject.know(before)
+
+    def _decide(self, model: nn.Module) -> None:
+        """Keep to the samples that are drawn."""
+        self.is_fitted, rule = True, self._rule(model)
+        fewer = f", {self.samples} would have taken too long" if self._number < self.samples else ""
+        self.note = f"of the loss on {self._drawn.where()}{fewer}" + (f"; {rule}" if rule else "")
+
+    def _hessian(self, model: nn.Module) -> Hessian:
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        state = self._drawn.risk.function.state
+        known = {name: tensor for name, tensor in tensors.items() if name in state}
+        return Hessian(self._drawn.risk.at(known))
+
+    def _time_products(self, model: nn.Module) -> tuple[float, float]:
+        """Return the seconds of a first product, which sets much up, and of a further one."""
+        hessian, seconds = self._hessian(model), []
+        vector = torch.ones(hessian.shape[0], dtype=hessian.dtype, device=hessian.device)
+        for _ in range(4):
+            begun = perf_counter()
+            _ = hessian @ vector
+            seconds.append(perf_counter() - begun)
+        return seconds[0], min(seconds[1:])
 
     def _limit(self, model: nn.Module) -> float | None:
         """Return the largest stable curvature, where the optimiser has one for all coordinates."""

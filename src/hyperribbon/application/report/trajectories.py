@@ -29,6 +29,12 @@ __all__ = ["trajectory_tabs"]
 
 _MANY = 8
 """Runs above which a legend would hide the chart."""
+_NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
+"""What is drawn with another metric, or only listed."""
+_LIMIT = (
+    "Dashed: the largest curvature at which the optimiser's step is stable on a quadratic, 2/η for "
+    "plain SGD and 2(1+β)/η with momentum β."
+)
 
 
 def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
@@ -54,7 +60,8 @@ def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
     metrics = dict.fromkeys(
         column for table in tables.values() for column in table if column not in ("step", "epoch")
     )
-    charts = [_chart(metric, tables) for metric in metrics]
+    shown = [metric for metric in metrics if not metric.endswith(_NO_CHART)]
+    charts = [_chart(metric, tables) for metric in shown]
     joint = embed_runs(trajectories)
     if joint is not None:
         charts.insert(0, _embedding_chart(joint, labels))
@@ -84,20 +91,33 @@ def _embedding_chart(joint: JointEmbedding, labels: list[str]) -> Chart:
 def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
     use_epoch = not any(np.isnan(table["epoch"].to_numpy()).any() for table in tables.values())
     axis = "epoch" if use_epoch else "step"
-    curves = []
-    positive = True
-    for label, table in tables.items():
-        if metric not in table:
-            continue
-        values, moments = table[metric].to_numpy(), table[axis].to_numpy()
-        kept = ~np.isnan(values)
-        values, moments = values[kept], moments[kept]
-        positive = positive and bool((values > 0).all())
-        style = "both" if len(tables) <= _MANY and len(values) <= 200 else "line"
-        curves.append(Curve(moments, values, label, style))
+    curves: list[Curve] = []
+    caption, positive = "", True
+    for color, (label, table) in enumerate(tables.items()):
+        for name in (metric, f"{metric}.limit"):
+            if name not in table:
+                continue
+            there = ~np.isnan(table[name].to_numpy())
+            x, y = table[axis].to_numpy()[there], table[name].to_numpy()[there]
+            positive = positive and bool((y > 0).all())
+            if name == metric:
+                style = "both" if len(tables) <= _MANY and len(y) <= 200 else "line"
+                curves.append(Curve(x, y, label, style, color=color))
+            else:
+                limit = "stability limit" if len(tables) == 1 else f"limit of {label}"
+                curves.append(Curve(x, y, limit, dashed=True, color=color))
+                caption = _LIMIT
+    sizes = f"{metric}.samples"
+    samples = [np.nanmax(table[sizes].to_numpy()) for table in tables.values() if sizes in table]
+    if samples:
+        fewest, most = int(min(samples)), int(max(samples))
+        some = f"{most}" if fewest == most else f"{fewest} to {most}"
+        caption = f"Of the loss on a fixed sample of {some}. {caption}".strip()
     name = "".join(c if c.isalnum() or c in "-_" else "-" for c in metric)
+    title = metric if _LIMIT not in caption else f"{metric} and stability limit"
     toggles = ("x", "y") if positive else ()
-    return Chart(f"metric-{name}", metric, axis, metric, tuple(curves), toggles=toggles)
+    marks = tuple(curves)
+    return Chart(f"metric-{name}", title, axis, metric, marks, caption=caption, toggles=toggles)
 
 
 def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:

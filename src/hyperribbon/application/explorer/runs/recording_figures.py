@@ -19,7 +19,7 @@ _MOST_RECORDS = 400
 _MOST_MARKERS = 200
 _MOST_POINTS = 1500
 _LIMIT = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
-_NO_CHART = (".limit", ".error", ".residual", ".products")
+_NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
 
 
 def series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
