@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         reinitialize,
         rerandomize,
         select,
+        shrink,
     )
 
 __version__ = "0.1.0"
@@ -97,6 +98,7 @@ _NAMES_BY_MODULE = {
         "overlap_ratio",
         "layer_criticality",
         "find_ticket",
+        "shrink",
     ),
     "noise": ("stationary_covariance", "weight_covariance", "variance_flatness"),
     "prediction": ("predict_manifold",),

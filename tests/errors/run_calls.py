@@ -455,6 +455,22 @@ def _entries() -> Iterator[Call]:
             "seed": 0,
         },
     )
+    yield Call(hr.shrink, {"model": net(), "mask": net_mask(), "inputs": torch.ones(2, 3)})
+    yield Call(subnetworks.find_units, {"model": net()})
+    yield Call(
+        subnetworks.rank_units,
+        {
+            "model": net(),
+            "initial": None,
+            "kind": "channel",
+            "criterion": "magnitude",
+            "order": "smallest",
+            "scope": "global",
+            "params": None,
+            "frozen": False,
+            "seed": 0,
+        },
+    )
     yield Call(subnetworks.hessian_saliency, {"model": model(), "loss": LOSS, "data": DATA})
     found = hr.prunable(model(), LOSS, DATA)
     yield Call(
@@ -468,6 +484,16 @@ def _entries() -> Iterator[Call]:
             "ranking": subnetworks.rank(model()),
         },
     )
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).requires_grad_(True)
+
+
+def net_mask() -> hr.Mask:
+    entries = {"0.weight": torch.zeros(4, 3, dtype=torch.bool)}
+    entries["2.weight"] = torch.tensor([[True, False, False, False]] * 2)
+    return hr.Mask(entries)
 
 
 def run_calls() -> Iterator[Call]:

@@ -33,8 +33,10 @@ from hyperribbon.recording.evaluation import class_axis
 from hyperribbon.subnetworks.evaluation import Measure, StateMetric
 from hyperribbon.subnetworks.operations import prune
 from hyperribbon.subnetworks.saliency import SALIENCIES
-from hyperribbon.subnetworks.selection import Criterion, Ranking, rank
+from hyperribbon.subnetworks.selection import Criterion, Ranking, rank, rank_units
+from hyperribbon.subnetworks.shrinking import UnitRanking
 from hyperribbon.subnetworks.states import State, layer_of, state_of
+from hyperribbon.subnetworks.units import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,6 +202,7 @@ def prunable(
     *,
     metric: Measure | None = None,
     criterion: Criterion = "magnitude",
+    granularity: str = "weight",
     scope: str = "global",
     include: str = "weights",
     params: ParameterFilter = None,
@@ -237,6 +240,8 @@ def prunable(
             loss.
         criterion: As in `select`; or "gradient", "fisher" or "hessian" for the scores of
             `gradient_saliency`, `fisher_saliency` and `hessian_saliency` on these data.
+        granularity: "weight", "channel" or "head", as in `select`: what is zeroed, and what the
+            fraction counts. `shrink` then removes channels and heads.
         scope: As in `select`.
         include: As in `select`.
         params: As in `select`.
@@ -256,6 +261,7 @@ def prunable(
     Raises:
         ArgumentError: A choice is unknown, or as for `hr.Risk` and `select`.
     """
+    check_choice("granularity", granularity, ("weight", *KINDS))
     if metric is not None and not callable(metric):
         check_choice("metric", metric, ("accuracy", "loss"))
     module = torch_module("model", model)
@@ -272,16 +278,11 @@ def prunable(
     )
     if isinstance(criterion, str) and criterion in SALIENCIES:
         criterion = SALIENCIES[criterion](module, loss, risk.source)
-    ranking = rank(
-        module,
-        initial,
-        criterion=criterion,
-        scope=scope,
-        include=include,
-        params=params,
-        frozen=frozen,
-        seed=seed,
-    )
+    how = {"criterion": criterion, "scope": scope, "params": params, "frozen": frozen, "seed": seed}
+    if granularity == "weight":
+        ranking = rank(module, initial, include=include, **how)
+    else:
+        ranking = rank_units(module, initial, kind=granularity, **how)
     return find_prunable(
         own,
         own.reestimate if own.is_normalised else None,
@@ -291,6 +292,7 @@ def prunable(
         metric=measure if isinstance(measure, str) else getattr(measure, "__name__", "metric"),
         held_out=held_out,
         confidence=confidence,
+        unit={"weight": "weights", **KINDS}[granularity],
         seed=seed,
     )
 
@@ -302,7 +304,7 @@ def find_prunable(
     scores: Scores,
     reestimate: Callable[[State], State] | None,
     state: State,
-    ranking: Ranking,
+    ranking: Ranking | UnitRanking,
     *,
     tolerance: float,
     metric: str,
@@ -383,7 +385,7 @@ class _Curve:
         scores: Scores,
         reestimate: Callable[[State], State] | None,
         state: State,
-        ranking: Ranking,
+        ranking: Ranking | UnitRanking,
         tolerance: float,
         is_loss: bool,
     ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,12 @@ from hyperribbon.core.checks import (
     check_choice,
     check_finite,
     check_fraction,
+    flag,
+    mapping,
     validate,
 )
 from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.subnetworks.shrinking import UnitRanking
 from hyperribbon.subnetworks.states import (
     State,
     check_same_architecture,
@@ -27,9 +31,11 @@ from hyperribbon.subnetworks.states import (
     layer_of,
     state_of,
 )
+from hyperribbon.subnetworks.units import KINDS, find_units
 
 CRITERIA = ("magnitude", "change", "random")
-Criterion = str | Mapping[str, torch.Tensor]
+Scores = Mapping[str, torch.Tensor]
+Criterion = str | Scores | Callable[[Any], Scores]
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,8 @@ def rank(
         final: The trained network: a module or a state dict.
         initial: Its start; needed by the criterion "change".
         criterion: "magnitude" |θ|; "change" |θ − θ⁰|; "random"; or scores of your own by parameter
-            name, such as those of `gradient_saliency` and `fisher_saliency`.
+            name, such as those of `gradient_saliency`, `fisher_saliency` and `hessian_saliency`; or
+            a function of `final` that returns such scores.
         order: "smallest" or "largest" scores first.
         scope: "global" ranks all entries together, "layer" each layer (the module that owns the
             parameters) by itself.
@@ -119,6 +126,8 @@ def rank(
     check_choice("order", order, ("smallest", "largest"))
     check_choice("scope", scope, ("global", "layer"))
     state = state_of("final", final)
+    if callable(criterion):
+        criterion = mapping("criterion", criterion(final))
     names = eligible_names(final, include, params, model=model, initial=initial, frozen=frozen)
     scores = _scores(state, initial, names, criterion, seed)
     members: dict[str, list[str]] = {}
@@ -148,6 +157,7 @@ def select(
     params: ParameterFilter = None,
     frozen: bool = False,
     model: nn.Module | None = None,
+    granularity: str = "weight",
     seed: int = 0,
 ) -> Mask:
     """Return the mask of the selected entries.
@@ -162,7 +172,8 @@ def select(
         initial: Its start; needed by the criterion "change".
         fraction: Share of the entries to select, of all together or of each layer (`scope`).
         between: Lowest and highest score to select.
-        criterion: "magnitude", "change", "random", or scores by parameter name.
+        criterion: "magnitude", "change", "random", scores by parameter name, or a function of
+            `final` that returns such scores.
         order: "smallest" or "largest" scores first.
         scope: "global" or "layer".
         include: "weights", or "all" for biases and normalisation parameters too.
@@ -170,6 +181,8 @@ def select(
         frozen: Whether parameters that are not trained (requires_grad=False) count too.
         model: The module that `final` is a state of. It says which entries are trained parameters;
             without it, buffers and frozen layers are inferred from values, see `eligible_names`.
+        granularity: "weight", "channel" or "head", see `rank`; `fraction` is then of the units, of
+            which every layer keeps one.
         seed: Seed of the criterion "random".
 
     Raises:
@@ -180,6 +193,7 @@ def select(
     tensor([[False,  True],
             [False,  True]])
     """
+    check_choice("granularity", granularity, ("weight", *KINDS))
     if (fraction is None) == (between is None):
         reason = "expected exactly one of fraction and between"
         remedy = "Give fraction=0.8 or between=(0.0, 0.05)."
@@ -189,8 +203,15 @@ def select(
     else:
         check_only_of_fractions(order, scope)
     how = {"criterion": criterion, "order": order, "scope": scope, "include": include}
-    own = {"params": params, "frozen": frozen, "model": model, "seed": seed}
-    ranking = rank(final, initial, **how, **own)
+    own = {"params": params, "frozen": frozen, "seed": seed}
+    if granularity != "weight":
+        reason = "a share of the channels or heads is selected"
+        check_absent("between", between, reason, "Give fraction=.")
+        check_absent("include", None if include == "weights" else include, reason)
+        module: Any = final if model is None else model
+        chosen = {"criterion": criterion, "order": order, "scope": scope, **own}
+        return rank_units(module, initial, kind=granularity, **chosen).select(fraction or 0.0)
+    ranking = rank(final, initial, model=model, **how, **own)
     if between is None:
         return ranking.select(fraction or 0.0)
     try:
@@ -199,6 +220,81 @@ def select(
         reason = error.reason if isinstance(error, ArgumentError) else "expected a pair of numbers"
         remedy = "Give (lowest, highest), such as between=(0.0, 0.05)."
         raise ArgumentError("between", between, reason, remedy) from None
+
+
+@validate(frozen=flag)
+def rank_units(
+    model: nn.Module,
+    initial: nn.Module | State | None = None,
+    *,
+    kind: str = "channel",
+    criterion: Criterion = "magnitude",
+    order: str = "smallest",
+    scope: str = "global",
+    params: ParameterFilter = None,
+    frozen: bool = False,
+    seed: int = 0,
+) -> UnitRanking:
+    """Rank the channels, neurons or attention heads of a network.
+
+    Args:
+        model: The network; its units are those of `find_units`.
+        initial: The initial state, for the criterion "change".
+        kind: "channel" for channels and neurons, or "head".
+        criterion: As in `rank`. A unit's score is the root mean square of the |θ| or |θ − θ⁰| of
+            all its entries, divided by the mean over the units of its layer; for scores of your
+            own it is their sum.
+        order: "smallest" or "largest" scores first.
+        scope: "global" ranks all units together, "layer" takes the same share of every layer.
+        params: Restrict to units that these parameters make, see `rank`.
+        frozen: Whether units with parameters that are not trained count too.
+        seed: Seed of the criterion "random".
+
+    Returns:
+        The ranking; `.select(fraction)` returns masks.
+
+    Raises:
+        ArgumentError: No unit can be removed, or as for `rank`.
+    """
+    check_choice("kind", kind, tuple(KINDS))
+    check_choice("order", order, ("smallest", "largest"))
+    check_choice("scope", scope, ("global", "layer"))
+    if not isinstance(model, nn.Module):
+        reason = "channels and heads are found in a module"
+        raise ArgumentError("model", model, reason, "Give the model, not its state dict.")
+    module, state = model, state_of("model", model)
+    if callable(criterion):
+        criterion = mapping("criterion", criterion(model))
+    units = find_units(module)
+    parameters = dict(module.named_parameters())
+    chosen = set(eligible_names(module, "all", params, frozen=frozen))
+    trained = set(eligible_names(module, "all", frozen=frozen))
+    makers = {(axis.name, axis.axis) for axis in units.axes if not axis.reads}
+    eligible = []
+    for unit in units.of_kind(kind):
+        places = [place for place in units.families[unit] if place[0] in parameters]
+        made = [name for name, axis in places if (name, axis) in makers]
+        if chosen.intersection(made) and all(name in trained for name, _ in places):
+            eligible.append(unit)
+    if not eligible:
+        listed = "; ".join(f"{n}: {why}" for n, why in list(units.whole.items())[:3])
+        reason = f"no {kind} of the model can be removed" + (f" ({listed})" if listed else "")
+        remedy = "See hr.subnetworks.find_units(model), or use granularity='weight'."
+        raise ArgumentError("kind", kind, reason, remedy)
+    names = sorted({name for unit in eligible for name, _ in units.families[unit]} & trained)
+    entries = _scores(state, initial, names, criterion, seed)
+    is_size = isinstance(criterion, str) and criterion != "random"
+    scores = units.scores(entries, is_size=is_size)
+    sign = 1.0 if order == "smallest" else -1.0
+    members: dict[Any, list[int]] = {}
+    for unit in sorted(eligible, key=lambda unit: sign * scores[unit]):
+        members.setdefault(units.families[unit], []).append(unit)
+    kept = {own[-1] for own in members.values()}
+    # By layer, the same share of each comes first; else all are sorted together.
+    places = {u: (i + 1) / len(own) for own in members.values() for i, u in enumerate(own)}
+    key = places.__getitem__ if scope == "layer" else lambda unit: sign * scores[unit]
+    ranked = sorted((unit for unit in eligible if unit not in kept), key=key)
+    return UnitRanking(module, units, (*ranked, *sorted(kept)), scores)
 
 
 def check_only_of_fractions(order: str, scope: str) -> None:
