@@ -143,7 +143,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @validate()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:
-        """Fit the embedding.
+        """Fit the InPCA embedding.
 
         Args:
             X: (models, samples, classes): an array, a zarr array or its path, or a `Trajectory`;
@@ -288,7 +288,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @overload
     def plot(self, ax: Axes) -> Axes: ...
     def plot(self, ax: Axes | None = None) -> Figure | Axes:
-        """Draw every pair of the leading coordinates, one colour per run, and return the figure.
+        """Draw the fitted embedding: pairs of leading coordinates, one colour per run.
 
         Time-like coordinates are marked; titles state the explained stress.
 
@@ -306,7 +306,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def fit_transform(
         self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
     ) -> Float[np.ndarray, "models k"]:
-        """Fit the embedding and return the coordinates of the models."""
+        """Fit the InPCA embedding and return the coordinates of the models."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
     @validate()

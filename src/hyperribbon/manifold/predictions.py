@@ -118,11 +118,11 @@ class Predictions:
         self._most = max(2, int(memory // block))
 
     def __len__(self) -> int:
-        """Return the number of blocks."""
+        """Return the number of blocks of predictions."""
         return -(-self.models.shape[0] // self.rows)
 
     def part(self, block: int) -> slice:
-        """Return the models of a block."""
+        """Return the models of a block of predictions."""
         return slice(block * self.rows, min((block + 1) * self.rows, self.models.shape[0]))
 
     def __getitem__(self, block: int) -> np.ndarray:

@@ -41,7 +41,7 @@ class PCA(TransformerMixin, BaseEstimator):
 
     @validate()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> PCA:
-        """Fit the embedding to predictions (models, ...), flattened per model."""
+        """Fit the principal components of predictions (models, ...), flattened per model."""
         points = _flat(X)
         weights = model_weights(sample_weight, len(points))
         weights = weights * (len(points) / weights.sum())
@@ -68,12 +68,12 @@ class PCA(TransformerMixin, BaseEstimator):
     def fit_transform(
         self, X: Any, y: None = None, sample_weight: np.ndarray | None = None
     ) -> Float[np.ndarray, "models k"]:
-        """Fit the embedding and return the coordinates of the models."""
+        """Fit the principal components and return the coordinates of the models."""
         return self.fit(X, sample_weight=sample_weight).embedding_
 
     @validate()
     def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
-        """Return the coordinates of models."""
+        """Return the coordinates of models along the principal components."""
         check_is_fitted(self, "components_")
         flat = _flat(X)
         if flat.shape[1] != len(self.mean_):

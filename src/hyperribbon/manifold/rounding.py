@@ -41,7 +41,7 @@ def rounding_of_centred(
 def rounding_of_models(
     models: Any, weights: np.ndarray, rule: TileRule, squares: float, memory: float
 ) -> float:
-    """Return the same bound for distances between predictions.
+    """Return a rounding-error bound on centred distances between predictions.
 
     With u the unit of the precision of the distances, an affinity Σ_c √p√q of c classes has two
     roots of numbers that were rounded once (3u; of logarithms, log c + 9 u), c products and sums

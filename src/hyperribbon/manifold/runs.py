@@ -64,7 +64,7 @@ class Trajectories:
             raise ArgumentError("labels", labels, reason, "Give one label per run.")
 
     def __len__(self) -> int:
-        """Return the number of runs."""
+        """Return the number of runs in the trajectories."""
         return len(self.paths)
 
     def __iter__(self) -> Iterator[np.ndarray]:

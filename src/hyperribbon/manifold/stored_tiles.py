@@ -101,7 +101,7 @@ class Distances:
         weights: np.ndarray | None = None,
         advance: Callable[[int], Any] | None = None,
     ) -> np.ndarray:
-        """Return D X for a block (n, b), in float64.
+        """Return D X of the stored tiles for a block (n, b), in float64.
 
         Args:
             X: The block.
@@ -186,7 +186,7 @@ def rows_in_a_block(shape: tuple[int, ...], rule: TileRule, memory: float) -> in
 
 
 def disk_bytes(count: int, rule: TileRule) -> float:
-    """Return the size of the tiles in bytes."""
+    """Return the size of the stored tiles in bytes."""
     return rule.dtype.itemsize * count * (count + _MOST_ROWS) / 2
 
 

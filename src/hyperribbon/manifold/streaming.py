@@ -85,7 +85,7 @@ class Streaming:
 
     @property
     def bytes(self) -> float:
-        """The memory limit in bytes."""
+        """The memory limit of streaming in bytes."""
         return MEMORY if self.memory is None else self.memory
 
     def is_needed(self, count: int) -> bool:
@@ -147,7 +147,7 @@ class StreamedInPCA(Result, plot="plot_points"):
     centring: Centring
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the coordinates, one row per model."""
+        """Return the streamed coordinates, one row per model."""
         columns = {f"component {i + 1}": c for i, c in enumerate(self.embedding.T)}
         return frame(columns, "model", first=0)
 
@@ -301,7 +301,7 @@ class _CentredDistances:
         return self._centring
 
     def multiply(self, block: np.ndarray) -> np.ndarray:
-        """Return R^½ W R^½ @ block."""
+        """Return R^½ W R^½ @ block, streamed tile by tile."""
         roots = np.sqrt(self._r)[:, None]
         return roots * self.plain(roots * block)
 

@@ -17,7 +17,7 @@ _BLAS_THREADS_FROM = 1 << 18  # multiplications above which OpenBLAS starts thre
 
 @dataclass(frozen=True)
 class Precision:
-    """A floating-point type and how small its numbers may become.
+    """The precision of a tile: a floating-point type and how small its numbers may become.
 
     Attributes:
         dtype: The type.
@@ -35,7 +35,7 @@ PRECISIONS = {"single": Precision(np.float32, 1e-30, 9), "double": Precision(np.
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some models, and their roots √p as (samples, classes, models)."""
+    """A tile of models, and their roots √p as (samples, classes, models)."""
 
     start: int
     models: np.ndarray
@@ -43,7 +43,7 @@ class _Tile:
 
 
 def usual_workers() -> int:
-    """Return the number of threads of torch, or of numpy if torch is not loaded.
+    """Return the threads that compute tiles: those of torch, or of numpy without torch.
 
     It affects the run time of a sum, not its digits.
     """
@@ -56,7 +56,7 @@ def usual_workers() -> int:
 def sum_logs(
     left: np.ndarray, right: np.ndarray, log: bool, precision: str, workers: int
 ) -> tuple[np.ndarray, int]:
-    """Return −Σ_s log Σ_c √(p_u p_v) for all pairs and the number of underflows.
+    """Return −Σ_s log Σ_c √(p_u p_v) tile by tile for all pairs, and the underflows.
 
     Args:
         left: (models, samples, classes), probabilities or their logarithms.
@@ -151,7 +151,7 @@ def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.nda
 def _sum_small_logs(
     row: _Tile, column: _Tile, group: slice, log: bool, kind: Precision
 ) -> tuple[np.ndarray, int]:
-    """Return Σ log of a group's affinities and how many of them were too small to use."""
+    """Return Σ log of a tile's affinities and how many of them were too small to use."""
     affinities = row.roots[group].transpose(0, 2, 1) @ column.roots[group]
     low = np.nonzero(affinities < kind.smallest)
     affinities[low] = 1
@@ -167,7 +167,7 @@ def _sum_small_logs(
 
 
 def _log_affinities(left: np.ndarray, right: np.ndarray, log: bool) -> np.ndarray:
-    """Return log Σ_c √(p q) of matching rows from log-probabilities, in float64."""
+    """Return a tile's log Σ_c √(p q) of matching rows, from log-probabilities in float64."""
     left, right = left.astype(float), right.astype(float)
     with np.errstate(divide="ignore"):
         logs = left + right if log else np.log(left) + np.log(right)

@@ -44,7 +44,7 @@ def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> No
 
 @dataclass(frozen=True)
 class Curve:
-    """Points in order, as a line, as markers, or as both.
+    """Points of a chart in order, as a line, as markers, or as both.
 
     Attributes:
         x: (n,).
@@ -79,7 +79,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar per name.
+    """Bars of a chart, one per name.
 
     Attributes:
         names: Names along the axis.
@@ -111,7 +111,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Surface:
-    """Values on a grid, as colours with contour lines.
+    """A surface of a chart: values on a grid, as colours with contour lines.
 
     Attributes:
         x: (n,).
@@ -133,7 +133,7 @@ class Surface:
 
 @dataclass(frozen=True)
 class Path:
-    """A path in three dimensions.
+    """A path of a chart in three dimensions.
 
     Attributes:
         points: (n, 3).
@@ -225,5 +225,5 @@ class Chart:
 
     @property
     def is_spatial(self) -> bool:
-        """Whether it has three axes."""
+        """Whether the chart has three axes."""
         return any(isinstance(mark, Path) for mark in self.marks)

@@ -17,7 +17,7 @@ Position = tuple[int, float | None]
 
 @dataclass(frozen=True)
 class Cadence:
-    """An interval in steps or epochs.
+    """The cadence of records: an interval in steps or epochs.
 
     Attributes:
         amount: Length of the interval.
@@ -29,7 +29,7 @@ class Cadence:
 
     @classmethod
     def parse(cls, text: str, argument: str = "every") -> Cadence:
-        """Parse an interval such as "1ep", "0.5ep" or "500it".
+        """Parse a cadence such as "1ep", "0.5ep" or "500it".
 
         Args:
             text: The interval.
@@ -66,7 +66,7 @@ class Cadence:
 
 
 def steps_between(every: int | str, length: float) -> int:
-    """Return an interval in whole steps, at least one.
+    """Return the cadence's interval in whole steps, at least one.
 
     Args:
         every: A number of steps, "20it" or "0.5ep".
@@ -83,7 +83,7 @@ def steps_between(every: int | str, length: float) -> int:
 
 @dataclass(frozen=True)
 class Overhead:
-    """The time cost of recording.
+    """The time overhead of recording.
 
     Attributes:
         recording_seconds: Time that recording blocked training, plus CPU time of background
@@ -105,7 +105,7 @@ class Overhead:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return a one-line summary."""
+        """Return the recording overhead in one line."""
         share = f"{self.fraction:.0f} times" if self.fraction > 9.5 else f"{self.fraction:.1%} of"
         line = (
             f"{self.records} records in {self.recording_seconds:.3g} s, {share} the training time"
@@ -157,12 +157,12 @@ class TimeShare:
         return self._elapsed + _since(self._started) - (self.spent - self.beside)
 
     def start(self, spent: float = 0.0, training: float = 0.0, cost: float = 0.0) -> None:
-        """Start the clock, continuing from an earlier session's times."""
+        """Start the recording clock, continuing from an earlier session's times."""
         self._spent, self._elapsed, self.cost = spent, spent + training, cost
         self._started, self.beside = perf_counter(), 0.0
 
     def stop(self) -> None:
-        """Stop the clock; the times stay as they are."""
+        """Stop the recording clock; the times stay as they are."""
         self._elapsed += _since(self._started)
         self._started = None
 

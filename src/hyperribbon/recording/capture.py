@@ -98,7 +98,7 @@ class Capture:
         self.bounded_seconds = 0.0
 
     def begin(self, model: nn.Module, optimizer: Any, loss: Any, data: Any) -> dict[str, Any]:
-        """Call `begin` of the measurements that have it.
+        """Prepare the capture: call `begin` of the measurements that have it.
 
         Returns:
             The metadata of the records, see `describe_model`.
@@ -113,16 +113,16 @@ class Capture:
         return describe_model(model, self.predictor, stored)
 
     def notes(self) -> dict[str, str]:
-        """Return the notes of the measurements, by name."""
+        """Return the notes of the captured measurements, by name."""
         found = {m.name: getattr(m.function, "note", "") for m in self.measurements}
         return {name: note for name, note in found.items() if isinstance(note, str) and note}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every stateful measurement, by name."""
+        """Return the state of every stateful captured measurement, by name."""
         return {name: function.state_dict() for name, function in self._stateful().items()}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state_dict`."""
+        """Restore the state of the captured measurements."""
         for name, function in self._stateful().items():
             if name in states:
                 function.load_state_dict(states[name])
@@ -141,7 +141,7 @@ class Capture:
         *,
         is_last: bool = False,
     ) -> Draft:
-        """Return a record that later training does not change.
+        """Capture a record of the model that later training does not change.
 
         Args:
             model: The model; not modified.
@@ -202,14 +202,14 @@ class Capture:
         return False
 
     def predict(self, model: nn.Module) -> torch.Tensor | None:
-        """Return the predictions on the probe set, or None without one."""
+        """Capture the predictions on the probe set; None without one."""
         if self.predictor is None:
             return None
         with undisturbed(model):
             return self.predictor(model)
 
     def weights(self, model: nn.Module) -> dict[str, torch.Tensor] | None:
-        """Return a copy of the weights to store."""
+        """Capture a copy of the weights to store."""
         found = self._select(model)
         if found is None:
             return None
@@ -235,7 +235,7 @@ class Capture:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy that later training does not change."""
+    """Return a captured copy that later training does not change."""
     if isinstance(value, torch.Tensor):
         check_readable("metrics", value)
         return value.detach().to("cpu", copy=True)

@@ -37,12 +37,12 @@ class Forecast:
 
     @property
     def total_bytes(self) -> int:
-        """Size of the whole run, or of one record if its length is unknown."""
+        """Disk space of the whole run, or of one record if its length is unknown."""
         return self.record_bytes * (self.records or 1) + self.state_bytes
 
     @property
     def is_large(self) -> bool:
-        """Whether to warn the user."""
+        """Whether the disk space of a run is worth a warning."""
         if self.records is None:
             return self.record_bytes + self.state_bytes > _LARGE_RECORD
         return self.total_bytes > _LARGE
@@ -63,7 +63,7 @@ class Forecast:
             raise ArgumentError("weights", f"{in_words(self.total_bytes)} on disk", reason, remedy)
 
     def __str__(self) -> str:
-        """Return a one-line summary."""
+        """Return the disk-space forecast in one line."""
         line = f"each record takes {in_words(self.record_bytes)}"
         if self.state_bytes:
             line += f", the resume state {in_words(self.state_bytes)}"
@@ -79,7 +79,7 @@ class Forecast:
 def forecast_run(
     folder: Path, record: PendingRecord, initial: int, parts: Mapping[str, Any], records: int | None
 ) -> Forecast:
-    """Return the forecast of a run from its first record.
+    """Return the forecast of a run's disk space from its first record.
 
     Args:
         folder: The recording's folder.
@@ -96,7 +96,7 @@ def forecast_run(
 
 
 def count_records(every: Cadence, total: str | None) -> int | None:
-    """Return the number of records of a run, including its start, if it can be known.
+    """Return a run's number of records, for its disk space, if it can be known.
 
     >>> count_records(Cadence.parse("50it"), "1000it"), count_records(Cadence.parse("1ep"), None)
     (21, None)
@@ -122,7 +122,7 @@ def optimizer_bytes(optimizer: Any) -> int:
 
 
 def in_words(size: float) -> str:
-    """Return a number of bytes with its unit.
+    """Return disk space in bytes as text with its unit.
 
     >>> in_words(353_000_000), in_words(1400)
     ('353 MB', '1.4 kB')

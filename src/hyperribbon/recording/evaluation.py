@@ -49,7 +49,7 @@ def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
 
 
 def read(model: nn.Module, data: Data, *, has_targets: bool = True) -> Source:
-    """Return data cast to the model's precision; tensors stay on their device.
+    """Return data to evaluate in the model's precision; tensors stay on their device.
 
     Args:
         model: The model that they are for.
@@ -68,7 +68,7 @@ def read(model: nn.Module, data: Data, *, has_targets: bool = True) -> Source:
 
 
 def pieces(model: nn.Module, source: Source, size: int) -> Iterator[Any]:
-    """Yield batches of at most `size` samples on the model's device."""
+    """Yield batches to evaluate, of at most `size` samples on the model's device."""
     device = next(model.parameters(), torch.empty(0, device="cpu")).device
     for _, batch in source.chunks(size):
         yield move(batch, device)

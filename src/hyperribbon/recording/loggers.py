@@ -14,7 +14,7 @@ LogTarget = str | Callable[[int, dict[str, float]], None]
 
 
 class ScalarLogger:
-    """A destination for scalars by step.
+    """A logger: a destination for scalars by step.
 
     Args:
         log: Called as `log(step, scalars)`.

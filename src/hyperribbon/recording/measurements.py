@@ -56,7 +56,7 @@ class Measurement:
         flag("is_bounded", self.is_bounded)
 
     def is_due(self, number: int, before: Position | None, now: Position) -> bool:
-        """Return whether it is measured at a record.
+        """Return whether the measurement is due at a record.
 
         Args:
             number: Records made before.
@@ -68,7 +68,7 @@ class Measurement:
         return before is None or Cadence.parse(self.every).passed(before, now)
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        """Return the metrics by full name."""
+        """Measure a model: return the metrics by full name."""
         value = self.function(model)
         if isinstance(value, Spectrum):
             value = {
@@ -115,7 +115,7 @@ def check_name(argument: str, name: str) -> str:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Restore a model's weights, buffers, gradients and modes after the block.
+    """Restore a model's weights, buffers, gradients and modes after a measurement.
 
     The global random states of torch, numpy and Python are restored too.
     """

@@ -50,7 +50,7 @@ class Projection:
         return total.float()
 
     def _parts(self, lengths: Iterable[int]) -> tuple[torch.Tensor, ...]:
-        """Return the place of every weight with its sign, tensor by tensor."""
+        """Return where the projection puts every weight, with its sign, tensor by tensor."""
         lengths = list(lengths)
         size = sum(lengths)
         if self._places is None or len(self._places) != size:

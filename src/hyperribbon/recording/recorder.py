@@ -319,7 +319,7 @@ class Recorder:
         return self._record()
 
     def flush(self) -> None:
-        """Wait until every record is on disk."""
+        """Wait until every record of the recorder is on disk."""
         cost = self._budget.cost
         with self._budget.spending():
             self._collect()
@@ -361,16 +361,16 @@ class Recorder:
             self._lock.release()
 
     def __enter__(self) -> Recorder:
-        """Return itself."""
+        """Enter a block with the recorder."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close; after an exception, the last step is not recorded."""
+        """Close the recorder; after an exception, the last step is not recorded."""
         self.close() if kind is None else self.release()
 
     @property
     def trajectory(self) -> Trajectory:
-        """The trajectory, with all records on disk."""
+        """The recorder's trajectory, with all records on disk."""
         self.flush()
         return self._writer.trajectory
 
@@ -384,12 +384,12 @@ class Recorder:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps taken so far."""
+        """Optimiser steps that the recorder has counted."""
         return self._position[0]
 
     @property
     def overhead(self) -> Overhead:
-        """The time cost of recording so far."""
+        """The time overhead of the recorder so far."""
         spent, training = self._budget.spent, self._budget.training_seconds
         fraction = spent / training if training > 0 else 0.0
         counts = self._number, self._skipped, self._failed
@@ -418,7 +418,7 @@ class Recorder:
         return forecast_run(self.folder, record, initial, parts, count_records(self.cadence, total))
 
     def initial_state(self) -> dict[str, torch.Tensor]:
-        """Return the model's initial state dict."""
+        """Return the initial state dict that the recorder stored."""
         path = find_state(self.folder, "initial")
         if path is None:
             reason = "the initial state was not stored"
@@ -427,7 +427,7 @@ class Recorder:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a killed run can be resumed."""
+        """Whether the recorder keeps what resumes a killed run."""
         return self._is_resumable
 
     def lightning_callback(self) -> Callback:
@@ -545,7 +545,7 @@ class Recorder:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Return whether all entries are finite, in one pass for real types."""
+    """Return whether all entries of a recorded tensor are finite, in one pass."""
     if not tensor.numel() or tensor.is_complex():
         return bool(tensor.isfinite().all())
     return all(bool(end.isfinite()) for end in torch.aminmax(tensor))

@@ -178,7 +178,7 @@ class StoredWeights:
         return cls({name: tensor.to("meta") for name, tensor in last.items()}, omitted)
 
     def choose(self, params: ParameterFilter) -> list[str]:
-        """Return the names of the weights that match a filter.
+        """Return the names of the stored weights of a record that match a filter.
 
         Raises:
             ArgumentError: No weight matches.
@@ -194,7 +194,7 @@ class StoredWeights:
 
 
 def check_tensors(argument: str, value: Any) -> Mapping[str, torch.Tensor]:
-    """Return tensors by name."""
+    """Check a record's tensors by name."""
     if not isinstance(value, Mapping) or not all(map(is_tensor, value.values())):
         remedy = "Give model.state_dict()."
         raise ArgumentError(argument, value, "expected tensors by name", remedy)
@@ -202,7 +202,7 @@ def check_tensors(argument: str, value: Any) -> Mapping[str, torch.Tensor]:
 
 
 def check_numbers(argument: str, value: Any) -> Any:
-    """Return an array or a tensor of real numbers."""
+    """Check a record's array or tensor of real numbers."""
     try:
         real = host_array(value).dtype.kind in "biuf"
     except ValueError:

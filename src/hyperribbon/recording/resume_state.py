@@ -24,14 +24,14 @@ from hyperribbon.recording.measurements import random_state, set_random_state
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object with a state dict: a module, an optimiser, a scheduler."""
+    """An object that can resume from a state dict: a module, an optimiser, a scheduler."""
 
     def state_dict(self) -> Any:
-        """Return the state: tensors and plain values."""
+        """Return the state to resume from: tensors and plain values."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Restore a state."""
+        """Restore a state to resume from."""
         ...
 
 
@@ -51,14 +51,14 @@ def pack_parts(parts: Mapping[str, Stateful], notes: Any = None) -> bytes:
 
 
 def save_state(folder: Path, name: str, state: bytes) -> Path:
-    """Write a serialized state; return its path."""
+    """Write a serialized state to resume from; return its path."""
     path = make_folder(folder / "state") / f"{name}-{digest_of(state)}.safetensors"
     write_bytes(path, state)
     return path
 
 
 def find_state(folder: Path, name: str) -> Path | None:
-    """Return the path of a stored state, or None; earlier versions stored .pt files."""
+    """Return the path of a stored resume state, or None; earlier versions stored .pt files."""
     found = [*folder.glob(f"state/{name}-*.safetensors"), *folder.glob(f"state/{name}.pt")]
     return found[0] if found else None
 
@@ -121,7 +121,7 @@ def read_parts(path: Path) -> dict[str, Any]:
 
 
 def _encode(node: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return plain JSON for a state, in which tensors are numbers of entries of `tensors`."""
+    """Return a resume state as plain JSON, with tensors as indices into `tensors`."""
     if isinstance(node, np.generic):
         node = node.item()
     if node is None or isinstance(node, bool | int | float | str):

@@ -157,20 +157,20 @@ class Trajectory(Result):
         return cls(Path(folder), records, None)
 
     def __len__(self) -> int:
-        """Return the number of complete records."""
+        """Return the number of complete records of the trajectory."""
         return len(self._records)
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterate over the records."""
+        """Iterate over the records of the trajectory."""
         return iter(self._records)
 
     def __getitem__(self, index: int) -> Record:
-        """Return one record; negative indices count from the end."""
+        """Return one record of the trajectory; negative indices count from the end."""
         return self._records[index]
 
     @property
     def steps(self) -> np.ndarray:
-        """Optimiser steps of the records, (T,)."""
+        """Optimiser steps of the trajectory's records, (T,)."""
         return np.array([record.step for record in self._records], dtype=np.int64)
 
     @property
@@ -282,7 +282,7 @@ class Trajectory(Result):
 
     @validate()
     def weights(self, index: int) -> dict[str, torch.Tensor]:
-        """Return the stored weights of a record."""
+        """Return the weights of a trajectory's record."""
         from hyperribbon.core.states import load_state
 
         index = self._check_index(index)
@@ -439,7 +439,7 @@ class Trajectory(Result):
 
 
 def _find_checkpoints(folder: Path) -> dict[int, Path]:
-    """Return the checkpoint of every step, in order of the steps.
+    """Return the checkpoint of every step of a trajectory, in order.
 
     The step is the number after "step" in a name, or else the last number in it; if two have the
     same step, the later name is used.

@@ -66,7 +66,7 @@ class BackgroundWriter(Generic[T]):
             return found
 
     def close(self) -> None:
-        """Write pending items and stop the thread."""
+        """Write pending items and stop the writer thread."""
         self._pool.shutdown()
 
     def _drain(self) -> None:
@@ -103,7 +103,7 @@ class PendingRecord:
 
     @property
     def array_bytes(self) -> int:
-        """Size of the record's arrays in bytes."""
+        """Size of a pending record's arrays in bytes."""
         arrays = [*(self.draft.weights or {}).values(), *(self.draft.metrics or {}).values()]
         arrays += [] if self.draft.predictions is None else [self.draft.predictions]
         return sum(int(getattr(array, "nbytes", 8)) for array in arrays)
@@ -131,7 +131,7 @@ class RecordWriter:
         self._writer = BackgroundWriter(self._write)
 
     def put(self, record: PendingRecord) -> None:
-        """Queue a record for writing."""
+        """Queue a record for the writer."""
         assert self._writer is not None
         self._writer.put(record, record.array_bytes + len(record.state or b""))
 
@@ -140,14 +140,14 @@ class RecordWriter:
         return [] if self._writer is None else self._writer.results(wait=wait)
 
     def close(self) -> None:
-        """Write pending records and stop."""
+        """Write pending records and stop the writer."""
         if self._writer is not None:
             self._writer.close()
         self._writer = None
 
     @property
     def seconds(self) -> float:
-        """CPU time of writing."""
+        """CPU time of the record writer."""
         return 0.0 if self._writer is None else self._writer.seconds
 
     @property

@@ -47,7 +47,7 @@ _BANDWIDTH = {"memory": 8e9, "disk": 3e8}  # bytes a second when Lanczos reads i
 
 @dataclass(frozen=True)
 class Route:
-    """One way to the spectrum.
+    """One planned route to the spectrum: method, memory, seconds, products.
 
     Attributes:
         method: "dense", "gram" or "lanczos".
@@ -93,7 +93,7 @@ class Plan(Result, plot="plot_plan"):
         return self.routes[0]
 
     def __str__(self) -> str:
-        """Return one line a route."""
+        """Return the plan, one line per route."""
         lines = [f"{'route':<13} {'memory':>10} {'time':>10} {'products':>9}"]
         for route in self.routes:
             note = "" if route.fits else f"  does not fit in {gigabytes(self.available)}"
@@ -265,14 +265,14 @@ def _dense(products: Products, available: int, rate: float) -> Route:
 
 
 def _wished(k: int) -> int:
-    """Return the basis vectors with which Lanczos hardly ever restarts."""
+    """Return the planned basis vectors with which Lanczos hardly ever restarts."""
     return max(3 * k + 40, 90)
 
 
 def _lanczos(
     products: Products, k: int, available: int, rate: float, tol: float, basis: int | None = None
 ) -> list[Route]:
-    """Return the routes by storage; the disk only where memory is short."""
+    """Return the planned Lanczos routes by storage; the disk only where memory is short."""
     first = _lanczos_with("memory", products, k, available, rate, tol, basis)
     enough = min(products.size, first.matvecs, _wished(k))
     if first.fits and (basis is not None or first.basis >= enough):
@@ -289,7 +289,7 @@ def _lanczos_with(
     tol: float,
     asked: int | None = None,
 ) -> Route:
-    """Return the route with a storage; a basis that was asked for counts as a whole."""
+    """Return the planned Lanczos route with a storage and basis."""
     size, part, item = products.size, products.length, products.dtype.itemsize
     disk, free = 0, 0
     if storage == "disk":

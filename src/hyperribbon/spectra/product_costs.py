@@ -15,7 +15,7 @@ _GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
 
 
 def product_bytes(products: Products, is_audited: bool = True) -> int:
-    """Return what a product takes, with the audit's in a higher precision beside it."""
+    """Return the memory cost of a product, with the audit's in a higher precision beside it."""
     cost = products.op.cost() if hasattr(products.op, "cost") else None
     if cost is None:
         return 0
@@ -23,7 +23,7 @@ def product_bytes(products: Products, is_audited: bool = True) -> int:
 
 
 def product_flops(products: Products) -> float:
-    """Return the operations of a product; a guess where the operator does not know them."""
+    """Return the cost of a product in operations; a guess where the operator does not know."""
     if products.is_explicit:
         return 2.0 * products.size**2
     cost = products.op.cost() if hasattr(products.op, "cost") else None
@@ -31,12 +31,12 @@ def product_flops(products: Products) -> float:
 
 
 def gigabytes(count: float) -> str:
-    """Return a number of bytes in words."""
+    """Return a cost in bytes as text."""
     return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
 
 
 def speed(products: Products) -> float:
-    """Return the operations a second of the operator's device, in its precision."""
+    """Return the speed for product costs: operations per second of the operator's device."""
     return _operations_per_second(products.device.type, products.dtype)
 
 

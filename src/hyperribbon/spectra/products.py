@@ -125,7 +125,7 @@ class Products:
         return self.part(row).to(self.device)
 
     def part(self, rows: torch.Tensor) -> Float[torch.Tensor, "b part"]:
-        """Return this rank's part (b, ·) of whole vectors (b, P)."""
+        """Return this rank's part (b, ·) of whole vectors (b, P), as products take them."""
         return rows[:, self.rows]
 
     def whole(self, parts: torch.Tensor) -> Float[torch.Tensor, "b P"]:
@@ -159,7 +159,7 @@ class Products:
         return values, vectors
 
     def is_late(self, deadline: float) -> bool:
-        """Whether a moment, by `time.monotonic`, has passed on some rank."""
+        """Whether the deadline of the products has passed on some rank."""
         return deadline < inf and bool(self.processes.largest(float(monotonic() >= deadline)))
 
     def _stop_if_asked(self) -> None:

@@ -89,12 +89,12 @@ def least_floor(products: Products, norm: float) -> float:
 
 
 def rounded_up(bounds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return bounds in a lower precision, none of them smaller."""
+    """Round bounds up to a lower precision, none of them smaller."""
     return (bounds * (1 + 2 * torch.finfo(dtype).eps)).to(dtype)
 
 
 def wide(device: torch.device) -> torch.dtype:
-    """Return the highest precision of a device."""
+    """Return the highest precision of a device, against which rounding is audited."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

@@ -68,7 +68,7 @@ class Summary(Result):
 
     @property
     def effective_rank(self) -> float:
-        """exp(−Σ pᵢ ln pᵢ), pᵢ = |λᵢ| / Σ|λ|."""
+        """Effective rank of the spectrum: exp(−Σ pᵢ ln pᵢ), pᵢ = |λᵢ| / Σ|λ|."""
         return effective_rank(self.eigenvalues)
 
     @property
@@ -79,7 +79,7 @@ class Summary(Result):
 
     @property
     def stable_rank(self) -> float:
-        """Σλ² / max λ² = ‖A‖_F² / ‖A‖²."""
+        """Stable rank of the spectrum: Σλ² / max λ² = ‖A‖_F² / ‖A‖²."""
         top = float(self.eigenvalues[0] ** 2)
         return float((self.eigenvalues**2).sum()) / top if top else 0.0
 

@@ -83,7 +83,7 @@ class Tracker:
         self.reset()
 
     def reset(self) -> None:
-        """Reset: the next call starts cold."""
+        """Reset the tracker: the next call starts cold."""
         self.calls = 0
         self._values = torch.empty(0, device="cpu")  # (k,), the last eigenvalues
         self._vectors: torch.Tensor | None = None  # (P, k), their eigenvectors
@@ -115,11 +115,11 @@ class Tracker:
         return spectrum
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next call starts from."""
+        """Return the tracker's state, from which the next call starts."""
         return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the tracker's state."""
         for name in _STATE:
             setattr(self, name, state[name])
 

@@ -259,7 +259,7 @@ def compare_models(
 
 
 def _inspection(place: str) -> Path:
-    """Return the folder of a stored inspection."""
+    """Return the folder of a stored inspection of a model given on the command line."""
     from hyperribbon.application.inspection.comparison.compare import is_inspection
 
     if not is_inspection(place):

@@ -84,7 +84,7 @@ def _cost(id: str, preset: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Format a duration."""
+    """Format the duration of an experiment."""
     for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.2g} {name}"
@@ -259,11 +259,11 @@ class _ConsoleProgress:
         self._printed = time.monotonic()
 
     def start(self, label: str, total: int) -> TaskID:
-        """Start a task."""
+        """Start a task of an experiment on the terminal."""
         return self.bars.add_task(label, total=total)
 
     def advance(self, handle: TaskID, count: int = 1) -> None:
-        """Report completed units."""
+        """Report completed units of an experiment's task."""
         self.bars.advance(handle, count)
         now = time.monotonic()
         if self.bars.disable and now - self._printed > _SECONDS_BETWEEN_LINES:
@@ -273,7 +273,7 @@ class _ConsoleProgress:
                 self.bars.console.print(line, markup=False)
 
     def finish(self, handle: TaskID) -> None:
-        """Remove a finished task."""
+        """Remove a finished task of an experiment."""
         self.bars.remove_task(handle)
 
 

@@ -26,7 +26,7 @@ _ORDER = {"fails": 0, "undecided": 1, "holds": 2, "not comparable": 3}
 
 @dataclasses.dataclass
 class _Run:
-    """What the page shows of one run; a damaged file leaves its default and a warning."""
+    """What the report shows of one experiment's run; damaged files leave a warning."""
 
     folder: RunFolder
     id: str

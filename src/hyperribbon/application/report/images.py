@@ -16,7 +16,7 @@ _LARGE_SVG = 400_000
 
 
 def data_uri(kind: str, content: bytes) -> str:
-    """Return a data URI; kind is "svg" or "png".
+    """Return the data URI of an image; kind is "svg" or "png".
 
     >>> data_uri("png", b"abc")
     'data:image/png;base64,YWJj'

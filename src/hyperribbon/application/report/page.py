@@ -24,7 +24,7 @@ DAMAGE = (
 
 
 def regular(path: Path) -> Path:
-    """Return the path of a regular file; opening a pipe would wait for ever.
+    """Return the path of a regular file to read for the page; never a pipe.
 
     Raises:
         FileNotFoundError: It is something else, or missing.
@@ -63,7 +63,7 @@ class Picture:
 
 @dataclass
 class Table:
-    """Rows of text.
+    """A table of the report page: rows of text.
 
     Attributes:
         name: File name of the export, without its ending.
@@ -84,7 +84,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """A claim ready to be shown.
+    """A claim as the report page shows it.
 
     Attributes:
         claim: The claim.
@@ -108,17 +108,17 @@ class ClaimRow:
 
     @property
     def origin(self) -> str:
-        """Where the band comes from."""
+        """Where the band of a claim's row comes from."""
         return self.claim.expected.origin
 
     @property
     def paper(self) -> str:
-        """Key of the paper."""
+        """Key of the paper of a claim's row."""
         return self.claim.paper
 
     @classmethod
     def of(cls, claim: Claim, preset: str) -> ClaimRow:
-        """Lay a claim out."""
+        """Return a claim as a row of the report page."""
         low, high = claim.expected.low, claim.expected.high
         digits = _band_digits(low, high)
         measured = format_number(claim.measured, digits)
@@ -163,7 +163,7 @@ def _details(claim: Claim) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Answer:
-    """A main finding.
+    """A main finding as the report page shows it.
 
     Attributes:
         finding: The number with its uncertainty.
@@ -178,7 +178,7 @@ class Answer:
 
 @dataclass
 class Section:
-    """A piece of a tab.
+    """A section of a tab of the report page.
 
     Attributes:
         title: Heading.
@@ -213,7 +213,7 @@ class Section:
 
 @dataclass
 class Tab:
-    """Sections under one label."""
+    """A tab of the report page: sections under one label."""
 
     label: str
     sections: list[Section]
@@ -226,7 +226,7 @@ class Tab:
 
 @dataclass
 class Page:
-    """Everything the template shows."""
+    """The report page: everything the template shows."""
 
     title: str
     subtitle: str
@@ -234,7 +234,7 @@ class Page:
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """Return a number as it is usually written.
+    """Return a number as the report page shows it.
 
     >>> format_number(2.28973e-9, 3), format_number(float("nan")), format_number(1234567)
     ('2.29e-09', 'not finite', '1234567')
@@ -247,7 +247,7 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 def distinct_labels(names: Sequence[str], fallbacks: Sequence[str]) -> list[str]:
-    """Return names where they are unique, and with fallbacks beside them where they are not.
+    """Return distinct labels for a page: names, with fallbacks where they are not unique.
 
     >>> distinct_labels(["a", "b", "b"], ["1", "2", "3"])
     ['a', 'b (2)', 'b (3)']
@@ -259,7 +259,7 @@ def distinct_labels(names: Sequence[str], fallbacks: Sequence[str]) -> list[str]
 
 
 def flatten(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested plain values as rows of a dotted name and a text.
+    """Return nested settings as rows of a page's table: a dotted name and a text.
 
     >>> flatten({"a": {"b": 1}, "c": [1, 2]})
     [('a.b', '1'), ('c', '1, 2')]

@@ -75,7 +75,7 @@ def write_report(
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML."""
+    """Write the report page as HTML text."""
     environment = Environment(
         loader=PackageLoader("hyperribbon.application.report"),
         autoescape=True,
@@ -131,7 +131,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _script_json(text: str) -> Markup:
-    """Return JSON text that cannot end the script element it stands in."""
+    """Return JSON text to write into a report's script element."""
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
 
 

@@ -56,7 +56,7 @@ class _Replacing(TorchFunctionMode):
 def _batch_norm(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """Batch norm with fixed statistics: x·s + t with one s and t a channel."""
+    """Replacement of batch norm with fixed statistics: x·s + t with one s and t per channel."""
     names = ("input", "mean", "variance", "weight", "bias", "training", "momentum", "eps")
     renamed = {"running_mean": "mean", "running_var": "variance"}
     call: dict[str, Any] = dict(zip(names, args, strict=False))
@@ -77,7 +77,7 @@ def _batch_norm(
 def _instance_norm(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """Norm of every channel of a sample; the kernel's first derivative is wrong on some layouts."""
+    """Replacement of instance norm, whose kernel's derivative is wrong on some layouts."""
     names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats")
     call: dict[str, Any] = {**dict(zip((*names, "momentum", "eps"), args, strict=False)), **kwargs}
     inputs = call["input"]
@@ -96,7 +96,7 @@ def _instance_norm(
 def _weight_norm(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """v·g/‖v‖ over all axes but one; the fused kernel's second derivative is wrong."""
+    """Replacement of weight norm, v·g/‖v‖: the kernel's second derivative is wrong."""
     call: dict[str, Any] = {"dim": 0, **dict(zip(("v", "g", "dim"), args, strict=False)), **kwargs}
     v, dim = call["v"], call["dim"]
     others = [axis for axis in range(v.ndim) if dim == -1 or axis != dim % v.ndim]
@@ -107,7 +107,7 @@ def _weight_norm(
 def _embedding(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """Rows of a table, with gradients that are dense.
+    """Replacement of F.embedding: rows of a table, with gradients that are dense.
 
     Rows for padding have no derivative in reverse mode; nor here in forward mode.
 
@@ -137,7 +137,7 @@ def _embedding(
 def _embedding_bag(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """Sums and means of rows of a table; the kernel has no second derivative."""
+    """Replacement of embedding bags, whose kernel has no second derivative."""
     names = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode")
     names += ("sparse", "per_sample_weights", "include_last_offset", "padding_idx")
     call: dict[str, Any] = {"mode": "mean", **dict(zip(names, args, strict=False)), **kwargs}
@@ -157,7 +157,7 @@ def _embedding_bag(
 def _hardsigmoid(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """min(max(x + 3, 0), 6)/6; the kernel has no second derivative."""
+    """Replacement of hardsigmoid, min(max(x + 3, 0), 6)/6, without a second derivative in torch."""
     inputs = args[0] if args else kwargs["input"]
     return torch.nn.functional.hardtanh(inputs + 3, 0.0, 6.0) / 6
 

@@ -38,7 +38,7 @@ def _linear(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
 
 
 def _matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    """Inputs times a weight (in, out), the transpose of what linear layers keep."""
+    """Rule of a matrix product: inputs times a weight (in, out)."""
     if kwargs or len(args) != 2 or not _is_matrix(args[1]):
         return {}
     make = _weight_of(args[0].detach(), is_transposed=True)
@@ -46,7 +46,7 @@ def _matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, 
 
 
 def _matrix_product_and_shift(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    """The same with a bias that is added: torch.addmm, the linear layer of GPT-2."""
+    """Rule of torch.addmm: a matrix product with a bias, the linear layer of GPT-2."""
     if kwargs or len(args) != 3:
         return {}
     shift, makers = args[0], _matrix_product(args[1:], {})
@@ -60,7 +60,7 @@ def _is_matrix(value: Any) -> bool:
 
 
 def _weight_of(inputs: torch.Tensor, is_transposed: bool = False) -> Maker | None:
-    """Return what makes the gradients of the weight that inputs (n, …, in) are multiplied by."""
+    """Return the gradient rule of the weight that inputs (n, …, in) are multiplied by."""
     if inputs.ndim < 2:
         return None
     right = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs.unsqueeze(1)
@@ -121,7 +121,7 @@ def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker
 
 
 def shared_rows_rule(args: tuple[Any, ...], kwargs: dict[str, Any], samples: int) -> Maker:
-    """Return what makes the gradients of a table of which all samples read the same rows.
+    """Return the gradient rule of a table of which all samples read the same rows.
 
     It is for what flows back into these rows from each sample, (n, m, *shape of the rows).
     """
@@ -133,7 +133,7 @@ def shared_rows_rule(args: tuple[Any, ...], kwargs: dict[str, Any], samples: int
 
 
 def _expansion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    """A parameter that every sample is given: a class token."""
+    """Rule of a parameter that every sample is given: a class token."""
     return {id(args[0]): _shifting(tuple(args[0].shape))}
 
 
@@ -171,12 +171,12 @@ _batch_norm = _after_norm(
 
 
 def _addition(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    """A parameter added to something with samples: a position code, a class token."""
+    """Rule of a parameter added to something with samples: a position code, a class token."""
     return {id(own): _shifting(tuple(own.shape)) for own, _ in _shared(args, kwargs)}
 
 
 def _multiplication(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
-    """A parameter that multiplies something with samples: a gain, the weight of a norm."""
+    """Rule of a parameter that multiplies something with samples: a gain, a norm's weight."""
     return {id(own): _scaling(own, other) for own, other in _shared(args, kwargs)}
 
 
@@ -206,12 +206,12 @@ def _shifting(shape: tuple[int, ...]) -> Maker:
 
 
 def _shift(name: str, back: torch.Tensor, shape: tuple[int, ...]) -> Factor:
-    """Gradients of a parameter that was broadcast to the layer's output and added."""
+    """Rule of a parameter that was broadcast to the layer's output and added."""
     return Explicit(name, sum_to(back, shape))
 
 
 def sum_to(back: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return what flows back (n, m, …) into a tensor that was broadcast, (n, m, *shape)."""
+    """Return the rule's gradient (n, m, *shape) of a tensor that was broadcast."""
     count, rows = back.shape[:2]
     flat = back.flatten(0, 1).unsqueeze(1)
     target = (1,) * (flat.ndim - 1 - len(shape)) + tuple(shape)
@@ -228,7 +228,7 @@ def _tuple(value: Any, length: int) -> tuple[int, ...]:
 
 
 def _padding(padding: Any, sizes: tuple[int, ...], dilation: tuple[int, ...]) -> list[int]:
-    """Return F.pad's list, last axis first."""
+    """Return F.pad's list for the rule of a padded convolution, last axis first."""
     if padding == "same":
         totals = [d * (k - 1) for d, k in zip(dilation, sizes, strict=True)]
         pairs = [(total // 2, total - total // 2) for total in totals]

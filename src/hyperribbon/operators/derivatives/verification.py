@@ -48,11 +48,11 @@ Shifted = Callable[[float], Mapping[str, torch.Tensor]]
 
 
 class Disagreement(ArgumentError):
-    """Derivatives that are not those of the function."""
+    """Exception of the verification: derivatives that are not those of the function."""
 
 
 def random_direction(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a random direction in proportion to the weights, always the same.
+    """Return a random direction to verify derivatives along, in proportion to the weights.
 
     The same numbers come again and again, with a period that is no row's; each parameter goes on
     where the one before it has stopped.
@@ -86,7 +86,7 @@ def _mean_square(tensor: torch.Tensor) -> float:
 
 
 def random_vjp(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tensor, Block]:
-    """Return random cotangents u (1, n, …), always the same, and Jᵀu by name."""
+    """Return random cotangents u (1, n, …) to verify J v with, and Jᵀu by name."""
     generator = torch.Generator("cpu").manual_seed(1)
     shape = 1, *point.outputs.shape
     drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
@@ -261,7 +261,7 @@ def find_differences(
     close: float,
     floors: Mapping[str, float] | None = None,
 ) -> tuple[float, list[str]]:
-    """Return the largest relative difference, and the names that differ by too much.
+    """Verify derivatives: return the largest relative difference, and the names beyond it.
 
     Args:
         norms: Norms of what is right, by name.
@@ -281,7 +281,7 @@ def find_differences(
 
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield tensors of one size in pieces, flat, side by side."""
+    """Yield derivatives to compare in pieces, flat, side by side."""
     flat = [tensor.reshape(-1) for tensor in tensors]
     if len(flat[0]) <= _PIECE:
         return iter((tuple(flat),))
@@ -293,7 +293,7 @@ def _parts(block: Block) -> Parts:
 
 
 def _quotient(ahead: Block, behind: Block, width: float) -> Parts:
-    """Return (a − b)/width in double precision."""
+    """Return the finite difference (a − b)/width in double precision."""
     return lambda name: (
         (first.double() - second.double()).div_(width)
         for first, second in pieces(ahead[name], behind[name])

@@ -74,7 +74,7 @@ class Likelihood(ABC):
 
 
 def check_shape(targets: Any, outputs: torch.Tensor) -> None:
-    """Raise when targets do not have the shape of the outputs."""
+    """Raise when a likelihood's targets do not have the shape of the outputs."""
     if isinstance(targets, torch.Tensor) and targets.shape == outputs.shape:
         return
     reason = f"the outputs have shape {tuple(outputs.shape)}"
@@ -112,16 +112,16 @@ class Categorical(Likelihood):
         self._loss = CrossEntropyLoss(torch.nn.CrossEntropyLoss(reduction="sum"))
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return (diag p − ppᵀ) u."""
+        """Return the categorical likelihood's information (diag p − ppᵀ) u."""
         return softmax.covariance_product(class_probabilities(outputs), block).to(block.dtype)
 
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return √p_j (e_j − p), one row per class and position."""
+        """Return the root of the categorical information, √p_j (e_j − p), one row per class."""
         rows = softmax.covariance_root(class_probabilities(outputs))
         return softmax.one_position_each(rows.to(outputs.dtype))
 
     def score(self, outputs: torch.Tensor, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return p − e_y."""
+        """Return the categorical likelihood's score p − e_y."""
         self._loss.check(outputs, targets)
         return self._loss.gradient(outputs, targets)
 
@@ -169,19 +169,19 @@ class Gaussian(Likelihood):
         self._variance, self._space = variance, space
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return Σ⁻¹u, or SΣ⁻¹S u with the softmax Jacobian S."""
+        """Return the Gaussian information Σ⁻¹u, or SΣ⁻¹S u with the softmax Jacobian S."""
         factor = self._factor(outputs, inputs)
         inner = _rows(self._through_softmax(outputs, wide(block)))
         solved = _solve_both(factor, inner).reshape(block.shape)
         return self._through_softmax(outputs, solved).to(block.dtype)
 
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return the rows of L⁻¹, Σ = LLᵀ, or of L⁻¹S."""
+        """Return the root of the Gaussian likelihood's information: L⁻¹, Σ = LLᵀ, or L⁻¹S."""
         units = one_element_each(torch.ones_like(outputs))
         return self._whiten(outputs, inputs, units)
 
     def score(self, outputs: torch.Tensor, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return Σ⁻¹(f − y), or SΣ⁻¹(p − y)."""
+        """Return the Gaussian likelihood's score Σ⁻¹(f − y), or SΣ⁻¹(p − y)."""
         means = wide(outputs) if self._space == "model" else class_probabilities(outputs)
         if self._space == "softmax" and not targets.is_floating_point():
             difference = softmax.residual(means, softmax.one_hot(targets, means))
@@ -201,7 +201,7 @@ class Gaussian(Likelihood):
         return self._whiten(outputs, inputs, normal.to(wide(outputs)))
 
     def _whiten(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return L⁻ᵀu (times S) for a block u (k, n, …)."""
+        """Return L⁻ᵀu (times S) of the Gaussian likelihood, for a block u (k, n, …)."""
         factor = self._factor(outputs, inputs)
         solved = _solve(factor, _rows(wide(block)), transposed=True).reshape(block.shape)
         return self._through_softmax(outputs, solved).to(outputs.dtype)
@@ -244,12 +244,12 @@ class Gaussian(Likelihood):
 
 
 def _rows(block: torch.Tensor) -> torch.Tensor:
-    """Return a block (k, n, …) with one axis of outputs."""
+    """Return a block (k, n, …) with one axis of outputs, as Gaussian likelihoods take it."""
     return block.reshape(*block.shape[:2], -1)
 
 
 def _solve(factor: torch.Tensor, block: torch.Tensor, *, transposed: bool) -> torch.Tensor:
-    """Return L⁻¹u, or L⁻ᵀu, for a block u (k, n, D)."""
+    """Return L⁻¹u, or L⁻ᵀu, of a Gaussian likelihood's Σ = LLᵀ, for a block u (k, n, D)."""
     if factor.ndim == 2:
         return block / factor
     matrix, flat = factor.mT if transposed else factor, block.permute(1, 2, 0)
@@ -287,13 +287,13 @@ class FromDistribution(Likelihood):
         self._function = check_function("function", function)
 
     def rows(self, outputs: torch.Tensor) -> int:
-        """Return the number of a sample's θ."""
+        """Return the number of parameters θ of a sample's distribution."""
         with torch.enable_grad():
             _, coordinates = self._coordinates(outputs[:1])
         return sum(weight[0].numel() for _, weight in coordinates)
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return (∂θ/∂f)ᵀ (w∘(∂θ/∂f)u)."""
+        """Return the information (∂θ/∂f)ᵀ (w∘(∂θ/∂f)u) of a distribution's parameters θ."""
         with torch.enable_grad():
             leaf, coordinates = self._coordinates(outputs)
             result = torch.zeros_like(wide(block))
@@ -306,7 +306,7 @@ class FromDistribution(Likelihood):
         return result.to(block.dtype)
 
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return √w_j ∂θ_j/∂f, one row a θ."""
+        """Return the root of a distribution's information: √w_j ∂θ_j/∂f, one row per θ."""
         with torch.enable_grad():
             leaf, coordinates = self._coordinates(outputs)
             rows = [
@@ -480,7 +480,7 @@ def _scale_of(given: float | torch.Tensor, outputs: torch.Tensor) -> torch.Tenso
 
 
 def _inside(distribution: object) -> td.Distribution:
-    """Return the distribution of single observations."""
+    """Return the likelihood's distribution of single observations."""
     while type(distribution) is td.Independent:
         distribution = cast(Any, distribution).base_dist
     return cast(td.Distribution, distribution)

@@ -56,7 +56,7 @@ class Loss(ABC):
         """Return what this batch adds to the divisor of a mean."""
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:  # noqa: B027
-        """Raise when the targets do not fit the outputs."""
+        """Raise when the loss's targets do not fit the outputs."""
 
     def check_factored(self, matrix: str) -> None:  # noqa: B027
         """Raise when the loss is not known as a function of the outputs, which a matrix needs."""
@@ -163,7 +163,7 @@ def additive_kinds(
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in single precision when it has less."""
+    """Return a loss's tensor in single precision when it has less."""
     return tensor.float() if tensor.dtype.itemsize < torch.float32.itemsize else tensor
 
 
@@ -186,7 +186,7 @@ def no_root(loss: Loss) -> ArgumentError:
 
 
 class _TensorWatcher(TorchFunctionMode):
-    """Notes which of some tensors torch functions are called with."""
+    """Notes which of some tensors a loss uses."""
 
     def __init__(self, wanted: set[int]) -> None:
         super().__init__()
@@ -280,12 +280,12 @@ class CallableLoss(Loss):
             raise ArgumentError("loss", self, reason, remedy)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the function's value, times the samples when it is not a sum."""
+        """Return a callable loss's value, times the samples when it is not a sum."""
         value = self._value(outputs, targets).squeeze()
         return value if self.reduction == "sum" else value * len(outputs)
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the number of samples."""
+        """Return a callable loss's number of samples."""
         return float(len(outputs))
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
@@ -303,7 +303,7 @@ class CallableLoss(Loss):
     def _kinds(
         self, outputs: torch.Tensor, targets: Any, parts: tuple[torch.Tensor, ...], eps: float
     ) -> set[str]:
-        """Return the kinds that the values on two parts allow; both where there is no value.
+        """Return the kinds of loss ("mean", "sum") that the values on two parts allow.
 
         A function that takes all samples and fails on a part of them (pairs of samples are its
         classes, say) does not add up.
@@ -337,7 +337,7 @@ class CallableLoss(Loss):
         return outputs, targets
 
     def value(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the function's value as a number."""
+        """Return a callable loss's value as a number."""
         with torch.no_grad():
             return _number(self._value(outputs, targets))
 
@@ -345,7 +345,7 @@ class CallableLoss(Loss):
         return self.function(self.packing.unpack(outputs) if self.packing else outputs, targets)
 
     def _value(self, outputs: torch.Tensor, targets: Any) -> Any:
-        """Return the function's value, of half-precision outputs in single precision."""
+        """Return a callable loss's value, of half-precision outputs in single precision."""
         raised = wide(outputs)
         if raised is outputs or not self._takes_wide:
             return self._call(outputs, targets)
@@ -358,7 +358,7 @@ class CallableLoss(Loss):
 
 
 def _cuts(count: int, generator: torch.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the places of two parts: of all samples in order and mixed, then of small groups."""
+    """Yield two parts of the samples on which a loss is judged to be a mean or a sum."""
     yield torch.arange(count // 2, device="cpu"), torch.arange(count // 2, count, device="cpu")
     for place in range(_CUTS + _GROUPS):
         order = torch.randperm(count, generator=generator, device="cpu")
@@ -370,7 +370,7 @@ def _cuts(count: int, generator: torch.Generator) -> Iterator[tuple[torch.Tensor
 
 
 def _eps(value: Any, outputs: torch.Tensor) -> float:
-    """Return the rounding of a function that may work in less precision than it is given."""
+    """Return the rounding of a callable loss, which may work in less precision than given."""
     tensors = [outputs, value] if isinstance(value, torch.Tensor) else [outputs]
     return max(torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0 for x in tensors)
 

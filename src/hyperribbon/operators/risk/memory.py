@@ -29,7 +29,7 @@ _LOOSE = 8  # a product takes 0.5 to 2 times what an evaluation makes, and 3 to 
 
 
 class Meter(TorchDispatchMode):
-    """Counts the bytes of tensors that come into being and live on.
+    """Meter of memory: counts the bytes of tensors that are made and live on.
 
     Args:
         present: Tensors that are there already; views of them are not counted.
@@ -51,7 +51,7 @@ class Meter(TorchDispatchMode):
             self._known[storage._cdata] = storage
 
     def end_stage(self) -> None:
-        """Note the peak, and begin another stage."""
+        """Note the peak of memory, and begin another stage."""
         self.stages.append(self.peak)
         self.peak = self.live
 
@@ -66,7 +66,7 @@ class Meter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run an operation and count the tensors that it returns."""
+        """Run an operation and count the memory of the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -95,7 +95,7 @@ class Meter(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Footprint:
-    """What products take.
+    """The memory that products take.
 
     Attributes:
         kept: Bytes per sample that stay between products: graphs and activations.
@@ -108,7 +108,7 @@ class Footprint:
     fixed: float = 0.0
 
     def plus(self, other: Footprint) -> Footprint:
-        """Return the footprint of both together: graphs add up, products take turns."""
+        """Return the memory footprint of both together: graphs add up, products take turns."""
         return Footprint(
             self.kept + other.kept,
             max(self.working, other.working),
@@ -119,7 +119,7 @@ class Footprint:
 def measure(
     product: Callable[[int, Meter], Any], samples: int, fewer: int, present: Sequence[torch.Tensor]
 ) -> Footprint:
-    """Return the footprint of something that keeps what it returns.
+    """Measure the memory footprint of a function that keeps what it returns.
 
     With B(n) bytes for n samples, a sample takes (B(n) − B(m))/(n − m) and the rest is fixed. Each
     stage has its own B: with few samples another one has the peak than with many.
@@ -145,7 +145,7 @@ def measure(
 def _count_bytes(
     product: Callable[[int, Meter], Any], samples: int, present: Sequence[torch.Tensor]
 ) -> tuple[int, list[int]]:
-    """Return the bytes that stay, and the peaks of the stages."""
+    """Measure the memory that stays, and the peaks of the stages."""
     meter = Meter(present)
     with meter:
         holder = product(samples, meter)
@@ -157,7 +157,7 @@ def _count_bytes(
 
 @dataclass(frozen=True)
 class Layout:
-    """How data are cut into chunks, and how many of the chunks keep their graphs.
+    """How memory is used: the chunks that data are cut into, and how many keep their graphs.
 
     Attributes:
         chunk: Samples done together.
@@ -213,5 +213,5 @@ def surely_fits(memory: float, made: float, weights: float) -> bool:
 
 
 def allowance(device: torch.device) -> float:
-    """Return the bytes that may be used when nothing is said: a share of what is free now."""
+    """Return the default memory limit in bytes: a share of what is free now."""
     return max(SHARE * free_memory(device), _LEAST)

@@ -92,15 +92,15 @@ class ModelFunction:
         self.dtype, self._device = first.dtype, first.device.type
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> ModelFunction:
-        """Return the same function at other weights, by name; the others stay."""
+        """Return the model function at other weights, by name; the others stay."""
         return self._again(weights=weights)
 
     def in_precision(self, precision: torch.dtype | None) -> ModelFunction:
-        """Return the same function in another precision (None: its own)."""
+        """Return the model function in another precision (None: its own)."""
         return self._again(precision=precision)
 
     def with_forward(self, forward: Forward) -> ModelFunction:
-        """Return the same function of the same tensors, called in another way."""
+        """Return the model function called in another way."""
         other = copy.copy(self)
         other._forward = forward
         return other
@@ -147,7 +147,7 @@ class ModelFunction:
             return self._run(partial(call_with_labels, self.module, forward=forward), batch)
 
     def _run(self, evaluate: Callable[[Any], Any], batch: Any) -> Any:
-        """Return what a function of the batch returns, outside of any autocast around the call.
+        """Run the model on a batch, outside of any autocast around the call.
 
         Models that differentiate inside their forward pass (forces, physics-informed losses, inner
         steps of meta-learning) fail under no_grad, and are evaluated again with gradients.
@@ -252,7 +252,7 @@ class _Buffers:
         self._seen = [(owner[key], owner[key]._version) for owner, key, _ in self._places]
 
     def restore(self) -> None:
-        """Put back what was changed since the last time."""
+        """Restore the model's buffers that an evaluation changed."""
         for index, (owner, key, saved) in enumerate(self._places):
             tensor, version = self._seen[index]
             if owner[key] is not tensor or tensor._version != version:
@@ -315,7 +315,7 @@ class FunctionModel(nn.Module):
             raise ArgumentError("params", params, reason, remedy)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Return f(params, *inputs, **named)."""
+        """Return the function's outputs f(params, *inputs, **named) as a model's forward."""
         return self._function(self._fill(self._tree), *inputs, **named)
 
     def _register(self, path: tuple[str, ...], tree: Any) -> Any:
@@ -369,13 +369,13 @@ class FunctionModel(nn.Module):
 
 @dataclass(frozen=True)
 class _Place:
-    """The path to a tensor in the module."""
+    """The path to a tensor of a function's parameters in its module."""
 
     path: tuple[str, ...]
 
 
 def as_model(model: Any, params: Any) -> tuple[nn.Module, Any]:
-    """Return a module and the choice of its parameters.
+    """Return the model that was given as a module and the choice of its parameters.
 
     Args:
         model: A module, or a function f(params, x).

@@ -33,7 +33,7 @@ _LONG = (
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How one experiment ended.
+    """How one experiment of a batch ended.
 
     Attributes:
         id: The experiment.

@@ -30,18 +30,18 @@ Item = Mapping[str, Any]
 
 
 class Progress(Protocol):
-    """Receives the progress of a computation."""
+    """Receives the progress of an experiment's computation."""
 
     def start(self, label: str, total: int) -> Any:
-        """Announce a piece of work; return a handle for it."""
+        """Announce a piece of an experiment's work; return a handle for it."""
         ...
 
     def advance(self, handle: Any, count: int = 1) -> None:
-        """Report finished units."""
+        """Report finished units of an experiment's work."""
         ...
 
     def finish(self, handle: Any) -> None:
-        """Report the end of the piece."""
+        """Report the end of a piece of an experiment's work."""
         ...
 
 
@@ -90,15 +90,15 @@ class Context:
         self._version = version
 
     def rng(self, *keys: str | int | float) -> np.random.Generator:
-        """Return the numpy generator of a named stream."""
+        """Return the numpy generator of a named stream of the experiment's context."""
         return numpy_generator(self.seed, *keys)
 
     def generator(self, *keys: str | int | float) -> torch.Generator:
-        """Return the torch generator of a named stream."""
+        """Return the torch generator of a named stream of the experiment's context."""
         return torch_generator(self.seed, *keys)
 
     def progress(self, label: str, total: int) -> AbstractContextManager[Callable[..., None]]:
-        """Return a context with a function that reports finished units of a piece of work."""
+        """Return a context manager that reports an experiment's finished units of work."""
         return show_progress(self._progress, label, total)
 
     def map(

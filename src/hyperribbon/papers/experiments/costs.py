@@ -27,7 +27,7 @@ _ORDER = ("smoke", "laptop", "paper")
 
 @dataclass(frozen=True)
 class RunCost:
-    """Time on one core and memory of one seed.
+    """The cost of a run: time on one core and memory of one seed.
 
     Attributes:
         seconds: Seconds of one core; of an estimate, what it takes at least.
@@ -101,7 +101,7 @@ def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
 
 
 def peak_megabytes() -> float:
-    """Return the peak memory of this process, or 0 where the system does not report it."""
+    """Return the memory cost: the peak of this process, or 0 where it is not reported."""
     if resource is None:
         return 0.0
     unit = 1 if sys.platform == "darwin" else 1024
@@ -109,7 +109,7 @@ def peak_megabytes() -> float:
 
 
 def _size(value: Any) -> int:
-    """Return what a setting counts, or 0 for one that counts nothing."""
+    """Return the size of a setting that a cost grows with, or 0."""
     if isinstance(value, tuple):
         return len(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

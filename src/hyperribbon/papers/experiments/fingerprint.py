@@ -62,7 +62,7 @@ def fingerprint(*functions: Callable[..., Any]) -> str:
 
 
 def _content(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
-    """Yield the content of a value as bytes, and number the objects that it consists of."""
+    """Yield the content of a value as bytes for a fingerprint."""
     yield type(value).__qualname__.encode()
     if isinstance(value, _PLAIN):
         yield value if isinstance(value, bytes) else repr(value).encode()
@@ -110,7 +110,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _members(value: FunctionType | type) -> Iterator[Any]:
-    """Yield code, defaults and variables of a function, or bases and members of a class."""
+    """Yield what the fingerprint of a function or class depends on: defaults, variables, bases."""
     if isinstance(value, type):
         yield value.__bases__
         for name, member in vars(value).items():
@@ -135,7 +135,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _sources(modules: Iterable[str]) -> list[tuple[str, bytes]]:
-    """Return the sources of the project's own modules, and of those that they import."""
+    """Return the sources that a fingerprint covers: the project's modules and their imports."""
     found: dict[str, bytes] = {}
     waiting = [*modules]
     while waiting:
@@ -150,7 +150,7 @@ def _sources(modules: Iterable[str]) -> list[tuple[str, bytes]]:
 
 
 def _imports(source: bytes, package: str) -> Iterator[str]:
-    """Yield the modules that a source imports, and the packages they are in."""
+    """Yield the modules that a fingerprinted source imports, and their packages."""
     for node in ast.walk(ast.parse(source)):
         base = ""
         if isinstance(node, ast.ImportFrom):

@@ -37,7 +37,7 @@ _ONE_SEED = "one seed: its scatter is not known"
 
 @dataclass(frozen=True)
 class Observed:
-    """A number, how certain it is, and whether this run can be compared with the paper.
+    """A number to judge, how certain it is, and whether it can be compared with the paper.
 
     Attributes:
         values: The number from each seed, or one.
@@ -59,12 +59,12 @@ Measurements = Mapping[str, Observed]
 
 
 def exact(value: Any, why: str = "", *, comparable: bool = True) -> Observed:
-    """Return a number without uncertainty: a closed form, or a count that no seed changes."""
+    """Return a number to judge without uncertainty: a closed form, or a count."""
     return Observed((float(value),), 0.0, math.inf, why, bool(comparable))
 
 
 def over_seeds(values: Any, why: str = "", *, comparable: bool = True) -> Observed:
-    """Return a number for each seed or independent repetition; a single one stays undecided."""
+    """Return a number to judge over seeds; a single one stays undecided."""
     numbers = tuple(float(value) for value in np.atleast_1d(np.asarray(values, dtype=float)))
     if not numbers:
         raise ArgumentError("values", values, "there is no value", "Give one number per seed.")
@@ -74,7 +74,7 @@ def over_seeds(values: Any, why: str = "", *, comparable: bool = True) -> Observ
 def estimate(
     value: Any, error: Any, why: str = "", *, freedom: float = math.inf, comparable: bool = True
 ) -> Observed:
-    """Return a number with a standard error from its own run.
+    """Return a number to judge with a standard error from its own run.
 
     Args:
         value: The number.
@@ -100,7 +100,7 @@ class Judgement:
 def decide(
     measured: Observed, band: Band, compare: Comparison = "run", level: float = LEVEL
 ) -> Judgement:
-    """Compare a measurement with a band.
+    """Judge a measurement: compare it with the band.
 
     Over n seeds with mean m and standard deviation s, the interval is Student's,
 

@@ -68,7 +68,7 @@ def presets(laptop: AnyConfig, *, smoke: AnyConfig, paper: AnyConfig) -> dict[st
 def stack(
     rows: Sequence[Mapping[str, Any]], *names: str, shape: tuple[int, ...] = (-1,)
 ) -> dict[str, np.ndarray]:
-    """Return an array for each name, or for every name there is, with one entry for each row.
+    """Stack rows of results: an array for each name, with one entry for each row.
 
     >>> stack([{"a": 1, "b": 2}, {"a": 3, "b": 4}], "a")
     {'a': array([1, 3])}
@@ -83,5 +83,5 @@ def stack(
 
 
 def shades(count: int) -> np.ndarray:
-    """Return colours (count, 4) for ordered curves, from dark to light."""
+    """Return colours (count, 4) for an experiment's ordered curves, from dark to light."""
     return mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, count))

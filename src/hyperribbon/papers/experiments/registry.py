@@ -40,27 +40,27 @@ class Experiment:
 
     @property
     def paper(self) -> str:
-        """Key of the paper."""
+        """Key of the experiment's paper."""
         return self.id.split("/")[0]
 
     @property
     def title(self) -> str:
-        """What it shows, in a few words."""
+        """What the experiment shows, in a few words."""
         return self.module.TITLE
 
     @property
     def compute(self) -> Callable[[Any, Context], Any]:
-        """Return the result of a configuration."""
+        """Compute the experiment's result of a configuration."""
         return self.module.compute
 
     @property
     def plot(self) -> Callable[[Any], Any]:
-        """Return the figure, or figures by name, of a result."""
+        """Return the experiment's figure, or figures by name, of a result."""
         return self.module.plot
 
     @property
     def ledger(self) -> Ledger:
-        """The statements that its claims are judged by."""
+        """The statements that the experiment's claims are judged by."""
         return Ledger(self.id, *self.module.STATEMENTS)
 
     def claims(self, result: Any) -> list[Claim]:
@@ -69,7 +69,7 @@ class Experiment:
 
     @property
     def comparisons(self) -> dict[str, Comparison]:
-        """How each claim is compared over several seeds, by its id."""
+        """How each claim of the experiment is compared over several seeds, by its id."""
         return self.ledger.comparisons()
 
     def random(self, figure: str) -> str | None:
@@ -93,7 +93,7 @@ class Experiment:
         return fingerprint(*functions, *interactive)[:8]
 
     def config(self, preset: str, *, with_data: bool = False) -> Any:
-        """Return the configuration of a preset.
+        """Return the experiment's configuration of a preset.
 
         Args:
             preset: "smoke", "laptop" or "paper".

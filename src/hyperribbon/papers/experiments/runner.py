@@ -127,7 +127,7 @@ def run(
 
 
 def _cost(start: float, workers: Workers | None) -> dict[str, float]:
-    """Return what a run took in this process; nothing where others have done a part of it."""
+    """Return the cost of running an experiment in this process, if it did all of it."""
     if workers is not None and not isinstance(workers, SerialWorkers):
         return {}
     seconds = round(time.process_time() - start, 2)
@@ -141,7 +141,7 @@ def _caption(
     count: int,
     random: str | None,
 ) -> str:
-    """Describe what is not as printed, and which seed what is random in the figure is of."""
+    """Return the caption of a run: what is not as printed, and which seed it shows."""
     parts = [f"{name} = {value}" for name, value in changed.items()]
     text = f"changed: {', '.join(parts)}" if parts else ""
     fewer = "\n".join(

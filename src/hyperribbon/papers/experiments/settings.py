@@ -80,7 +80,7 @@ def _read(name: str, text: str, present: Any) -> Any:
 
 
 def changed_settings(preset: Any, config: Any) -> dict[str, Any]:
-    """Return what differs between a preset and the configuration that was run."""
+    """Return the settings that differ between a preset and the configuration that was run."""
     return {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(preset)

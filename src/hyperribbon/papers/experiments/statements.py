@@ -146,7 +146,7 @@ class Ledger:
             raise ArgumentError("statements", names, "a name occurs twice", "Rename one.")
 
     def judge(self, measured: Measurements) -> list[Claim]:
-        """Return a claim for every statement.
+        """Judge every statement: return its claim.
 
         A statement without a measurement is not comparable, and must name the scale it needs.
 
@@ -159,7 +159,7 @@ class Ledger:
         return [self._claim(s, measured.get(s.name)) for s in self.statements.values()]
 
     def comparisons(self) -> dict[str, Comparison]:
-        """Return how each claim is compared, by its id."""
+        """Return how each statement is compared, by its id."""
         return {f"{self.id}/{s.name}": s.compare for s in self.statements.values()}
 
     def _claim(self, statement: Statement, measured: Observed | None) -> Claim:

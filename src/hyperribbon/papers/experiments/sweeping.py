@@ -54,7 +54,7 @@ class Points(list[dict[str, Any]]):
     """The points of a sweep with their results, in order; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        """Show every point beside what came out, in a notebook."""
+        """Show every point of the sweep beside its result, in a notebook."""
         names = list(dict.fromkeys(name for entry in self for name in entry["point"]))
         rows = [
             [*(entry["point"].get(name, "") for name in names), _outcome(entry)] for entry in self
@@ -148,7 +148,7 @@ def _points(grid: Mapping[str, Sequence[Any]] | Sequence[Point]) -> list[dict[st
 
 
 def _attempt(function: Callable[[Point], Any], point: Point, file: Path) -> None:
-    """Keep what the function returns, or the error it ends with."""
+    """Evaluate one point of a sweep: keep what the function returns, or its error."""
     try:
         result = function(point)
     except Exception as error:
@@ -177,7 +177,7 @@ def _entry(point: dict[str, Any], file: Path, died: set[Path]) -> dict[str, Any]
 
 
 def _outcome(entry: dict[str, Any]) -> Any:
-    """Return a result as a cell: a number, the entries of a dict, or an error's last line."""
+    """Return a sweep's result as a cell of its table."""
     if entry["error"] is not None:
         return entry["error"].strip().splitlines()[-1]
     result = entry["result"]

@@ -23,7 +23,7 @@ Lost = Callable[[Job], Any]
 
 
 class Workers(Protocol):
-    """Runs function(*job) for every job."""
+    """Workers that run function(*job) for every job."""
 
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
@@ -40,7 +40,7 @@ class Workers(Protocol):
 
 
 class SerialWorkers:
-    """One job after the other, in this process."""
+    """Workers: one job after the other, in this process."""
 
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
@@ -51,7 +51,7 @@ class SerialWorkers:
 
 
 class ProcessWorkers:
-    """Several processes, with the cores divided between them.
+    """Workers: several processes, with the cores divided between them.
 
     Args:
         processes: How many.
@@ -83,7 +83,7 @@ class ProcessWorkers:
     def _share(
         self, function: Callable[..., Any], waiting: list[Job], running: dict[Future[Any], Job]
     ) -> Iterator[Any]:
-        """Run what is waiting; `running` is what a dying process could take along."""
+        """Run the waiting jobs in worker processes; a dying one takes `running` along."""
         with self._pool(min(self.processes, len(waiting))) as pool:
             try:
                 while waiting or running:

@@ -53,7 +53,7 @@ class Basis:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the basis spans the whole space."""
+        """Whether the Krylov basis spans the whole space."""
         return self.size == self.products.size
 
     @property
@@ -67,7 +67,7 @@ class Basis:
         return torch.linalg.vector_norm(self.weights[:, -1])
 
     def release(self) -> None:
-        """Free the memory of the vectors."""
+        """Free the memory of the basis vectors."""
         self.vectors = make_rows("memory", 0, 0, self.products.dtype, self.products.device)
         self.outside = self.outside[:0]
 
@@ -107,7 +107,7 @@ class Basis:
         return self.products.eigh(self.projected[start:, start:])
 
     def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return the vectors V s as rows, for coefficients as columns."""
+        """Return combinations V s of the basis vectors as rows, for coefficients as columns."""
         return self.vectors.combine(self._in_precision(coefficients.T))
 
     def residual(self, coefficients: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ class Basis:
         return self._in_precision(self.weights @ coefficients).unsqueeze(0) @ self.outside
 
     def image(self, index: int) -> torch.Tensor:
-        """Return A v (1, P) of one of the vectors."""
+        """Return the image A v (1, P) of one of the basis vectors."""
         inside = self.combine(self.projected[:, index : index + 1])
         return inside + self._in_precision(self.weights[:, index]).unsqueeze(0) @ self.outside
 
@@ -206,9 +206,9 @@ class Basis:
         return row, 0.0, removed
 
     def _inner(self, rows: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        """Return the inner products (b,) of a few rows with one, in float64 on the CPU."""
+        """Return inner products (b,) of basis rows with one vector, in float64 on the CPU."""
         return self.products.summed((rows * row).sum(1, dtype=torch.float64).cpu())
 
     def _in_precision(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return coefficients in the precision and place of the vectors."""
+        """Return coefficients in the precision and place of the basis vectors."""
         return weights.to(self.products.device, self.products.dtype)

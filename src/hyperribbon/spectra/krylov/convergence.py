@@ -108,7 +108,7 @@ class Evidence:
         self._residuals = self.nodes
 
     def update(self, nodes: torch.Tensor, last: torch.Tensor, coupling: torch.Tensor) -> None:
-        """Take the state of the chain.
+        """Update the evidence of convergence from the state of the chain.
 
         Args:
             nodes: Its current Ritz values (m,).

@@ -18,7 +18,7 @@ _SHORT = 8192  # columns of a row that are read at once, at least
 
 
 def piece_length(capacity: int, length: int) -> int:
-    """Return the columns worked on together, of so many rows of a length.
+    """Return how many columns of stored rows are worked on together.
 
     A copy of them takes no more than one row, unless rows are short.
     """
@@ -52,14 +52,14 @@ class Rows(ABC):
 
     @abstractmethod
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
-        """Return a block of some rows and columns."""
+        """Return a block of some stored rows and columns."""
 
     @abstractmethod
     def compress(self, weights: torch.Tensor) -> None:
         """Replace the first rows (m) by combinations of them, weights (kept, m)."""
 
     def pieces(self) -> Iterator[slice]:
-        """Yield the ranges of columns to work on."""
+        """Yield the ranges of columns of the stored rows to work on."""
         step = piece_length(self.capacity, self.length)
         for start in range(0, self.length, step):
             yield slice(start, min(start + step, self.length))
@@ -98,7 +98,7 @@ class MemoryRows(Rows):
         self._buffer[start : start + len(rows)] = rows
 
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
-        """Return a view of some rows and columns."""
+        """Return a view of some stored rows and columns."""
         return self._buffer[rows, columns]
 
     def combine(self, weights: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -128,7 +128,7 @@ class DiskRows(Rows):
                 self._put(start + offset, piece, row[piece])
 
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
-        """Return a copy of some rows and columns."""
+        """Return a copy of some stored rows and columns."""
         first, last = columns.start or 0, self.length if columns.stop is None else columns.stop
         block = torch.empty(rows.stop - rows.start, last - first, dtype=self.dtype, device="cpu")
         for position, row in enumerate(range(rows.start, rows.stop)):

@@ -72,7 +72,7 @@ def white_data(item: kit.Item) -> tuple[LabelledData, np.ndarray, np.ndarray]:
 
 
 def one_hot(data: LabelledData) -> np.ndarray:
-    """Return labels as columns (classes, n)."""
+    """Return the data's labels as one-hot columns (classes, n)."""
     return np.eye(data.classes)[data.targets.numpy()].T
 
 

@@ -24,7 +24,7 @@ NEEDS = "5,000 images and 10,000 epochs"
 
 
 class SweepConfig(_training.TrainingConfig):
-    """Setting of a sweep."""
+    """Setting of a sweep over the largest class's share."""
 
     shares: tuple[float, ...] = SHARES
     start: str = "balanced"

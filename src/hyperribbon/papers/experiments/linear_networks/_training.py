@@ -27,7 +27,7 @@ from hyperribbon.theory.linear_networks.moments import Moments
 
 
 class TrainingConfig(kit.Frozen):
-    """Networks to train."""
+    """Settings of the linear networks that the figures train."""
 
     data: tuple[str, ...] = BUNDLED  # data sets
     # shares of class 0; the other classes share the rest equally
@@ -47,7 +47,7 @@ AnyConfig = TypeVar("AnyConfig", bound=TrainingConfig)
 def presets(
     laptop: AnyConfig, smoke: Mapping[str, Any], paper: Mapping[str, Any]
 ) -> dict[str, AnyConfig]:
-    """Return the presets on bundled data.
+    """Return the presets of training on bundled data.
 
     Args:
         laptop: The laptop preset.

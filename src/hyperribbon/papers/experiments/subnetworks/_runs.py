@@ -90,7 +90,7 @@ def presets(
 
 
 class Run(Frozen):
-    """One recorded run."""
+    """One recorded training run of [subnetworks]."""
 
     model: nn.Module  # the architecture (with the final weights)
     initial: dict[str, torch.Tensor]  # state before training
@@ -103,7 +103,7 @@ class Run(Frozen):
 
 
 class OfRuns(Frozen):
-    """A result of trained networks."""
+    """A result of the recorded runs of [subnetworks]."""
 
     source: str  # what was trained
     full: bool  # whether as in the paper, on all of MNIST
@@ -152,7 +152,7 @@ def load_run(item: Item) -> Run:
 
 
 def train_data(item: Item, limit: int | None = None) -> LabelledData:
-    """Return the training images, or a fixed sub-sample of them."""
+    """Return the training images of a recorded run, or a fixed sub-sample of them."""
     data = _data(item["data"], "train", item["limit"])
     if limit is None or limit >= len(data.targets):
         return data
@@ -162,7 +162,7 @@ def train_data(item: Item, limit: int | None = None) -> LabelledData:
 
 
 def test_data(item: Item) -> LabelledData:
-    """Return the test images."""
+    """Return the test images of a recorded run."""
     return _data(item["data"], "test", 0)
 
 

@@ -74,7 +74,7 @@ class Curves(_runs.OfRuns):
         return self.columns[column][curve][:, position]
 
     def draw(self, axis: Axes, column: str, curve: str, **style: Any) -> None:
-        """Draw a summary along a curve, the mean of the runs and their range."""
+        """Draw a summary of Fisher spectra along a curve, the mean of the runs and their range."""
         _runs.draw_band(axis, self.fractions[curve], self.columns[column][curve], ms=3, **style)
 
     def relative(self, column: str, curve: str, share: float) -> np.ndarray:

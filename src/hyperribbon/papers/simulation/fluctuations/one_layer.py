@@ -51,14 +51,14 @@ class RunningMoments:
         self._products = np.zeros((dimension, dimension))
 
     def add(self, rows: np.ndarray) -> None:
-        """Take in a block (n, dimension)."""
+        """Add a block (n, dimension) of a chain to the running moments."""
         self.count += len(rows)
         self._sum += rows.sum(axis=0, dtype=np.float64)
         self._products += rows.T @ rows
 
     @property
     def mean(self) -> np.ndarray:
-        """Mean vector."""
+        """Mean vector of a one-layer chain."""
         return self._sum / max(self.count, 1)
 
     def covariance(self, *, about_zero: bool = False) -> np.ndarray:

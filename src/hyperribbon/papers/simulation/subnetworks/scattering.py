@@ -204,7 +204,7 @@ def _gabor(
 
 
 def _gaussian(size: int, sigma: float) -> torch.Tensor:
-    """Return a Gaussian of unit sum, summed over periods."""
+    """Return a scattering filter: a Gaussian of unit sum, summed over periods."""
     reach = int(np.ceil(8 * sigma / size))
     span = np.arange(-reach * size, (reach + 1) * size)
     values = np.exp(-(span**2) / (2 * sigma**2)).reshape(-1, size).sum(axis=0)
