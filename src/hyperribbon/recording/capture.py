@@ -141,7 +141,7 @@ class Capture:
         *,
         is_last: bool = False,
     ) -> Draft:
-        """Capture a record of the model that later training does not change.
+        """Return a captured record of the model that later training does not change.
 
         Args:
             model: The model; not modified.

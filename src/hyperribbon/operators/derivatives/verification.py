@@ -261,7 +261,7 @@ def find_differences(
     close: float,
     floors: Mapping[str, float] | None = None,
 ) -> tuple[float, list[str]]:
-    """Verify derivatives: return the largest relative difference, and the names beyond it.
+    """Return how derivatives differ from verified ones: at most, relatively, and in which names.
 
     Args:
         norms: Norms of what is right, by name.

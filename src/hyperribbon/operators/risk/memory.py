@@ -119,7 +119,7 @@ class Footprint:
 def measure(
     product: Callable[[int, Meter], Any], samples: int, fewer: int, present: Sequence[torch.Tensor]
 ) -> Footprint:
-    """Measure the memory footprint of a function that keeps what it returns.
+    """Return the memory footprint of a function that keeps what it returns.
 
     With B(n) bytes for n samples, a sample takes (B(n) − B(m))/(n − m) and the rest is fixed. Each
     stage has its own B: with few samples another one has the peak than with many.

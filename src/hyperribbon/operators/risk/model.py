@@ -147,7 +147,7 @@ class ModelFunction:
             return self._run(partial(call_with_labels, self.module, forward=forward), batch)
 
     def _run(self, evaluate: Callable[[Any], Any], batch: Any) -> Any:
-        """Run the model on a batch, outside of any autocast around the call.
+        """Return what the model returns for a batch, outside of any autocast around the call.
 
         Models that differentiate inside their forward pass (forces, physics-informed losses, inner
         steps of meta-learning) fail under no_grad, and are evaluated again with gradients.
