@@ -144,7 +144,8 @@ FAULTS = {
         "test_sgd_of_different_groups_diverges_just_above_the_limit "
         "inspection/test_stability_groups.py::test_the_part_reports_the_limit_of_the_groups",
     "assumptions that hold are blamed":
-        "inspection/test_linear_series.py::test_only_broken_assumptions_are_blamed",
+        "inspection/test_linear_ladder.py::"
+        "test_other_models_are_compared_and_only_broken_assumptions_are_named",
     "parallel maps are read as a series":
         "inspection/test_linear_series.py::test_outputs_of_joined_maps_are_no_series",
     "fewer images than asked for":

@@ -256,6 +256,7 @@ def test_augmentation_is_of_the_one_input(images):
         finals((inputs, inputs, labels), nn.Bilinear(64, 64, 3), augment=double)
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_the_example_of_the_readme_runs_with_a_loader(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "README.md").read_text()

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -120,24 +120,17 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
 
 
-def write_json(
-    path: Path,
-    content: Any,
-    default: Callable[[Any], Any] | None = None,
-    *,
-    checksum: bool = False,
-) -> None:
+def write_json(path: Path, content: Any, *, checksum: bool = False) -> None:
     """Write a JSON file atomically, keys in the order given.
 
     Args:
         path: The file.
         content: Plain values.
-        default: Converts other values, as for `json.dumps`.
         checksum: Add a checksum to a dict, which `read_json` verifies and removes.
     """
     if checksum:
         content = {**content, "checksum": _json_digest(content)}
-    write_text(path, json.dumps(content, indent=2, default=default) + "\n")
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_json(path: Path, *, checksum: bool = False) -> Any:

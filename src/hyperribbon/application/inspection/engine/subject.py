@@ -123,11 +123,11 @@ class Subject:
 
     def with_samples(self, number: int, seed: int) -> Subject:
         """Return the subject of the inspection on fewer samples."""
-        return self._on(self.source.few(number, seed), 1.0)
+        return self._on(self.source.few(number, seed))
 
-    def of_given(self, number: int, seed: int, share: float = 1.0) -> Subject:
+    def of_given(self, number: int, seed: int) -> Subject:
         """Return the same subject on so many of all samples that were given, with any of these."""
-        return self._on(self.given.few(number, seed), share)
+        return self._on(self.given.few(number, seed))
 
     def groups(self, number: int, seed: int) -> Iterator[Subject]:
         """Yield the same subject on disjoint groups of its samples, with a share of the memory.
@@ -150,11 +150,11 @@ class Subject:
         size = batch_size or min(self.samples, _BATCH)
         number = max(self.samples // size, 1) * size
         chosen = self.source if number == self.samples else self.given.few(number, seed)
-        other = self._on(chosen.fixed(size), 1.0)
+        other = self._on(chosen.fixed(size))
         other.mode, other._known = TRAINED, None
         return other
 
-    def _on(self, source: Source, share: float) -> Subject:
+    def _on(self, source: Source, share: float = 1.0) -> Subject:
         other = copy.copy(self)
         for name in _OF_SAMPLES:
             other.__dict__.pop(name, None)
