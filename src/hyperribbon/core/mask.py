@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import torch
 
 from hyperribbon.core.checks import ArgumentError, check_readable
+from hyperribbon.core.checks import path as check_path
+
+
+def safetensors_path(path: str | Path) -> Path:
+    """Return the path of a .safetensors file.
+
+    Raises:
+        ArgumentError: It has another ending.
+    """
+    found = Path(check_path("path", path))
+    if found.suffix != ".safetensors":
+        reason = "expected a file name that ends with .safetensors"
+        raise ArgumentError("path", str(path), reason, "Give mask.safetensors, for example.")
+    return found
+
 
 _Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -95,6 +111,19 @@ class Mask(Mapping[str, torch.Tensor]):
     def __repr__(self) -> str:
         """Show counts of the mask, not entries."""
         return f"Mask({self.count} of {self.size} entries in {len(self)} parameters)"
+
+    def save(self, path: str | Path) -> None:
+        """Write the mask to a .safetensors file of boolean tensors."""
+        from hyperribbon.core.states import save_state  # which needs masks, by way of parameters
+
+        save_state(safetensors_path(path), self._entries)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Mask:
+        """Read a mask that `save` wrote; the file must be whole and hold boolean tensors."""
+        from hyperribbon.core.states import load_state
+
+        return cls(load_state(safetensors_path(path)))
 
     def _combine(self, other: Mask, operation: _Operation) -> Mask:
         combined: dict[str, torch.Tensor] = {}

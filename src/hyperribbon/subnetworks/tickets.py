@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core import ArgumentError, Mask, derive_seed, torch_generator
+from hyperribbon.core import ArgumentError, Mask, ParameterFilter, derive_seed, torch_generator
 from hyperribbon.core.checks import (
     as_number,
     check_absent,
@@ -19,12 +24,25 @@ from hyperribbon.core.checks import (
     count,
     function,
     iterable,
+    optional,
+    path,
     tensor,
     torch_module,
     validate,
 )
+from hyperribbon.core.devices.modes import preserve_random_state
+from hyperribbon.core.mask import safetensors_path
 from hyperribbon.core.parameters import copies_of
 from hyperribbon.core.result import Result
+from hyperribbon.core.states import load_state, save_state
+from hyperribbon.core.store import (
+    add_to_manifest,
+    clear_leftovers,
+    ensure_folder,
+    make_folder,
+    read_json,
+    write_json,
+)
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
 from hyperribbon.subnetworks.selection import rank
@@ -40,6 +58,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BRANCHES = ("random", "reinitialized")
+SCHEDULES = ("iterative", "cubic", "one-shot")
+_METRIC = "/metric"  # in files of states, whose own names have no slash
 
 
 @dataclass(frozen=True)
@@ -86,13 +106,44 @@ class Ticket(Result, plot="plot_columns"):
             ]
         )
 
+    def save(self, path: str | Path) -> None:
+        """Write the ticket to a .safetensors file."""
+        parts = {"pruned": self.pruned, "start": self.start, "final": self.final}
+        tensors = {f"{part}/{n}": t for part, own in parts.items() for n, t in own.items()}
+        levels = json.dumps([vars(level) for level in self.levels]).encode()
+        tensors["levels"] = torch.frombuffer(bytearray(levels), dtype=torch.uint8)
+        save_state(safetensors_path(path), tensors)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ticket:
+        """Read a ticket that `save` wrote, bit for bit."""
+        tensors = load_state(safetensors_path(path))
+        try:
+            levels = json.loads(bytes(tensors.pop("levels").tolist()))
+            parts: dict[str, dict[str, torch.Tensor]] = {"pruned": {}, "start": {}, "final": {}}
+            for name, tensor in tensors.items():
+                part, _, own = name.partition("/")
+                parts[part][own] = tensor
+            found = tuple(TicketLevel(**level) for level in levels)
+            return cls(Mask(parts["pruned"]), parts["start"], parts["final"], found)
+        except (KeyError, ValueError, TypeError) as error:
+            reason = f"it is not the file of a ticket ({error})"
+            raise ArgumentError("path", str(path), reason, "Give a file of Ticket.save.") from None
+
     def _headline(self) -> str:
         first, last = self.levels[0], self.levels[-1]
         scores = f"metric {last.ticket:.4g}, dense {first.ticket:.4g}"
         return f"{last.kept:.1%} of the weights kept; {scores}; {len(self.levels) - 1} levels"
 
 
-@validate(model=torch_module, train=function, metric=function, levels=count)
+@validate(
+    model=torch_module,
+    train=function,
+    metric=function,
+    levels=count,
+    score=optional(function),
+    store=optional(path),
+)
 def find_ticket(
     model: nn.Module,
     train: Callable[[nn.Module], object],
@@ -102,18 +153,24 @@ def find_ticket(
     rewind: State | None = None,
     levels: int = 5,
     fraction: float = 0.2,
+    schedule: str = "iterative",
     criterion: str = "magnitude",
+    score: Callable[[nn.Module], Mapping[str, torch.Tensor]] | None = None,
     scope: str = "global",
     include: str = "weights",
+    params: ParameterFilter = None,
     branches: Sequence[str] = BRANCHES,
     initializer: Initializer | None = None,
+    store: str | Path | None = None,
     seed: int = 0,
 ) -> Ticket:
     """Find a sub-network by iterative pruning with rewinding.
 
     Every level trains the surviving entries from the rewound weights, then removes the share
-    `fraction` of them with the smallest score. Implements Sec. 3.3 of [subnetworks], and with
-    criterion="change" the comparison its Sec. 3.4 proposes.
+    `fraction` of them with the smallest score. Each training starts with random states of torch,
+    numpy and Python that follow from `seed`, so that a search that was killed and is resumed from
+    its `store` finds the same ticket to the bit, if `train` is deterministic. Implements
+    Sec. 3.3 of [subnetworks], and with criterion="change" the comparison its Sec. 3.4 proposes.
 
     Args:
         model: The architecture; not modified.
@@ -127,18 +184,27 @@ def find_ticket(
             need.
         levels: Number of pruning rounds.
         fraction: Fraction of survivors removed at each level.
+        schedule: How the share removed grows to s = 1 − (1 − fraction)^levels. "iterative" removes
+            the same fraction of the survivors at each level l; "cubic" has s·(1 − (1 − l/levels)³)
+            removed after level l; "one-shot" removes s at once, in a single level.
         criterion: "magnitude" |θ| or "change" |θ − θ_rewind| after training.
+        score: A function of the trained network that returns scores by parameter name, such as
+            `lambda net: gradient_saliency(net, loss, data)`, in place of `criterion`.
         scope: "global" or "layer".
         include: "weights", or "all" for biases and normalisation parameters too.
+        params: Restrict pruning to a name pattern, a list of names, or a predicate.
         branches: Controls to train at every level: "random", "reinitialized", both or none.
         initializer: Source of new starts for the branch "reinitialized", as in `rerandomize`; by
             default the start, shuffled within each parameter.
-        seed: Seed of the controls.
+        store: A folder that keeps every finished training; a search that was interrupted
+            continues there.
+        seed: Seed of the controls, and of the random states that trainings start with.
 
     Returns:
         The ticket with the metric of every level and branch.
     """
     check_choice("criterion", criterion, ("magnitude", "change"))
+    check_choice("schedule", schedule, SCHEDULES)
     check_fraction("fraction", fraction)
     for branch in iterable("branches", branches):
         check_choice("branches", branch, BRANCHES)
@@ -150,38 +216,117 @@ def find_ticket(
     check_same_architecture(start, rewound, list(start))
     rewound = _copy(model, rewound)
 
-    trained = _train(model, rewound, None, train)
-    value = _value(metric, trained)
+    settings = {"levels": levels, "fraction": fraction, "schedule": schedule, "scope": scope}
+    settings |= {"criterion": criterion, "score": score is not None, "include": include}
+    settings |= {"branches": list(branches), "seed": seed, "start": _digest(start)}
+    settings["rewind"] = _digest(rewound)
+    run = _Trainings(model, train, metric, seed, None if store is None else Path(store), settings)
+    trained, value = run("dense", rewound, None)
     records = [TicketLevel(1.0, value, dict.fromkeys(branches, value))]
     pruned: Mask | None = None
-    how = {"scope": scope, "include": include, "model": model}
-    for level in range(1, levels + 1):
-        share = 1.0 - (1.0 - fraction) ** level
-        pruned = _prune_further(trained, rewound, pruned, share, criterion, **how)
-        trained = _train(model, rewound, pruned, train)
+    how = {"scope": scope, "include": include, "model": model, "params": params}
+    for level, share in enumerate(_shares(schedule, fraction, levels), 1):
+        chosen: Any = criterion if score is None else score(_network(model, trained))
+        pruned = _prune_further(trained, rewound, pruned, share, chosen, **how)
+        trained, value = run(f"level-{level}", rewound, pruned)
         controls = {}
         for branch in branches:
-            stream = derive_seed(seed, branch, level)
+            stream, name = derive_seed(seed, branch, level), f"level-{level}-{branch}"
             if branch == "random":
-                control = _train(model, rewound, _shuffle(pruned, stream), train)
+                controls[branch] = run(name, rewound, _shuffle(pruned, stream))[1]
             else:
                 drawn = _redraw(model, start, initializer, stream, list(pruned))
-                control = _train(model, drawn, pruned, train)
-            controls[branch] = _value(metric, control)
-        records.append(TicketLevel(1.0 - pruned.fraction, _value(metric, trained), controls))
+                controls[branch] = run(name, drawn, pruned)[1]
+        records.append(TicketLevel(1.0 - pruned.fraction, value, controls))
     assert pruned is not None
     return Ticket(pruned, prune(rewound, pruned), trained, tuple(records))
 
 
-def _train(
-    model: nn.Module, start: State, pruned: Mask | None, train: Callable[[nn.Module], object]
-) -> dict[str, torch.Tensor]:
+def _shares(schedule: str, fraction: float, levels: int) -> list[float]:
+    """Return the share of all entries that is removed after every level."""
+    last = 1.0 - (1.0 - fraction) ** levels
+    if schedule == "one-shot":
+        return [last]
+    if schedule == "cubic":
+        return [last * (1.0 - (1.0 - level / levels) ** 3) for level in range(1, levels + 1)]
+    return [1.0 - (1.0 - fraction) ** level for level in range(1, levels + 1)]
+
+
+class _Trainings:
+    """Runs trainings, each with random states of its own; a folder keeps the finished ones."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Callable[[nn.Module], object],
+        metric: Metric,
+        seed: int,
+        folder: Path | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self._model, self._train, self._metric = model, train, metric
+        self._seed, self._folder = seed, folder
+        if folder is None:
+            return
+        make_folder(ensure_folder("store", folder))
+        clear_leftovers(folder)
+        listed = folder / "settings.json"
+        if not listed.is_file():
+            write_json(listed, settings)
+            add_to_manifest(folder, "ticket", [listed.name])
+        known = read_json(listed)
+        other = [name for name in settings if known.get(name) != settings[name]]
+        if other:
+            told = ", ".join(f"{n}={known.get(n)!r}" for n in other)
+            reason = f"it holds a search with other settings ({told})"
+            raise ArgumentError("store", str(folder), reason, "Give another folder.")
+
+    def __call__(
+        self, name: str, start: State, pruned: Mask | None
+    ) -> tuple[dict[str, torch.Tensor], float]:
+        """Return the trained state and its metric."""
+        file = None if self._folder is None else self._folder / f"{name}.safetensors"
+        if file is not None and file.is_file():
+            stored = load_state(file)
+            value = float(stored.pop(_METRIC))
+            like = state_of("model", self._model)
+            stored = {n: tensor.to(like[n].device) for n, tensor in stored.items()}
+            return _copy(self._model, stored), value
+        network = _network(self._model, start)
+        if pruned is not None:
+            to_torch_prune(network, pruned)
+        with preserve_random_state():
+            _seed_everything(derive_seed(self._seed, "train", name))
+            self._train(network)
+        trained = _copy(self._model, state_of("model", network))
+        value = _value(self._metric, trained)
+        if file is not None and self._folder is not None:
+            number = torch.tensor(value, dtype=torch.float64, device="cpu")
+            save_state(file, {**trained, _METRIC: number})
+            add_to_manifest(self._folder, "ticket", [file.name])
+        return trained, value
+
+
+def _network(model: nn.Module, state: State) -> nn.Module:
     network = copy.deepcopy(model)
-    network.load_state_dict(start)
-    if pruned is not None:
-        to_torch_prune(network, pruned)
-    train(network)
-    return _copy(model, state_of("model", network))
+    network.load_state_dict(state)
+    return network
+
+
+def _seed_everything(seed: int) -> None:
+    """Set the global random states, which the caller gives back."""
+    torch.default_generator.manual_seed(seed)
+    random.setstate(random.Random(seed).getstate())
+    legacy = np.random.RandomState(seed % 2**32)
+    np.random.set_state(legacy.get_state())  # noqa: NPY002
+
+
+def _digest(state: State) -> str:
+    total = hashlib.blake2b(digest_size=8)
+    for name, entry in state.items():
+        total.update(f"{name} {entry.dtype} {tuple(entry.shape)}".encode())
+        total.update(entry.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
@@ -205,7 +350,7 @@ def _redraw(
 
 
 def _prune_further(
-    trained: State, rewound: State, pruned: Mask | None, share: float, criterion: str, **how: Any
+    trained: State, rewound: State, pruned: Mask | None, share: float, criterion: Any, **how: Any
 ) -> Mask:
     """Return the mask of removed entries, including those removed before."""
     ranking = rank(trained, rewound, criterion=criterion, **how)
