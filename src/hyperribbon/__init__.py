@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hyperribbon.papers import experiments, simulation, training
     from hyperribbon.papers.experiments import sweep
     from hyperribbon.papers.training import train, train_ensemble
-    from hyperribbon.prediction import predict_manifold
+    from hyperribbon.prediction import predict_manifold, predict_sharpness
     from hyperribbon.recording import Recorder, Trajectory
     from hyperribbon.spectra import (
         Tracker,
@@ -101,7 +101,7 @@ _NAMES_BY_MODULE = {
         "shrink",
     ),
     "noise": ("stationary_covariance", "weight_covariance", "variance_flatness"),
-    "prediction": ("predict_manifold",),
+    "prediction": ("predict_manifold", "predict_sharpness"),
     "recording": ("Recorder", "Trajectory"),
     "papers.training": ("train", "train_ensemble"),
     "application.inspection": ("inspect", "compare", "compare_with_theory"),

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hyperribbon.application.inspection import compare_with_theory
-from hyperribbon.application.inspection.linear.chains import find_chain
+from hyperribbon.prediction.linear_layers import find_chain
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators import Risk
 

@@ -8,7 +8,7 @@ from hyperribbon.application.inspection import memory as memories
 from hyperribbon.application.inspection.engine.clock import Clock
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.subject import Subject
-from hyperribbon.application.inspection.linear.chains import find_chain, find_layers
+from hyperribbon.prediction.linear_layers import find_chain, find_layers
 from hyperribbon.application.inspection.memory import Heap, lacking_room
 from hyperribbon.application.inspection.parts.matrices import eigenpairs
 from hyperribbon.application.inspection.parts.theories import no_chain, theory_bytes

@@ -8,7 +8,7 @@ from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.parts.stability import stability_part
 from hyperribbon.application.inspection.quantities import Quantity
-from hyperribbon.application.inspection.update_rules import update_rule
+from hyperribbon.prediction.update_rules import update_rule
 
 
 def half_squares(outputs, targets):

@@ -8,7 +8,7 @@ from torch import nn
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.parts.stability import stability_part
-from hyperribbon.application.inspection.update_rules import update_rule
+from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.core.checks import ArgumentError
 
 

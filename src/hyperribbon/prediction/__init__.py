@@ -5,5 +5,12 @@ from hyperribbon.prediction.manifold import (
     ManifoldPrediction,
     predict_manifold,
 )
+from hyperribbon.prediction.sharpness import SharpnessPrediction, predict_sharpness
 
-__all__ = ["ManifoldComparison", "ManifoldPrediction", "predict_manifold"]
+__all__ = [
+    "ManifoldComparison",
+    "ManifoldPrediction",
+    "SharpnessPrediction",
+    "predict_manifold",
+    "predict_sharpness",
+]

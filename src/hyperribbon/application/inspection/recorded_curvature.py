@@ -13,7 +13,6 @@ from torch import nn
 
 from hyperribbon.application.inspection.copies import TRAINED
 from hyperribbon.application.inspection.engine.subject import Subject
-from hyperribbon.application.inspection.update_rules import update_rule
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
@@ -25,6 +24,7 @@ from hyperribbon.core.checks import (
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators import Hessian
 from hyperribbon.operators.risk.forward import Forward
+from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.recording import Measurement
 from hyperribbon.spectra import Tracker
 
@@ -44,7 +44,7 @@ class Curvature:
     Batch norm has the statistics of the sample, as in training, and dropout is off. With an
     optimiser whose limit is one number (SGD with one learning rate, momentum and decay), the
     largest curvature at which its step is stable stands beside it: 2/η, with momentum
-    2(1 + β)/η; see `hr.inspection.update_rules`.
+    2(1 + β)/η; see `hr.prediction.update_rules`.
 
     As a measurement of a Recorder it gives "name" (the largest eigenvalue), "name.error" (how far
     the solver may be off), "name.samples" (those of the sample), "name.limit", and for several

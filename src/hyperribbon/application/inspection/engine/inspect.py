@@ -27,7 +27,6 @@ from hyperribbon.application.inspection.parts.curvature import headline_parts, r
 from hyperribbon.application.inspection.parts.layers import traces_part
 from hyperribbon.application.inspection.quantities import Part
 from hyperribbon.application.inspection.result import Inspection, InspectionPlan
-from hyperribbon.application.inspection.update_rules import update_rule
 from hyperribbon.core.checks import (
     ArgumentError,
     check_positive,
@@ -45,6 +44,7 @@ from hyperribbon.core.progress import progress_bar
 from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.operators.risk.forward import Forward
+from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.recording.trajectory import Trajectory
 
 __all__ = ["MEASUREMENTS", "find_measurements", "inspect"]

@@ -12,8 +12,8 @@ from hyperribbon.application.inspection.engine.clock import Clock, OutOfTimeErro
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.memory import give_back
 from hyperribbon.application.inspection.quantities import Measured, Part, Quantity
-from hyperribbon.application.inspection.update_rules import UpdateRule
 from hyperribbon.core.results import Density, Estimate, Spectrum
+from hyperribbon.prediction.update_rules import UpdateRule
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.spectra import density, eigsh, trace
 from hyperribbon.spectra.products import StoppedError

@@ -14,7 +14,6 @@ from scipy.sparse.linalg import LinearOperator
 from torch import nn
 
 from hyperribbon.application.inspection.engine.clock import InterruptibleRisk
-from hyperribbon.application.inspection.linear.chains import FoundChain, find_chain, names_of
 from hyperribbon.application.inspection.linear.measurements import leading_eigenvalues
 from hyperribbon.core import html
 from hyperribbon.core.checks import (
@@ -28,6 +27,7 @@ from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.core.result import Result
 from hyperribbon.operators import Hessian
+from hyperribbon.prediction.linear_layers import FoundChain, find_chain, names_of
 from hyperribbon.spectra import eigsh
 from hyperribbon.spectra import trace as estimate_trace
 from hyperribbon.theory import linear_networks as theory

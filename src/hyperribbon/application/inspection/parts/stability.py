@@ -13,12 +13,12 @@ from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.parts.matrices import eigenpairs
 from hyperribbon.application.inspection.quantities import Part
 from hyperribbon.application.inspection.sampling import sharpness_error
-from hyperribbon.application.inspection.update_rules import UpdateRule
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.core.results import Spectrum
 from hyperribbon.operators import Rescaled
+from hyperribbon.prediction.update_rules import UpdateRule
 
 __all__ = ["MEASUREMENTS", "stability_part"]
 

@@ -8,11 +8,11 @@ import pandas as pd
 
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.scheduler import Measurement
-from hyperribbon.application.inspection.linear.chains import find_layers
 from hyperribbon.application.inspection.linear.theory import TheoryComparison, compare_risk
 from hyperribbon.application.inspection.quantities import Part
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators import Risk
+from hyperribbon.prediction.linear_layers import find_layers
 
 __all__ = ["MEASUREMENTS", "no_chain", "theory_bytes", "theory_part"]
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 
-__all__ = ["UpdateRule", "update_rule"]
+__all__ = ["UpdateRule", "preconditioned_limit", "update_rule"]
 
 PerParameter = Mapping[str, "torch.Tensor | float"]
 
@@ -95,6 +95,29 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
     return _join(kind, groups, set(names.values()))
 
 
+def preconditioned_limit(optimizer: torch.optim.Adam) -> float:
+    r"""Return the limit of Adam's curvature before its first step, when its scaling is unknown.
+
+    $$ \lambda_{\max}\big(P^{-1/2} H P^{-1/2}\big)
+    \le \frac{(2-\eta w)(1+\beta_1)}{(1-\beta_1)\,\eta},
+    \qquad P = \operatorname{diag}(\sqrt{\hat v} + \epsilon) $$
+
+    with the decay w of AdamW; the smallest where parameter groups differ.
+    """
+    limits = []
+    for group in optimizer.param_groups:
+        beta, rate, shrink = _adam_numbers(optimizer, group)
+        limits.append((2 - shrink) * (1 + beta) / ((1 - beta) * rate))
+    return min(limits)
+
+
+def _adam_numbers(optimizer: Any, group: dict[str, Any]) -> tuple[float, float, float]:
+    """Return β₁, η and η·w of decoupled weight decay."""
+    beta, rate = float(group["betas"][0]), float(group["lr"])
+    decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
+    return beta, rate, rate * float(group["weight_decay"]) if decoupled else 0.0
+
+
 def _read_sgd(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Tensor]) -> _Group:
     beta, rate = float(group["momentum"]), float(group["lr"])
     limit = 2 * (1 + beta) / (1 - float(group["dampening"]) if beta else 1)
@@ -106,13 +129,11 @@ def _read_sgd(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Te
 
 
 def _read_adam(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Tensor]) -> _Group:
-    beta, rate = float(group["betas"][0]), float(group["lr"])
-    decay = float(group["weight_decay"])
-    decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
-    shrink = rate * decay if decoupled else 0.0
+    beta, rate, shrink = _adam_numbers(optimizer, group)
+    decay = 0.0 if shrink else float(group["weight_decay"])
     rates = {name: _adam_rates(optimizer, group, p) for name, p in members.items()}
     limit = (2 - shrink) * (1 + beta) / (1 - beta)
-    return _Group(rates, limit, 0.0 if decoupled else decay, f"η = {rate:g}, β₁ = {beta:g}")
+    return _Group(rates, limit, decay, f"η = {rate:g}, β₁ = {beta:g}")
 
 
 def _adam_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) -> torch.Tensor:

@@ -112,7 +112,7 @@ def find_layers(risk: Risk) -> dict[str, tuple[int, int]]:
 
 
 def find_chain(risk: Risk) -> FoundChain:
-    """Find the linear layers that end a model, and what the theory needs of loss and data.
+    """Return the linear layers that end a model, and what the theory needs of loss and data.
 
     Raises:
         ArgumentError: As for `find_layers`; or the loss is no sum over samples, or not curved.

@@ -1,0 +1,195 @@
+"""How far forecasts of the sharpness are off: the study behind the bands of `predict_sharpness`.
+
+    python -m benchmarks.sharpness              # the study, stored in the package
+    python -m benchmarks.sharpness --held-out   # 20 trainings on other data, widths and seeds
+
+Each training is one row, stored when it is done; a run that was killed continues. The held-out
+trainings need Fashion-MNIST in the folder HYPERRIBBON_DATA. Settings and the rule of the band were
+fixed before any row was computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn import datasets
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon.core.store.atomic import write_text
+
+STUDY = Path(hr.prediction.__file__).with_name("sharpness_study.json")
+HELD_OUT = Path(__file__).parent / "results" / "sharpness_held_out.json"
+SAMPLES = 300
+ACTIVATIONS = {"smooth": (nn.Tanh, nn.GELU, nn.SiLU), "ReLU": (nn.ReLU, nn.LeakyReLU)}
+
+
+def load(name: str, scaling: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return inputs, targets (labels, or numbers of a regression) and the number of outputs."""
+    rng = np.random.default_rng(seed)
+    if name in ("digits", "mnist5k", "fashion_mnist"):
+        split = "train" if name == "fashion_mnist" else "all"
+        data = hr.load_data(name, split, limit=SAMPLES, seed=seed)
+        images = data.inputs.float().reshape(len(data.inputs), 1, *data.inputs.shape[-2:])
+        x = F.avg_pool2d(images, 2) if images.shape[-1] > 8 else images
+        x, y, outputs = x.flatten(1), data.targets.long(), 10
+    else:
+        if name == "friedman":
+            inputs, numbers = datasets.make_friedman1(SAMPLES, random_state=seed)
+        else:
+            inputs, numbers = getattr(datasets, f"load_{name}")(return_X_y=True)
+        kept = rng.permutation(len(inputs))[:SAMPLES]
+        x, numbers = torch.from_numpy(inputs[kept]).float(), numbers[kept]
+        if name in ("diabetes", "friedman"):
+            numbers = (numbers - numbers.mean()) / numbers.std()
+            y, outputs = torch.from_numpy(numbers).float().unsqueeze(1), 1
+        else:
+            y, outputs = torch.from_numpy(numbers).long(), int(numbers.max()) + 1
+        x = (x - x.amin(0)) / (x.amax(0) - x.amin(0))
+    if scaling == "standardised":
+        x = (x - x.mean(0)) / (x.std(0) + 1e-2)
+    return x, y, outputs
+
+
+def build(row: dict[str, Any], inputs: int, outputs: int) -> nn.Module:
+    """Return the network of a row."""
+    torch.manual_seed(row["seed"])
+    if row["network"] == "convolutional":
+        side, width = math.isqrt(inputs), row["width"]
+        size = width * (side // 2 // 2) ** 2
+        return nn.Sequential(
+            nn.Unflatten(1, (1, side, side)),
+            *(nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
+            *(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
+            *(nn.Flatten(), nn.Linear(size, outputs)),
+        )
+    widths = [inputs, *[row["width"]] * (row["depth"] - 1), outputs]
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), getattr(nn, row["activation"])()]
+    return nn.Sequential(*layers[:-1])
+
+
+def study_rows() -> list[dict[str, Any]]:
+    """Return the settings of the study: 8 trainings of each of 12 kinds."""
+    rows = []
+    for network in ("smooth", "ReLU", "convolutional"):
+        for loss in ("squared loss", "CrossEntropyLoss"):
+            for scaling in ("raw", "standardised"):
+                for repeat in range(8):
+                    rng = np.random.default_rng([7, len(rows)])
+                    images = ["digits", "mnist5k"]
+                    tables = ["breast_cancer", *(["diabetes"] if loss == "squared loss" else [])]
+                    names = images if network == "convolutional" else images + tables
+                    rows.append(
+                        draw(rng, network, loss, scaling, names[repeat % len(names)])
+                        | {"seed": len(rows)}
+                    )
+    return rows
+
+
+def held_out_rows() -> list[dict[str, Any]]:
+    """Return the settings of 20 other trainings."""
+    rows = []
+    networks = ["linear"] * 2 + ["smooth"] * 7 + ["ReLU"] * 6 + ["convolutional"] * 5
+    for place, network in enumerate(networks):
+        rng = np.random.default_rng([11, place])
+        names = ["wine", "iris", "fashion_mnist", "friedman"]
+        name = "fashion_mnist" if network == "convolutional" else str(rng.choice(names))
+        loss = str(rng.choice(["squared loss", "CrossEntropyLoss"]))
+        loss = "squared loss" if name == "friedman" else loss
+        row = draw(rng, network, loss, str(rng.choice(["raw", "standardised"])), name)
+        row["width"] = int(rng.choice([6, 12] if network == "convolutional" else [24, 40, 96]))
+        row["rate"] = float(rng.choice([0.15, 0.5]))
+        row["steps"] = int(rng.choice([200, 400] if network == "convolutional" else [400, 900]))
+        rows.append(row | {"seed": 1000 + place})
+    return rows
+
+
+def draw(
+    rng: np.random.Generator, network: str, loss: str, scaling: str, data: str
+) -> dict[str, Any]:
+    """Return a row's settings."""
+    is_image = network == "convolutional"
+    names = [kind.__name__ for kind in ACTIVATIONS.get(network, (nn.Identity,))]
+    return {
+        "network": network,
+        "loss": loss,
+        "scaling": scaling,
+        "data": data,
+        "width": int(rng.choice([4, 8] if is_image else [16, 32, 64])),
+        "depth": 3 if is_image else int(rng.choice([2, 3, 4])),
+        "activation": "ReLU" if is_image else str(rng.choice(names)),
+        "optimizer": str(rng.choice(["SGD", "momentum", "Adam"], p=[0.6, 0.2, 0.2])),
+        "rate": float(rng.choice([0.1, 0.3, 1.0])),  # times the sharpness at the start; Adam /300
+        "steps": 300 if is_image else 600,
+    }
+
+
+def run(row: dict[str, Any]) -> dict[str, Any]:
+    """Forecast the sharpness of one training, train, and measure it."""
+    x, y, outputs = load(row["data"], row["scaling"], row["seed"])
+    loss: nn.Module = nn.CrossEntropyLoss()
+    if row["loss"] == "squared loss":
+        loss = nn.MSELoss()
+        y = y if y.is_floating_point() else F.one_hot(y, outputs).float()
+    model = build(row, x.shape[1], outputs)
+    start = sharpness(model, loss, (x, y))
+    rate = row["rate"] / start
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    if row["optimizer"] == "momentum":
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate / 10, momentum=0.9)
+    if row["optimizer"] == "Adam":
+        optimizer = torch.optim.Adam(model.parameters(), lr=row["rate"] / 300)
+    steps = row["steps"]
+    try:
+        forecast = hr.predict_sharpness(model, loss, (x, y), optimizer=optimizer, steps=steps)
+    except hr.ArgumentError as error:  # the linear network diverges
+        return {**row, "kind": "diverges", "why": error.reason}
+    value = float("nan")
+    for _ in range(steps):
+        optimizer.zero_grad()
+        error = loss(model(x), y)
+        error.backward()
+        optimizer.step()
+        value = float(error)
+    measured = sharpness(model, loss, (x, y)) if math.isfinite(value) else math.inf
+    about = {"initial": start, "predicted": forecast.value, "measured": measured}
+    numbers = {key: float(f"{number:.5g}") for key, number in about.items()}
+    ceiling = forecast.ceiling if math.isfinite(forecast.ceiling) else None
+    return {**row, "kind": forecast.kind, **numbers, "ceiling": ceiling, "train_loss": value}
+
+
+def sharpness(model: nn.Module, loss: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Return the largest eigenvalue of the Hessian."""
+    hessian = hr.Hessian(model, loss, data)
+    return float(hr.eigsh(hessian, 1, tol=1e-3, eigenvectors=False).eigenvalues[0])
+
+
+def main() -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--held-out", action="store_true")
+    held_out = parser.parse_args().held_out
+    path, rows = (HELD_OUT, held_out_rows()) if held_out else (STUDY, study_rows())
+    done = json.loads(path.read_text())["trainings"] if path.exists() else []
+    for row in rows:
+        if any(all(other.get(key) == value for key, value in row.items()) for other in done):
+            continue
+        done.append(run(row))
+        last = done[-1]
+        lines = ",\n".join(json.dumps(other) for other in done)
+        write_text(path, f'{{"trainings": [\n{lines}\n]}}\n')
+        print(len(done), last["kind"], last["predicted"], last["measured"], flush=True)
+
+
+if __name__ == "__main__":
+    main()
