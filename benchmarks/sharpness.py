@@ -160,12 +160,17 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
         error = loss(model(x), y)
         error.backward()
         optimizer.step()
-        value = float(error)
+        value = float(error.detach())
     measured = sharpness(model, loss, (x, y)) if math.isfinite(value) else math.inf
-    about = {"initial": start, "predicted": forecast.value, "measured": measured}
-    numbers = {key: float(f"{number:.5g}") for key, number in about.items()}
-    ceiling = forecast.ceiling if math.isfinite(forecast.ceiling) else None
-    return {**row, "kind": forecast.kind, **numbers, "ceiling": ceiling, "train_loss": value}
+    numbers = {
+        "initial": start,
+        "predicted": forecast.value,
+        "measured": measured,
+        "ceiling": forecast.ceiling,
+        "train_loss": value,
+    }
+    short = {k: float(f"{v:.5g}") if math.isfinite(v) else None for k, v in numbers.items()}
+    return {**row, "kind": forecast.kind, **short}  # None where training diverged
 
 
 def sharpness(model: nn.Module, loss: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> float:
@@ -188,7 +193,7 @@ def main() -> None:
         last = done[-1]
         lines = ",\n".join(json.dumps(other) for other in done)
         write_text(path, f'{{"trainings": [\n{lines}\n]}}\n')
-        print(len(done), last["kind"], last["predicted"], last["measured"], flush=True)
+        print(len(done), last["kind"], last.get("predicted"), last.get("measured"), flush=True)
 
 
 if __name__ == "__main__":

@@ -241,6 +241,9 @@ CALLS: dict[str, Callable[[Setting], Any]] = {
     "plan": planned,
     "bhattacharyya, InPCA, PCA, Trajectories": manifold,
     "predict_manifold": predicted,
+    "predict_sharpness": lambda at: (
+        hr.predict_sharpness(at.model, at.loss, at.data, optimizer=0.05, steps=3).path
+    ),
     "Streaming, stream_inpca": streamed,
     "Mask, select": lambda at: at.mask,
     "prune": lambda at: hr.prune(at.model, at.mask),

@@ -167,6 +167,18 @@ def _spectra() -> Iterator[Call]:
             "seed": 0,
         },
     )
+    yield Call(
+        hr.predict_sharpness,
+        {
+            "model": nn.Linear(3, 1),
+            "loss": nn.MSELoss(),
+            "data": NUMBERS,
+            "optimizer": 0.01,
+            "steps": 3,
+            "memory": 1e9,
+            "seed": 0,
+        },
+    )
     yield Call(hr.summarize, {"eigenvalues": torch.tensor([3.0, 2.0, 1.0]), "trace": 7.0})
     yield Call(hr.alignment, {"U": torch.eye(4)[:, :2], "V": torch.eye(4)[:, 1:3]})
     yield Call(spectra.effective_rank, {"weights": torch.ones(4)})

@@ -22,11 +22,11 @@ from hyperribbon.application.inspection.engine.clock import OutOfTimeError
 from hyperribbon.application.inspection.engine.inspect import MEASUREMENTS
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.evaluating import loss_at
-from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.store import load_tree
 from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.papers.training import mlp, train
+from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.recording import Recorder
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from hyperribbon.application.inspection import compare_with_theory
-from hyperribbon.prediction.linear_layers import find_chain
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators import Risk
+from hyperribbon.prediction.linear_layers import find_chain
 
 
 class Joined(nn.Module):

@@ -8,7 +8,6 @@ from hyperribbon.application.inspection import memory as memories
 from hyperribbon.application.inspection.engine.clock import Clock
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.subject import Subject
-from hyperribbon.prediction.linear_layers import find_chain, find_layers
 from hyperribbon.application.inspection.memory import Heap, lacking_room
 from hyperribbon.application.inspection.parts.matrices import eigenpairs
 from hyperribbon.application.inspection.parts.theories import no_chain, theory_bytes
@@ -16,6 +15,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators import GGN, Rescaled, Risk
 from hyperribbon.operators.gram import GramParts, structured_everywhere
 from hyperribbon.operators.risk.memory import Meter
+from hyperribbon.prediction.linear_layers import find_chain, find_layers
 from hyperribbon.spectra import plan
 
 LOSS = nn.CrossEntropyLoss()

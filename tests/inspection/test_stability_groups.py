@@ -8,8 +8,8 @@ from torch import nn
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.parts.stability import stability_part
-from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.prediction.update_rules import update_rule
 
 
 class Halves(nn.Module):

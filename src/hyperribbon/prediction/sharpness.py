@@ -20,6 +20,7 @@ from torch import nn
 from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, count, seed_number, torch_module, validate
 from hyperribbon.core.devices.modes import plain_arithmetic, preserve_random_state
+from hyperribbon.core.generators import torch_generator
 from hyperribbon.operators import Hessian, Risk
 from hyperribbon.operators.risk.batches import batch_size
 from hyperribbon.operators.risk.objective import Objective
@@ -88,7 +89,9 @@ class SharpnessPrediction:
             f"Stability limit: {self.limit}.",
         ]
         if self.value >= 0.99 * self.ceiling:
-            lines.append("Training reaches the limit and stays there: the edge of stability.")
+            lines.append(
+                "Training reaches the limit: it stays there, at the edge of stability, or diverges."
+            )
         if self.method == "exact":
             lines.append("The network is linear, so its training is known exactly.")
         elif self.method != "linear surrogate":
@@ -105,6 +108,8 @@ class SharpnessPrediction:
             lines.append(
                 f"No network of this kind was studied ({self.kind}): the band is of all others."
             )
+        elif self.high > 100 * self.low:
+            lines.append("For this kind the study finds no useful forecast.")
         elif self.high > 4 * self.low:
             lines.append("For this kind the forecast is an order of magnitude only.")
         return "\n".join(lines)
@@ -123,17 +128,18 @@ class SharpnessPrediction:
 
         if ax is None:
             _, ax = new_figure()
-        shown = np.maximum(self.steps, 1)
-        ax.loglog(shown, self.path, "o-", color=COLORS[0], markersize=3, label="expected")
-        below, above = [[self.value - self.low], [self.high - self.value]]
-        ax.errorbar(shown[-1:], [self.value], [below, above], color=COLORS[0], capsize=3)
+        color = COLORS[0]
+        ax.plot(self.steps, self.path, "o-", color=color, markersize=3, label="expected")
+        ends = [[self.value - self.low], [self.high - self.value]]
+        ax.errorbar(self.steps[-1:], [self.value], ends, color=color, capsize=3)
         if math.isfinite(self.ceiling):
-            ax.axhline(
-                self.ceiling, color="0.5", linestyle="--", linewidth=1, label="stability limit"
-            )
+            ax.axhline(self.ceiling, color="0.5", ls="--", lw=1, label="stability limit")
+        ax.set(yscale="log")
+        ax.set_xscale("symlog", linthresh=1)
+        ax.set_xlim(-0.2, 2 * self.steps[-1])
         ax.set_xlabel("step")
         ax.set_ylabel("sharpness")
-        ax.legend()
+        ax.legend(loc="center left")
         return ax
 
     def __repr__(self) -> str:
@@ -186,7 +192,7 @@ def predict_sharpness(
         The forecast: `.summary()`, `.plot()`, `.to_frame()`.
 
     Raises:
-        ArgumentError: The optimiser is of another kind, or the forecast training diverges.
+        ArgumentError: The optimiser is of another kind, or training a linear network diverges.
 
     >>> model = nn.Linear(3, 1, bias=False)
     >>> data = torch.eye(3), torch.ones(3, 1)
@@ -203,12 +209,13 @@ def predict_sharpness(
     run = _Run(model, loss, risk, chain)
     kind = _kind(risk, run.activations)
     times, path = run.follow(_same_optimizer(optimizer, model, run.parameters), steps, seed)
-    if not np.isfinite(path).all():
+    if not np.isfinite(path).all() and (kind == "linear" or math.isinf(ceiling)):
         reason = "training by this optimiser diverges"
         remedy = f"Choose a smaller learning rate; the limit is {limit}."
         raise ArgumentError("optimizer", str(optimizer).split("\n")[0], reason, remedy)
     scale = initial / path[0] if path[0] > 0 else 1.0
-    path = np.minimum(scale * path, max(ceiling, initial))
+    # A linear network that passes the limit diverges; others stay there.
+    path = np.minimum(np.nan_to_num(scale * path, nan=math.inf), max(ceiling, initial))
     low, high, studied = _band(kind)
     method = "linear surrogate" if run.activations else "the network itself"
     if kind == "linear":
@@ -279,7 +286,7 @@ class _Run:
     def _value(self) -> torch.Tensor:
         values = torch.stack([self._objective(self.module, batch) for batch in self._batches])
         sizes = [1.0 if self._is_sum else float(batch_size(batch)) for batch in self._batches]
-        weights = torch.tensor(sizes).to(values)
+        weights = values.new_tensor(sizes)
         return (values * weights).sum() / (1.0 if self._is_sum else weights.sum())
 
     def _sharpness(self, seed: int) -> float:
@@ -382,7 +389,9 @@ def _kind(risk: Risk, activations: list[str]) -> str:
 def _is_squared(risk: Risk) -> bool:
     """Whether the curvature of the loss is the same number for all outputs and samples."""
     outputs, targets = risk.evaluate(risk.source.some(16))
-    block = torch.randn(1, *outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
+    generator = torch_generator(0, "curvature")
+    drawn = torch.randn(1, *outputs.shape, generator=generator, device="cpu")
+    block = drawn.to(outputs)
     curved = risk.criterion.curvature(outputs, targets, block)
     c = float((curved * block).sum() / block.square().sum())
     return c > 0 and torch.allclose(curved, c * block, rtol=1e-3, atol=1e-6 * c)
@@ -406,7 +415,7 @@ def _study() -> dict[str, list[float]]:
     stored = json.loads(files("hyperribbon.prediction").joinpath(_STUDY).read_text())
     kinds: dict[str, list[float]] = {}
     for row in stored["trainings"]:
-        if row["kind"] == "diverges" or not math.isfinite(row["measured"]):
+        if row.get("measured") is None:  # training diverged
             continue
         kinds.setdefault(row["kind"], []).append(math.log(row["measured"] / row["predicted"]))
     return kinds
