@@ -1,4 +1,4 @@
-"""Figures of embedded training runs: pairs of coordinates, and which runs are alike."""
+"""Figures of embedded training runs: pairs of coordinates, and which runs are similar."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _axis_title(embedding: InPCA, index: int) -> str:
 def plot_dendrogram(
     distances: np.ndarray, labels: Sequence[str], *, ax: Axes | None = None
 ) -> Axes:
-    """Draw which runs are alike, by average linkage, and return the axes.
+    """Draw which runs are similar, by average linkage, and return the axes.
 
     Args:
         distances: (runs, runs), such as `Trajectories.distances`.

@@ -37,7 +37,7 @@ class Products:
 
     An operator of several processes that has `multiply_rows` lets solvers keep vectors in parts:
     each rank has the rows `rows` of every vector, and inner products are summed over the ranks.
-    With one process a part is the whole vector.
+    In a single process, a part is the whole vector.
 
     Args:
         op: The operator.

@@ -19,7 +19,7 @@ def list_recordings(folder: Path) -> list[tuple[Path, int]]:
     """Return the WAV files in the folders of the classes, with the number of their class.
 
     Raises:
-        ArgumentError: There is no folder, or no WAV file in its folders.
+        ArgumentError: The folder does not exist, or has no WAV file in its subfolders.
     """
     for place in (folder / "sounds", folder):
         if not place.is_dir():

@@ -73,7 +73,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a folder, or None if it has none.
+    """Return the manifest of a folder, or None without one.
 
     Raises:
         ValueError: It is damaged, or of a newer hyperribbon.

@@ -20,7 +20,7 @@ from hyperribbon.core.devices.torch_private import TorchDispatchMode, tree_leave
 __all__ = ["SHARE", "Footprint", "Layout", "Meter", "measure", "surely_fits"]
 
 SHARE = 0.5
-"""Part of the memory that is free on the device that may be used when memory= is not given."""
+"""Share of the device's free memory that is used when memory= is not given."""
 
 _HEAP = 1.25  # memory that a heap takes, over the tensors that live in it
 _CHUNK_BYTES = 2**32  # graphs of larger chunks gain nothing

@@ -644,7 +644,7 @@ def _translate_errors() -> Generator[None]:
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:
-        reason = "an operation in one of them has no derivative that this needs"
+        reason = "one of its operations lacks a derivative that the operator needs"
         remedy = (
             "Replace that operation by others, omit the parameters before it with params=, or "
             "use hr.GGN where it is the model's second derivative that is missing."

@@ -113,7 +113,7 @@ def compare_inspections(a: Any, b: Any, names: tuple[str, str]) -> Comparison:
         if key not in _DERIVED:
             common[key] = max(common.get(key, 0), int(samples))
     if not common:
-        reason = "the two have no statistic of as many samples"
+        reason = "the two inspections share no statistic on the same number of samples"
         remedy = "Inspect both on the same data, with enough time."
         raise ArgumentError("b", sorted(second.statistics)[:5], reason, remedy)
     order = [name.partition("@")[0] for name in first.statistics]

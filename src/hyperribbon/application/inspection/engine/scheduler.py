@@ -36,8 +36,8 @@ SIZES = (8, 64, 512, 4096)
 _COARSE = 512
 """Samples up to which the repeated measurements come before all others."""
 _LARGEST_SHARE = 0.3
-"""Share of the time left that a measurement may take, however little was expected of it. So many
-samples are used that it is expected to need less, while others wait."""
+"""Largest share of the time left that a measurement may take. While others wait, it gets as many
+samples as are expected to fit into that share."""
 _PATIENCE = 2.5
 """Factor by which a measurement may exceed the time expected of it before it is interrupted."""
 _SLOW_START = 3.0

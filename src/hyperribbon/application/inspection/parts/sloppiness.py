@@ -99,7 +99,7 @@ def sloppiness_part(level: Level, notebook: Notebook) -> Part:
 def _read_slope(c: float, r_squared: float, local: np.ndarray) -> str:
     spread = float(np.max(local) / max(np.min(local), 1e-12))
     if r_squared > 0.95 and spread < 3:
-        return f"Their eigenvalues fall exponentially, by a factor {np.exp(c):.3g} an index."
+        return f"Their eigenvalues fall exponentially, by a factor of {np.exp(c):.3g} per index."
     return (
         "Their eigenvalues do not fall along one exponential: the rate is "
         + ", ".join(f"{value:.3g}" for value in local)
