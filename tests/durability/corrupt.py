@@ -47,7 +47,7 @@ def build(folder: Path) -> None:
         folder=folder / "ensemble", together=False,
     )  # fmt: skip
     quiet = {"console": Console(quiet=True)}
-    hr.inspect(model, loss, (x, y), budget=3, **quiet).save(folder / "inspection")
+    hr.inspect(model, loss, (x, y), budget=1, **quiet).save(folder / "inspection")
     other = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
     hr.compare(model, other, loss=loss, data=(x, y), **quiet).save(folder / "comparison")
     run("ribbons/fig4", preset="smoke", out=folder / "runs")

@@ -34,7 +34,7 @@ def results() -> dict[str, list]:
     x = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
     loss, models = nn.CrossEntropyLoss(), [nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)]
-    inspections = [hr.inspect(m, loss, (x, y), budget=2, **QUIET) for m in models[:2]]
+    inspections = [hr.inspect(m, loss, (x, y), budget=1, **QUIET) for m in models[:2]]
     comparisons = [hr.compare(*pair, loss=loss, data=(x, y), **QUIET) for pair in pairwise(models)]
     return {"inspection": inspections, "comparison": comparisons}
 

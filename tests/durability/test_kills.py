@@ -26,9 +26,9 @@ def run(folder, seed, timeout, kills):
 
 
 def test_kills_and_full_disks(tmp_path):
-    short = {"sweep/short": (20, 2), "find_ticket/short": (11, 0), "reproduce": (1, 0)}
-    ensembles = {"ensemble": (8, 1), "ensemble/together": (8, 1)}
-    recordings = {"record/short": (18, 2), "record/wait": (10, 2)}
+    short = {"sweep/short": (6, 1), "find_ticket/short": (3, 0), "reproduce": (1, 0)}
+    ensembles = {"ensemble": (2, 0), "ensemble/together": (2, 1)}
+    recordings = {"record/short": (6, 1), "record/wait": (3, 1)}
     run(tmp_path, 7, 300, recordings | ensembles | short)
 
 
