@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
@@ -133,7 +134,18 @@ def ensemble(folder: Path, report: Report, *, together: bool = False) -> None:
     )
 
 
+def compare(folder: Path, report: Report) -> None:
+    x = torch.randn(48, 4, generator=torch.Generator().manual_seed(0))
+    data, loss = (x, (x[:, 0] > 0).long()), nn.CrossEntropyLoss()
+    first, second = mlp((4, 6, 2), seed=0), mlp((4, 6, 2), seed=1)
+    settings = {"loss": loss, "data": data, "groups": 4, "k": 2, "console": Console(quiet=True)}
+    found = hr.compare(first, second, **settings, folder=folder)
+    (folder / "result.txt").write_text(repr((found.differences, found.shared, found.notes)))
+    found.save(folder / "saved")
+
+
 TASKS = {
+    "compare": compare,
     "record": record,
     "sweep": sweep,
     "reproduce": reproduce,
@@ -154,6 +166,8 @@ def content(task: str, folder: Path) -> list[Any]:
     if task != "record":
         kept = ("result.safetensors", "claims.json")
         files = sorted(folder.rglob("*"))
+        if task == "compare":  # a saved comparison says when
+            files = [f for f in files if "saved" not in f.parts]
         if task == "reproduce":
             files = [f for f in files if f.name in kept or f.parent.name == "figures"]
         return [

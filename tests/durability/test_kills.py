@@ -26,7 +26,12 @@ def run(folder, seed, timeout, kills):
 
 
 def test_kills_and_full_disks(tmp_path):
-    short = {"sweep/short": (6, 1), "find_ticket/short": (3, 0), "reproduce": (1, 0)}
+    short = {
+        "sweep/short": (6, 1),
+        "find_ticket/short": (3, 0),
+        "reproduce": (1, 0),
+        "compare": (4, 0),
+    }
     ensembles = {"ensemble": (2, 0), "ensemble/together": (2, 1)}
     recordings = {"record/short": (6, 1), "record/wait": (3, 1)}
     run(tmp_path, 7, 300, recordings | ensembles | short)
@@ -34,7 +39,8 @@ def test_kills_and_full_disks(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "kills"), [("record", 400), ("sweep", 300), ("find_ticket", 150), ("reproduce", 150)]
+    ("task", "kills"),
+    [("record", 400), ("sweep", 300), ("find_ticket", 150), ("reproduce", 150), ("compare", 150)],
 )
 def test_a_thousand_kills(tmp_path, task, kills):
     run(tmp_path, 11, 3000, {task: (kills, 8)})

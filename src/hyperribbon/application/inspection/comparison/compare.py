@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from math import hypot, inf, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import Progress
 from scipy.special import stdtrit
@@ -46,15 +49,25 @@ from hyperribbon.core.checks import (
     count,
     instance,
     iterable,
+    path,
     positive,
     seed_number,
     validate,
 )
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.modes import plain_arithmetic
+from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.progress import progress_bar
-from hyperribbon.core.store import finish_save
+from hyperribbon.core.store import (
+    add_to_manifest,
+    clear_leftovers,
+    ensure_folder,
+    finish_save,
+    load_tree,
+    make_folder,
+    save_tree,
+)
 from hyperribbon.operators.risk.forward import Forward
 
 __all__ = ["compare", "compare_inspections", "is_inspection"]
@@ -195,6 +208,7 @@ _SHARPNESSES = (
     memory=positive,
     budget=positive,
     seed=seed_number,
+    folder=path,
     console=instance(Console, "Give rich.console.Console()."),
 )
 @plain_arithmetic()
@@ -216,6 +230,7 @@ def compare(
     memory: float | None = None,
     budget: float | None = None,
     seed: int = 0,
+    folder: str | Path | None = None,
     console: Console | None = None,
 ) -> Comparison:
     """Compare two networks on the same samples: which is flatter, and what else differs.
@@ -246,6 +261,9 @@ def compare(
         budget: Seconds after which no further measurement begins; the loss and the sharpness are
             always measured, and `.notes` lists what was skipped. None for no limit.
         seed: Seed of everything random: the same samples for every call with it.
+        folder: Where each measurement is kept once it is finished: the same call continues there
+            after it was killed, and reads everything from there once all are finished. Calls with
+            other weights, samples or settings do not share measurements.
         console: Where progress is shown; standard error by default.
 
     Returns:
@@ -260,7 +278,8 @@ def compare(
         check_choice("parts", part, PARTS)
     if is_inspection(a) or is_inspection(b):
         others = {"loss": loss, "data": data, "model": model, "params": params}
-        for name, value in {**others, "forward": forward, "memory": memory}.items():
+        others |= {"forward": forward, "memory": memory, "folder": folder}
+        for name, value in others.items():
             check_absent(name, value, "inspections are laid together as they are")
         return compare_inspections(a, b, names)
     memory = free_memory() / 2 if memory is None else memory
@@ -285,7 +304,8 @@ def compare(
     first, second = (Side(subject, groups, seed, where) for subject in chosen)
     with progress_bar(console or Console(stderr=True)) as progress:
         deadline = inf if budget is None else began + budget
-        return _compare(first, second, names, parts, k, seed, progress, deadline)
+        place = None if folder is None else ensure_folder("folder", Path(folder))
+        return _compare(first, second, names, parts, k, seed, progress, deadline, place)
 
 
 def _check_apart(subject: Subject, mode: str | None) -> None:
@@ -311,15 +331,17 @@ def _compare(
     seed: int,
     progress: Progress,
     deadline: float,
+    folder: Path | None,
 ) -> Comparison:
     def both(measure: Callable[[Subject], float]) -> tuple[np.ndarray, np.ndarray]:
         return a.each(measure), b.each(measure)
 
-    found = [paired("loss", "loss", *both(lambda group: group.risk.value()), a.shares)]
-    shared: list[Shared] = []
-    notes = []
-    bases: list[Any] = []
-
+    losses = both(lambda group: group.risk.value())
+    result = _Measured([paired("loss", "loss", *losses, a.shares)])
+    if folder is not None:
+        folder = make_folder(folder / _request(a, b, losses, k, seed))
+        clear_leftovers(folder)
+    bases: list[torch.Tensor] = []
     skipped: list[str] = []
     began = time.monotonic()
 
@@ -328,54 +350,106 @@ def _compare(
         skipped.extend([name] if late else [])
         return late
 
-    def sharpness() -> None:
-        for key, name, scale in _SHARPNESSES:
-            if scale and is_late(name.partition(" (")[0]):
-                continue
-            scaled = [side.grouped("hessian", scale and scale(side)) for side in (a, b)]
-            first, second = (measure_sharpness(g, 1 if scale else k, seed) for g in scaled)
-            rounding = first.rounding + second.rounding
-            found.append(paired(key, name, first.groups, second.groups, a.shares, rounding))
-            bases.extend(() if scale else (first.basis, second.basis))
+    def sharpness(key: str, name: str, scale: Any) -> _Measured:
+        scaled = [side.grouped("hessian", scale and scale(side)) for side in (a, b)]
+        first, second = (measure_sharpness(g, 1 if scale else k, seed) for g in scaled)
+        rounding = first.rounding + second.rounding
+        found = paired(key, name, first.groups, second.groups, a.shares, rounding)
+        return _Measured([found], bases=[] if scale else [first.basis, second.basis])
 
-    def trace() -> None:
+    def trace() -> _Measured:
         traces = both(lambda group: group.ggn.trace())
-        found.append(paired("trace", "trace of the Gauss-Newton matrix", *traces, a.shares))
-        found.append(_relative(a, b, seed))
+        found = paired("trace", "trace of the Gauss-Newton matrix", *traces, a.shares)
+        return _Measured([found, _relative(a, b, seed)])
 
-    def noise() -> None:
+    def noise() -> _Measured:
         traces = both(lambda group: group.covariance.trace())
-        found.append(paired("noise", "variance of single-sample gradients", *traces, a.shares))
+        name = "variance of single-sample gradients"
+        return _Measured([paired("noise", name, *traces, a.shares)])
 
-    def pruning() -> None:
-        found.extend(pruned_losses(a, b))
+    def pruning() -> _Measured:
+        return _Measured(list(pruned_losses(a, b)))
 
-    def predictions() -> None:
+    def predictions() -> _Measured:
         entries, reason = compare_predictions(a, b)
-        shared.extend(entries)
-        notes.extend([f"Predictions were not compared: {reason}."] if reason else [])
+        why = [f"Predictions were not compared: {reason}."] if reason else []
+        return _Measured(shared=list(entries), notes=why)
 
-    def weights() -> None:
+    def weights() -> _Measured:
         entries, reason = compare_weights(a, b, bases)
-        shared.extend(entries)
-        notes.extend([f"Weights and directions were not compared: {reason}."] if reason else [])
+        why = [f"Weights and directions were not compared: {reason}."] if reason else []
+        return _Measured(shared=list(entries), notes=why)
 
+    units = [
+        ("sharpness", key, name.partition(" (")[0], partial(sharpness, key, name, scale))
+        for key, name, scale in _SHARPNESSES
+    ]
+    for unit in (trace, noise, pruning, predictions, weights):
+        units.append((unit.__name__, unit.__name__, unit.__name__, unit))
     task = progress.add_task("", total=len(parts))
-    for part in (sharpness, trace, noise, pruning, predictions, weights):
-        if part.__name__ in parts and (part is sharpness or not is_late(part.__name__)):
-            progress.update(task, description=part.__name__)
-            try:
-                part()
-            except DeclinedError as error:
-                name = part.__name__.capitalize()
-                notes.append(f"{name} was not compared: {error.reason}.")
-            progress.advance(task)
+    for part, key, label, measure in units:
+        if part not in parts or (key != "sharpness" and is_late(label)):
+            continue
+        progress.update(task, description=label)
+        try:
+            measured = _keep(folder, key, measure, a.vector.device)
+        except DeclinedError as error:
+            why = f"{label[0].upper()}{label[1:]} was not compared: {error.reason}."
+            measured = _Measured(notes=[why])
+        bases += measured.bases
+        result.add(measured)
+        progress.advance(task, 0 if key.startswith("sharpness.") else 1)
     if skipped:
         needed = 2 * (time.monotonic() - began)
         remedy = f"budget={needed:.0f} or more would include them"
-        notes.append(f"Skipped for time: {', '.join(skipped)}; {remedy}.")
-    is_same = same_function(a, b)
-    return Comparison(names, tuple(found), tuple(shared), a.where, is_same, tuple(notes))
+        result.notes.append(f"Skipped for time: {', '.join(skipped)}; {remedy}.")
+    found, shared, notes = map(tuple, (result.found, result.shared, result.notes))
+    return Comparison(names, found, shared, a.where, same_function(a, b), notes)
+
+
+@dataclass
+class _Measured:
+    """What a measurement of both networks gives."""
+
+    found: list[Difference] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    bases: list[torch.Tensor] = field(default_factory=list)
+
+    def add(self, other: _Measured) -> None:
+        self.found += other.found
+        self.shared += other.shared
+        self.notes += other.notes
+
+
+def _keep(
+    folder: Path | None, key: str, measure: Callable[[], _Measured], device: torch.device
+) -> _Measured:
+    """Return a measurement: the one that the folder has, or a new one, which is kept there."""
+    if folder is None:
+        return measure()
+    file = folder / f"{key}.safetensors"
+    if not file.is_file():
+        save_tree(file, measure())
+        add_to_manifest(folder, "measurements", [own.name for own in folder.glob("*.safetensors")])
+    tree = load_tree(file)
+    return _Measured(
+        [Difference(**{**entry, "groups": tuple(entry["groups"])}) for entry in tree["found"]],
+        [Shared(**entry) for entry in tree["shared"]],
+        tree["notes"],
+        [torch.from_numpy(basis).to(device) for basis in tree["bases"]],
+    )
+
+
+def _request(a: Side, b: Side, losses: tuple[np.ndarray, ...], k: int, seed: int) -> str:
+    """Return a name for networks, samples and settings; other ones have another name."""
+    digest = hashlib.sha256(repr((a.where, b.where, k, seed)).encode())
+    for side, values in zip((a, b), losses, strict=True):
+        space = side.groups[0].risk.space
+        digest.update(repr((space.names, space.shapes, len(side.groups))).encode())
+        for array in (host_array(side.vector), values, side.shares):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _relative(a: Side, b: Side, seed: int) -> Difference:
