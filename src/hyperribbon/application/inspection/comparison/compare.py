@@ -403,7 +403,7 @@ def _compare(
         needed = 2 * (time.monotonic() - began)
         remedy = f"budget={needed:.0f} or more would include them"
         result.notes.append(f"Skipped for time: {', '.join(skipped)}; {remedy}.")
-    found, shared, notes = map(tuple, (result.found, result.shared, result.notes))
+    found, shared, notes = tuple(result.found), tuple(result.shared), tuple(result.notes)
     return Comparison(names, found, shared, a.where, same_function(a, b), notes)
 
 
