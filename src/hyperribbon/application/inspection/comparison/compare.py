@@ -380,7 +380,7 @@ def _compare(
         why = [f"Weights and directions were not compared: {reason}."] if reason else []
         return _Measured(shared=list(entries), notes=why)
 
-    units = [
+    units: list[tuple[str, str, str, Callable[[], _Measured]]] = [
         ("sharpness", key, name.partition(" (")[0], partial(sharpness, key, name, scale))
         for key, name, scale in _SHARPNESSES
     ]
