@@ -14,12 +14,15 @@ from hyperribbon.core.checks import (
     check_choice,
     check_positive_int,
     count,
+    flag,
     seed_number,
     validate,
 )
+from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators.factored import FactoredOperator
+from hyperribbon.operators.gram import centre_rows
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk.forward import Forward
@@ -64,6 +67,13 @@ class Fisher(FactoredOperator):
 
     "mc" draws y from the model, "empirical" takes the data's own y.
 
+    With centre=True the Jacobians of Gaussian outputs (or of their softmax) are taken around their
+    mean J̄ over the samples,
+
+        F = (1/N) Σ_n (J_n − J̄)ᵀ Σ⁻¹ (J_n − J̄),
+
+    which removes the directions that change all samples' outputs alike.
+
     Args:
         model: Any module, which is not changed; or a `Risk`, which has data and options.
         data: Inputs, (inputs, targets), a Dataset or a DataLoader; only "empirical" uses targets.
@@ -77,6 +87,8 @@ class Fisher(FactoredOperator):
         scale: Of "laplace" and "student": a number, or one an output; by default 1.
         df: Degrees of freedom ν, for "student".
         samples: Draws a sample, for "mc"; by default 1.
+        centre: Whether the mean Jacobian is subtracted; for likelihood "gaussian" with a variance
+            that does not depend on the inputs, and estimator "exact".
         seed: Of the draws. A sample's draws depend on its place in the data (of all ranks, in
             their order), so neither batches nor processes change them.
         params: Which parameters are coordinates, as for `Risk`.
@@ -91,7 +103,7 @@ class Fisher(FactoredOperator):
             positive definite, there is no closed form for "exact", or as for `Hessian`.
     """
 
-    @validate(samples=count, seed=seed_number)
+    @validate(samples=count, centre=flag, seed=seed_number)
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,
@@ -104,6 +116,7 @@ class Fisher(FactoredOperator):
         scale: float | torch.Tensor | None = None,
         df: float | None = None,
         samples: int | None = None,
+        centre: bool = False,
         seed: int = 0,
         params: ParameterFilter = None,
         mask: Mask | None = None,
@@ -121,6 +134,11 @@ class Fisher(FactoredOperator):
         settings: dict[str, Any] = {"variance": variance, "scale": scale, "df": df}
         settings["outputs"] = None if outputs == "model" else outputs
         self.likelihood = _likelihood(likelihood, settings)
+        self.centre, self._mean = centre, None
+        if centre and (estimator != "exact" or not self.likelihood.is_constant):
+            reason = "the mean Jacobian is that of Gaussian outputs of one variance"
+            remedy = "Use likelihood='gaussian' and estimator='exact', or omit it."
+            raise ArgumentError("centre", True, reason, remedy)
         if estimator == "empirical" and isinstance(data, list) and data:
             # One batch with its targets, not batches of inputs.
             data = tuple(data) if isinstance(data[-1], torch.Tensor) else data
@@ -140,6 +158,67 @@ class Fisher(FactoredOperator):
     def in_precision(self, dtype: torch.dtype) -> RiskOperator | None:
         """Return the Fisher matrix in another precision, unless its labels are drawn."""
         return None if self.estimator == "mc" else super().in_precision(dtype)
+
+    @plain_arithmetic()
+    def mean_rows(self) -> torch.Tensor:
+        """Return B (P, m) with F = F_uncentred − B Bᵀ: √(sN) times the mean rows of R_n J_n."""
+        if self._mean is None:
+            count = self.risk.samples
+            rows = (self.gram_size or 0) // count
+            units = torch.eye(rows, dtype=self.dtype, device=self.device) / count**0.5
+            self._mean = super().lift(units.repeat(count, 1))
+        return self._mean
+
+    @plain_arithmetic()
+    def gram(self) -> torch.Tensor:
+        """Return the Fisher matrix's Gram matrix F Fᵀ, centred where it is."""
+        gram, count = super().gram(), self.risk.samples
+        return centre_rows(centre_rows(gram, count).T, count) if self.centre else gram
+
+    @plain_arithmetic()
+    def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """Return FᵀU, of centred rows where they are."""
+        if not self.centre:
+            return super().lift(coefficients)
+        return super().lift(centre_rows(coefficients, self.risk.samples))
+
+    @plain_arithmetic()
+    def diagonal(self) -> torch.Tensor:
+        """Return the diagonal."""
+        second = super().diagonal()
+        if not self.centre or not self.has_exact_trace:
+            return second
+        return (second - self.mean_rows().square().sum(1)).clamp_min(0.0)
+
+    @plain_arithmetic()
+    def trace(self) -> float:
+        """Return the trace."""
+        second = super().trace()
+        if not self.centre or not self.has_exact_trace:
+            return second
+        return max(second - float(self.mean_rows().square().sum(dtype=torch.float64)), 0.0)
+
+    def trace_parts(self) -> tuple[dict[str, float], torch.Tensor]:
+        """Return the trace by parameter and by sample, of a matrix that is not centred.
+
+        Raises:
+            ArgumentError: It is centred.
+        """
+        if self.centre:
+            reason = "parts of the trace of a centred matrix are not available"
+            raise ArgumentError("centre", True, reason, "Use .diagonal(), or centre=False.")
+        return super().trace_parts()
+
+    def _with(self, risk: Risk) -> Fisher:
+        other = super()._with(risk)
+        other._mean = None
+        return other
+
+    def _complete(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
+        if not self.centre:
+            return product
+        mean = self.mean_rows()
+        return product - mean[rows] @ (mean.T @ block)
 
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
         if self.estimator == "exact":

@@ -22,6 +22,7 @@ from hyperribbon.operators.derivatives.factors import (
 from hyperribbon.operators.risk import Chunk, Risk
 
 __all__ = [
+    "centre_rows",
     "GramParts",
     "Rows",
     "Window",
@@ -110,6 +111,19 @@ def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
                     risk.check_in()
                     total[window.columns] += window.gradients().square().sum(0)
     return risk.processes.sum(total)
+
+
+def centre_rows(matrix: torch.Tensor, samples: int) -> torch.Tensor:
+    """Subtract the mean over the samples from rows that are ordered by sample.
+
+    Returns:
+        The centred rows.
+
+    >>> centre_rows(torch.tensor([[1.0], [10.0], [3.0], [20.0]]), 2).T
+    tensor([[-1., -5., 1., 5.]])
+    """
+    apart = matrix.unflatten(0, (samples, -1))
+    return (apart - apart.mean(0)).flatten(0, 1)
 
 
 def squared_norm(risk: Risk, rows: Rows) -> float:

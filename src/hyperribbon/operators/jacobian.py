@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import validate
+from hyperribbon.core.checks import flag, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.operators.base import LinearOperator
-from hyperribbon.operators.gram import squared_norm
+from hyperribbon.operators.gram import centre_rows, squared_norm
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
@@ -137,8 +137,41 @@ class NTK(OutputOperator):
     """The empirical neural tangent kernel Θ = J Jᵀ on given inputs, shape (n·C, n·C).
 
     Rows are ordered by sample, then by output. `.to_dense()` forms it layer by layer from
-    activations and back-propagated output gradients, without J. Arguments are those of `Jacobian`.
+    activations and back-propagated output gradients, without J.
+
+    With centre=True it is H Θ H with H = (I − 11ᵀ/n) ⊗ I_C: the Jacobian of every output is taken
+    around its mean over the inputs.
+
+    Args:
+        model: As for `Jacobian`, like all arguments but `centre`.
+        inputs: As for `Jacobian`.
+        centre: Whether the mean over the inputs is subtracted.
+        params: As for `Jacobian`.
+        mask: As for `Jacobian`.
+        forward: As for `Jacobian`.
+        mode: As for `Jacobian`.
+        memory: As for `Jacobian`.
+        process_group: As for `Jacobian`.
     """
+
+    @validate(centre=flag)
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any] | Risk,
+        inputs: Data = None,
+        *,
+        centre: bool = False,
+        params: ParameterFilter = None,
+        mask: Mask | None = None,
+        forward: Forward | None = None,
+        mode: str | None = "eval",
+        memory: float | None = None,
+        process_group: Any = None,
+    ) -> None:
+        self.centre = centre
+        options: dict[str, Any] = {"params": params, "mask": mask, "forward": forward}
+        options |= {"mode": mode, "memory": memory, "process_group": process_group}
+        super().__init__(model, inputs, **options)
 
     def _begin(self, risk: Risk) -> None:
         self._set(Jacobian(risk))
@@ -152,7 +185,9 @@ class NTK(OutputOperator):
     def layers(self) -> dict[str, NTK]:
         """Return each layer's term of the kernel, by the layer's name; they sum to it."""
         spaces = self.jacobian.space.layers()
-        return {name: NTK(self.risk.on(space)) for name, space in spaces.items()}
+        return {
+            name: NTK(self.risk.on(space), centre=self.centre) for name, space in spaces.items()
+        }
 
     def in_precision(self, dtype: torch.dtype) -> NTK:
         """Return the same kernel, of the same weights and inputs, in another precision."""
@@ -171,9 +206,9 @@ class NTK(OutputOperator):
     def to_dense(self) -> torch.Tensor:
         """Return the dense tangent kernel."""
         if self.risk.mixes_samples:
-            dense = self.jacobian.to_dense()
-            return dense @ dense.T
-        return tiled_gram_matrix(self.risk, _identity)
+            rows = self._centred(self.jacobian.to_dense())
+            return rows @ rows.T
+        return self._centred(self._centred(tiled_gram_matrix(self.risk, _identity)).T)
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
@@ -185,10 +220,20 @@ class NTK(OutputOperator):
         """Return the NTK's trace ‖J‖²."""
         if self.risk.mixes_samples:
             return float(self.to_dense().diagonal().sum(dtype=torch.float64))
-        return squared_norm(self.risk, _identity)
+        total = squared_norm(self.risk, _identity)
+        if not self.centre:
+            return total
+        count = self.risk.samples
+        units = torch.eye(self.shape[0] // count, dtype=self.dtype, device=self.device)
+        sums = self.jacobian._multiply_transposed(units.repeat(count, 1))
+        return max(total - float(sums.square().sum(dtype=torch.float64)) / count, 0.0)
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        return self.jacobian._multiply(self.jacobian._multiply_transposed(block))
+        product = self.jacobian._multiply_transposed(self._centred(block))
+        return self._centred(self.jacobian._multiply(product))
+
+    def _centred(self, rows: torch.Tensor) -> torch.Tensor:
+        return centre_rows(rows, self.risk.samples) if self.centre else rows
 
 
 def _identity(chunk: Chunk) -> torch.Tensor:

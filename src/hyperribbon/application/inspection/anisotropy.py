@@ -15,6 +15,7 @@ from hyperribbon.core.checks import (
     check_choice,
     check_finite,
     check_positive_int,
+    flag,
     instance,
     list_of,
     tensor,
@@ -66,6 +67,8 @@ class Anisotropy(Result):
         samples: N.
         outputs: "softmax" or "model".
         parameters: P.
+        means: (C, m), the mean gradients of the outputs along the kept eigenvectors, where the
+            matrix is centred; else None.
     """
 
     eigenvalues: torch.Tensor
@@ -79,6 +82,7 @@ class Anisotropy(Result):
     samples: int
     outputs: str
     parameters: int
+    means: torch.Tensor | None = None
 
     def to_frame(self) -> pd.DataFrame:
         """Return the eigenvalues, with effective ranks and kurtoses of eigenvectors if known."""
@@ -114,7 +118,7 @@ def _columns(argument: str, value: Any) -> torch.Tensor:
     return found.double() if not found.is_floating_point() else found
 
 
-@validate(model=torch_module, inputs=tensor)
+@validate(model=torch_module, inputs=tensor, centre=flag)
 def measure_anisotropy(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -122,6 +126,7 @@ def measure_anisotropy(
     state: State | None = None,
     k: int = 100,
     outputs: str = "softmax",
+    centre: bool = False,
     vectors: bool = True,
     keep: Sequence[int] | bool = False,
     params: ParameterFilter = None,
@@ -138,6 +143,8 @@ def measure_anisotropy(
         state: A state of the model, such as `prune` and `reinitialize` return; its own by default.
         k: Number of eigenvalues; fewer are returned if the matrix has fewer.
         outputs: "softmax" for the gradients of the class probabilities, "model" for the logits.
+        centre: Whether the gradients of each output are taken around their mean over the inputs,
+            see `hr.Fisher`; trace, ratios and eigenfunctions are those of the centred matrix.
         vectors: Whether to measure the entries of the eigenvectors.
         keep: Positions of the eigenvectors to return, 0 the leading one; True for all.
         params: Restrict the matrix to these parameters.
@@ -150,6 +157,7 @@ def measure_anisotropy(
         inputs.double() if inputs.is_floating_point() else inputs,
         likelihood="gaussian",
         outputs=outputs,
+        centre=centre,
         params=params,
         mask=mask,
     )
@@ -167,22 +175,25 @@ def measure_anisotropy(
     lifted = range(count) if vectors else kept
     columns = _lift(fisher, spectrum.eigenvectors, list(lifted)) if lifted else None
     norms = gram.diagonal().reshape(len(inputs), -1).sum(1)
+    own = columns[:, list(kept)] if vectors and columns is not None else columns
+    means = fisher.mean_rows().T @ own if centre and own is not None else None
     return Anisotropy(
         eigenvalues=spectrum.eigenvalues.clamp_min(0.0),
         trace=float(gram.trace()),
         frobenius=float(torch.linalg.matrix_norm(gram)),
         effective_ranks=effective_ranks(columns) if vectors and columns is not None else None,
         kurtoses=excess_kurtoses(columns) if vectors and columns is not None else None,
-        eigenvectors=columns[:, list(kept)] if vectors and columns is not None else columns,
+        eigenvectors=own,
         kept=kept,
         sample_shares=norms / norms.sum(),
         samples=len(inputs),
         outputs=outputs,
         parameters=fisher.shape[0],
+        means=means,
     )
 
 
-@validate(model=torch_module, inputs=tensor)
+@validate(model=torch_module, inputs=tensor, centre=flag)
 def anisotropy_by_layer(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -190,6 +201,7 @@ def anisotropy_by_layer(
     state: State | None = None,
     k: int = 100,
     outputs: str = "softmax",
+    centre: bool = False,
     vectors: bool = True,
     mask: Mask | None = None,
 ) -> dict[str, Anisotropy]:
@@ -201,6 +213,7 @@ def anisotropy_by_layer(
         state: As there.
         k: Number of eigenvalues for each layer.
         outputs: As there.
+        centre: As there.
         vectors: As there.
         mask: As there; layers in which it selects nothing are omitted.
 
@@ -219,6 +232,7 @@ def anisotropy_by_layer(
     for name in names:
         members.setdefault(layer_of(name), []).append(name)
     options: dict[str, Any] = {"state": state, "k": k, "outputs": outputs, "vectors": vectors}
+    options["centre"] = centre
     return {
         layer: measure_anisotropy(model, inputs, params=owned, mask=mask, **options)
         for layer, owned in members.items()
@@ -279,7 +293,8 @@ def eigenfunctions(
 
     $$u_i^{(c)}(x) = \frac{1}{\sqrt{\lambda_i}}\,\langle v_i, \nabla f_c(x)\rangle$$
 
-    Implements Eq. (4.24) of [subnetworks] for every output c. Over the inputs the matrix was made
+    Implements Eq. (4.24) of [subnetworks] for every output c; for a centred spectrum the gradient
+    is taken around its mean over the inputs of the spectrum. Over the inputs the matrix was made
     of, $\sum_c E[u_i^{(c)}(x)^2] = 1$; the single output of the text has less than unit norm, since
     its matrix sums over all outputs.
 
@@ -314,6 +329,8 @@ def eigenfunctions(
     change = change.reshape(*logits.shape, len(wanted))
     if spectrum.outputs == "softmax":
         change = _softmax_change(logits, change)
+    if spectrum.means is not None:
+        change = change - spectrum.means[:, columns].reshape(*logits.shape[1:], len(wanted))
     return change / spectrum.eigenvalues[list(wanted)].sqrt()
 
 

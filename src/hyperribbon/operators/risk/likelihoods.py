@@ -44,7 +44,12 @@ class Likelihood(ABC):
     Its parts are what a Fisher matrix needs in the space of the outputs: `information` and `root`
     for estimator="exact", `draw_scores` for "mc" and `score` for "empirical". Results have the
     precision of the outputs.
+
+    Attributes:
+        is_constant: Whether the noise on the outputs, or on their softmax, is the same for all.
     """
+
+    is_constant: bool = False
 
     def rows(self, outputs: torch.Tensor) -> int:
         """Return the number of rows that `root` has: the number of a sample's outputs."""
@@ -167,6 +172,7 @@ class Gaussian(Likelihood):
             if not variance.ndim:
                 check_positive("variance", float(variance))
         self._variance, self._space = variance, space
+        self.is_constant = not callable(variance)
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
         """Return the Gaussian information Σ⁻¹u, or SΣ⁻¹S u with the softmax Jacobian S."""
