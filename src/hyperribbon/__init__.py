@@ -35,7 +35,12 @@ if TYPE_CHECKING:
         bhattacharyya,
         stream_inpca,
     )
-    from hyperribbon.noise import stationary_covariance, variance_flatness, weight_covariance
+    from hyperribbon.noise import (
+        fluctuations,
+        stationary_covariance,
+        variance_flatness,
+        weight_covariance,
+    )
     from hyperribbon.operators import GGN, NTK, Fisher, GradientCovariance, Hessian, Jacobian, Risk
     from hyperribbon.papers import experiments, simulation, training
     from hyperribbon.papers.experiments import sweep
@@ -100,7 +105,7 @@ _NAMES_BY_MODULE = {
         "find_ticket",
         "shrink",
     ),
-    "noise": ("stationary_covariance", "weight_covariance", "variance_flatness"),
+    "noise": ("fluctuations", "stationary_covariance", "weight_covariance", "variance_flatness"),
     "prediction": ("predict_manifold", "predict_sharpness"),
     "recording": ("Recorder", "Trajectory"),
     "papers.training": ("train", "train_ensemble"),

@@ -6,6 +6,7 @@ from hyperribbon.noise.flatness import (
     VarianceFlatness,
     variance_flatness,
 )
+from hyperribbon.noise.fluctuations import Fluctuations, LayerFluctuations, fluctuations
 from hyperribbon.noise.gradient_noise import (
     GradientNoise,
     compare_noise,
@@ -32,7 +33,9 @@ __all__ = [
     "CovarianceComparison",
     "DriftWarning",
     "FewSamplesWarning",
+    "Fluctuations",
     "GradientNoise",
+    "LayerFluctuations",
     "LeadingCovariance",
     "LinearizedNetwork",
     "StabilityWarning",
@@ -43,6 +46,7 @@ __all__ = [
     "compare_covariance",
     "compare_noise",
     "detailed_balance_defect",
+    "fluctuations",
     "linearize",
     "measure_noise",
     "noise_scale",

@@ -194,7 +194,7 @@ def variance_flatness(
         raise ArgumentError("trajectory", found.modes, reason, "Use at least three modes.")
     H = check_finite("curvature", project(curvature, found.modes))
     variances, curvatures = found.eigenvalues, np.diag(H).copy()
-    moving = variances > _NOTHING * variances[0]
+    moving = variances > _NOTHING * variances.max()
     window = found.window or found.samples
     memory = fit_memory(found.projections[:, moving], window, lines=found.window is not None)
     times = np.ones(len(variances))
@@ -267,7 +267,7 @@ def _cross_fit(
     halves = x[:half], x[-half:]
     slopes, errors, batches = [], [], []
     for chosen, measured in (halves[::-1], halves):
-        modes = np.linalg.eigh(chosen.T @ chosen)[1]
+        modes = np.linalg.eigh(chosen.T @ chosen)[1] if found.principal else eigenvectors.T
         squares = (measured @ modes) ** 2
         v = squares.mean(axis=0)
         share = np.maximum((modes.T @ M) * modes.T, 0.0)

@@ -184,7 +184,7 @@ def stationary_covariance(
     >>> stationary_covariance(np.diag([2.0, 1.0]), np.eye(2), 0.1).diagonal()
     array([0.025, 0.05 ])
     """
-    rule = _read_rule(optimizer, sampling, batches)
+    rule = read_rule(optimizer, sampling, batches)
     own = rule.pop("lr", None)
     lr = check_positive("lr", own if lr is None else lr)
     plain = not rule
@@ -251,7 +251,7 @@ class StabilityWarning(UserWarning):
 _ADAPTIVE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 
 
-def _read_rule(
+def read_rule(
     optimizer: torch.optim.Optimizer | None, sampling: str, batches: int | None
 ) -> dict[str, Any]:
     """Return the arguments of `theory.stationary_state` that differ from plain SGD, and lr."""

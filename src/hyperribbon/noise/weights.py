@@ -57,6 +57,7 @@ class WeightCovariance(Result):
         window: Moments of a window, or None.
         sizes: Number of weights by name, in order; empty for those of an array.
         omitted: Why other entries of the recording are not among the weights, by name.
+        principal: Whether the modes are principal ones, else directions that were given.
     """
 
     mean: Float[np.ndarray, "P"]
@@ -74,6 +75,7 @@ class WeightCovariance(Result):
     window: int | None = None
     sizes: dict[str, int] = field(default_factory=dict, repr=False)
     omitted: dict[str, str] = field(default_factory=dict, repr=False)
+    principal: bool = True
 
     def to_frame(self) -> pd.DataFrame:
         """Return variance and autocorrelation time, one row per principal mode."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # they bring torch, which figures do without
 
     from hyperribbon.core.results import Density, Estimate, Spectrum
     from hyperribbon.manifold import StreamedInPCA
-    from hyperribbon.noise import VarianceFlatness
+    from hyperribbon.noise import Fluctuations, LayerFluctuations, VarianceFlatness
     from hyperribbon.papers.training import TrainingResult
     from hyperribbon.spectra import BatchSharpness, LayerCurvature, Plan
     from hyperribbon.subnetworks import Criticality, Overlap, Prunable, Sweep
@@ -40,6 +40,8 @@ __all__ = [
     "plot_spectrum",
     "plot_prunable",
     "plot_sweep",
+    "plot_fluctuations",
+    "plot_layer_fluctuations",
     "plot_variance_flatness",
 ]
 
@@ -268,6 +270,45 @@ def plot_variance_flatness(result: VarianceFlatness, ax: Axes | None = None) -> 
         axes.plot(flatness, line, "--", color=points.get_color(), lw=1, label=label)
         axes.legend()
     axes.set(xscale="log", yscale="log", xlabel="flatness F", ylabel="variance")
+    return axes
+
+
+def plot_layer_fluctuations(result: LayerFluctuations, ax: Axes | None = None) -> Axes:
+    """Draw measured and predicted variances of a layer against the curvature along its modes."""
+    axes = _axes(result, ax)
+    table = result.to_frame()
+    table = table[table["curvature"] > 0]
+    slow = table[~table["resolved"]]
+    seen = table[table["resolved"]]
+    (points,) = axes.plot(seen["curvature"], seen["variance"], "o", ms=4, label="measured")
+    options = {"ms": 4, "mfc": "none", "color": points.get_color(), "label": "not resolved"}
+    if len(slow):
+        axes.plot(slow["curvature"], slow["variance"], "o", **options)
+    if "predicted_variance" in table:
+        shown = table[table["predicted_variance"] > 0]
+        axes.plot(shown["curvature"], shown["predicted_variance"], "x", ms=4, label="predicted")
+    axes.set(xscale="log", yscale="log", xlabel="curvature", ylabel="variance", title=result.name)
+    axes.legend()
+    return axes
+
+
+def plot_fluctuations(result: Fluctuations, ax: Axes | None = None) -> Axes:
+    """Draw ψ with its interval, one row per layer; layers without one are named beside the axis."""
+    axes = _axes(result, ax)
+    table = result.to_frame()
+    place = np.arange(len(table))[::-1]
+    known = np.asarray(np.isfinite(table["psi"]))
+    psi = np.asarray(table["psi"])[known]
+    low, high = np.asarray(table["low"])[known], np.asarray(table["high"])[known]
+    axes.errorbar(psi, place[known], xerr=[psi - low, high - psi], fmt="o", ms=4, capsize=2)
+    axes.axvline(2.0, color="0.6", lw=1, ls=":")
+    names = [
+        f"{name} ({row.resolved:.0f} of {row.resolved + row.unresolved:.0f})"
+        for name, row in table.iterrows()
+    ]
+    axes.set_yticks(place, names)
+    axes.set(xlabel="exponent ψ", ylabel="layer (modes resolved)")
+    axes.set_ylim(-0.7, len(table) - 0.3)
     return axes
 
 

@@ -1,0 +1,239 @@
+"""Fluctuations of a network under its optimiser: exact, resumable, beside the theory."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hyperribbon as hr
+from hyperribbon.core import ArgumentError
+
+LOSS = nn.MSELoss()
+
+
+def generator(seed=0):
+    return torch.Generator("cpu").manual_seed(seed)
+
+
+def problem(samples=60, inputs=4, dtype=torch.float64):
+    draws = generator()
+    X = torch.randn(samples, inputs, generator=draws, dtype=dtype)
+    noise = 0.3 * torch.randn(samples, 1, generator=draws, dtype=dtype)
+    return X, X.sum(dim=1, keepdim=True) + noise
+
+
+def network(dtype=torch.float64):
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)).to(dtype)
+    draws = generator(1)
+    for p in model.parameters():
+        p.data = torch.randn(p.shape, generator=draws, dtype=dtype) / 2
+    return model
+
+
+def batches(size=6):
+    X, Y = problem()
+    return [(X[i : i + size], Y[i : i + size]) for i in range(0, len(X), size)]
+
+
+def stored_weights(model, optimizer, data, steps, name):
+    model, optimizer = copy.deepcopy((model, optimizer))
+    rows = []
+    for step in range(steps):
+        x, y = data[step % len(data)]
+        optimizer.zero_grad()
+        LOSS(model(x), y).backward()
+        optimizer.step()
+        rows.append(dict(model.named_parameters())[name].detach().reshape(-1).clone())
+    return torch.stack(rows).numpy(), model
+
+
+def test_it_equals_a_computation_from_stored_weights():
+    model, data = network(), batches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    found = hr.fluctuations(model, LOSS, data, optimizer, steps=300, samples=None)
+    means = {}
+    for layer in ("0", "2"):
+        rows, moved = stored_weights(model, optimizer, data, 300, f"{layer}.weight")
+        means[f"{layer}.weight"] = torch.from_numpy(rows.mean(axis=0))
+        direct = hr.weight_covariance(rows, k=20)
+        np.testing.assert_allclose(
+            found[layer].variances, direct.eigenvalues, rtol=1e-6, atol=1e-14
+        )
+    with torch.no_grad():
+        for name, p in moved.named_parameters():
+            if name in means:
+                p.copy_(means[name].reshape(p.shape))
+    rows, _ = stored_weights(model, optimizer, data, 300, "0.weight")
+    H = hr.Hessian(moved, LOSS, data, params="0.weight")
+    direct = hr.variance_flatness(rows, H, k=20, warn=False, strict=False)
+    np.testing.assert_allclose(found["0"].curvatures, direct.curvatures, rtol=1e-6, atol=1e-9)
+    if found["0"].flatness is not None:
+        psi = found["0"].flatness.corrected_exponent
+        assert psi == pytest.approx(direct.corrected_exponent, rel=1e-6)
+
+
+def test_little_memory_keeps_the_leading_modes():
+    model, data = network(), batches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    whole = hr.fluctuations(model, LOSS, data, optimizer, steps=300, k=4)
+    small = hr.fluctuations(model, LOSS, data, optimizer, steps=300, k=4, memory=1.0)
+    for layer in ("0", "2"):
+        np.testing.assert_allclose(small[layer].variances, whole[layer].variances, rtol=1e-2)
+        assert small[layer].captured == pytest.approx(whole[layer].captured, abs=1e-3)
+
+
+def test_nothing_of_the_user_changes():
+    model = network()
+    loader = DataLoader(TensorDataset(*problem()), 6, shuffle=True, generator=generator(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    LOSS(model(loader.dataset[0][0]), loader.dataset[0][1]).backward()
+    optimizer.step()
+    model.eval()
+    state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    drawn, order = torch.get_rng_state(), loader.generator.get_state()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    hr.fluctuations(model, LOSS, loader, optimizer, steps=40)
+    for now, then in zip(model.state_dict().values(), state[0].values(), strict=True):
+        assert torch.equal(now, then)
+    assert str(optimizer.state_dict()) == str(state[1])
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert torch.equal(loader.generator.get_state(), order)
+    assert all(map(torch.equal, [p.grad for p in model.parameters()], gradients))
+    assert not model.training
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_measurement_resumes_with_the_same_result(tmp_path):
+    model = nn.Sequential(network()[:2], nn.Dropout(0.2), network()[2])
+    loader = DataLoader(TensorDataset(*problem()), 6, shuffle=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(1)
+        if len(calls) == 75:
+            raise Interrupted
+        return LOSS(outputs, targets)
+
+    options = {"steps": 100, "k": 4, "mode": "eval"}
+    with pytest.raises(Interrupted):
+        hr.fluctuations(model, loss, loader, optimizer, folder=tmp_path, **options)
+    assert len(list(tmp_path.glob("state/*"))) == 1
+    resumed = hr.fluctuations(model, LOSS, loader, optimizer, folder=tmp_path, **options)
+    whole = hr.fluctuations(model, LOSS, loader, optimizer, **options)
+    for name in whole.layers:
+        np.testing.assert_array_equal(resumed[name].variances, whole[name].variances)
+        np.testing.assert_array_equal(resumed[name].curvatures, whole[name].curvatures)
+    with pytest.raises(ArgumentError, match="other settings"):
+        hr.fluctuations(model, LOSS, loader, optimizer, folder=tmp_path, seed=1, **options)
+
+
+@pytest.mark.parametrize("rule", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+@pytest.mark.parametrize("replacement", [False, True])
+def test_a_linear_model_fluctuates_as_predicted(rule, replacement):
+    X, Y = problem(samples=100, inputs=6)
+    model = nn.Linear(6, 1, bias=False).double()
+    model.weight.data = torch.linalg.lstsq(X, Y).solution.T.contiguous()
+    data = TensorDataset(X, Y)
+    sampler = torch.utils.data.RandomSampler(data, replacement=replacement, generator=generator())
+    loader = DataLoader(data, 5, sampler=sampler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **rule)
+    for x, y in [batch for _ in range(20) for batch in loader]:
+        optimizer.zero_grad()
+        LOSS(model(x), y).backward()
+        optimizer.step()
+    found = hr.fluctuations(model, LOSS, loader, optimizer, steps=1500, samples=None)[""]
+    assert found.resolved.all()
+    assert found.ratio == pytest.approx(1, abs=0.25)
+    assert all("mean" in text for text in found.broken)  # one test in a thousand
+    ratio = found.times / found.predicted_times
+    assert replacement is False or 0.5 < np.median(ratio) < 2
+
+
+def test_directions_of_the_hessian():
+    model, data = network(), batches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    found = hr.fluctuations(
+        model, LOSS, data, optimizer, steps=200, along="hessian", k=3, samples=None
+    )
+    rows, _ = stored_weights(model, optimizer, data, 200, "0.weight")
+    H = hr.Hessian(model, LOSS, data, params="0.weight")
+    vectors = hr.eigsh(H, 3).eigenvectors.numpy()
+    np.testing.assert_allclose(
+        found["0"].variances, (rows @ vectors).var(axis=0, ddof=1), rtol=1e-4
+    )
+    total = rows.var(axis=0, ddof=1).sum()
+    assert found["0"].captured == pytest.approx(found["0"].variances.sum() / total)
+
+
+def test_frozen_and_tied_weights_and_buffers_are_skipped():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 1))
+    model[2].weight = model[0].weight
+    model[3].weight.requires_grad_(False)
+    X, Y = problem(dtype=torch.float32)
+    loader = DataLoader(TensorDataset(X, Y), 10, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    found = hr.fluctuations(model, LOSS, loader, optimizer, steps=30)
+    assert list(found.layers) == ["0"]
+    assert found["0"].weights == 16
+    assert "batch" in found["0"].no_prediction  # batch norm
+
+
+def test_a_recorded_training_gives_the_same(tmp_path):
+    model, data = network(), batches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    rows = {
+        n: stored_weights(model, optimizer, data, 60, n)[0] for n, _ in model.named_parameters()
+    }
+    trajectory = hr.Trajectory.create(tmp_path / "run")
+    shapes = {n: p.shape for n, p in model.named_parameters()}
+    for step in range(60):
+        state = {n: torch.from_numpy(r[step]).reshape(shapes[n]) for n, r in rows.items()}
+        trajectory.append(step, weights=state)
+    new = hr.fluctuations(model, LOSS, data, optimizer, steps=60, k=4)
+    old = hr.fluctuations(model, LOSS, data, optimizer, trajectory=trajectory, k=4)
+    for name in new.layers:
+        np.testing.assert_allclose(old[name].variances, new[name].variances, rtol=1e-6)
+
+
+def test_results_are_read_and_drawn(tmp_path):
+    model = network()
+    loader = DataLoader(TensorDataset(*problem()), 6, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    found = hr.fluctuations(model, LOSS, loader, optimizer, steps=200)
+    assert list(found.to_frame().index) == ["0", "2"]
+    assert "modes resolved" in found.summary()
+    assert len(repr(found)) < 200
+    assert found.plot().get_xlabel() == "exponent ψ"
+    assert "predicted" in found["0"].plot().get_legend_handles_labels()[1]
+    assert "ψ" in found.report(tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"data": problem()}, "DataLoader"),
+        ({"optimizer": torch.optim.SGD(network().parameters(), lr=0.1)}, "none of the chosen"),
+        ({"along": "gradient"}, "along"),
+        ({"layers": "nothing"}, "params|layers"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(change, match):
+    model = network()
+    given = {"data": batches(), "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    given |= {"steps": 20} | change
+    with pytest.raises(ArgumentError, match=match):
+        hr.fluctuations(model, LOSS, **given)
+
+
+def test_a_diverging_training_is_named():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e6)
+    with pytest.raises(ArgumentError, match="the loss is"):
+        hr.fluctuations(model, LOSS, batches(), optimizer, steps=50)
