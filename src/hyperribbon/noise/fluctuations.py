@@ -496,10 +496,12 @@ class _Sketch:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._first = torch.empty(0)
-        self._rows = torch.empty(0)  # basis first, then records that are not in it yet
+        self._first = torch.empty(0, device="cpu")
+        self._rows = torch.empty(
+            0, device="cpu"
+        )  # basis first, then records that are not in it yet
         self._used = 0
-        self._coefficients = torch.empty(0, 0, dtype=torch.float64)
+        self._coefficients = torch.empty(0, 0, dtype=torch.float64, device="cpu")
         self._lost = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -530,7 +532,9 @@ class _Sketch:
     def _whole(self) -> torch.Tensor:
         """Return the coefficients (n, rows) of all records."""
         new = self._used - self._coefficients.shape[1]
-        return torch.block_diag(self._coefficients, torch.eye(new, dtype=torch.float64))
+        return torch.block_diag(
+            self._coefficients, torch.eye(new, dtype=torch.float64, device="cpu")
+        )
 
     def _gram(self) -> torch.Tensor:
         return (self._rows[: self._used] @ self._rows[: self._used].T).double().cpu()
@@ -577,9 +581,9 @@ class _Projected:
 
     def __init__(self, basis: np.ndarray) -> None:
         self._basis = torch.from_numpy(basis)
-        self._sum = torch.zeros(len(basis), dtype=torch.float64)
+        self._sum = torch.zeros(len(basis), dtype=torch.float64, device="cpu")
         self._square, self._along = 0.0, []
-        self._first = torch.empty(0)
+        self._first = torch.empty(0, device="cpu")
 
     def state_dict(self) -> dict[str, Any]:
         along = torch.stack(self._along)
@@ -661,7 +665,8 @@ def _blocks(
     """Return each layer's own block of an operator times its modes, and VᵀAV over all modes."""
     own, columns = {}, []
     for name, covariance in covariances.items():
-        block = torch.zeros(operator.shape[0], covariance.modes.shape[1], dtype=operator.dtype)
+        size = (operator.shape[0], covariance.modes.shape[1])
+        block = torch.zeros(size, dtype=operator.dtype, device="cpu")
         block[offsets[name]] = torch.from_numpy(covariance.modes).to(operator.dtype)
         product = (operator @ block.to(operator.device)).double().cpu().numpy()
         own[name] = product[offsets[name]]
