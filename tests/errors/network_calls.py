@@ -218,9 +218,28 @@ def _noise() -> Iterator[Call]:
             "window": 30,
             "loss": None,
             "confidence": 0.9,
-            "seed": 0,
             "warn": False,
             "strict": False,
+        },
+    )
+    net = model()
+    yield Call(
+        hr.fluctuations,
+        {
+            "model": net,
+            "loss": LOSS,
+            "data": [DATA, DATA],
+            "optimizer": torch.optim.SGD(net.parameters(), lr=0.01),
+            "steps": 12,
+            "layers": "*",
+            "along": "covariance",
+            "k": 3,
+            "samples": 4,
+            "mode": "eval",
+            "trajectory": None,
+            "folder": None,
+            "memory": 1e8,
+            "seed": 0,
         },
     )
     pair = {"H": np.diag([3.0, 2.0]), "C": np.eye(2)}

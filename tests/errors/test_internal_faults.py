@@ -34,7 +34,7 @@ FAULTS = [
     ),
     ("spectra.subspaces:_basis", ValueError, "hyperribbon.spectra.subspaces.alignment"),
     ("noise.weights:_dense_modes", KeyError, "hyperribbon.noise.weights.weight_covariance"),
-    ("noise.flatness:_calibrate", AssertionError, "hyperribbon.noise.flatness.variance_flatness"),
+    ("noise.flatness:_cross_fit", AssertionError, "hyperribbon.noise.flatness.variance_flatness"),
     (
         "noise.stationary:project",
         OverflowError,

@@ -263,7 +263,7 @@ def _cross_fit(
     memory = fit_memory(x, found.window or len(x), lines=lines)
     products, M = memory.products(), x.T @ x / len(x)
     window = found.window or 1
-    half = len(x) // window // 2 * window
+    half = len(x) // window // 2 * window or len(x) // 2
     halves = x[:half], x[-half:]
     slopes, errors, batches = [], [], []
     for chosen, measured in (halves[::-1], halves):

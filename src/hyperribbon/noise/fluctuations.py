@@ -23,6 +23,7 @@ from hyperribbon.core.checks import (
     count,
     instance,
     optional,
+    path,
     positive,
     seed_number,
     torch_module,
@@ -39,6 +40,7 @@ from hyperribbon.noise.stationarity import autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import read_rule
 from hyperribbon.noise.weights import WeightCovariance
 from hyperribbon.operators import GradientCovariance, Hessian, Risk
+from hyperribbon.operators.risk.batches import batch_size
 from hyperribbon.operators.risk.objective import Objective
 from hyperribbon.recording import Trajectory
 from hyperribbon.recording.measurements import random_state, set_random_state
@@ -203,6 +205,8 @@ class Fluctuations(Result, plot="plot_fluctuations"):
     steps=count,
     k=count,
     samples=optional(count),
+    trajectory=instance(Trajectory, "Give hr.Trajectory.open(folder)."),
+    folder=path,
     memory=positive,
     seed=seed_number,
 )
@@ -260,6 +264,8 @@ def fluctuations(
             diverges.
     """
     check_choice("along", along, ("covariance", "hessian"))
+    if mode is not None:
+        check_choice("mode", mode, ("eval", "train"))
     space = _trained_space(model, optimizer, layers)
     run = _Run(model, loss, data, optimizer, seed)
     parts = space.layers()
@@ -316,7 +322,11 @@ def _trained_space(
     """
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     chosen = (lambda _, tensor: tensor.ndim > 1) if layers is None else layers
-    names = ParameterSpace.of_model(model, params=chosen).names
+    try:
+        names = ParameterSpace.of_model(model, params=chosen).names
+    except ArgumentError as error:
+        error.rename("layers")
+        raise
     tensors = dict(model.named_parameters())
     kept = [n for n in names if id(tensors[n]) in trained and tensors[n].requires_grad]
     if not kept:
@@ -341,7 +351,7 @@ class _Run:
         self.training_seconds = self.recording_seconds = 0.0
         self._device = next(self._model.parameters()).device
         first = data.batch_size if isinstance(data, DataLoader) else None
-        self.batch_size = first or _samples_of(next(iter(self._epoch(0))))
+        self.batch_size = first or batch_size(next(iter(self._epoch(0))))
 
     @staticmethod
     def bytes_of(space: ParameterSpace) -> int:
@@ -352,7 +362,7 @@ class _Run:
         batches, seen = [], 0
         for batch in self._epoch(0):
             batches.append(batch)
-            seen += _samples_of(batch)
+            seen += batch_size(batch)
             if samples is not None and seen >= samples:
                 break
         self._model.train(self._training)
@@ -430,9 +440,9 @@ class _Run:
                         notes = {"settings": settings, "step": step}
                         old = list(folder.glob("state/progress-*"))
                         new = save_state(folder, "progress", pack_parts(stored, notes))
-                        for path in old:
-                            if path != new:
-                                path.unlink()
+                        for earlier in old:
+                            if earlier != new:
+                                earlier.unlink()
                     progress.advance(task)
                     self.recording_seconds += time.perf_counter() - clock
         finally:
@@ -753,13 +763,6 @@ def _predict(H: np.ndarray, C: np.ndarray, rule: dict[str, Any], stride: float) 
     variances = np.einsum("ij,jk,ik->i", V, state.covariance, V)
     inside = np.sum(V**2, axis=1) > 0.5
     return np.where(inside, [variances, times], np.nan)
-
-
-def _samples_of(batch: Any) -> int:
-    if isinstance(batch, torch.Tensor):
-        return len(batch)
-    values = list(batch.values()) if hasattr(batch, "values") else list(batch)
-    return _samples_of(values[0])
 
 
 def _to(batch: Any, device: torch.device) -> Any:
