@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fluctuations", "LayerFluctuations", "fluctuations"]
 
+_FEWEST = 12  # steps of a covariance
 _SAVES = 10  # of the progress, over all steps
 _DIVERGES = "the update diverges"
 _AGREES = 1.5  # factor between measured and predicted variance up to which they agree
@@ -266,6 +267,11 @@ def fluctuations(
     check_choice("along", along, ("covariance", "hessian"))
     if mode is not None:
         check_choice("mode", mode, ("eval", "train"))
+    moments = steps if trajectory is None else len(trajectory)
+    if moments < _FEWEST:
+        name = "steps" if trajectory is None else "trajectory"
+        reason = f"a covariance needs at least {_FEWEST} moments"
+        raise ArgumentError(name, moments, reason, "Take more steps.")
     space = _trained_space(model, optimizer, layers)
     run = _Run(model, loss, data, optimizer, seed)
     parts = space.layers()
@@ -275,9 +281,8 @@ def fluctuations(
         bases = {n: _leading(risk, part, k, seed) for n, part in parts.items()}
         records: dict[str, Any] = {n: _Projected(bases[n]) for n in parts}
     else:
-        most = steps if trajectory is None else len(trajectory)
         rows = int(memory / run.bytes_of(space))
-        records = {n: _Sketch(max(min(rows, most), 4 * k, 16)) for n in parts}
+        records = {n: _Sketch(max(min(rows, moments), 4 * k, 16)) for n in parts}
     before = time.perf_counter() - started
     if trajectory is None:
         run.train(parts, records, steps, None if folder is None else Path(folder))
