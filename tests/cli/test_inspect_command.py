@@ -109,6 +109,7 @@ def test_a_model_is_inspected_with_its_checkpoint_and_its_start(folder):
     assert list((folder / "out" / "figures").glob("*.svg"))
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_the_mode_is_chosen_and_named(folder):
     told = {
         mode: " ".join(_run("own_model.py:normed", "--mode", mode, "--out", mode).output.split())
@@ -120,6 +121,7 @@ def test_the_mode_is_chosen_and_named(folder):
     assert "dropout in training mode" in _refused("own_model.py:dropped", "--mode", "train")
 
 
+@pytest.mark.usefixtures("headlines_only")
 @pytest.mark.parametrize("name", ["dropped", "own"])
 @pytest.mark.parametrize("command", ["plan", "inspect"])
 def test_models_in_training_mode_and_with_losses_of_their_own_are_taken(folder, command, name):
@@ -133,6 +135,7 @@ def test_models_in_training_mode_and_with_losses_of_their_own_are_taken(folder, 
         assert (refused is None) is (name == "own")
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_a_named_data_set_is_given_as_rows_to_a_model_of_rows(folder):
     result = _run("own_model.py:digits", "--data", "digits", "--out", "out")
     assert result.exit_code == 0, result.output
@@ -196,6 +199,7 @@ def test_the_demo_finishes_in_three_minutes_and_shows_everything(tmp_path):
     assert "report.html" in "".join(result.output.split())
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_adam_needs_its_state_and_a_page_may_be_named(folder):
     torch.manual_seed(0)
     namespace: dict = {}
@@ -217,6 +221,7 @@ def test_adam_needs_its_state_and_a_page_may_be_named(folder):
     assert ".table()" not in done.output
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_weight_decay_moves_the_stability_limit(folder):
     arguments = ["inspect", "own_model:make", "--lr", "0.1", "--k", "2", "--budget", "5"]
     for decay in ("0", "0.5"):

@@ -21,6 +21,7 @@ FACTORY = str(Path(__file__).parent / "factory.py")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.usefixtures("headlines_only")
 def test_torchrun_inspects_with_shared_samples(tmp_path):
     command = [
         sys.executable,
