@@ -91,7 +91,7 @@ def test_what_the_product_takes_counts(op):
 
 NARROW = {  # what is asked for, and a memory (in vectors) that it cannot keep
     "lanczos": ({"method": "lanczos"}, 5),
-    "in memory": ({"method": "lanczos", "storage": "memory"}, 15),
+    "in memory": ({"method": "lanczos", "storage": "memory"}, 11),
     "on disk": ({"storage": "disk"}, 5),
     "a basis": ({"storage": "memory", "basis": 60}, 50),
     "a warm start": ({"v0": torch.ones(100_000)}, 5),
@@ -125,4 +125,4 @@ def test_a_full_disk_is_named_where_a_basis_has_no_room_in_memory(diagonal_of, m
     full = type("Usage", (), {"free": 1000})()
     monkeypatch.setattr("hyperribbon.spectra.planning.shutil.disk_usage", lambda _: full)
     with pytest.raises(ArgumentError, match=r"memory.*of disk.*TMPDIR"):
-        eigsh(diagonal_of(np.linspace(0, 1, 100_000)), 3, memory=14 * 400_000, method="lanczos")
+        eigsh(diagonal_of(np.linspace(0, 1, 100_000)), 3, memory=12 * 400_000, method="lanczos")

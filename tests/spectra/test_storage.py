@@ -49,7 +49,7 @@ def test_rows_do_what_their_matrix_does(storage, monkeypatch):
 def test_storage_is_chosen_by_the_memory():
     op = Large(1_000_000)
     assert plan(op, 3, memory=8e9).best.storage == "memory"
-    short = plan(op, 3, memory=6e7)
+    short = plan(op, 3, memory=4.8e7)
     assert (short.best.method, short.best.storage) == ("lanczos", "disk")
     assert short.best.memory <= 6e7
     assert short.best.disk >= short.best.basis * 4_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
@@ -42,6 +43,9 @@ class RiskOperator(LinearOperator):
 
     _needs_loss = False
     """Whether the matrix is that of a loss."""
+
+    seconds: float | None = None
+    """How long the last product with one vector took; None before the first. Plans use it."""
 
     @validate()
     def __init__(
@@ -107,9 +111,17 @@ class RiskOperator(LinearOperator):
     def _with(self: Self, risk: Risk) -> Self:
         other = copy.copy(self)
         RiskOperator.__init__(other, risk)
+        other.seconds = None
         return other
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
+        begun = perf_counter()
+        product = self._multiply_together(block)
+        if block.shape[1] == 1 and self.device.type == "cpu":  # others return before it is there
+            self.seconds = perf_counter() - begun
+        return product
+
+    def _multiply_together(self, block: torch.Tensor) -> torch.Tensor:
         if self.processes.size == 1:
             product = self._multiply_own(block)
         else:

@@ -19,7 +19,7 @@ from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.result import Result
 from hyperribbon.spectra.krylov.rows import piece_length
-from hyperribbon.spectra.product_costs import gigabytes, product_bytes, product_flops, speed
+from hyperribbon.spectra.product_costs import gigabytes, product_bytes, product_seconds, speed
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import is_near_rounding
 
@@ -40,7 +40,7 @@ __all__ = [
 _EIGH = 40.0  # a dense eigenproblem of size n takes about as long as 40 n³ operations of a product
 _EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any estimate of its time
 _STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
-_WORKING = 6  # vectors that Lanczos holds besides its basis and the pairs
+_WORKING = 2  # vectors that Lanczos holds besides its basis, and besides the pairs at its ends
 _SMALL = 1 << 16  # bytes of everything that does not grow with the operator
 _BANDWIDTH = {"memory": 8e9, "disk": 3e8}  # bytes a second when Lanczos reads its basis
 
@@ -128,6 +128,9 @@ def plan(
 ) -> Plan:
     """Return memory and time of every route to k eigenpairs; nothing is multiplied.
 
+    Where the operator has been multiplied with a vector before, a product takes as long as it did
+    then; else the time follows from its operations.
+
     With P coordinates, m basis vectors, r = gram_size and c operations a product:
 
         dense    P products, 5·8·P² bytes, P·c + 40 P³ operations
@@ -176,17 +179,23 @@ def plan(
 
 
 def lanczos_capacity(products: Products, k: int, available: int) -> int:
-    """Return how many basis vectors to keep: no restart where memory allows, k + 8 at the least.
+    """Return how many basis vectors to keep: no restart where half the memory allows that.
+
+    Where half of it is short of eight vectors more than k, all of it is used, for k + 2 at the
+    least.
 
     Args:
         products: The operator.
         k: Pairs wanted.
         available: Bytes that may be used.
     """
-    vector = products.length * products.dtype.itemsize
-    room = available - product_bytes(products, is_audited=False)
-    affordable = max(room, 0) // 2 // max(vector, 1)
-    return min(products.size, max(k + 8, min(_wished(k), affordable)))
+    item = products.dtype.itemsize
+    vector, whole = max(products.length * item, 1), products.size * item
+    product = product_bytes(products, is_audited=False)
+    beside = max(product + whole, (2 * k + _WORKING) * whole)
+    wished = max((available - product) // 2, (k + 8) * vector)
+    affordable = max(min(available - beside, wished), 0) // vector
+    return min(products.size, max(k + 2, min(_wished(k), affordable)))
 
 
 def affordable_vectors(products: Products, memory: float | None, least: int) -> int:
@@ -260,7 +269,7 @@ def _dense(products: Products, available: int, rate: float) -> Route:
     size = products.size
     memory = 5 * 8 * size**2 + product_bytes(products)
     matvecs = 0 if products.is_explicit else size
-    seconds = (matvecs * product_flops(products) + _EIGH * size**3) / rate
+    seconds = matvecs * product_seconds(products, rate) + _EIGH * size**3 / rate
     return Route("dense", memory, seconds, matvecs, memory <= available)
 
 
@@ -295,7 +304,7 @@ def _lanczos_with(
     if storage == "disk":
         free = shutil.disk_usage(tempfile.gettempdir()).free // 2
         fitting = min(3 * k + 24, free // (max(part, 1) * item))
-        capacity = min(size, max(k + 8, fitting)) if asked is None else asked
+        capacity = min(size, max(k + 2, fitting)) if asked is None else asked
         disk = capacity * part * item
     elif asked is None:
         capacity = lanczos_capacity(products, k, available)
@@ -306,16 +315,17 @@ def _lanczos_with(
         matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
     kept = min(matvecs, capacity) if asked is None else capacity
     vector, whole = part * item, size * item
-    growing = product_bytes(products, is_audited=False) + (k + _WORKING) * whole
+    held = kept * vector
     if storage == "disk":
-        growing += capacity * min(part, piece_length(capacity, part)) * item
-    else:
-        growing += kept * vector
+        held = capacity * min(part, piece_length(capacity, part)) * item
+    product = product_bytes(products, is_audited=False)
+    growing = held + max(product + whole, (1 + _WORKING) * whole)
+    mixing = held + (2 * k + _WORKING) * whole  # of a warm start, or of the pairs
     is_audited = is_near_rounding(products, tol)
     ending = product_bytes(products, is_audited=is_audited) + (2 * k + _WORKING) * whole
-    memory = max(growing, ending)
+    memory = max(growing, mixing, ending)
     reading = kept * part * item / _BANDWIDTH[storage]
-    step = (product_flops(products) + 4 * kept * part) / rate + _STEP_SECONDS + reading
+    step = product_seconds(products, rate) + 4 * kept * part / rate + _STEP_SECONDS + reading
     fits = memory <= available and disk <= free
     return Route("lanczos", memory, matvecs * step, matvecs, fits, storage, capacity, disk)
 
@@ -330,7 +340,7 @@ def _gram(
     factors = getattr(products.op, "gram_bytes", lambda: 0)()
     forming = factors + product_bytes(products, is_audited=False)
     memory = 5 * 8 * r**2 + max(forming, vectors + product_bytes(products))
-    seconds = (r * product_flops(products) + _EIGH * r**3) / rate
+    seconds = r * product_seconds(products, rate) + _EIGH * r**3 / rate
     return [Route("gram", memory, seconds, k if eigenvectors else 0, memory <= available)]
 
 
@@ -344,7 +354,7 @@ def _nothing_fits(
     listed = ", ".join(f"{route.name} {gigabytes(route.memory)}" for route in routes)
     item = products.dtype.itemsize
     room = max(available - product_bytes(products), 0)
-    coordinates = room // (item * (2 * k + 8 + _WORKING))
+    coordinates = room // (item * (2 * k + 2 + _WORKING))
     size = f"{products.size} × {products.size}"
     return ArgumentError(
         "op" if memory is None else "memory",

@@ -9,7 +9,7 @@ import torch
 
 from hyperribbon.spectra.products import Products
 
-__all__ = ["gigabytes", "product_bytes", "product_flops", "speed"]
+__all__ = ["gigabytes", "product_bytes", "product_flops", "product_seconds", "speed"]
 
 _GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
 
@@ -28,6 +28,17 @@ def product_flops(products: Products) -> float:
         return 2.0 * products.size**2
     cost = products.op.cost() if hasattr(products.op, "cost") else None
     return _GUESS * products.size if cost is None else float(cost.flops)
+
+
+def product_seconds(products: Products, rate: float) -> float:
+    """Return how long a product takes: as long as the last one, else from its operations.
+
+    Args:
+        products: The operator.
+        rate: Operations a second, see `speed`.
+    """
+    known = getattr(products.op, "seconds", None)
+    return known if isinstance(known, float) else product_flops(products) / rate
 
 
 def gigabytes(count: float) -> str:

@@ -139,7 +139,7 @@ def measure(
     each = max((kept - kept_by_fewer) / more, 1.0)
     rises = [(peak - less) / more for peak, less in zip(peaks, peaks_by_fewer, strict=True)]
     fixed = max(peak - samples * max(rise, 0.0) for peak, rise in zip(peaks, rises, strict=True))
-    return Footprint(_HEAP * each, _HEAP * max(*rises, each + 1.0) - _HEAP * each, _HEAP * fixed)
+    return Footprint(_HEAP * each, _HEAP * max(*rises, each + 1.0) - _HEAP * each, fixed)
 
 
 def _count_bytes(

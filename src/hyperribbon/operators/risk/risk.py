@@ -437,8 +437,8 @@ class Risk:
     def working_bytes(self, kind: str) -> int:
         """Return what a product takes at its peak: graphs that are kept and what is worked on."""
         self._verify(kind)
-        vectors = 4 * self.space.dimension * self.dtype.itemsize
-        return self._layout().total + vectors
+        vector = self.space.dimension * self.dtype.itemsize  # the product, as one vector
+        return self._layout().total + vector
 
     def bytes_beside(self) -> int:
         """Return what the same product takes in float64, beside it; nothing where it is that."""

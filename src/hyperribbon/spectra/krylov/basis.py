@@ -11,6 +11,7 @@ from hyperribbon.spectra.products import Products, asymmetry_error
 
 __all__ = ["Basis"]
 
+_PIECE = 1 << 20  # numbers multiplied at once in an inner product
 _KEPT = 0.7  # part of its length that a vector keeps when it was orthogonal already
 
 
@@ -74,16 +75,17 @@ class Basis:
     def add(self, row: torch.Tensor) -> bool:
         """Add what a vector (1, P) has outside the basis; return whether there is anything."""
         floor = 10 * self._eps * float(self.products.norms(row))
-        row, length, _ = self._orthogonalise(row, floor)
+        row, length, _ = self._orthogonalise(row.clone(), floor)
         if length == 0:
             return False
-        image = self.products.images(row)
+        image = self.products.images(row).clone()  # what is the operator's is not changed
         inner = self._inner(self.outside, row)
         coupling = inner @ self.weights
         self._write(row)
         if len(inner):
             self._take_out(row, inner)
-        self._project(row, image, coupling)
+        del row
+        self._project(image, coupling)
         return True
 
     def extend(self, direction: torch.Tensor) -> None:
@@ -97,10 +99,11 @@ class Basis:
             others = torch.eye(len(direction), dtype=torch.float64, device="cpu")
             rotation = torch.linalg.qr(torch.cat([direction.unsqueeze(1), others], 1)).Q.T
             turned, weights = self._in_precision(rotation) @ turned, rotation @ weights
-        image = self.products.images(turned[:1])
-        self.outside, self.weights = turned[1:], weights[1:]
+        image = self.products.images(turned[:1]).clone()
+        self.outside, self.weights = turned[1:].clone(), weights[1:]
         self._write(turned[:1])
-        self._project(turned[:1], image, weights[0])
+        del turned  # a view would keep the memory of all of it
+        self._project(image, weights[0])
 
     def ritz(self, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Return Ritz values (ascending) and coefficients (columns) on the vectors from `start`."""
@@ -142,17 +145,18 @@ class Basis:
         self.vectors.write(self.size, row)
         self.size += 1
 
-    def _project(self, row: torch.Tensor, image: torch.Tensor, coupling: torch.Tensor) -> None:
-        """Update T, U and W for the last vector (1, P), given its image and VᵀA row (m − 1,)."""
+    def _project(self, image: torch.Tensor, coupling: torch.Tensor) -> None:
+        """Update T, U and W for the last vector v, given A v (1, P), to be changed, and VᵀA v."""
         products = self.products
         scale = float(products.norms(image))
         if not isfinite(scale):
             raise products.not_finite()
         self._scale = max(self._scale, scale)
-        diagonal = products.summed((row * image).sum(dtype=torch.float64).cpu())
-        column = torch.cat([coupling, diagonal.reshape(1)])
+        last = self.vectors.read(slice(self.size - 1, self.size))
+        column = torch.cat([coupling, self._inner(last, image)])
+        del last
         first = int(column.nonzero()[0]) if bool(column.any()) else self.size - 1
-        image = image - self.vectors.combine(self._in_precision(column[None, first:]), first)
+        self.vectors.subtract(image, self._in_precision(column[None, first:]), first)
         floor = self._eps * self.rounding
         image, length, removed = self._orthogonalise(image, floor, against_outside=True)
         inside, outside = removed.split([self.size, len(self.outside)])
@@ -176,7 +180,7 @@ class Basis:
         roots, turns = squares[kept].sqrt().unsqueeze(1), turns[:, kept].T
         self.outside = self._in_precision(turns / roots) @ outside
         for index in range(len(roots)):
-            self.outside[index] = self._orthogonalise(self.outside[index : index + 1], 0.0)[0][0]
+            self._orthogonalise(self.outside[index : index + 1], 0.0)
         self.weights = roots * turns @ self.weights
 
     def _orthogonalise(
@@ -184,7 +188,7 @@ class Basis:
     ) -> tuple[torch.Tensor, float, torch.Tensor]:
         """Orthogonalise a vector (1, P) against V, or V and U, until a pass hardly shortens it.
 
-        That makes it orthogonal to working precision.
+        That makes it orthogonal to working precision. It is changed in place.
 
         Returns:
             The unit vector, its length before scaling (0.0 when nothing is left of it), and what
@@ -195,19 +199,23 @@ class Basis:
         length = float(self.products.norms(row))
         while length > floor:
             inner = self.products.summed(self.vectors.inner(self.size, row))
-            row = row - self.vectors.combine(self._in_precision(inner.unsqueeze(0)))
+            self.vectors.subtract(row, self._in_precision(inner.unsqueeze(0)))
             along = self._inner(outside, row)
-            row = row - self._in_precision(along.unsqueeze(0)) @ outside if len(along) else row
+            if len(along):
+                row -= self._in_precision(along.unsqueeze(0)) @ outside
             removed += torch.cat([inner, along])
             shorter = float(self.products.norms(row))
             if shorter > _KEPT * length and shorter > floor:
-                return row / shorter, shorter, removed
+                return row.div_(shorter), shorter, removed
             length = min(shorter, _KEPT * length)
         return row, 0.0, removed
 
     def _inner(self, rows: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """Return inner products (b,) of basis rows with one vector, in float64 on the CPU."""
-        return self.products.summed((rows * row).sum(1, dtype=torch.float64).cpu())
+        total = torch.zeros(len(rows), dtype=torch.float64, device=row.device)
+        for left, right in zip(rows.split(_PIECE, 1), row.split(_PIECE, 1), strict=True):
+            total += (left * right).sum(1, dtype=torch.float64)
+        return self.products.summed(total.cpu())
 
     def _in_precision(self, weights: torch.Tensor) -> torch.Tensor:
         """Return coefficients in the precision and place of the basis vectors."""

@@ -101,8 +101,10 @@ def lanczos(
     start = None if start is None or not bool(start.any()) else start
     confirmed = False  # whether a second chain has found no other copies
     try:
-        row = draw() if start is None else _warm_start(products, start, draw)
-        search.begin_chain(row, random=start is None)
+        is_random = start is None
+        search.begin_chain(
+            draw() if start is None else _warm_start(products, start, draw), random=is_random
+        )
         first = search.evidence
         expected = None  # the values that a second chain, if any, should not change
         while True:

@@ -72,6 +72,12 @@ class Rows(ABC):
             result[:, piece] = weights @ self.read(some, piece)
         return result
 
+    def subtract(self, row: torch.Tensor, weights: torch.Tensor, start: int = 0) -> None:
+        """Subtract weights (1, m) @ the m rows from `start` on from a row (1, length), in place."""
+        some = slice(start, start + weights.shape[-1])
+        for piece in self.pieces():
+            row[:, piece] -= weights @ self.read(some, piece)
+
     def inner(self, count: int, row: torch.Tensor) -> torch.Tensor:
         """Return the inner products (count,) of the first rows with one (1, length).
 
@@ -104,6 +110,12 @@ class MemoryRows(Rows):
     def combine(self, weights: torch.Tensor, start: int = 0) -> torch.Tensor:
         """Return weights (j, m) @ the m rows from `start` on."""
         return weights @ self._buffer[start : start + weights.shape[-1]]
+
+    def subtract(self, row: torch.Tensor, weights: torch.Tensor, start: int = 0) -> None:
+        """Subtract weights (1, m) @ the m rows from `start` on from a row (1, length), in place."""
+        rows = self._buffer[start : start + weights.shape[-1]]
+        for part, some in zip(row.split(_PIECE, 1), rows.split(_PIECE, 1), strict=True):
+            part -= weights @ some
 
     def compress(self, weights: torch.Tensor) -> None:
         """Replace the first rows by combinations of them."""
