@@ -50,7 +50,7 @@ def test_what_is_judged_without_theory_moves_with_seed_or_data(id, tmp_path):
 
 def test_experiments_without_theory_are_named():
     named = {id for id in WITHOUT_THEORY if id not in OF_THEORY}
-    assert named == {LEFT_OUT, *(id for id in named if id.startswith("subnetworks"))}
+    assert named == {*LEFT_OUT, *(id for id in named if id.startswith("subnetworks"))}
 
 
 def test_what_moves_a_number_is_told(tmp_path):

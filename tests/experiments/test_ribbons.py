@@ -124,3 +124,18 @@ def test_the_ridge_is_found_where_it_is_and_not_elsewhere():
     assert fig8._ridge(SimpleNamespace(**{**vars(result), "panels_smooth": ridge[None]}), 4.8)[
         0
     ] == pytest.approx(49, rel=0.05)
+
+
+def test_snapshots_lie_evenly_along_a_path():
+    networks = import_module("hyperribbon.papers.experiments.ribbons._networks")
+    late = np.linspace(0, 1, 100) ** 3 * 6  # most of the path in the last steps
+    logs = np.log(np.stack([np.exp(late), np.ones(100)], axis=-1) / (1 + np.exp(late))[:, None])
+    path = np.repeat(logs[:, None], 4, axis=1)
+    rows = networks.even_snapshots(path, 18)
+    assert rows[0] == 0 and rows[-1] == 99 and (np.diff(rows) > 0).all()
+    kept = path[rows]
+    overlaps = np.exp((kept[1:] + kept[:-1]) / 2).sum(axis=2)
+    lengths = np.sqrt(-np.log(overlaps).mean(axis=1))
+    assert lengths.max() < 2 * lengths.mean()
+    assert networks.even_snapshots(path[:5], 18).tolist() == [0, 1, 2, 3, 4]
+    assert networks.even_snapshots(np.zeros((10, 3, 1)), 4).tolist() == [0, 3, 6, 9]

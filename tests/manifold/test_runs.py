@@ -57,6 +57,34 @@ def test_recorded_runs_are_embedded_and_drawn_in_one_line(recorded):
     assert [len(along) for along in runs.progress(labels)] == [len(p) for p in runs.paths]
 
 
+def test_two_classifications_and_a_regression_are_embedded_and_drawn_in_three_lines(tmp_path):
+    generator = torch.Generator("cpu").manual_seed(0)
+    X = torch.randn(8, 4, generator=generator)
+    labels = torch.arange(8) % 3
+    hot = torch.nn.functional.one_hot(labels).float()
+    losses = [(nn.CrossEntropyLoss(), labels, 4), (nn.CrossEntropyLoss(), labels, 9)]
+    recorders = [
+        record(tmp_path / str(n), nn.Linear(4, 3), loss, (X, y), n, X)
+        for loss, y, n in [*losses, (nn.MSELoss(), hot, 6)]
+    ]
+
+    runs = hr.Trajectories(recorders, labels=["short", "long", "regression"], kind="outputs")
+    space = hr.InPCA(3).fit(runs)
+    figure = space.plot()
+
+    assert runs.kind == "outputs" and len({len(path) for path in runs.paths}) == 3
+    np.testing.assert_allclose(runs.paths[0].sum(axis=-1), 1, atol=1e-6)
+    assert not np.allclose(runs.paths[2].sum(axis=-1), 1, atol=1e-3)
+    points = runs.stack()
+    expected = ((points[0] - points[-1]) ** 2).mean(axis=0).sum() / 8
+    x = hr.InPCA(None).fit(runs).embedding_
+    assert ((x[0] - x[-1]) ** 2).sum() == pytest.approx(expected, rel=1e-6)
+    assert sum(panel.get_visible() for panel in figure.axes) == 3
+    assert {text.get_text() for text in figure.legends[0].get_texts()} >= {"short", "regression"}
+    with pytest.raises(ArgumentError, match="same samples and classes"):
+        hr.Trajectories(recorders)
+
+
 def test_probabilities_logarithms_and_logits_are_one_embedding():
     logits = [path(5, 0), path(8, 1)]
     probabilities = [softmax(run, axis=-1) for run in logits]

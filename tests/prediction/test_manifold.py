@@ -39,18 +39,36 @@ def test_a_linear_model_follows_its_prediction_to_rounding(data):
     assert measured.captured > 0.93
 
 
-def test_the_covariance_is_that_of_iterated_moments(data):
+def test_the_covariance_is_that_of_iterated_moments_over_kernels(data):
     model = two_layers()
-    found = hr.predict_manifold(model, nn.MSELoss(), data, steps=12, lr=0.1, seed=3)
+    found = hr.predict_manifold(model, nn.MSELoss(), data, steps=12, lr=0.05, seed=3)
     start = average_last_layer(model, [data[0]], 16, 3).numpy()
-    decay = np.eye(24) - 0.1 * 2 / 24 * found.kernel
-    mean = -data[1].numpy()[:, 0]
-    moment = start + np.outer(mean, mean)
-    total, average = np.zeros_like(moment), np.zeros(24)
-    for _ in range(12):
-        total, average = total + moment / 12, average + mean / 12
-        moment, mean = decay @ moment @ decay, decay @ mean
-    np.testing.assert_allclose(found.covariance, total - np.outer(average, average), atol=1e-12)
+    networks = draw_networks(model, found.kernels, None, 3)
+    kernels = [hr.NTK(network, data[0]).to_dense().numpy() for network in networks]
+    np.testing.assert_allclose(np.mean(kernels, axis=0), found.kernel, atol=1e-12)
+    inside, averages = np.zeros((24, 24)), []
+    for kernel in kernels:
+        decay = np.eye(24) - 0.05 * 2 / 24 * kernel
+        mean = -data[1].numpy()[:, 0]
+        moment = start + np.outer(mean, mean)
+        total, average = np.zeros_like(moment), np.zeros(24)
+        for _ in range(12):
+            total, average = total + moment / 12, average + mean / 12
+            moment, mean = decay @ moment @ decay, decay @ mean
+        inside += (total - np.outer(average, average)) / len(kernels)
+        averages.append(average)
+    expected = inside + np.cov(np.array(averages).T)
+    np.testing.assert_allclose(found.covariance, expected, atol=1e-12)
+
+
+def test_narrow_networks_have_kernels_of_their_own():
+    """Runs of narrow networks differ by their kernels too, which the mean kernel would not show."""
+    generator = torch.Generator("cpu").manual_seed(1)
+    X = torch.randn(30, 10, generator=generator)
+    model = nn.Sequential(nn.Linear(10, 128), nn.ReLU(), nn.Linear(128, 1))
+    found = hr.predict_manifold(model, nn.MSELoss(), (X, torch.sign(X[:, :1])), steps=60, lr=0.03)
+    seen = found.measure(networks=20)
+    assert abs(seen.measured - seen.expected) <= 2
 
 
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.SmoothL1Loss(beta=0.5)])
@@ -121,8 +139,8 @@ def test_class_labels_and_batches_are_taken():
 
 
 def test_own_runs_are_compared_and_drawn(data):
-    found = hr.predict_manifold(two_layers(), nn.MSELoss(), data, steps=6, lr=0.1)
-    runs = [outputs.reshape(6, 24, 1) for outputs, _ in found._problem.train(8, 0.1, 6)]
+    found = hr.predict_manifold(two_layers(), nn.MSELoss(), data, steps=6, lr=0.05)
+    runs = [outputs.reshape(6, 24, 1) for outputs, _ in found._problem.train(8, 0.05, 6)]
     result = found.compare(runs)
     assert (result.runs, result.kernel_drift) == (8, {})
     assert list(result.to_frame().columns) == ["predicted", "measured"]

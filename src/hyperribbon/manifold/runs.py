@@ -26,8 +26,10 @@ class Trajectories:
         runs: For each run a Recorder, a `Trajectory`, its folder, a member of an ensemble, or an
             array (T, samples, classes) or (T, samples); or an ensemble; or one such run.
         labels: A name for each run; None for folder names, or numbers.
-        kind: "probabilities" or "outputs", of arrays; None to recognise it: arrays whose last axis
-            has one entry, or is missing, are outputs.
+        kind: "probabilities" or "outputs"; None to recognise it: arrays whose last axis has one
+            entry, or is missing, are outputs. With "outputs", runs of classifications are taken as
+            points too, their class probabilities beside the outputs of a regression on one-hot
+            labels: both share one space.
 
     Attributes:
         paths: For each run (T, samples, classes), float64.
@@ -187,7 +189,10 @@ def _read_run(run: Any, index: int, kind: str | None) -> tuple[np.ndarray, np.nd
             reason = "it has no recorded predictions"
             raise ArgumentError("runs", str(run.folder), reason, "Give the Recorder a probe set.")
         values = np.stack([np.asarray(run.predictions(row)) for row in kept])
-        kind = "probabilities" if run.has_probabilities else "outputs"
+        if run.has_probabilities and kind == "outputs":
+            values = as_probabilities(values.astype(np.float64))
+        elif kind != "outputs":
+            kind = "probabilities" if run.has_probabilities else "outputs"
         steps, name = run.steps[kept], run.folder.name
     else:
         if member is not None:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["ManifoldComparison", "ManifoldPrediction", "predict_manifold"]
 
 _MOST_OUTPUTS = 6000  # n·C: a dense kernel and its eigenvectors
-_KERNELS = 4  # initialisations whose tangent kernels are averaged
+_KERNELS = 4, 32  # initialisations whose tangent kernels are taken, at least and at most
+_EIGENVECTORS = 2**22  # entries of their eigenvectors, which decide how many between these
 _DESCENTS = 64  # initial outputs followed in output space for losses that are not squared
 _FOLDS = 8  # left out in turn, for the standard error
 _FEATURES = 16  # initialisations of the features below a linear last layer
@@ -52,6 +53,7 @@ class ManifoldPrediction(Result):
         covariance: (nC, nC), P over initialisations and steps, samples varying slowest.
         path: (T, nC), predicted mean outputs at every step.
         kernel: (nC, nC), mean tangent kernel at the start.
+        kernels: Number of initialisations whose tangent kernels were taken.
         start: "last layer" if the initial covariance averages exactly over the last layer,
             "sampled" if it is that of sampled networks.
         method: "closed form" (squared loss), or "kernel descent" (other losses).
@@ -69,6 +71,7 @@ class ManifoldPrediction(Result):
     stderr: float
     steps: int
     lr: float
+    kernels: int
     _problem: _Problem = field(repr=False)
     _sample: Callable[[int, int], np.ndarray] = field(repr=False)  # covariance of so many runs
 
@@ -237,7 +240,13 @@ def predict_manifold(
 
     For the squared loss, ∇L = s(f − y), the covariance over initialisations and steps is that of
     Eq. (5) of [ribbons] with the network's own initial covariance C₀ in place of σw²K (`Ribbon`
-    with `start`). Other losses are descended in output space from sampled initial outputs.
+    with `start`). The kernels of networks of finite width differ between initialisations, so those
+    of several are taken, as those of different kernel machines in Sec. III of [ribbons]:
+
+    $$P = \operatorname{E}_m P^{(m)} + \operatorname{Cov}_m(\bar f^{(m)}),$$
+
+    with the mean f̄ over steps of each. Other losses are descended in output space from sampled
+    initial outputs.
 
     Args:
         model: Any module; its copies are initialised anew, and it is not changed.
@@ -261,33 +270,76 @@ def predict_manifold(
             outputs and targets, or the linearised training diverges at this learning rate.
     """
     problem = _Problem(model, loss, data, init=init, mode=mode, memory=memory, seed=seed)
-    kernel = problem.mean_kernel()
     scale = problem.squared_scale()
     if scale is None:
-        return _descend(problem, kernel, steps, lr, initializations or _DESCENTS)
-    top = float(np.linalg.eigvalsh(kernel)[-1])
-    if lr * scale * top >= 2:
-        reason = "the linearised training diverges at this learning rate"
-        raise ArgumentError("lr", lr, reason, f"Choose it below {2 / (scale * top):.3g}.")
+        return _descend(problem, steps, lr, initializations or _DESCENTS)
+    kernel, spectra = 0.0, []
+    for one in problem.kernels():
+        eigenvalues, U = np.linalg.eigh(one)
+        spectra.append((np.maximum(eigenvalues[::-1], 0) * scale, U[:, ::-1]))
+        kernel = kernel + one
+    tops = np.array([rates[0] for rates, _ in spectra])
+    if (lr * tops >= 2).any():
+        unstable, top = int((lr * tops >= 2).sum()), tops.max()
+        reason = f"the linearised training diverges for {unstable} of {len(tops)} initialisations"
+        raise ArgumentError("lr", lr, reason, f"Choose it below {2 / top:.3g}.")
     mean, start, how = problem.initial_covariance(initializations)
     goal = problem.minimum(scale)
-    eigenvalues, U = np.linalg.eigh(kernel)
-    rates, U = np.maximum(eigenvalues[::-1], 0) * scale, U[:, ::-1]
-    ribbon = Ribbon(rates, U.T @ (goal - mean), 1.0, lr, steps, start=U.T @ start @ U)
-    decay = (1 - lr * rates) ** np.arange(steps)[:, None]
-    path = goal + (decay * (U.T @ (mean - goal))) @ U.T
-    covariance = U @ ribbon.P @ U.T
-    root = _root(U.T @ start @ U)
+    root = _root(start)
+    ribbons = [
+        Ribbon(rates, U.T @ (goal - mean), 1.0, lr, steps, start=U.T @ start @ U)
+        for rates, U in spectra
+    ]
+    times = np.arange(steps)[:, None]
+    paths = [((1 - lr * rates) ** times * (U.T @ (mean - goal))) @ U.T for rates, U in spectra]
+    parts = [
+        (U @ ribbon.P @ U.T, U @ ribbon.mean)
+        for ribbon, (_, U) in zip(ribbons, spectra, strict=True)
+    ]
+    count = len(parts)
+    covariance = _combine(parts, np.full(count, 1 / count), count / (count - 1))
 
     def sample(runs: int, draw: int) -> np.ndarray:
-        z = numpy_generator(seed, "runs", draw).standard_normal((runs, len(root))) @ root.T
-        moment = np.cov(z.T, ddof=0).reshape(len(root), len(root))
-        drawn = replace(ribbon, targets=ribbon.targets - z.mean(axis=0), start=moment)
-        return drawn.P
+        rng = numpy_generator(seed, "runs", draw)
+        z = rng.standard_normal((runs, len(root))) @ root.T
+        groups = [g for g in np.array_split(rng.permutation(runs), count) if len(g)]
+        drawn = []
+        for group, own, (_, U) in zip(groups, ribbons, spectra, strict=False):
+            shift = z[group].mean(axis=0)
+            moment = (z[group] - shift).T @ (z[group] - shift) / len(group)
+            one = replace(own, targets=own.targets - U.T @ shift, start=U.T @ moment @ U)
+            drawn.append((U @ one.P @ U.T, U @ one.mean))
+        return _combine(drawn, np.array([len(group) for group in groups]) / runs)
 
     return ManifoldPrediction(
-        covariance, path, kernel, how, "closed form", 0.0, steps, lr, problem, sample
+        covariance,
+        goal + np.mean(paths, axis=0),
+        np.asarray(kernel) / count,
+        how,
+        "closed form",
+        0.0,
+        steps,
+        lr,
+        count,
+        problem,
+        sample,
     )
+
+
+def _combine(
+    parts: list[tuple[np.ndarray, np.ndarray]], weights: np.ndarray, correction: float = 1.0
+) -> np.ndarray:
+    """Return the covariance of a mixture from the covariance and the mean of each part.
+
+    Args:
+        parts: Covariance (N, N) and mean (N,) of each.
+        weights: Shares, summing to one.
+        correction: Of the covariance of the means, for parts that are a sample of many.
+    """
+    means = np.stack([mean for _, mean in parts])
+    apart = means - weights @ means
+    inside = sum(w * P for w, (P, _) in zip(weights, parts, strict=True))
+    return inside + correction * (apart.T * weights) @ apart
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
@@ -296,18 +348,19 @@ def _root(covariance: np.ndarray) -> np.ndarray:
     return vectors * np.sqrt(np.maximum(values, 0))
 
 
-def _descend(
-    problem: _Problem, kernel: np.ndarray, steps: int, lr: float, networks: int
-) -> ManifoldPrediction:
-    """Follow f ← f − lr·Θ ∇L(f) from sampled initial outputs."""
-    theta = torch.from_numpy(kernel)
-    f = torch.stack([problem.outputs(fresh).double().cpu() for fresh in problem.draw(networks)])
+def _descend(problem: _Problem, steps: int, lr: float, networks: int) -> ManifoldPrediction:
+    """Follow f ← f − lr·Θ ∇L(f) from sampled initial outputs, with the kernels in turn."""
+    kernels = list(problem.kernels())
+    kernel = np.mean(kernels, axis=0)
     trajectories = np.zeros((networks, steps, len(kernel)), dtype=np.float32)
-    for step in range(steps):
-        trajectories[:, step] = f.numpy()
-        f = f - lr * torch.stack([problem.output_gradient(one) for one in f]) @ theta
+    for index, fresh in enumerate(problem.draw(networks)):
+        theta = torch.from_numpy(kernels[index % len(kernels)])
+        f = problem.outputs(fresh).double().cpu()
+        for step in range(steps):
+            trajectories[index, step] = f.numpy()
+            f = f - lr * theta @ problem.output_gradient(f)
         if not torch.isfinite(f).all():
-            reason = f"the linearised training diverges (step {step})"
+            reason = "the linearised training diverges at this learning rate"
             raise ArgumentError("lr", lr, reason, "Choose a smaller one.")
     path = trajectories.mean(axis=0, dtype=np.float64)
     folds = np.array_split(np.arange(networks), min(_FOLDS, networks))
@@ -325,7 +378,17 @@ def _descend(
         return _covariance(trajectories[chosen])
 
     return ManifoldPrediction(
-        covariance, path, kernel, "sampled", "kernel descent", stderr, steps, lr, problem, sample
+        covariance,
+        path,
+        kernel,
+        "sampled",
+        "kernel descent",
+        stderr,
+        steps,
+        lr,
+        len(kernels),
+        problem,
+        sample,
     )
 
 
@@ -416,10 +479,12 @@ class _Problem:
             for step, kernel in kernels.items()
         }
 
-    def mean_kernel(self) -> np.ndarray:
-        """Return the tangent kernel averaged over a few initialisations."""
-        kernels = [self.tangent_kernel(network.state_dict()) for network in self.draw(_KERNELS)]
-        return np.mean(kernels, axis=0)
+    def kernels(self) -> Iterator[np.ndarray]:
+        """Yield the tangent kernels of several initialisations."""
+        least, most = _KERNELS
+        count = min(max(_EIGENVECTORS // self.shape.numel() ** 2, least), most)
+        for network in self.draw(count):
+            yield self.tangent_kernel(network.state_dict())
 
     def initial_covariance(self, initializations: int | None) -> tuple[np.ndarray, np.ndarray, str]:
         """Return mean and covariance of the initial outputs, and how they were found."""

@@ -47,9 +47,12 @@ def load_task(item: Item) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def train_architecture(item: Item) -> dict[str, Any]:
     """Train one architecture by one recipe from several seeds.
 
+    Predictions are recorded often, and of each training the snapshots are kept that lie evenly
+    along its path.
+
     Returns:
-        "logs": (seeds, snapshots, samples, classes), log-probabilities; "steps": (snapshots,);
-        "accuracy": (seeds,), on the training samples that models are read on.
+        "logs": (seeds, snapshots, samples, classes), log-probabilities; "steps": (seeds,
+        snapshots); "accuracy": (seeds,), on the training samples that models are read on.
     """
     images, labels, probe = load_task(item)
     name, classes = item["architecture"], int(labels.max()) + 1
@@ -77,13 +80,47 @@ def train_architecture(item: Item) -> dict[str, Any]:
         epochs=item["epochs"],
         batch_size=item["batch_size"],
         probe=inputs[probe],
-        every=np.unique(np.geomspace(1, steps, item["snapshots"]).round().astype(int)).tolist(),
+        every=_recorded_steps(steps, 4 * item["snapshots"]).tolist(),
         augment=_shift if "shifts" in recipe and inputs.ndim == 4 and name not in LINEAR else None,
         **RECIPES[recipe],
     )
-    logs = np.stack([np.asarray(member.predictions, dtype=np.float32) for member in ensemble])
+    paths = [np.asarray(member.predictions, dtype=np.float32) for member in ensemble]
+    kept = [even_snapshots(path, item["snapshots"]) for path in paths]
+    logs = np.stack([path[rows] for path, rows in zip(paths, kept, strict=True)])
     right = logs[:, -1].argmax(axis=2) == labels[probe].numpy()
-    return {"logs": logs, "steps": np.asarray(ensemble[0].steps), "accuracy": right.mean(axis=1)}
+    times = np.asarray(ensemble[0].steps)
+    return {
+        "logs": logs,
+        "steps": np.stack([times[rows] for rows in kept]),
+        "accuracy": right.mean(axis=1),
+    }
+
+
+def _recorded_steps(steps: int, count: int) -> np.ndarray:
+    """Return steps to record at, half of them evenly and half evenly in the logarithm."""
+    even, log = np.linspace(1, steps, count // 2), np.geomspace(1, steps, count // 2)
+    return np.unique(np.concatenate([even, log]).round().astype(int))
+
+
+def even_snapshots(logs: np.ndarray, count: int) -> np.ndarray:
+    """Return the rows of a path (T, samples, classes) that lie evenly along it: (count,).
+
+    The length of the path is the sum of √D between successive records, D the Bhattacharyya
+    distance. First and last record are always kept.
+    """
+    overlaps = np.exp((logs[1:] + logs[:-1]) / 2).sum(axis=2)
+    distances = np.maximum(-np.log(np.maximum(overlaps, 1e-30)).mean(axis=1), 0)
+    length = np.concatenate([[0.0], np.cumsum(np.sqrt(distances))])
+    if length[-1] == 0:
+        length = np.arange(len(logs), dtype=float)
+    wanted = np.linspace(0, length[-1], min(count, len(logs)))
+    rows = np.searchsorted(length, wanted - 1e-12 * length[-1])
+    # A long step between two records would be chosen again and again: move on to the next.
+    rows = np.maximum.accumulate(np.maximum(rows, np.arange(len(rows))))
+    room = len(logs) - len(rows) + np.arange(len(rows))
+    for index in range(1, len(rows)):
+        rows[index] = max(rows[index], rows[index - 1] + 1)
+    return np.minimum(rows, room)
 
 
 def _shift(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -202,8 +202,10 @@ def plot(result: Result) -> Figure:
         axis.semilogy(index, truth, color=color, label=f"$c={slope:g}$")
         axis.semilogy(index, np.minimum(bound, 1), color=color, ls="--", lw=1)
         axis.semilogy(index[::4], simulated[::4], "o", color=color, mfc="white", ms=3)
-    for first, _ in _REGIMES[1:]:
+    for name, (first, last) in zip(("head", "plateau", "tail"), _REGIMES, strict=True):
         axis.axvline(first + 1, color="0.85", lw=0.8, zorder=0)
+        middle = (first + last) / 2 + 1
+        axis.text(middle, 1.4, name, color="0.4", ha="center", fontsize="small")
     axis.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P_1(T)$", ylim=(1e-6, 3))
     axis.add_artist(axis.legend(loc="lower left", ncols=1))
     lemma = {"ls": "--", "lw": 1}

@@ -50,7 +50,7 @@ STATEMENTS = (
         "Whether constant noise describes SGD does not depend on the units of the targets: its "
         "eigenvalues 2 to 20 over those of SGD are the same for targets and initial weights ten "
         "times as large.",
-        Band.around(1.0, "closed form", atol=0.2),
+        Band.around(1.0, "words", atol=0.2),
         changed="2026-11-18: judged as a claim at one scale of the targets before; the printed "
         "noise has no scale of the residuals, a slip that other units turn into any verdict",
     ),
