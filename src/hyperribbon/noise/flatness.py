@@ -304,7 +304,7 @@ def _slope_weights(curvatures: np.ndarray) -> np.ndarray:
 
 
 def _doubt(times: np.ndarray, found: WeightCovariance) -> str:
-    """Return why there is no interval."""
+    """Return why the variance–flatness exponent has no interval."""
     slowest = f"the third fastest mode decorrelates after about {np.sort(times)[2]:.0f} moments"
     if found.window is not None:
         return f"{slowest}, and lines through windows of {found.window} remove too much of it"

@@ -175,7 +175,7 @@ def compare_noise(
 
 
 def _without_negative(noise: np.ndarray) -> np.ndarray:
-    """Return a measured covariance without the negative variances that rounding leaves."""
+    """Return a measured gradient covariance without the negative variances of rounding."""
     variances, basis = np.linalg.eigh((noise + noise.T) / 2)
     return (basis * variances.clip(0.0)) @ basis.T if variances.size and variances[0] < 0 else noise
 

@@ -37,7 +37,7 @@ class LinearizedNetwork:
 
     @property
     def samples(self) -> int:
-        """Number of samples n."""
+        """Number of samples n of the linearised network."""
         return len(self.targets) // self.outputs
 
     def solution(self) -> Float[np.ndarray, "N"]:
@@ -51,7 +51,7 @@ class LinearizedNetwork:
     def noise_covariance(
         self, batch_size: int, *, replacement: bool = True
     ) -> Float[np.ndarray, "N N"]:
-        """Return the covariance of a minibatch's gradient at the linear solution."""
+        """Return the linearised network's mini-batch gradient covariance at its solution."""
         residual = theory.residuals(self.design, self.targets)
         gradients = (self.design * residual).T.reshape(self.samples, self.outputs, -1).sum(axis=1)
         return theory.minibatch_covariance(
@@ -61,7 +61,7 @@ class LinearizedNetwork:
     def stationary_covariance(
         self, lr: float, batch_size: int, *, time: str = "continuous", replacement: bool = True
     ) -> Float[np.ndarray, "N N"]:
-        """Return the stationary covariance of the weights (N×N).
+        """Return the linearised network's stationary covariance of the weights (N×N).
 
         Directions that change no output neither relax nor feel noise, and do not fluctuate. When
         the linearised network interpolates its data the covariance is exactly zero.

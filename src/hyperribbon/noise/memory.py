@@ -47,7 +47,7 @@ class Memory:
         return np.maximum(np.maximum(self.integrated, 2 * self.squared - 1), 1.0)
 
     def products(self) -> np.ndarray:
-        """Return Σ ρ_i ρ_j over all lags (k, k)."""
+        """Return the modes' memory Σ ρ_i ρ_j over all lags (k, k)."""
         ends = np.ones(self.spectra.shape[1])
         ends[[0, -1]] = 0.5
         return (self.spectra * ends) @ self.spectra.T / ends.sum()

@@ -42,7 +42,7 @@ class Stationarity(Result):
     stationary: bool
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every number, in one row."""
+        """Return the stationarity test in one row."""
         return frame(vars(self))
 
 

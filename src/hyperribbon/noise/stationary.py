@@ -228,7 +228,7 @@ def stationary_covariance(
 def _solve(
     H: Any, C: Any, lr: float, time: str, rule: dict[str, Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the covariance, and correlation times in ascending order of curvature."""
+    """Return the stationary covariance, and correlation times in ascending order of curvature."""
     if rule or time == "discrete":
         state = theory.stationary_state(H, C, lr, **rule)
         return state.covariance, state.correlation_steps
@@ -290,7 +290,7 @@ def read_rule(
 
 
 def _preconditioner(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> np.ndarray:
-    """Return 1/(√v̂ + ε) of every weight."""
+    """Return Adam's preconditioner 1/(√v̂ + ε) of every weight, for the stationary state."""
     factors = []
     for parameter in group["params"]:
         state = optimizer.state.get(parameter, {})
@@ -320,7 +320,7 @@ def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
 
 
 def project(operator: Any, basis: torch.Tensor | np.ndarray) -> Float[np.ndarray, "k k"]:
-    """Return BᵀAB (k, k) of an operator, array or tensor A, in double precision."""
+    """Return BᵀAB (k, k) of curvature or noise A, for the stationary covariance."""
     block = tensor_of(basis)
     if isinstance(operator, np.ndarray):
         operator = check_array("operator", operator, ndim=2)

@@ -84,7 +84,7 @@ class WeightCovariance(Result):
 
     @property
     def width(self) -> int:
-        """Number of weights P."""
+        """Number of weights P of the weight covariance."""
         return len(self.mean)
 
 
@@ -137,7 +137,7 @@ class CovarianceComparison(Result, plot="plot_columns"):
     predicted: Float[np.ndarray, "k k"]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return both variances along each eigenvector of the curvature."""
+        """Return measured and predicted weight variances along each curvature eigenvector."""
         own = {"predicted": np.diag(self.predicted), "measured": np.diag(self.measured)}
         return frame(own, "direction")
 
@@ -314,7 +314,7 @@ class _Rows:
         return len(self) - (1 if self._window is None else 2 * (len(self) // self._window))
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Return the first and one past the last row of every block."""
+        """Return the first and one past the last row of every block of weights."""
         return [
             (first, min(first + self._block, self._stop))
             for first in range(self._start, self._stop, self._block)

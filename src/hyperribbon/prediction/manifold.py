@@ -95,7 +95,7 @@ class ManifoldPrediction(Result):
         return dimensions_of(self.spectrum, check_fraction("fraction", fraction))
 
     def compare(self, outputs: Any, fraction: float = 0.95) -> ManifoldComparison:
-        """Compare with the measured outputs of trained networks.
+        """Compare the predicted manifold with the measured outputs of trained networks.
 
         Args:
             outputs: (runs, T, n, C), outputs of every run at every step on the same samples in the
@@ -166,11 +166,11 @@ class ManifoldPrediction(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the predicted variances, one row per principal component."""
+        """Return the predicted manifold's variances, one row per principal component."""
         return frame({"variance": self.spectrum}, "component")
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the predicted variances, and return the axes."""
+        """Draw the predicted manifold's variances, and return the axes."""
         return _draw({"predicted": (self.spectrum, self.dimensions())}, ax)
 
 
@@ -209,7 +209,7 @@ class ManifoldComparison(Result):
         return frame(own, "component")
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw both spectra, and return the axes."""
+        """Draw the predicted and the measured manifold's spectra, and return the axes."""
         both = {
             "predicted": (self.predicted_spectrum, self.predicted),
             "measured": (self.measured_spectrum, self.measured),
@@ -343,7 +343,7 @@ def _combine(
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """Return a square root R of a positive semi-definite matrix, R Rᵀ."""
+    """Return a root R of the predicted manifold's covariance, R Rᵀ."""
     values, vectors = np.linalg.eigh(covariance)
     return vectors * np.sqrt(np.maximum(values, 0))
 
@@ -399,14 +399,14 @@ class _Moments:
         self.count, self.total, self.squares = 0, np.zeros(size), np.zeros((size, size))
 
     def add(self, points: np.ndarray) -> None:
-        """Add points (m, N)."""
+        """Add points (m, N) of the measured manifold."""
         points = points.astype(np.float64)
         self.count += len(points)
         self.total += points.sum(axis=0)
         self.squares += points.T @ points
 
     def covariance(self) -> np.ndarray:
-        """Return the covariance of all points."""
+        """Return the covariance of all points of the measured manifold."""
         mean = self.total / self.count
         return self.squares / self.count - np.outer(mean, mean)
 

@@ -54,7 +54,7 @@ _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
 @dataclass(frozen=True)
 class OrderParameters:
-    """Order parameters of every layer.
+    """Mean-field order parameters of every layer.
 
     Attributes:
         forward1: (L,) second moments of the activations that enter layers 1 … L.
@@ -88,7 +88,7 @@ class FisherStatistics:
 
     @property
     def largest(self) -> float:
-        """Mean of the C nearly equal leading eigenvalues.
+        """Mean-field value of the C nearly equal leading eigenvalues.
 
         Raises:
             ArgumentError: The overlap of different inputs vanishes (an odd activation or a linear

@@ -102,7 +102,7 @@ def sharpness_bound(
 def trace(
     weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
 ) -> float:
-    r"""Return the trace of the Hessian.
+    r"""Return the trace of a linear network's Hessian, that of its tangent kernel.
 
     $$ \mathrm{Tr} = \tfrac1n \sum_{\ell=1}^L \|P_\ell X\|_F^2 \, \|S_\ell\|_F^2 $$
 
@@ -127,7 +127,7 @@ def trace(
 
 
 def _times_inputs(P: np.ndarray, X: np.ndarray | Moments | None, sigma_x: float) -> np.ndarray:
-    """Return P Σ; the eigenvalues of XᵀPᵀPX/n are those of P Σ Pᵀ."""
+    """Return P Σ for the tangent kernel; XᵀPᵀPX/n has the eigenvalues of P Σ Pᵀ."""
     if X is None:
         return sigma_x**2 * P
     if isinstance(X, Moments):

@@ -58,7 +58,7 @@ class Moments:
 
     @property
     def is_white(self) -> bool:
-        """Whether Σ is a multiple of the identity."""
+        """Whether the inputs' second moment Σ is a multiple of the identity."""
         return self.inputs.ndim == 1 and bool(
             np.ptp(self.inputs) <= _WHITE * np.abs(self.inputs).max()
         )
@@ -189,5 +189,5 @@ def _orthonormal(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _times(matrix: np.ndarray, basis: np.ndarray | None) -> np.ndarray:
-    """Return the product; None stands for the identity."""
+    """Return a product of moments and bases; None stands for the identity."""
     return matrix if basis is None else matrix @ basis

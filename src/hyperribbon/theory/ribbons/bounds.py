@@ -37,7 +37,7 @@ _ribbon = instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50, 0.2)."
 
 @dataclass(frozen=True)
 class Bound:
-    """Numbers and the interval that theory gives for them.
+    """A bound: numbers and the interval that theory gives for them.
 
     Attributes:
         truth: (k,), the exact values.

@@ -152,7 +152,7 @@ def _time_moments(steps: int) -> np.ndarray:
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Return the quotient, and its limit T where a rate of zero makes it 0/0."""
+    """Return a geometric sum's quotient, and its limit T where a zero rate makes it 0/0."""
     still = denominator <= 0
     if not still.any():
         return numerator / denominator
@@ -160,7 +160,7 @@ def _divide(numerator: np.ndarray, denominator: np.ndarray, limit: np.ndarray) -
 
 
 def _excess(z: np.ndarray) -> np.ndarray:
-    """Return (e^z − 1 − z)/z² by its series, for |z| ≤ 0.1."""
+    """Return (e^z − 1 − z)/z² of a geometric sum by its series, for |z| ≤ 0.1."""
     z = np.clip(z, -0.1, 0.1)
     total = np.zeros_like(z)
     for factor in range(11, 1, -1):

@@ -327,7 +327,7 @@ class Ribbon:
 
     @property
     def P1_y(self) -> Float[np.ndarray, "n n"]:
-        """Part due to the targets: (n, n)."""
+        """Part of the ribbon due to the targets: (n, n)."""
         rates, _, targets = self._coordinates
         return targets[:, None] * targets * pair_sums(rates, self.steps) / self.steps
 
@@ -394,7 +394,7 @@ class Ribbon:
         return along, np.repeat(along.P1_sigma, self._outputs - 1)
 
     def spectrum(self, part: Part = "P") -> Float[np.ndarray, "n"]:
-        """Return the eigenvalues of a part, descending: (n,)."""
+        """Return the eigenvalues of a part of the ribbon, descending: (n,)."""
         check_choice("part", part, _PARTS)
         if part == "P2":
             only = np.zeros(len(self.mean))
@@ -411,7 +411,7 @@ class Ribbon:
         return -np.sort(-np.concatenate([inside, across]))
 
     def dimensions(self, fraction: float = 0.95) -> int:
-        """Return the number of principal components that carry `fraction` of the variance."""
+        """Return how many principal components carry `fraction` of the ribbon's variance."""
         check_fraction("fraction", fraction)
         if self.start is not None and self.start.ndim == 2:
             return dimensions_of(self.spectrum(), fraction)

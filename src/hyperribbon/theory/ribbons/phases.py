@@ -59,7 +59,7 @@ class PhaseDiagram:
 
     @property
     def slopes(self) -> Float[np.ndarray, "C"]:
-        """Slopes of the data's spectrum: (C,)."""
+        """Slopes of the data's spectrum in the phase diagram: (C,)."""
         return self.values
 
     def boundary(self, dimension: float) -> Float[np.ndarray, "C T"]:

@@ -113,7 +113,7 @@ def count_dimensions(
 
 
 def _tails(values: np.ndarray) -> np.ndarray:
-    """Return the sums of the last n − m columns for m = 0 … n: (B, n + 1)."""
+    """Return the tails that truncation leaves: sums of the last n − m columns, (B, n + 1)."""
     sums = np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
     return np.concatenate([sums, np.zeros((len(values), 1))], axis=1)
 
@@ -132,7 +132,7 @@ def dimensions_of(eigenvalues: np.ndarray, fraction: float = 0.95) -> int:
 
 
 def _sizes(start: int, n: int) -> list[int]:
-    """Return block sizes that grow by about √2 from `start` and end with n."""
+    """Return the block sizes tried by truncation, which grow by about √2 and end with n."""
     grown = [round(start * 2 ** (step / 2)) for step in range(2 * n.bit_length())]
     return [size for size in grown if size < n] + [n]
 

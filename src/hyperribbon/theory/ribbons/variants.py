@@ -49,16 +49,16 @@ class TrajectoryCovariance:
 
     @property
     def P(self) -> Float[np.ndarray, "n n"]:
-        """Covariance of all points: (n, n)."""
+        """Covariance of all points of a ribbon variant (SGD, several kernels): (n, n)."""
         return self.P1 - self.P2
 
     def spectrum(self, part: Literal["P", "P1", "P2"] = "P") -> Float[np.ndarray, "n"]:
-        """Return the eigenvalues of a part, descending."""
+        """Return the eigenvalues of a part of a ribbon variant, descending."""
         check_choice("part", part, ("P", "P1", "P2"))
         return scipy.linalg.eigvalsh(getattr(self, part))[::-1]
 
     def dimensions(self, fraction: float = 0.95) -> int:
-        """Return the number of principal components that carry `fraction` of the variance."""
+        """Return how many principal components carry `fraction` of a ribbon variant's variance."""
         return dimensions_of(self.spectrum(), check_fraction("fraction", fraction))
 
 
