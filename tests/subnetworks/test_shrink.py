@@ -284,7 +284,7 @@ def test_units_of_residual_streams_are_joined_and_padded_ones_stay():
     assert len(projected.of_kind("channel")) == 16 + 32 + 64 + 3 * (16 + 32 + 64)
     assert len(padded.of_kind("channel")) == 3 * (16 + 32 + 64)
     assert any("pad" in why or "add" in why for why in padded.whole.values())
-    assert "fc" in projected.whole and "output" in projected.whole["fc"]
+    assert "fc" in projected.whole and "outputs" in projected.whole["fc"]
 
 
 def test_a_forward_pass_that_cannot_be_traced_leaves_only_its_own_layers_whole():

@@ -356,7 +356,7 @@ class _Finder:
             named = {name: value_of(argument) for name, argument in node.kwargs.items()}
             if node.op == "output":
                 for value in _values((given, named)):
-                    self._keep(value, "it is an output")
+                    self._keep(value, "its units are outputs of the model")
             elif node.op in ("placeholder", "get_attr"):
                 values[node] = _UNKNOWN
                 if node.op == "get_attr":

@@ -12,7 +12,12 @@ from rich.markup import escape
 from hyperribbon import __version__
 from hyperribbon.application.cli.demo import demo
 from hyperribbon.application.cli.doctor import doctor
-from hyperribbon.application.cli.models import compare_models, inspect_model, plan_model
+from hyperribbon.application.cli.models import (
+    compare_models,
+    inspect_model,
+    plan_model,
+    prune_model,
+)
 from hyperribbon.application.cli.papers import list_experiments, reproduce
 from hyperribbon.application.cli.shell import as_options
 from hyperribbon.application.cli.stored import check, explore, report
@@ -29,6 +34,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("inspect")(inspect_model)
+app.command("prune")(prune_model)
 app.command("compare")(compare_models)
 app.command("list")(list_experiments)
 app.command("reproduce")(reproduce)

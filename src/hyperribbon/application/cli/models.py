@@ -1,4 +1,4 @@
-"""Commands on your own model: `hyperribbon inspect`, `compare` and `plan`."""
+"""Commands on your own model: `hyperribbon inspect`, `prune`, `compare` and `plan`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from hyperribbon.application.cli.shell import as_options, check_out
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
 
-__all__ = ["compare_models", "inspect_model", "plan_model"]
+__all__ = ["compare_models", "inspect_model", "plan_model", "prune_model"]
 
 Factory = Annotated[
     str,
@@ -45,13 +45,16 @@ def inspect_model(
         typer.Option(help="Weights to inspect: .safetensors, or .pt with tensors only."),
     ] = None,
     initial: Annotated[
-        Path | None, typer.Option(help="Initial weights of the training run, for sub-networks.")
+        Path | None, typer.Option(help="Initial weights of the training run, for critical layers.")
     ] = None,
     trajectory: Annotated[
         Path | None,
         typer.Option(help="A Recorder's folder, or a folder of checkpoints named by step."),
     ] = None,
     data: Data = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Drop of accuracy that pruning may cost.")
+    ] = 0.01,
     lr: Annotated[
         float | None, typer.Option(help="Learning rate, for the stability limit.")
     ] = None,
@@ -114,6 +117,7 @@ def inspect_model(
         known = {"initial": start, "trajectory": trajectory, "optimizer": trained_by}
         options = {"k": k, "budget": budget, "mode": mode, "seed": seed, "console": console}
         options |= {"batch_size": batch_size}
+        options["tolerance"] = check_positive("--tolerance", tolerance)
         found = inspect(model, loss, samples, **known, **options, process_group=processes)
         if is_first:
             if folder is None:
@@ -125,6 +129,82 @@ def inspect_model(
             console.print(f"\n{stored} report is {page}", markup=False, soft_wrap=True)
         if not found.is_complete:
             raise typer.Exit(1)
+
+
+def prune_model(
+    factory: Factory,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Weights to prune: .safetensors, or .pt with tensors only."),
+    ] = None,
+    data: Data = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(help="Drop of accuracy that is allowed; of the loss, relative increase."),
+    ] = 0.01,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="accuracy or loss (default: accuracy where targets are labels)."),
+    ] = None,
+    granularity: Annotated[
+        str,
+        typer.Option(
+            help="weight, channel (channels and neurons) or head; only the last two make a "
+            "smaller network."
+        ),
+    ] = "weight",
+    criterion: Annotated[
+        str, typer.Option(help="magnitude, gradient, fisher, hessian or random.")
+    ] = "magnitude",
+    held_out: Annotated[
+        bool | None,
+        typer.Option("--held-out/--training", help="Whether the data were not trained on."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the pruned weights, as .safetensors.")
+    ] = None,
+) -> None:
+    """Find how much can be pruned within a tolerance, and write the pruned network.
+
+    The data should be held out: the factory's, or those of --data. With --granularity channel or
+    head the file holds a smaller network, which `hr.shrink(model, load_state(file))` loads.
+
+    Example: `hyperribbon prune mymodel.py:make --checkpoint final.pt --granularity channel --out
+    small.safetensors`
+    """
+    from hyperribbon.application.inspection.loading import load_factory, load_weights, make_case
+    from hyperribbon.core.mask import safetensors_path
+    from hyperribbon.core.states import save_state
+    from hyperribbon.recording.evaluation import read
+    from hyperribbon.subnetworks import find_units, prunable, shrink
+
+    check_positive("--tolerance", tolerance)
+    place = None if out is None else safetensors_path(out)
+    model, loss, samples = make_case(load_factory(factory), data)
+    if checkpoint is not None:
+        load_weights(model, checkpoint)
+    options: dict[str, Any] = {"metric": metric, "granularity": granularity, "seed": seed}
+    options |= {"criterion": criterion, "held_out": held_out}
+    found = prunable(model, loss, samples, tolerance, **options)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(found.summary(), markup=False)
+    for layer, why in find_units(model).whole.items() if granularity != "weight" else ():
+        console.print(f"Left whole: {layer} ({why}).", markup=False)
+    if place is None:
+        return
+    if not found.mask.count:
+        console.print("Nothing can be pruned, so no file is written.")
+        return
+    model.load_state_dict(found.state)
+    small = model
+    if granularity != "weight":
+        small = shrink(model, found.mask, inputs=read(model, samples).some(8))
+    save_state(place, small.state_dict())
+    before, after = (sum(t.nbytes for t in net.state_dict().values()) for net in (model, small))
+    console.print(
+        f"{place}: {after / 1e6:.3g} MB of weights, {before / 1e6:.3g} MB before.", markup=False
+    )
 
 
 def _optimizer(
