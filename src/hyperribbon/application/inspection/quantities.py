@@ -21,6 +21,7 @@ __all__ = [
     "Quantity",
     "SPAN",
     "as_array",
+    "error_text",
     "exact",
     "from_estimate",
 ]
@@ -60,11 +61,15 @@ class Quantity:
     def text(self) -> str:
         """Return the quantity as text: the number with its error.
 
-        >>> Quantity("a", "a", 1.5, 0.25, "", "").text()
+        A ± is a sampling error, or says that it is the solver's.
+
+        >>> Quantity("a", "a", 1.5, 0.25, "", "standard error over samples").text()
         '1.5 ± 0.25'
+        >>> Quantity("a", "a", 1.5, 1e-6, "", "residual of the eigenpair").text()
+        '1.5 ± 1e-06 (solver)'
         """
         number = f"{self.value:,.0f}" if float(self.value).is_integer() else f"{self.value:.4g}"
-        return f"{number} ± {self.error:.2g}" if self.error > 0 else number
+        return f"{number} {error_text(self.error, self.certainty)}" if self.error > 0 else number
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,11 @@ class Part:
         """Return the part with the mode that its numbers were measured in, by their samples."""
         numbers = [replace(q, mode=q.mode or modes.get(q.samples, "")) for q in self.quantities]
         return replace(self, quantities=numbers)
+
+
+def error_text(error: float, certainty: str) -> str:
+    """Return an error as it stands behind its number: a sampling error, or the solver's."""
+    return f"± {error:.2g}" + (" (solver)" if "residual" in certainty else "")
 
 
 def exact(key: str, name: str, value: Any, method: str) -> Quantity:

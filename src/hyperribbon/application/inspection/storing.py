@@ -9,9 +9,12 @@ from typing import Any
 
 import matplotlib as mpl
 
+from hyperribbon.application.inspection.answers import Answer
+from hyperribbon.application.inspection.answers.pictures import answer_picture
 from hyperribbon.application.inspection.quantities import Part
 from hyperribbon.application.inspection.result import Inspection
 from hyperribbon.core.store import save_folder, save_tree, write_json, write_text, writing
+from hyperribbon.core.store.atomic import write_bytes
 from hyperribbon.plots import STYLE, Chart, draw, draw_interactive
 
 __all__ = ["begin_folder", "save_inspection", "store_part"]
@@ -34,7 +37,7 @@ def _write_files(inspection: Inspection, folder: Path) -> None:
         "title": inspection.title,
         "where": inspection.where,
         "reading": inspection.reading(),
-        "answers": [vars(answer) for answer in inspection.answers()],
+        "answers": [_store_answer(answer, inspection, folder) for answer in inspection.answers()],
         "statistics": {name: _plain(vars(q)) for name, q in inspection.statistics.items()},
         "missing": dict(inspection.missing),
         "skipped": inspection.skipped,
@@ -42,6 +45,15 @@ def _write_files(inspection: Inspection, folder: Path) -> None:
         "outcomes": [vars(outcome) for outcome in inspection.outcomes],
     }
     write_json(folder / "inspection.json", content)
+
+
+def _store_answer(answer: Answer, inspection: Inspection, folder: Path) -> dict[str, Any]:
+    """Write the small picture of an answer, and return the answer in plain values."""
+    picture = answer_picture(answer.term, inspection.parts, inspection.config)
+    name = f"answer-{answer.term}"
+    if picture is not None:
+        write_bytes(folder / "figures" / f"{name}.svg", picture)
+    return vars(answer) | {"picture": name if picture is not None else ""}
 
 
 def begin_folder(folder: Path, run: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperribbon.application.inspection.answers import TERMS
+from hyperribbon.application.inspection.quantities import error_text
 from hyperribbon.application.report.images import stored_pictures
 from hyperribbon.application.report.page import (
     DAMAGE,
@@ -137,15 +138,20 @@ def _read_inspection(folder: Path) -> _Inspection:
 
 def _fill_answers(summary: Section, content: dict[str, Any], folder: Path) -> None:
     entries = content.get("answers", [])
+    stored = {picture.name: picture.image for picture in stored_pictures(folder / "figures")}
     answers = [
         Answer(
             str(entry["finding"]),
             [(label, str(entry[key])) for key, label in _LABELS if entry.get(key)],
             TERMS.get(entry.get("term", "")),
+            stored.get(str(entry.get("picture", ""))),
         )
         for entry in entries
     ]
-    summary.answers, summary.points = answers, [str(s) for s in content["reading"][len(answers) :]]
+    summary.text = [str(content["skipped"])] if content.get("skipped") else []
+    summary.answers = answers
+    if not answers:  # the sentences of the parts stand in their tabs
+        summary.points = [str(sentence) for sentence in content["reading"]]
 
 
 def _fill_statistics(summary: Section, content: dict[str, Any], folder: Path) -> None:
@@ -271,11 +277,12 @@ def _value(quantity: dict[str, Any], *, short: bool = False) -> str:
     if value is None:
         return "not finite"
     number = f"{value:,.0f}" if float(value).is_integer() else f"{value:.{3 if short else 4}g}"
-    return f"{number} ± {error:.2g}" if error and not short else number
+    return f"{number} {_error(quantity)}" if error and not short else number
 
 
 def _error(quantity: dict[str, Any]) -> str:
-    return f"± {quantity['error']:.2g}" if quantity["error"] else ""
+    error = quantity["error"]
+    return error_text(float(error), str(quantity["certainty"])) if error else ""
 
 
 def _shorten(cell: str) -> str:

@@ -169,11 +169,13 @@ class Answer:
         finding: The number with its uncertainty.
         rest: What it means, what is usual, what one might do: label and sentence.
         term: The term behind it, or None.
+        image: Data URI of its small picture, or None.
     """
 
     finding: str
     rest: list[tuple[str, str]]
     term: Term | None = None
+    image: str | None = None
 
 
 @dataclass

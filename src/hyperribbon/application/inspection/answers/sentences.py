@@ -22,6 +22,8 @@ MOST = 6
 """Answers shown at once."""
 _SAFE = 0.8
 """Part of the stability limit below which a step is safe."""
+_THIN = 0.1
+"""Part of the distances outside three dimensions below which a path is a thin ribbon."""
 _MUCH, _LITTLE = 2.0, 0.5
 """Batch sizes over the noise scale beyond which the mean gradient or the noise leads."""
 
@@ -252,7 +254,18 @@ def _loss(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     return Answer("loss", f"The loss is {loss.text()}{right}{_of(loss)}.", slope)
 
 
-_MAKERS = (_sharpness, _stability, _concentration, _layers, _noise, _pruning, _negative)
+def _path(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
+    rest = numbers.get("manifold.stress")
+    if rest is None:
+        return None
+    finding = f"Three dimensions hold {1 - rest.value:.1%} of the path of the predictions."
+    meaning = "The predictions moved along few directions during training."
+    if rest.value < _THIN:
+        meaning = "Training followed a thin ribbon in the space of predictions."
+    return Answer("path", finding, meaning)
+
+
+_MAKERS = (_sharpness, _stability, _layers, _noise, _pruning, _path, _concentration, _negative)
 _MAKERS += (_trace, _loss)
 """The answers, the most frequently needed first."""
 
@@ -268,4 +281,5 @@ def _percent(quantity: Quantity) -> str:
     if not quantity.error > 5e-4:
         return f"{quantity.value:.0%}"
     value, error = 100 * quantity.value, 100 * quantity.error
-    return f"{value:.{digits}f} ± {error:.{digits}f}%"
+    solver = " (solver)" if "residual" in quantity.certainty else ""
+    return f"{value:.{digits}f} ± {error:.{digits}f}%{solver}"

@@ -67,6 +67,16 @@ TERMS = {
         "explores a thin hyper-ribbon. A classifier with C classes has about C large eigenvalues. "
         "The numbers of directions and of samples are fixed, so two reports can be compared.",
     ),
+    "path": Term(
+        "The path of training",
+        "Every record of the training is a set of predictions on the same samples. Their "
+        "Bhattacharyya distances are embedded by InPCA, which keeps distances in as few "
+        "dimensions as possible. The share is the part of the squared distances that the first "
+        "three dimensions keep.",
+        "A share near 100% means that training stayed on a hyper-ribbon: long in one direction, "
+        "thin in all others. The records are of one run; runs from other initialisations lie on "
+        "nearby ribbons. The picture shows the first two dimensions, dark at the start.",
+    ),
     "trace": Term(
         "Trace",
         "The trace of the Gauss-Newton matrix is the sum of its eigenvalues, and equally the sum "

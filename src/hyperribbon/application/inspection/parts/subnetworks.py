@@ -142,10 +142,8 @@ def _add_start(
     name = "Weights that may return to their start"
     part.exact("subnetworks.returnable", name, returnable, f"{limit}, on a grid of fractions")
     name = "Overlap of the largest and the most changed tenth"
-    told = f"{overlap.expected:.0%} expected, z = {overlap.z:.3g}"
-    certainty = f"standard deviation under independence; {told}"
-    shared = overlap.stderr, "shared entries over a tenth of all", certainty
-    part.number("subnetworks.overlap", name, overlap.ratio, *shared)
+    chance = f"{overlap.expected:.0%} under independence, z = {overlap.z:.3g}"
+    part.exact("subnetworks.overlap", name, overlap.ratio, f"shared entries; {chance}")
     part.readings.append(_read_layers(critical, len(found.layers)))
     part.readings.append(f"{returnable:.0%} of the weights can return to their start: {limit}.")
     part.charts.append(_layer_chart(subject, found, metric.name))
