@@ -59,6 +59,7 @@ bench: $(STAMPS)/bench
 
 docs: $(STAMPS)/docs
 	@echo "== Building the documentation"
+	@$(BIN)/python tools/readme.py
 	@$(BIN)/mkdocs build --strict
 
 reproduce: $(STAMPS)/demo

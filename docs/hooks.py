@@ -42,6 +42,7 @@ ROOMS = (
     "subnetworks",
     "noise",
     "prediction",
+    "plots",
     "inspection",
     "experiments",
     "report",

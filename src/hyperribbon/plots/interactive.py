@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from itertools import count
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from hyperribbon.plots.style import COLORS
 __all__ = ["draw_interactive"]
 
 _BLACK = COLORS.index("#000000")
-_CAMERA = {"eye": {"x": 1.6, "y": 1.5, "z": 0.9}}
+_CAMERA = {"eye": {"x": 1.9, "y": 1.8, "z": 1.0}, "center": {"x": 0, "y": 0, "z": -0.12}}
+_LONG = 34  # characters of a vertical axis title that fit beside a small chart
 
 
 @validate(chart=instance(Chart, "Give plots.Chart(...)."))
@@ -49,10 +51,14 @@ def draw_interactive(chart: Chart) -> go.Figure:
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
         hovermode="closest",
     )
-    axes = {"x": escape(chart.x_label), "y": escape(chart.y_label)}
+    axes = {"x": escape(chart.x_label), "y": _wrapped(chart.y_label)}
     if chart.is_spatial:
-        titles = {f"{name}axis": {"title": {"text": text}} for name, text in axes.items()}
-        titles["zaxis"] = {"title": {"text": escape(chart.z_label)}}
+        look = {"gridcolor": "#9aa0a6", "showbackground": False, "tickfont": {"size": 10}}
+        names = {**axes, "z": escape(chart.z_label)}
+        titles = {
+            f"{name}axis": {"title": {"text": text, "font": {"size": 11}}, **look}
+            for name, text in names.items()
+        }
         figure.update_layout(
             scene={**titles, "aspectmode": "cube", "camera": _CAMERA}, margin={"l": 0, "b": 0}
         )
@@ -67,6 +73,11 @@ def draw_interactive(chart: Chart) -> go.Figure:
             yaxis={"autorange": "reversed", "automargin": True, "type": "category"}
         )
     return figure
+
+
+def _wrapped(text: str) -> str:
+    """Return an axis title in lines that fit beside a small chart."""
+    return "<br>".join(escape(line) for line in wrap(text, _LONG))
 
 
 def _color(index: int) -> str:

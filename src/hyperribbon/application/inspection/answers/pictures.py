@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from math import isfinite
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hyperribbon.application.inspection.answers.sentences import Answer
 from hyperribbon.application.inspection.quantities import Part, Quantity
 from hyperribbon.plots import COLORS, Bars, Curve, Path
 
-__all__ = ["answer_picture"]
+__all__ = ["answer_picture", "draw_answers"]
 
 _INK = "#7d8590"  # on white and on a dark page alike
 _BLUE, _RED, _GREEN = COLORS[0], COLORS[1], COLORS[2]
@@ -31,6 +33,7 @@ _STYLE: dict[Any, Any] = {
 }
 _LAYERS = 5  # of the chart
 _NAME = 18  # characters of a layer's name
+_COLUMNS, _LINE = 3, 40  # panels in a row of all answers, characters in a line of a title
 
 Numbers = Mapping[str, Quantity]
 Parts = Mapping[str, Part]
@@ -53,6 +56,31 @@ def answer_picture(term: str, parts: Parts, config: Mapping[str, Any]) -> bytes 
         content = BytesIO()
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
     return content.getvalue()
+
+
+def draw_answers(answers: Sequence[Answer], parts: Parts, config: Mapping[str, Any]) -> Figure:
+    """Return all answers as one figure: a picture of each below its finding.
+
+    Args:
+        answers: Of an inspection.
+        parts: What was measured.
+        config: Settings of the inspection.
+    """
+    shown = [answer for answer in answers if answer.term in _DRAWN]
+    numbers = {q.key: q for part in parts.values() for q in part.quantities}
+    rows = -(-len(shown) // _COLUMNS)
+    style: dict[Any, Any] = {**_STYLE, "text.color": "#1c2128"}
+    with rc_context(style):
+        figure = Figure(figsize=(3.6 * _COLUMNS, 2.5 * rows), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # type: ignore[union-attr]
+        panels = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
+        for answer, axes in zip(shown, panels, strict=False):
+            axes.set_visible(_DRAWN[answer.term](axes, numbers, parts, config))
+            title = fill(answer.finding.replace("$", r"\$"), _LINE)
+            axes.set_title(title, loc="left", fontsize=8.5, fontweight="bold")
+    return figure
 
 
 def _spectrum(axes: Axes, numbers: Numbers, parts: Parts, config: Mapping[str, Any]) -> bool:
@@ -178,6 +206,7 @@ def _path(axes: Axes, numbers: Numbers, parts: Parts, config: Mapping[str, Any])
     times = np.arange(len(x)) if path.values is None else path.values
     axes.scatter(x, y, c=times, cmap="viridis", s=10, zorder=3)
     axes.set(xlabel="first component", ylabel="second")
+    axes.locator_params(nbins=4)
     return True
 
 
