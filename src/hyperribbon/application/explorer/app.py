@@ -15,6 +15,7 @@ from hyperribbon.application.explorer.papers import fluctuations, linear_network
 from hyperribbon.application.explorer.runs.home import HomePage
 from hyperribbon.application.explorer.runs.live import LivePage
 from hyperribbon.application.explorer.runs.stored import StoredPage
+from hyperribbon.application.explorer.runs.table import TablePage
 
 __all__ = ["create_app"]
 
@@ -49,7 +50,8 @@ def create_app(store: str | Path, *, token: str) -> Dash:
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )
     folder = Path(store)
-    runs = {page.key: page for page in (HomePage(folder), LivePage(folder), StoredPage(folder))}
+    pages = HomePage(folder), TablePage(folder), LivePage(folder), StoredPage(folder)
+    runs = {page.key: page for page in pages}
     theory = {page.key: page for page in _THEORY}
     app.layout = lambda: _shell(_links(runs), _links(theory))
     jobs = Jobs()
@@ -82,7 +84,8 @@ def _links(pages: dict[str, Any]) -> list[Any]:
 
 def _shell(runs: list[Any], theory: list[Any]) -> html.Div:
     """Return the layout shared by every page: header, menu, and content area."""
-    menu = [*runs, html.Span("Theory", className="menu-part"), *theory]
+    beside = html.Details([html.Summary("Theory"), html.Div(theory)], className="menu-part")
+    menu = [*runs, beside]
     button = {"type": "button", "className": "quiet", "n_clicks": 0}
     return html.Div(
         [

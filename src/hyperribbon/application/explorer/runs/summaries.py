@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,9 @@ __all__ = ["RunSummary", "sharpness_name", "sparkline", "summarize"]
 
 _MOST_FILES = 20_000
 _WIDTH, _HEIGHT = 150, 34
+_SETTINGS = ("optimizer", "batch_size", "lr", "weight_decay", "momentum", "commit", "parameters")
+_NUMBERS = {"loss": "model.loss", "accuracy": "model.accuracy", "sharpness": "hessian.largest"}
+_NUMBERS |= {"trace": "gauss_newton.trace", "noise_scale": "noise.scale"}
 
 Series = tuple[np.ndarray, np.ndarray]
 
@@ -39,6 +43,7 @@ class RunSummary:
         text: One-line description.
         curves: Steps and values of the loss and the sharpness, where they were recorded.
         metrics: Names of what was recorded.
+        values: Settings, and the last value of every number that was recorded or measured.
     """
 
     name: str
@@ -50,6 +55,7 @@ class RunSummary:
     text: str
     curves: dict[str, Series] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
+    values: dict[str, float | str] = field(default_factory=dict)
 
     @property
     def date(self) -> str:
@@ -79,6 +85,7 @@ def _summarize(
     entry = Entry(name, kind, folder)
     curves: dict[str, Series] = {}
     metrics: tuple[str, ...] = ()
+    values: dict[str, float | str] = {}
     try:
         if entry.damage:
             text, state = f"Cannot be read: {entry.damage}", "damaged"
@@ -86,16 +93,62 @@ def _summarize(
             curves, metrics = _curves(trajectory), tuple(trajectory.metric_names())
             last = f", up to step {trajectory[-1].step:,}" if len(trajectory) else ""
             text = f"{len(trajectory):,} records{last}"
+            values = _last_values(trajectory)
         elif entry.claims:
-            holds = sum(claim["verdict"] == "holds" for claim in entry.claims)
-            text = f"{entry.info['title']}: {holds} of {len(entry.claims)} claims hold"
+            text = f"{entry.info['title']}: {count_claims(entry.claims)}"
         else:
             text = (entry.reading or [entry.info["title"]])[0]
+            values = _measured(entry)
     except UNREADABLE as error:
         text, state = f"Cannot be read: {str(error) or repr(error)}", "damaged"
     shown_kind = "recording" if kind == "trajectory" else kind
     about = (shown_kind, state, changed, in_words(size), text[:300])
-    return RunSummary(name, entry.label, *about, curves, metrics)
+    return RunSummary(name, entry.label, *about, curves, metrics, values)
+
+
+def count_claims(claims: list[dict[str, Any]]) -> str:
+    """Return how many claims hold, of those that could be judged at this scale.
+
+    >>> count_claims([{"verdict": "holds"}, {"verdict": "fails"}, {"verdict": "not comparable"}])
+    '1 of 2 claims hold, 1 not comparable at this scale'
+    >>> count_claims([{"verdict": "not comparable"}] * 2)
+    '2 claims not comparable at this scale'
+    """
+    verdicts = [claim["verdict"] for claim in claims]
+    judged, apart = len(verdicts), verdicts.count("not comparable")
+    if apart == judged:
+        return f"{apart} claims not comparable at this scale"
+    beside = f", {apart} not comparable at this scale" if apart else ""
+    return f"{verdicts.count('holds')} of {judged - apart} claims hold{beside}"
+
+
+def _last_values(trajectory: Trajectory) -> dict[str, float | str]:
+    """Return settings of a recording, and the last finite value of each of its numbers."""
+    found: dict[str, float | str] = {
+        name: value
+        for name, value in trajectory.about.items()
+        if name in _SETTINGS and isinstance(value, int | float | str)
+    }
+    for name in trajectory.metric_names():
+        values = np.asarray(trajectory.metric(name), dtype=float)
+        there = values[np.isfinite(values)] if values.ndim == 1 else values[:0, ...].ravel()
+        if len(there) and not name.endswith((".error", ".residual", ".products", ".samples")):
+            found[name] = float(there[-1])
+    return found
+
+
+def _measured(entry: Entry) -> dict[str, float | str]:
+    """Return settings and main numbers of a stored inspection."""
+    stored = entry._read("inspection.json", dict, {"parts": []})
+    numbers = {
+        str(quantity["key"]): quantity["value"]
+        for part in stored["parts"]
+        for quantity in part["quantities"]
+    }
+    config = entry.info.get("config", {})
+    found = {name: config[name] for name in _SETTINGS if config.get(name) not in (None, "")}
+    found |= {name: numbers[key] for name, key in _NUMBERS.items() if numbers.get(key) is not None}
+    return {name: value for name, value in found.items() if isinstance(value, int | float | str)}
 
 
 def sharpness_name(trajectory: Trajectory) -> str | None:

@@ -1,0 +1,275 @@
+"""Table of runs: settings and last values; sort, filter by value, overlay and compare."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
+
+from hyperribbon.application.explorer.controls import aria, write_query
+from hyperribbon.application.explorer.figures import curve, drawing, picture_block
+from hyperribbon.application.explorer.runs.catalogue import UNREADABLE, Entry, find_entries
+from hyperribbon.application.explorer.runs.summaries import RunSummary, summarize
+from hyperribbon.plots.style import COLORS
+from hyperribbon.recording.trajectory import Trajectory
+
+__all__ = ["TablePage", "matches", "smooth"]
+
+_FIRST = ("loss", "accuracy", "test_accuracy", "sharpness", "lr", "batch_size", "optimizer")
+_MOST_COLUMNS = 12
+_NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
+_COMPARED = re.compile(r"([\w.]+)\s*(<=|>=|<|>|=)\s*(\S+)")
+_SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+
+
+def matches(row: Mapping[str, Any], text: str) -> bool:
+    """Return whether a row satisfies every comparison and has every word of a filter.
+
+    >>> matches({"run": "b", "accuracy": 0.93}, "accuracy > 0.9")
+    True
+    >>> matches({"run": "b", "accuracy": 0.93}, "b accuracy>0.95"), matches({}, "loss<1")
+    (False, False)
+    """
+    for name, sign, given in _COMPARED.findall(text):
+        value = row.get(name)
+        if value is None:
+            return False
+        try:
+            if not (_SIGNS[sign](value, float(given)) if sign != "=" else value == float(given)):
+                return False
+        except (TypeError, ValueError):
+            if sign != "=" or str(value) != given:
+                return False
+    words = " ".join(map(str, row.values())).lower()
+    return all(word in words for word in _COMPARED.sub(" ", text).lower().split())
+
+
+def smooth(values: np.ndarray, weight: float) -> np.ndarray:
+    """Return the exponential moving average s ← w·s + (1 − w)·v, without bias at the start.
+
+    >>> smooth(np.array([1.0, 1.0, 4.0]), 0.5).round(3).tolist()
+    [1.0, 1.0, 2.714]
+    """
+    if weight <= 0:
+        return values
+    total, norm, found = 0.0, 0.0, []
+    for value in values.tolist():
+        total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
+        found.append(total / norm)
+    return np.array(found)
+
+
+class TablePage:
+    """The explorer's table of runs.
+
+    Args:
+        store: Folder of stored runs; it may be absent.
+    """
+
+    key = "table"
+    title = "Table"
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+
+    def layout(self, search: str | None) -> html.Div:
+        """Return the table page."""
+        names = self._columns(self._rows())
+        heads = [
+            html.Button(name, id={"type": "sort", "column": name}, className="quiet")
+            for name in names
+        ]
+        choices = {"options": ["step", "epoch"], "value": "step", "className": "choices"}
+        slider = {"min": 0, "max": 0.95, "step": 0.05, "value": 0, "marks": {0: "0", 0.95: ".95"}}
+        filtering = {"placeholder": "Filter: accuracy > 0.9  lr = 0.1  words", "debounce": 0.2}
+        return html.Div(
+            [
+                html.H1("Runs as a table"),
+                html.P(
+                    "Click a heading to sort, again for the other direction. Tick runs to overlay "
+                    "them; tick two inspections to compare them.",
+                    className="lead",
+                ),
+                dcc.Input(id="table-filter", type="search", value="", **filtering),
+                dcc.Store(id="table-order", data=["", True]),
+                html.P(id="table-count", className="quiet-text", role="status"),
+                html.Div(
+                    [
+                        html.Div(heads, className="table-row table-head", style=_grid(names)),
+                        dcc.Checklist(id="table-body", options=[], value=[]),
+                    ],
+                    className="scroll",
+                ),
+                html.Div(
+                    [
+                        html.Label("x axis"),
+                        dcc.RadioItems(id="table-x", **choices),
+                        html.Label("smoothing"),
+                        html.Div(dcc.Slider(id="table-smooth", **slider), className="table-slider"),
+                    ],
+                    className="tools",
+                ),
+                html.Section(id="table-overlay", **aria("Overlay and comparison")),
+            ],
+            className="page",
+            id="page-table",
+        )
+
+    def connect(self, app: Dash) -> None:
+        """Register the callbacks of the table page."""
+
+        @app.callback(
+            Output("table-order", "data"),
+            Input({"type": "sort", "column": ALL}, "n_clicks"),
+            State("table-order", "data"),
+            prevent_initial_call=True,
+        )
+        def _order(clicks: list[int | None], order: list[Any]) -> list[Any]:
+            if not any(clicks) or not isinstance(ctx.triggered_id, dict):
+                return order
+            column = ctx.triggered_id["column"]
+            return [column, not order[1] if order[0] == column else True]
+
+        @app.callback(
+            Output("table-body", "options"),
+            Output("table-count", "children"),
+            Input("table-filter", "value"),
+            Input("table-order", "data"),
+        )
+        def _fill(text: str | None, order: list[Any]) -> Any:
+            rows = self._rows()
+            shown = {name: row for name, row in rows.items() if matches(row, str(text or ""))}
+            columns = self._columns(rows)
+            labels = [_row(name, shown[name], columns) for name in _sorted(shown, *order)]
+            return labels, f"{len(shown):,} of {len(rows):,} runs"
+
+        @app.callback(
+            Output("table-overlay", "children"),
+            Input("table-body", "value"),
+            Input("table-x", "value"),
+            Input("table-smooth", "value"),
+        )
+        def _overlay(chosen: list[str] | None, x: str, weight: float) -> Any:
+            found = find_entries(self._store)
+            entries = [found[name] for name in chosen or () if name in found]
+            return [*_comparison(entries), *_charts(entries, str(x), float(weight or 0))]
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        found = {entry.name: summarize(entry) for entry in find_entries(self._store).values()}
+        return {name: _values(summary) for name, summary in found.items()}
+
+    def _columns(self, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return the columns that some run has, the most asked for first."""
+        there = dict.fromkeys(name for row in rows.values() for name in row)
+        fixed = [name for name in ("run", "kind", "state", "date") if name in there]
+        first = [name for name in _FIRST if name in there]
+        rest = [name for name in there if name not in (*fixed, *first)]
+        return [*fixed[:1], *first, *rest, *fixed[1:]][: _MOST_COLUMNS + len(fixed)]
+
+
+def _values(summary: RunSummary) -> dict[str, Any]:
+    about = {"run": summary.label, "kind": summary.kind}
+    return {**about, **summary.values, "state": summary.state, "date": summary.date}
+
+
+def _sorted(rows: Mapping[str, Mapping[str, Any]], column: str, ascending: bool) -> list[str]:
+    """Return the names of rows by a column; those without a value stand last."""
+    if not column:
+        return sorted(rows, key=lambda name: str(rows[name]["date"]), reverse=True)
+    there = [name for name in rows if rows[name].get(column) is not None]
+    numbers = all(isinstance(rows[name][column], int | float) for name in there)
+    there.sort(
+        key=lambda name: rows[name][column] if numbers else str(rows[name][column]),
+        reverse=not ascending,
+    )
+    return [*there, *(name for name in rows if name not in there)]
+
+
+def _row(name: str, row: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
+    """Return a row as an option of the list that ticks it."""
+    page = "live" if row["kind"] == "recording" else "runs"
+    link = html.A(str(row["run"]), href=f"/{page}{write_query({'run': name})}")
+    cells = [link if column == "run" else html.Span(_shown(row.get(column))) for column in columns]
+    return {"label": html.Div(cells, className="table-row", style=_grid(columns)), "value": name}
+
+
+def _grid(columns: list[str]) -> dict[str, str]:
+    return {"gridTemplateColumns": f"12rem repeat({len(columns) - 1}, 8.5rem)"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if isfinite(value) else "–"
+    return "–" if value is None else str(value)
+
+
+def _comparison(entries: list[Entry]) -> list[Any]:
+    """Return the verdict of `hr.compare` on exactly two inspections."""
+    inspections = [entry for entry in entries if entry.kind == "inspection"]
+    if len(entries) != 2 or len(inspections) != 2:
+        return []
+    from hyperribbon.application.inspection.comparison.compare import compare_inspections
+
+    first, second = inspections
+    try:
+        found = compare_inspections(first.folder, second.folder, (first.label, second.label))
+    except UNREADABLE as error:
+        return [html.H2("Comparison"), html.P(str(error), className="message")]
+    heads = ["", first.label, second.label, "difference", "95% interval"]
+    rows = []
+    for entry in found.differences:
+        low, high = entry.interval
+        numbers = [f"{entry.a:.4g}", f"{entry.b:.4g}", f"{entry.difference:.3g}"]
+        rows.append([entry.name, *numbers, f"{low:.3g} to {high:.3g}"])
+    table = html.Table(
+        [
+            html.Thead(html.Tr([html.Th(head) for head in heads])),
+            html.Tbody([html.Tr([html.Td(cell) for cell in row]) for row in rows]),
+        ]
+    )
+    sentences = [html.Li(sentence) for sentence in found.reading()]
+    return [html.H2("Comparison"), html.Ul(sentences), html.Div(table, className="scroll")]
+
+
+def _charts(entries: list[Entry], x: str, weight: float) -> list[Any]:
+    """Return one chart per metric of the ticked recordings, all with the same horizontal range."""
+    runs: dict[str, Trajectory] = {}
+    for entry in entries:
+        try:
+            trajectory = entry.trajectory()
+        except UNREADABLE:
+            continue
+        if trajectory is not None and len(trajectory):
+            runs[entry.label] = trajectory
+    metrics = dict.fromkeys(n for t in runs.values() for n in t.metric_names())
+    if not runs:
+        return []
+    places = {label: _places(run, x) for label, run in runs.items()}
+    ends = [float(value) for place in places.values() for value in place if np.isfinite(value)]
+    blocks = []
+    for metric in (name for name in metrics if not name.endswith(_NO_CHART)):
+        traces = []
+        for position, (label, run) in enumerate(runs.items()):
+            if metric not in run.metric_names() or run.metric(metric).ndim != 1:
+                continue
+            values = run.metric(metric)
+            there = np.isfinite(values) & np.isfinite(places[label])
+            look = {"line": {"color": COLORS[position % len(COLORS)]}, "mode": "lines"}
+            smoothed = smooth(values[there], weight)
+            traces.append(curve(label, places[label][there], smoothed, **look))
+        if traces:
+            figure = drawing(traces, x, metric, showlegend=True)
+            figure["layout"]["xaxis"]["range"] = [min(ends), max(ends)] if ends else None
+            ident = {"type": "table-chart", "of": metric}
+            blocks.append(picture_block(metric, f"{metric} of {', '.join(runs)}", ident, figure))
+    return [html.H2("Overlay"), html.Div(blocks, className="pictures")]
+
+
+def _places(run: Trajectory, x: str) -> np.ndarray:
+    return run.epochs.astype(float) if x == "epoch" else run.steps.astype(float)
