@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.spectra import density
 
@@ -206,3 +208,50 @@ def test_nodes_and_weights_integrate_polynomials(operator_of):
         spread = np.sqrt(2 * (eigenvalues ** (2 * power)).mean() / 300 / 40)
         assert abs(mean - (eigenvalues**power).mean()) <= 4 * spread
     assert result.method == "stochastic lanczos quadrature"
+
+
+def trained_spectra():
+    """Yield the Hessian or Gauss-Newton matrix of twenty trained networks with its eigenvalues."""
+    inputs, labels = hr.load_data("digits", limit=120, seed=0)
+    inputs = torch.as_tensor(inputs).reshape(len(inputs), -1).float()
+    labels = torch.as_tensor(labels).long()
+    for number in range(20):
+        generator = torch.Generator().manual_seed(number)
+        size = (6, 10, 14)[number % 3]
+        chosen = torch.randperm(inputs.shape[1], generator=generator)[: 8 + 4 * (number % 4)]
+        x = inputs[:, chosen]
+        x = (x - x.mean(0)) / (x.std(0) + 0.1)
+        with torch.random.fork_rng():
+            torch.manual_seed(number)
+            activation = (nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU)[number % 4]
+            layers = [nn.Linear(x.shape[1], size), activation(), nn.Linear(size, 10)]
+            if number % 5 == 0:
+                layers[2:2] = [nn.Linear(size, size), activation()]
+            model = nn.Sequential(*layers)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        for _ in range((5, 60, 300)[number % 3]):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+        kind = (hr.Hessian, hr.GGN)[number % 2]
+        matrix = kind(model.double(), nn.CrossEntropyLoss(), (x.double(), labels)).to_dense()
+        yield matrix, torch.linalg.eigvalsh(matrix).numpy()
+
+
+@pytest.mark.slow
+def test_bands_cover_the_spectra_of_trained_networks():
+    """At 95% of points, by design; those of one result go together, so 90% is asked for.
+
+    Of all points, and of those where a tenth of the density of one eigenvalue is.
+    """
+    everywhere, near = [], []
+    for matrix, eigenvalues in trained_spectra():
+        for seed in (100, 101, 102):
+            result = density(matrix, seed=seed)
+            exact = smoothed(eigenvalues, result)
+            alone = 1 / (len(eigenvalues) * result.width * np.sqrt(2 * np.pi))
+            everywhere.append(covered(result, eigenvalues))
+            near.append(covered(result, eigenvalues, 0.1 * alone / exact.max()))
+    print("covered", np.mean(everywhere), np.mean(near), np.sort(near)[:6])
+    assert np.mean(everywhere) >= 0.9
+    assert np.mean(near) >= 0.9
