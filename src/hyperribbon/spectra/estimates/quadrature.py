@@ -60,7 +60,8 @@ def density(
         Var ρ(x) = 2/(n(P + 2)) · (Σ wⱼ g_σ(x − θⱼ)² − ρ(x)²),
 
     times Student's quantile. The other is that of the quadrature: how far the rules of four fifths
-    of the steps are from those of all, at most within two widths. What a kernel narrower than the
+    of the steps are from those of all, at most within two widths or the spacing of the nodes there,
+    since both may miss eigenvalues between two nodes. What a kernel narrower than the
     nodes' spacing draws is peaks at the nodes, so where no width is given it is the smallest at
     which the two kinds of rules put no more than 1% of the mass in different places, and at which
     the error of the probes is smooth beside the density.
@@ -123,7 +124,8 @@ def density(
     from scipy.special import stdtrit
 
     reach = float(stdtrit(len(rules), 0.975)) * variance.sqrt()
-    reach += _nearby_largest((mean - shorter).abs(), int(2 * sigma / float(grid[1] - grid[0])))
+    nearby = _node_spacing(grid, [rule for _, rule in rules]).clamp(min=2 * sigma)
+    reach += _nearby_largest((mean - shorter).abs(), (nearby / (grid[1] - grid[0])).long())
     reach += _INVISIBLE * float(mean.max())
     nodes, order = torch.cat([rule.nodes for rule, _ in rules]).sort()
     total = torch.trapezoid(mean, grid)
@@ -220,7 +222,26 @@ def _mean_curve(grid: torch.Tensor, rules: list[_Rule], sigma: float) -> torch.T
     return total / (len(rules) * sigma * sqrt(2 * torch.pi))
 
 
-def _nearby_largest(values: torch.Tensor, reach: int) -> torch.Tensor:
-    """Return the largest of the values within some points of each."""
-    rows = values.reshape(1, 1, -1)
-    return torch.nn.functional.max_pool1d(rows, 2 * reach + 1, 1, reach).flatten()
+def _node_spacing(grid: torch.Tensor, rules: list[_Rule]) -> torch.Tensor:
+    """Return the distance between the nodes on both sides of each point, the mean over rules."""
+    total = torch.zeros_like(grid)
+    for rule in rules:
+        if len(rule.nodes) > 1:
+            nodes = rule.nodes.to(grid)
+            place = torch.searchsorted(nodes, grid).clamp(1, len(nodes) - 1)
+            total += nodes[place] - nodes[place - 1]
+    return total / len(rules)
+
+
+def _nearby_largest(values: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
+    """Return the largest of the values within so many points of each."""
+    last = len(values) - 1
+    index = torch.arange(last + 1, device=values.device)
+    start, stop = (index - reach).clamp(min=0), (index + reach).clamp(max=last)
+    level = (stop - start + 1).double().log2().long()
+    largest = [values]  # over 1, 2, 4, ... points from each on
+    for power in range(int(level.max())):
+        following = (index + 2**power).clamp(max=last)
+        largest.append(torch.maximum(largest[-1], largest[-1][following]))
+    table = torch.stack(largest)
+    return torch.maximum(table[level, start], table[level, stop - 2**level + 1])
