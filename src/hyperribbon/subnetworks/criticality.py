@@ -64,7 +64,8 @@ class Criticality(Result, plot="plot_criticality"):
     """The criticality of every layer.
 
     Attributes:
-        baseline: The metric of the trained network.
+        baseline: The metric of the trained network, with its normalisation statistics or
+            re-estimated ones, whichever is better.
         baseline_stderr: Its standard error over the samples; 0 for a single number.
         tolerance: The drop that separates robust from critical.
         layers: One entry per layer, in the network's order.
@@ -140,7 +141,10 @@ def layer_criticality(
     reestimate = getattr(metric, "reestimate", None) or dict
     source = initial if initializer is None else initializer
     sign = 1.0 if higher_is_better else -1.0
-    before = _samples(metric(state))
+    before = kept = _samples(metric(state))
+    if reestimate is not dict:
+        renewed = _samples(metric(reestimate(state)))
+        before = renewed if sign * float((renewed - kept).mean()) > 0 else kept
     results = []
     for block, names in blocks.items():
         mask = Mask({name: torch.ones_like(state[name], dtype=torch.bool) for name in names})
@@ -161,7 +165,7 @@ def layer_criticality(
                 rerandomized=float(redrawn.mean()),
                 rerandomized_stderr=_mean(redrawn)[1] if draws > 1 else float("nan"),
                 verdict=_verdict(drop, stderr, tolerance),
-                stored_drop=float((sign * (before - stored)).mean()),
+                stored_drop=float((sign * (kept - stored)).mean()),
             )
         )
     baseline, baseline_stderr = _mean(before)

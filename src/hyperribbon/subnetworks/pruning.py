@@ -79,7 +79,8 @@ class Prunable(Result, plot="plot_prunable"):
         confidence: Its level.
         tolerance: The drop that was tolerated; of the loss, relative to the baseline.
         metric: "accuracy", "loss", or the name of your function.
-        baseline: The metric of the network as it is.
+        baseline: The metric of the unpruned network, with stored or re-estimated normalisation
+            statistics, whichever is better.
         value: The metric of the pruned network, with re-estimated normalisation statistics.
         samples: Number of samples.
         data: Which samples, in words.
@@ -92,7 +93,8 @@ class Prunable(Result, plot="plot_prunable"):
         mask: The entries that are zero.
         state: The pruned weights with their normalisation statistics.
         unit: What is pruned: "weights", "channels" or "heads".
-        statistics_drop: The drop from re-estimating normalisation statistics alone; 0 without any.
+        statistics_drop: The drop from re-estimating normalisation statistics without pruning; 0
+            without such layers.
     """
 
     fraction: float
@@ -132,12 +134,14 @@ class Prunable(Result, plot="plot_prunable"):
         if low == 0 and self.fraction > 0:
             reason = f"{self.samples:,} samples are too few to confirm any fraction"
             sentences.append(f"{reason} at this tolerance.")
+        alone = "Re-estimating the normalisation statistics without any pruning already"
+        size = self._format(abs(self.statistics_drop))
         if self.statistics_drop > self.tolerance:
-            sentences.append(
-                f"Re-estimating the normalisation statistics without any pruning already {verb} "
-                f"{self.metric} by {self._format(self.statistics_drop)}: give training samples as "
-                "calibration=."
-            )
+            remedy = "give training samples as calibration=."
+            sentences.append(f"{alone} {verb} {self.metric} by {size}: {remedy}")
+        elif self.statistics_drop < -self.tolerance:
+            better = "lowers" if verb == "raises" else "raises"
+            sentences.append(f"{alone} {better} {self.metric} by {size}.")
         if not self.data.endswith("held-out samples"):
             sentences.append(
                 "On samples that the network was not trained on, the drop can be larger: check the "
@@ -225,7 +229,9 @@ def prunable(
     differences: it holds all f at which a test of "the drop equals the tolerance" does not reject.
     For right and wrong labels that is the score test of two paired proportions (Tango 1998); for
     other metrics a studentised bootstrap of the differences. The statistics of normalisation layers
-    are re-estimated for the pruned weights; the curve without that is kept beside it.
+    are re-estimated for the pruned weights; the curve without that is kept beside it. Where
+    re-estimating alone improves the unpruned network, that is the baseline: pruning is not credited
+    for it.
 
     Use held-out data: on training samples the drop is too small.
 
@@ -392,18 +398,20 @@ class _Curve:
         self._scores, self._reestimate = scores, reestimate
         self.state, self._ranking = state, ranking
         self._tolerance, self._is_loss = tolerance, is_loss
-        self.baseline = self._measure(state)
-        self.known, self.stored = {0.0: self.baseline}, {0.0: float(self.baseline.mean())}
+        self.baseline = stored = self._measure(state)
+        self.statistics_drop = 0.0
+        if reestimate is not None:
+            renewed = self._measure(reestimate(state))
+            self.statistics_drop = float(self.worse(renewed).mean())
+            self.baseline = renewed if self.statistics_drop < 0 else stored
+        self.known, self.stored = {0.0: self.baseline}, {0.0: float(stored.mean())}
         for fraction in _GRID[1:]:
             changed = prune(state, ranking.select(fraction))
             self._at(fraction)
             if reestimate is not None:
                 self.stored[fraction] = float(self._measure(changed).mean())
-        self.statistics_drop = 0.0
         if reestimate is None:
             self.stored.clear()
-        else:
-            self.statistics_drop = float(self.worse(self._measure(reestimate(state))).mean())
 
     def drops(self, fraction: float) -> np.ndarray:
         """Return how much worse each sample is, (n,)."""

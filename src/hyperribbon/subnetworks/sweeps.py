@@ -157,7 +157,7 @@ def _evaluate_masks(
 
     def change(mask: Mask) -> dict[str, torch.Tensor]:
         changed = prune(base, mask) if operation == "prune" else reinitialize(base, initial, mask)  # type: ignore[arg-type]
-        if reestimates and mask.count:
+        if reestimates:
             changed = metric.reestimate(changed)
         same = {name: tensor for name, tensor in base.items() if torch.equal(tensor, changed[name])}
         return {**changed, **same}
