@@ -6,6 +6,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.operators.derivatives import verification
 from hyperribbon.operators.derivatives.linearisation import Linearisation
 from hyperribbon.operators.risk import finite_differences
 
@@ -45,6 +46,14 @@ def made(build, dtype):
     return model, (torch.randn(9, 5, 6, dtype=dtype), torch.arange(9) % 4)
 
 
+@pytest.fixture(params=["all entries", "some entries"])
+def entries(request, monkeypatch):
+    """Of parameters that are compared: all, or some as of large ones."""
+    if request.param == "some entries":
+        monkeypatch.setattr(verification, "_MOST", 20)
+
+
+@pytest.mark.usefixtures("entries")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize("operator", [hr.Hessian, hr.GGN])
@@ -53,6 +62,7 @@ def test_smooth_models_are_accepted(name, dtype, operator):
     operator(model, nn.CrossEntropyLoss(), data)
 
 
+@pytest.mark.usefixtures("entries")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize("factor", [0.9, 1.1, -1.0])
@@ -72,6 +82,7 @@ def test_second_derivatives_that_are_wrong_in_one_parameter_are_refused(
         hr.Hessian(model, nn.CrossEntropyLoss(), data)
 
 
+@pytest.mark.usefixtures("entries")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_first_derivatives_that_are_wrong_by_a_tenth_are_refused(monkeypatch, name, dtype):
@@ -123,3 +134,16 @@ def test_pairs_of_samples_that_depend_on_each_other_alone_are_seen():
 
     torch.manual_seed(0)
     assert hr.Risk(Pairs(), nn.MSELoss(), (torch.randn(8, 3), torch.randn(8, 2))).mixes_samples
+
+
+def test_some_entries_stand_for_all_of_a_large_tensor(monkeypatch):
+    monkeypatch.setattr(verification, "_MOST", 1000)
+    tensor = torch.randn(300, 40)
+    few = verification.some_entries(tensor)
+    assert len(few) <= 1000 and float(few.norm()) == pytest.approx(float(tensor.norm()), rel=0.1)
+    column = torch.zeros(300, 40)
+    column[:, 7] = 1  # no row and no column is left out
+    assert float(verification.some_entries(column).norm()) == pytest.approx(300**0.5, rel=0.2)
+    row = torch.zeros(300, 40)
+    row[150] = 1
+    assert verification.some_entries(row).any()

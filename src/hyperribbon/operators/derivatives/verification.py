@@ -17,6 +17,7 @@ from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
 
 __all__ = [
     "FIRST_STEP",
+    "SLOPE",
     "TOTAL",
     "Disagreement",
     "Shifted",
@@ -24,9 +25,11 @@ __all__ = [
     "check_jvp",
     "check_jvp_and_vjp",
     "find_differences",
+    "inner",
     "random_direction",
     "random_vjp",
     "restrict_to_reached",
+    "some_entries",
 ]
 
 _STEPS = (1e-7, 1e-6, 1e-8, 1e-5, 1e-4, 1e-3)  # of differences in float64, relative to the weights
@@ -40,8 +43,10 @@ _PIECE = 2**17  # entries that are compared at once, in the processor's cache
 FIRST_STEP = _STEPS[0]
 """The step along a direction that is tried first."""
 
-TOTAL = "the loss itself"
-"""Name under which the loss stands beside its gradients."""
+_MOST = 2**22  # entries of one parameter that are compared
+
+TOTAL, SLOPE = "the loss itself", "its slope"
+"""Names under which the loss L and ⟨∇L, v⟩ stand beside the gradients."""
 
 Shifted = Callable[[float], Mapping[str, torch.Tensor]]
 """Returns named results at weights θ + h·v, for h."""
@@ -154,11 +159,13 @@ def check_hvp(curved: Block, direction: Block, shifted: Shifted, precision: torc
     Args:
         curved: ∇²ℓ v by name.
         direction: v by name.
-        shifted: Gradients by name at weights shifted along v.
+        shifted: `some_entries` of gradients by name at weights shifted along v, with L and its
+            slope.
         precision: Precision that they are computed in.
     """
-    _compare({name: curved[name] for name in direction}, shifted, precision, "second")
-    _check_gradient(direction, shifted, precision)
+    few = {name: some_entries(curved[name]) for name in direction}
+    _compare(few, shifted, precision, "second")
+    _check_gradient({name: some_entries(v) for name, v in direction.items()}, shifted, precision)
 
 
 Parts = Callable[[str], Iterable[torch.Tensor]]
@@ -223,13 +230,13 @@ def _check_gradient(direction: Block, shifted: Shifted, precision: torch.dtype) 
     for step in _STEPS if precision == torch.float64 else _COARSE_STEPS:
         ahead, behind = shifted(step), shifted(-step)
         slope = (float(ahead[TOTAL]) - float(behind[TOTAL])) / (2 * step)
-        expected = scale = 0.0
+        expected, scale = (float(ahead[SLOPE]) + float(behind[SLOPE])) / 2, 0.0
         floor = 100 * torch.finfo(precision).eps * abs(float(ahead[TOTAL])) / step
         for name, along in direction.items():
             for first, second, part in pieces(ahead[name], behind[name], along):
                 first, second = first.double(), second.double()
                 term = (first + second).mul_(0.5).mul_(part)
-                expected, scale = expected + float(term.sum()), scale + float(term.norm(1))
+                scale += float(term.norm(1))
                 floor += float((first - second).mul_(part).norm(1))  # at minima, ∇L vanishes
         limit = (1e-3 if precision == torch.float64 else 0.1) * scale + floor
         gap = abs(slope - expected)
@@ -278,6 +285,28 @@ def find_differences(
             wrong.append(name)
             worst = max(worst, gap / max(scale, 1e-300))
     return worst, wrong
+
+
+def some_entries(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or of a large one millions of its entries, spread evenly and scaled.
+
+    So norms and sums of products of two tensors are estimated by those of what is returned. The
+    stride has no factor in common with the size, so it goes through all rows and columns.
+    """
+    if tensor.numel() <= _MOST:
+        return tensor
+    stride = -(-tensor.numel() // _MOST)
+    while math.gcd(stride, tensor.numel()) > 1:
+        stride += 1
+    return tensor.reshape(-1)[::stride] * math.sqrt(stride)
+
+
+def inner(first: Block, second: Block) -> torch.Tensor:
+    """Return the inner product of two blocks, summed in double precision."""
+    total = 0.0
+    for name, tensor in first.items():
+        total += sum(float((a.double() * b).sum()) for a, b in pieces(tensor, second[name]))
+    return torch.tensor(total, dtype=torch.float64, device="cpu")
 
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

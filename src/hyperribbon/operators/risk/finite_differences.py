@@ -13,6 +13,7 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.linearisation import Block, Linearisation, Routes
 from hyperribbon.operators.derivatives.verification import (
     FIRST_STEP,
+    SLOPE,
     TOTAL,
     Disagreement,
     Shifted,
@@ -20,9 +21,11 @@ from hyperribbon.operators.derivatives.verification import (
     check_jvp,
     check_jvp_and_vjp,
     find_differences,
+    inner,
     random_direction,
     random_vjp,
     restrict_to_reached,
+    some_entries,
 )
 from hyperribbon.operators.risk.batches import to_precision
 from hyperribbon.operators.risk.contract import Probe
@@ -51,16 +54,16 @@ class Verification:
     loss: Loss | None
     source: Source
 
-    def check(self, kind: str, point: Linearisation, targets: Any) -> None:
+    def check(self, kind: str, linearise: Callable[[], tuple[Linearisation, Any]]) -> None:
         """Compare J v with Jᵀu ("jvp"), or ∇²ℓ v ("hvp"), with finite differences.
 
         Raises an ArgumentError when they are not those of the function, or lost in rounding.
 
         Args:
             kind: Which of the two.
-            point: The derivatives on the samples.
-            targets: Targets of the samples.
+            linearise: Returns the derivatives on the samples, and the targets.
         """
+        point, targets = linearise()
         leaves = self.probe.function.leaves
         whole = random_direction(leaves)
         slopes = random_vjp(point, list(leaves))
@@ -73,7 +76,10 @@ class Verification:
             self._either_way(partial(check_jvp_and_vjp, point, whole, slopes, check_along), point)
             return
         del slopes, whole
-        self._check_hvp(point, targets, direction)
+        assert self.loss is not None
+        product = _hvp(point, self.loss, targets, direction)
+        del point  # finite differences need the room of its graph
+        self._check_hvp(product, direction)
 
     def _either_way(self, check: Callable[[], None], point: Linearisation) -> None:
         """Check J v, and by forward mode where the graph of Jᵀu has it wrong.
@@ -103,11 +109,9 @@ class Verification:
         except Exception:  # some models and losses run in one precision only
             return _ShiftedModel(*about), self.probe.function.dtype
 
-    def _check_hvp(self, point: Linearisation, targets: Any, direction: Block) -> None:
+    def _check_hvp(self, product: Block, direction: Block) -> None:
         assert self.loss is not None
-        product = _hvp(point, self.loss, targets, direction)
-        del point
-        shifted, precision = self._shift(direction, partial(_gradients, self.loss))
+        shifted, precision = self._shift(direction, partial(_gradients, self.loss, direction))
         try:
             check_hvp(product, direction, shifted, precision)
         except Disagreement as error:
@@ -165,20 +169,28 @@ def _outputs(function: ModelFunction, batch: Any) -> Mapping[str, torch.Tensor]:
         return {"outputs": function.evaluate(batch)[0]}
 
 
-def _gradients(loss: Loss, function: ModelFunction, batch: Any) -> Mapping[str, torch.Tensor]:
-    """Return the summed loss and its gradients as training has them, of the model as it is."""
+def _gradients(
+    loss: Loss, direction: Block, function: ModelFunction, batch: Any
+) -> Mapping[str, torch.Tensor]:
+    """Return the summed loss, its slope along a direction, and entries of its gradients.
+
+    They are those of training, of the model as it is.
+    """
     with torch.inference_mode(False), torch.enable_grad():
         outputs, targets = function.evaluate(batch)
         total = loss.total(outputs, targets)
     leaves = function.leaves
     value = total.detach()
     if not total.requires_grad:
-        return {TOTAL: value} | {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
+        zeros = {name: torch.zeros_like(some_entries(leaf)) for name, leaf in leaves.items()}
+        return {TOTAL: value, SLOPE: torch.zeros_like(value)} | zeros
     found = torch.autograd.grad(
         total, list(leaves.values()), allow_unused=True, materialize_grads=True
     )
     dense = (slope.to_dense() if slope.is_sparse else slope for slope in found)
-    return {TOTAL: value} | dict(zip(leaves, dense, strict=True))
+    named = dict(zip(leaves, dense, strict=True))
+    slope = inner(direction, named)
+    return {TOTAL: value, SLOPE: slope} | {name: some_entries(g) for name, g in named.items()}
 
 
 class _ShiftedModel:

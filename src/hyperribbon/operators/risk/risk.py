@@ -291,13 +291,16 @@ class Risk:
         """Compare derivatives of a kind with finite differences, once."""
         if kind in self._kinds:
             return
-        probe, self._probe.linearisation = self._probe.linearisation, None
-        batch = self._probe.batch
-        if batch is not None and kind != "vjp":
+        if self._probe.batch is not None and kind != "vjp":
             with _translate_errors():
-                point, targets = probe or self._linearise(self._probe.function, batch)
-                Verification(self._probe, self.loss, self.source).check(kind, point, targets)
+                Verification(self._probe, self.loss, self.source).check(kind, self._take_probe)
+        self._probe.linearisation = None
         self._kinds.add(kind)
+
+    def _take_probe(self) -> tuple[Linearisation, Any]:
+        """Return the model's derivatives on the samples that are looked at first, and targets."""
+        found, self._probe.linearisation = self._probe.linearisation, None
+        return found or self._linearise(self._probe.function, self._probe.batch)
 
     def _linearise(
         self, function: ModelFunction, batch: Any, routes: Routes | None = None
