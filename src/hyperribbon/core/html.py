@@ -33,6 +33,15 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def error_text(error: float, certainty: str) -> str:
+    """Return an error as it stands behind its number: a sampling error, or the solver's.
+
+    >>> error_text(0.25, "standard error over samples"), error_text(1e-6, "residual of the pair")
+    ('± 0.25', '± 1e-06 (solver)')
+    """
+    return f"± {error:.2g}" + (" (solver)" if "residual" in certainty else "")
+
+
 def card(title: str, *parts: str) -> str:
     """Return the HTML card of a result: its title, and parts that are HTML already."""
     return f'<div style="line-height:1.45"><b>{escape(title)}</b>{"".join(parts)}</div>'

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from hyperribbon.core.html import error_text
 from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.plots import Chart
 
@@ -21,7 +22,6 @@ __all__ = [
     "Quantity",
     "SPAN",
     "as_array",
-    "error_text",
     "exact",
     "from_estimate",
 ]
@@ -157,11 +157,6 @@ class Part:
         """Return the part with the mode that its numbers were measured in, by their samples."""
         numbers = [replace(q, mode=q.mode or modes.get(q.samples, "")) for q in self.quantities]
         return replace(self, quantities=numbers)
-
-
-def error_text(error: float, certainty: str) -> str:
-    """Return an error as it stands behind its number: a sampling error, or the solver's."""
-    return f"± {error:.2g}" + (" (solver)" if "residual" in certainty else "")
 
 
 def exact(key: str, name: str, value: Any, method: str) -> Quantity:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hyperribbon.application.inspection.answers import TERMS
-from hyperribbon.application.inspection.quantities import error_text
 from hyperribbon.application.report.images import stored_pictures
 from hyperribbon.application.report.page import (
     DAMAGE,
@@ -22,6 +21,7 @@ from hyperribbon.application.report.page import (
     flatten,
     regular,
 )
+from hyperribbon.core.html import error_text
 from hyperribbon.core.store import read_json
 
 __all__ = ["INSPECTION_FILE", "inspection_tabs"]
