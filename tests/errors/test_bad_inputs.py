@@ -19,6 +19,7 @@ from hyperribbon.recording import RecordingWarning
 
 CALLED = (
     "params",
+    "layers",
     "measure",
     "initializer",
     "loss",

@@ -109,21 +109,23 @@ class Interrupted(Exception):
     pass
 
 
+class Faulty(torch.optim.Adam):
+    left = 75
+
+    def step(self, closure=None):
+        Faulty.left -= 1
+        if Faulty.left == 0:
+            raise Interrupted
+        return super().step(closure)
+
+
 def test_an_interrupted_measurement_resumes_with_the_same_result(tmp_path):
     model = nn.Sequential(network()[:2], nn.Dropout(0.2), network()[2])
     loader = DataLoader(TensorDataset(*problem()), 6, shuffle=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    calls = []
-
-    def loss(outputs, targets):
-        calls.append(1)
-        if len(calls) == 75:
-            raise Interrupted
-        return LOSS(outputs, targets)
-
+    optimizer = Faulty(model.parameters(), lr=0.01)
     options = {"steps": 100, "k": 4, "mode": "eval"}
     with pytest.raises(Interrupted):
-        hr.fluctuations(model, loss, loader, optimizer, folder=tmp_path, **options)
+        hr.fluctuations(model, LOSS, loader, optimizer, folder=tmp_path, **options)
     assert len(list(tmp_path.glob("state/*"))) == 1
     resumed = hr.fluctuations(model, LOSS, loader, optimizer, folder=tmp_path, **options)
     whole = hr.fluctuations(model, LOSS, loader, optimizer, **options)
@@ -142,18 +144,19 @@ def test_a_linear_model_fluctuates_as_predicted(rule, replacement):
     model.weight.data = torch.linalg.lstsq(X, Y).solution.T.contiguous()
     data = TensorDataset(X, Y)
     sampler = torch.utils.data.RandomSampler(data, replacement=replacement, generator=generator())
-    loader = DataLoader(data, 5, sampler=sampler)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **rule)
+    loader = DataLoader(data, 20, sampler=sampler)
+    lr = 0.05 * (1 - rule.get("momentum", 0.0))  # small, so that noise hardly depends on weights
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **rule)
     for x, y in [batch for _ in range(20) for batch in loader]:
         optimizer.zero_grad()
         LOSS(model(x), y).backward()
         optimizer.step()
     found = hr.fluctuations(model, LOSS, loader, optimizer, steps=1500, samples=None)[""]
     assert found.resolved.all()
-    assert found.ratio == pytest.approx(1, abs=0.25)
+    assert found.ratio == pytest.approx(1, abs=0.2)
     assert all("mean" in text for text in found.broken)  # one test in a thousand
-    ratio = found.times / found.predicted_times
-    assert replacement is False or 0.5 < np.median(ratio) < 2
+    if replacement:
+        assert 0.5 < np.median(found.times / found.predicted_times) < 2
 
 
 def test_directions_of_the_hessian():

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -74,7 +74,8 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         reason: Why there is no ψ; empty where there is one.
         predicted_variances: (k,), by `theory.fluctuations.stationary_state`, or None where
             `no_prediction` says why; NaN along modes that it does not hold for.
-        predicted_times: (k,), predicted correlation times in records, or None.
+        predicted_times: (k,), predicted correlation times in records, or None; NaN for shuffled
+            epochs, whose anticorrelated noise shortens them.
         no_prediction: Why nothing is predicted; empty where something is.
         captured: Share of the layer's variance along the modes.
         broken: Assumptions of the theory that do not hold here, one sentence each.
@@ -276,8 +277,8 @@ def fluctuations(
     run = _Run(model, loss, data, optimizer, seed)
     parts = space.layers()
     started = time.perf_counter()
+    risk = run.risk(samples, mode, space)  # what cannot be measured is refused before training
     if along == "hessian":
-        risk = run.risk(samples, mode, space)
         bases = {n: _leading(risk, part, k, seed) for n, part in parts.items()}
         records: dict[str, Any] = {n: _Projected(bases[n]) for n in parts}
     else:
@@ -299,7 +300,9 @@ def fluctuations(
     predicted, missing = None, rules if isinstance(rules, str) else ""
     try:
         if not missing:
-            noise = GradientCovariance(risk, batch_size=run.batch_size)
+            noise = GradientCovariance(
+                risk, batch_size=run.batch_size, replacement="batches" not in rules
+            )
             C = _blocks(noise, covariances, offsets)[1]
             predicted = _predict(H, C, dict(cast("dict[str, Any]", rules)), stride)
     except ArgumentError as error:
@@ -364,26 +367,38 @@ class _Run:
 
     def risk(self, samples: int | None, mode: str | None, space: ParameterSpace) -> Risk:
         """Return the objective at the present weights of the copy, on a few batches."""
+        data, most = self._data, np.inf if samples is None else samples
+        if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+            total = len(cast("Any", data.dataset))  # each sample once, whatever the sampler does
+            drawn = torch_generator(self._seed, "samples")
+            places = torch.randperm(total, generator=drawn)[: int(min(most, total))].sort().values
+            chosen = Subset(data.dataset, places.tolist())
+            options: Any = {"collate_fn": data.collate_fn, "generator": drawn}
+            reader: Any = DataLoader(chosen, self.batch_size, **options)
+        else:
+            reader = self._epoch(0)
         batches, seen = [], 0
-        for batch in self._epoch(0):
-            batches.append(batch)
+        for batch in reader:
+            batches.append(_to(batch, self._device))
             seen += batch_size(batch)
-            if samples is not None and seen >= samples:
+            if seen >= most:
                 break
         self._model.train(self._training)
         return Risk(self._model, self._loss, batches, params=list(space.names), mode=mode)
 
     def _epoch(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of an epoch in the loader's own order, whatever was drawn before."""
-        before, data = random_state(), self._data
-        generator = getattr(data, "generator", None)
-        state = None if generator is None else generator.get_state()
+        before = random_state()
+        sampler = getattr(self._data, "sampler", None)
+        owners = (self._data, sampler, getattr(self._data, "batch_sampler", None))
+        drawing = [g for g in (getattr(o, "generator", None) for o in owners) if g is not None]
+        states = [generator.get_state() for generator in drawing]
         try:
             order = torch_generator(self._seed, "epoch", epoch).get_state()
             torch.set_rng_state(order)
-            if generator is not None:
+            for generator in drawing:
                 generator.set_state(order)
-            batches = iter(data)
+            batches = iter(self._data)
             first = next(batches, None)  # the sampler draws its order with the first batch
         finally:
             set_random_state(before)
@@ -393,7 +408,7 @@ class _Run:
             for batch in batches:
                 yield _to(batch, self._device)
         finally:
-            if generator is not None and state is not None:
+            for generator, state in zip(drawing, states, strict=True):
                 generator.set_state(state)
 
     def train(
@@ -766,6 +781,8 @@ def _predict(H: np.ndarray, C: np.ndarray, rule: dict[str, Any], stride: float) 
     decay = np.exp(-stride / np.maximum(state.correlation_steps, 1e-9))
     times = share @ ((1 + decay) / np.maximum(1 - decay, 1e-12))
     variances = np.einsum("ij,jk,ik->i", V, state.covariance, V)
+    if "batches" in rule:  # anticorrelated noise shortens the memory of a step
+        times[:] = np.nan
     inside = np.sum(V**2, axis=1) > 0.5
     return np.where(inside, [variances, times], np.nan)
 
