@@ -371,7 +371,11 @@ class _Run:
         if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
             total = len(cast("Any", data.dataset))  # each sample once, whatever the sampler does
             drawn = torch_generator(self._seed, "samples")
-            places = torch.randperm(total, generator=drawn)[: int(min(most, total))].sort().values
+            places = (
+                torch.randperm(total, generator=drawn, device="cpu")[: int(min(most, total))]
+                .sort()
+                .values
+            )
             chosen = Subset(data.dataset, places.tolist())
             options: Any = {"collate_fn": data.collate_fn, "generator": drawn}
             reader: Any = DataLoader(chosen, self.batch_size, **options)
@@ -652,7 +656,7 @@ def _covariance(
     return WeightCovariance(
         mean,
         np.sum(along**2, axis=0) / (len(along) - 1),
-        np.ascontiguousarray(modes),
+        modes.copy(),  # strides of a reversed axis are negative
         along,
         total,
         len(along),
