@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from hyperribbon.application.inspection import linear_measurements
+from hyperribbon.application.inspection import leading_eigenvalues, linear_measurements
 from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.linear_networks import _training
-from hyperribbon.papers.experiments.linear_networks._data import read_moments
+from hyperribbon.papers.experiments.linear_networks._data import NAMES, read_moments
 from hyperribbon.theory import linear_networks as theory
+from hyperribbon.theory.linear_networks.moments import Moments
 
-_OF_FIRST_START = ("shares", "samples", "general", "printed", "floor", "history")
+_OF_FIRST_START = ("shares", "samples", "inputs", "general", "printed", "floor", "exact", "rate")
+_OF_FIRST_START += ("history",)
 _OF_EVERY_START = ("trained", "peak", "loss", "defect")
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 SETTING = (
@@ -41,10 +45,13 @@ class SweepResult(kit.Frozen):
     data: list[str]  # names of the data sets, m
     shares: np.ndarray  # (m, s), share of the largest class as sampled
     samples: np.ndarray  # (m, s), images used
+    inputs: np.ndarray  # (m, s), pixels of an image
     trained: np.ndarray  # (m, s, r), sharpness at the end, for each start
     peak: np.ndarray  # (m, s, r), largest sharpness among the recorded epochs
     general: np.ndarray  # (m, s), Eq. (13) in its general form, through Eq. (9)
     printed: np.ndarray  # (m, s), Eq. (14)
+    exact: np.ndarray  # (m, s), Eq. (9) for the inputs of the training, from the map learnt
+    rate: np.ndarray  # (m, s), learning rate at the end, of the first start
     loss: np.ndarray  # (m, s, r), loss at the end
     floor: np.ndarray  # (m, s), least loss that a linear map can reach
     defect: np.ndarray  # (m, s, r), balance defect at the end
@@ -90,8 +97,23 @@ def _train(item: kit.Item) -> dict[str, Any]:
         "defect": theory.balance_defect(run.weights),
         "epochs": run.epochs,
         "history": history,
+        "rate": run.rates[-1],
+        "exact": balanced_sharpness(run.weights, moments),
         **predictions(facts, item["depth"]),
     }
+
+
+def balanced_sharpness(weights: Sequence[np.ndarray], moments: Moments) -> float:
+    """Return the sharpness by Eq. (9) for inputs of any covariance, from the end-to-end map.
+
+    It is that of the Gauss-Newton matrix of the balanced network with this map.
+    """
+    product = reduce(lambda total, weight: weight @ total, weights)
+    left, singular, right = np.linalg.svd(product, full_matrices=False)
+    shared, units = singular ** (1 / len(weights)), np.eye(len(singular))
+    bases = [right.T, *[units] * (len(weights) - 1), left]
+    layers = [after * shared @ before.T for before, after in pairwise(bases)]
+    return float(leading_eigenvalues(layers, moments, matrix=theory.ggn)[0])
 
 
 def predictions(facts: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -105,6 +127,7 @@ def predictions(facts: Mapping[str, Any], depth: int) -> dict[str, Any]:
     return {
         "shares": facts["proportions"].max(),
         "samples": facts["samples"],
+        "inputs": d_in + facts["dropped"],
         "classes": d_out,
         "general": theory.balanced_eigenvalues(singular, depth, d_in, d_out)[0],
         "printed": theory.label_sharpness(facts["proportions"], depth),
@@ -128,21 +151,45 @@ def plot_sweep(result: SweepResult, trained: str) -> kit.Figure:
         trained: What to call the trained networks.
     """
     figure, axes = _training.panels(result.data, sharey=True)
+    draw_sweep(result, axes, trained)
+    add_legend(figure, axes)
+    return figure
+
+
+def draw_sweep(result: SweepResult, axes: np.ndarray, trained: str) -> None:
+    """Draw sharpness against the largest share into panels, one for each data set."""
     for row, axis in enumerate(axes):
         shares, starts = result.shares[row], result.trained[row]
-        grid = np.linspace(shares.min(), 1, 100)
+        grid = np.linspace(shares.min(), 1, 200)
         rest = np.full(result.classes - 1, 1 / (result.classes - 1))
         printed = [theory.label_sharpness([s, *(1 - s) * rest], result.depth) for s in grid]
         axis.plot(grid, printed, color=kit.COLORS[0], label="Eq. (14)")
-        axis.plot(shares, result.general[row], "--", color=kit.COLORS[2], label="Eq. (13), general")
-        axis.plot(shares, starts.mean(axis=1), "o", color=kit.COLORS[1], ms=5, label=trained)
+        look = {"ls": "", "color": kit.COLORS[2], "zorder": 3}
+        axis.plot(shares, result.general[row], marker="_", ms=14, label="Eq. (13), general", **look)
+        few = result.samples[row] < result.inputs[row]
+        for chosen, fill, label in (
+            (~few, kit.COLORS[1], trained),
+            (few, "white", f"{trained}, $n<d_0$"),
+        ):
+            if chosen.any():
+                look = {"mfc": fill, "mec": kit.COLORS[1], "ms": 5, "ls": "", "zorder": 4}
+                axis.plot(shares[chosen], starts.mean(axis=1)[chosen], "o", label=label, **look)
         if starts.shape[1] > 1:
             axis.vlines(shares, starts.min(axis=1), starts.max(axis=1), color=kit.COLORS[1])
-        axis.set_xlabel(r"largest label share $\alpha_{\max}$")
+        most, least = result.samples[row].max(), result.samples[row].min()
+        images = f"n = {most:,}" if most == least else f"n = {most:,} to {least:,}"
+        axis.set_title(f"{NAMES[result.data[row]]}, {images}", fontsize=8)
+        axis.set(xlabel=r"largest label share $\alpha_{\max}$", xlim=(0.02, 1.03))
     axes[0].set_ylabel(r"sharpness $\lambda_{\max}$")
+
+
+def add_legend(figure: kit.Figure, axes: np.ndarray) -> None:
+    """Add one legend with everything that a panel has: above several, inside a single one."""
+    found = {}
+    for axis in axes:
+        found |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
     if len(axes) > 1:
-        handles, _ = axes[0].get_legend_handles_labels()
-        figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8)
+        look = {"ncols": 4 if len(found) <= 4 else 3, "fontsize": 8}
+        figure.legend(found.values(), found.keys(), loc="outside upper center", **look)
     else:
-        axes[0].legend(loc="best")
-    return figure
+        axes[0].legend(found.values(), found.keys(), loc="best")

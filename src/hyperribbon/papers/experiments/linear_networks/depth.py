@@ -16,15 +16,28 @@ from hyperribbon.papers.experiments.linear_networks._sweeps import predictions
 TITLE = "Sharpness by depth and label imbalance, trained and predicted"
 
 _NEEDS = "5,000 images and 10,000 epochs"
+_SETTING = "Fig. 1 (c)'s training with 2 to 8 layers; the paper's panel is a formula"
+_QUOTE = "This effect is amplified by large depths, mainly due to the leading factor of L"
 STATEMENTS = kit.at_scale(
     _NEEDS,
     kit.says(
         "amplified",
         "Sec. 4",
-        "This effect is amplified by large depths, mainly due to the leading factor of L",
-        "The sharpness at the largest share over that at the smallest grows from depth to depth.",
+        _QUOTE,
+        "The difference in sharpness between the largest share and the smallest grows from depth "
+        "to depth.",
         kit.Band.at_least(0.0, "words"),
-        setting="Fig. 1 (c)'s training with 2 to 8 layers; the paper's panel is a formula",
+        setting=_SETTING,
+        changed="2026-11-18: the ratio of both before, in which the factor L cancels",
+    ),
+    kit.says(
+        "leading-factor",
+        "Sec. 4",
+        _QUOTE,
+        "Mainly is at least half: from two layers to the most, the factor L makes up half or more "
+        "of the growth of that difference, on a logarithmic scale, for every set.",
+        kit.Band.at_least(0.5, "words"),
+        setting=_SETTING,
     ),
     kit.observe(
         "general-form",
@@ -98,8 +111,12 @@ def plot(result: Result) -> kit.Figure:
     for row, axis in enumerate(axes):
         for column, share in enumerate(result.shares):
             at, color = (row, column), kit.COLORS[column]
-            axis.plot(result.depths, result.printed[at], ":", color=color)
-            axis.plot(result.depths, result.general[at], color=color, lw=1)
+            grid = np.linspace(result.depths[0], result.depths[-1], 200)
+            largest = (result.printed[at][-1] / result.depths[-1]) ** (
+                1 / (1 - 1 / result.depths[-1])
+            )
+            axis.plot(grid, grid * largest ** (1 - 1 / grid), ":", color=color)
+            axis.plot(result.depths, result.general[at], "_", ms=14, color=color)
             label = rf"$\alpha={share:g}$"
             axis.plot(result.depths, result.trained[at], "o", color=color, label=label)
         axis.set(xlabel="depth $L$", xticks=result.depths)
@@ -107,7 +124,7 @@ def plot(result: Result) -> kit.Figure:
     axes[0].legend(loc="upper left")
     handles = [
         Line2D([], [], color="0.3", label="trained", marker="o", ls=""),
-        Line2D([], [], color="0.3", label="Eq. (13), general", lw=1),
+        Line2D([], [], color="0.3", label="Eq. (13), general", marker="_", ms=12, ls=""),
         Line2D([], [], color="0.3", label="Eq. (14)", ls=":"),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8)
@@ -117,10 +134,18 @@ def plot(result: Result) -> kit.Figure:
 def measure(result: Result) -> kit.Measurements:
     """Measure the prediction at all depths, and what depth does."""
     difference = np.abs(result.trained / result.general - 1)
-    spread = (result.trained[:, -1] / result.trained[:, 0])[:, result.depths >= 2]
+    deep = result.depths >= 2
+    depths = result.depths[deep]
+    spread = (result.trained[:, -1] - result.trained[:, 0])[:, deep]
+    growth = np.log(spread[:, -1] / spread[:, 0])
     return {
         "amplified": kit.over_seeds(
             [np.diff(spread, axis=1).min()], "least growth from depth to depth, over data sets"
+        ),
+        "leading-factor": kit.over_seeds(
+            [(np.log(depths[-1] / depths[0]) / growth).min()],
+            f"ln({depths[-1]}/{depths[0]}) over the logarithm of the difference's growth, least of "
+            "all sets",
         ),
         "general-form": kit.over_seeds(
             [difference.max()], f"largest relative difference over {difference.size} networks"

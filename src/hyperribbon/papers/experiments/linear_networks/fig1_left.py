@@ -132,9 +132,12 @@ def plot(result: Result) -> kit.Figure:
         difference = np.maximum(np.abs(values - result.theory) / scale, 1e-18)
         right.semilogy(index, difference, ".", color=color, label=label)
     right.axhline(result.rounding, color="0.5", ls=":")
+    right.annotate(
+        "rounding", (count, result.rounding), ha="right", va="top", color="0.4", fontsize=7
+    )
     right.set(xlabel="index", ylabel=r"difference from theory $/\,\lambda_{\max}$")
-    right.set_ylim(5e-19, 10 * result.rounding)
-    right.legend()
+    right.set_ylim(5e-19, 1e5 * result.rounding)
+    right.legend(loc="upper right")
     return figure
 
 

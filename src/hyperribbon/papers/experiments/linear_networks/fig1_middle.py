@@ -105,18 +105,19 @@ def plot(result: Result) -> kit.Figure:
     """Draw contours of the sharpness, with the measured points on them (Fig. 1 (b))."""
     figure, axis = kit.new_figure(ratio=0.8)
     levels = np.geomspace(0.05, result.sharpness.max(), 13)
-    grid = (result.norms, result.depths, np.log10(result.sharpness))
+    fine = np.linspace(result.depths[0], result.depths[-1], 20 * len(result.depths))
+    grid = (result.norms, fine, np.log10(_predict(fine[:, None], result.norms)))
     filled = axis.contourf(*grid, np.log10(levels), cmap=kit.SEQUENTIAL, extend="min")
-    turn = np.exp(-result.depths / 2)
+    turn = np.exp(-fine / 2)
     inside = turn >= result.norms[0]
-    axis.plot(turn[inside], result.depths[inside], "w--", lw=1.2)
+    axis.plot(turn[inside], fine[inside], "w--", lw=1.2)
     text = r"least sharp depth" "\n" r"$L=-2\,\ln(\sigma_{\max}(Y)/\sqrt{n})$"
-    end, line = (turn[inside][-1], result.depths[inside][-1]), {"color": "w", "lw": 0.8}
+    end, line = (turn[inside][-1], fine[inside][-1]), {"color": "w", "lw": 0.8}
     arrow = {"arrowstyle": "-", **line}
     axis.annotate(text, end, (0.16, 9.5), color="w", fontsize=7, arrowprops=arrow)
     checked, colors = (result.checked_norms, result.checked_depths), np.log10(result.measured)
     look = {"norm": filled.norm, "cmap": kit.SEQUENTIAL, "edgecolors": "w", "linewidths": 0.8}
-    axis.scatter(*checked, c=colors, s=22, **look)
+    axis.scatter(*checked, c=colors, s=22, clip_on=False, zorder=3, **look)
     bar = figure.colorbar(filled, ax=axis, label=r"sharpness $\lambda_{\max}$")
     ticks = [0.1, 0.3, 1, 3, 10, 20]
     bar.set_ticks([float(np.log10(t)) for t in ticks], labels=[f"{t:g}" for t in ticks])

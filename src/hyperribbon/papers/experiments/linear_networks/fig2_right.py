@@ -83,7 +83,9 @@ def train(item: kit.Item) -> dict[str, Any]:
         "defect": theory.balance_defect(weights),
         "epochs": np.array([0, item["epochs"]]),
         "history": np.array([start, trained]),
-        **_sweeps.predictions(facts, item["depth"]),
+        "rate": item["lr"],
+        **(found := _sweeps.predictions(facts, item["depth"])),
+        "exact": found["general"],
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hyperribbon.application.inspection import leading_eigenvalues
 from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.linear_networks import _training
-from hyperribbon.papers.experiments.linear_networks._data import NAMES, read_moments
+from hyperribbon.papers.experiments.linear_networks._data import read_moments
 from hyperribbon.theory.linear_networks import shallow_eigenvalues
 
 TITLE = "Error of Eq. (15) for the top ten eigenvalues of two layers"
@@ -121,12 +121,22 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the mean error and the loss above its end against epochs (Fig. 4)."""
-    figure, axis = kit.new_figure(ratio=0.8)
-    for color, name, errors in zip(kit.COLORS, result.data, result.errors, strict=False):
-        axis.plot(result.epochs, errors, "o-", color=color, label=NAMES[name])
-    axis.set(yscale="log", xlabel="epoch", ylabel="mean error of Eq. (15), top 10 (%)")
-    axis.legend()
+    """Draw the error of each eigenvalue against epochs, a panel for each data set (Fig. 4)."""
+    figure, axes = _training.panels(result.data, sharey=True)
+    errors = 100 * np.abs(result.closed_form / result.numeric - 1)
+    count = errors.shape[-1]
+    for row, axis in enumerate(axes):
+        for place, color in enumerate(kit.shades(count)):
+            look = {"color": color, "lw": 0.7, "ms": 2.5}
+            label = rf"$\lambda_{{{place + 1}}}$" if place in (0, count - 1) else None
+            axis.plot(result.epochs, errors[row, :, place], "o-", label=label, **look)
+        axis.plot(result.epochs, result.errors[row], "k--", lw=1.2, label="mean")
+        axis.set(yscale="log", xlabel="epoch")
+        axis.set_xscale("symlog", linthresh=30)
+        axis.set_xlim(-3, 1.3 * result.epochs[-1])
+        axis.set_xticks([0, *(t for t in (100, 1000, 10_000) if t <= result.epochs[-1])])
+    axes[0].set_ylabel("error of Eq. (15) (%)")
+    axes[0].legend(fontsize=7)
     return figure
 
 

@@ -89,12 +89,12 @@ def plot(result: Result) -> kit.Figure:
     figure, axis = kit.new_figure(ratio=0.75)
     for row, name in enumerate(result.data):
         general, printed, color = result.general[row], result.printed[row], kit.COLORS[row]
-        axis.plot(result.sizes, general.mean(axis=1), "o-", color=color, label=NAMES[name])
+        axis.plot(result.sizes, general.mean(axis=1), "o", color=color, label=NAMES[name])
         axis.vlines(result.sizes, general.min(axis=1), general.max(axis=1), color=color)
-        axis.plot(result.sizes, printed.mean(axis=1), ":", color=color)
+        axis.axhline(printed.mean(), color="0.5", ls=":", label=None if row else "Eq. (14)")
+    axis.set_ylim(0, 1.1 * result.printed.max())
     axis.set(xscale="log", xlabel="samples $n$", ylabel=r"sharpness $\lambda_{\max}$")
-    axis.set_title("dotted: Eq. (14)", fontsize=8)
-    axis.legend()
+    axis.legend(loc="lower right")
     return figure
 
 
