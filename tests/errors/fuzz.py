@@ -51,7 +51,7 @@ NOT_FINITE = re.compile(
     r"noise_scale|compare_noise|measure_noise|layer_criticality|variance_flatness|weight_covariance"
     r"|decay_base|explore|Chart|_chart|plots|draw|inspect|compare|find_ticket|_recorder|_append"
     r"|_metric|_drawn|metric_chart|relaxation|stationary_state|_train|train_ensemble|linear_measure"
-    r"|_sweep|state_of|_times|predict$|evaluate$|evaluate_states|autocorrelation_time|stationarity|watch|Trajectory|_read|_truncate|Tracker|_stream"
+    r"|prunable|_sweep|state_of|_times|predict$|evaluate$|evaluate_states|autocorrelation_time|stationarity|watch|Trajectory|_read|_truncate|Tracker|_stream"
 )
 """Functions whose results document NaN or infinity, or are those of the user's own model."""
 MAY_BE_INFINITE = ("bounds", "freedom", "low", "high")
@@ -339,7 +339,9 @@ def is_of_the_user(error: BaseException) -> bool:
     beyond = inside[last_own + 1 :]
     if isinstance(error, OwnError) or any("/torch/nn/modules/" in name for name in inside):
         return True
-    if isinstance(error, TypeError) and re.search(r"(<lambda>|len)\(\) takes", str(error)):
+    if isinstance(error, TypeError) and re.search(
+        r"(<lambda>|len)\(\) takes|has no len", str(error)
+    ):
         return True
     if "truth value of an" in str(error) and "should_stop" in str(frames[-1].line):
         return True  # a function that answers with an array

@@ -293,6 +293,8 @@ _PARTS = {
     "op": ("model", "H", "operators"),
     "C": ("data",),
     "states": ("final",),
+    "state": ("model",),
+    "eigenvalues": ("grams",),
     "loss": ("model",),
     "config": ("grid",),
     "initial": ("initializer",),

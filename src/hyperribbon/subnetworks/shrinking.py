@@ -183,6 +183,8 @@ def _compare(model: nn.Module, masked: State, small: nn.Module, inputs: Any) -> 
         tensors(call(network.eval(), inputs)[0]) for network in (whole, copy.deepcopy(small))
     )
     for one, other in zip(expected, found, strict=True):
+        if not one.numel():
+            raise ArgumentError("inputs", inputs, "it is empty", "Give at least one sample.")
         gap = float((one.double() - other.double()).abs().max())
         scale = float(one.double().abs().max())
         if not gap <= _SAME * max(scale, 1e-30):
