@@ -23,7 +23,7 @@ from hyperribbon.noise import compare_covariance, measure_noise, stationarity
 from hyperribbon.subnetworks import metric_of, sweep_selection
 
 QUIET = Console(file=io.StringIO())
-ELSEWHERE = {"Fluctuations", "LayerFluctuations"}
+ELSEWHERE = {"Fluctuations", "LayerFluctuations", "SharpnessPrediction"}
 """Results that take a training of their own, and are tried where that is tested."""
 
 

@@ -21,6 +21,7 @@ from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, count, seed_number, torch_module, validate
 from hyperribbon.core.devices.modes import plain_arithmetic, preserve_random_state
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.result import Result
 from hyperribbon.operators import Hessian, Risk
 from hyperribbon.operators.risk.batches import batch_size
 from hyperribbon.operators.risk.objective import Objective
@@ -47,7 +48,7 @@ _LEAST = 0.02  # relative width of every band: sharpness is measured to a hundre
 
 
 @dataclass(frozen=True, repr=False)
-class SharpnessPrediction:
+class SharpnessPrediction(Result):
     """The sharpness after training, as forecast from the start.
 
     Attributes:
