@@ -491,6 +491,13 @@ non_negative_numbers: Check = functools.partial(non_negative, ndim=(0, 1))
 """Return a finite number or a vector of them, not negative."""
 
 
+def decay_rates(argument: str, value: Any, ndim: int | tuple[int, ...] | None = None) -> np.ndarray:
+    """Check an argument: eigenvalues of a positive semidefinite matrix; rounding below 0 is 0."""
+    found = check_array(argument, value, ndim=ndim)
+    rounding = 1e-9 * np.abs(found).max(initial=0.0)
+    return non_negative(argument, np.where((found < 0) & (found >= -rounding), 0.0, found))
+
+
 def symmetric(argument: str, value: Any) -> np.ndarray:
     """Check an argument: a symmetric matrix, up to single precision."""
     found = square(argument, value)

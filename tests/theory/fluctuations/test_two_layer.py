@@ -189,6 +189,20 @@ def test_mode_relaxation_solves_its_equation():
     np.testing.assert_allclose(th.mode_correlation(2.0, rates, 0.3), np.exp(-0.6 * rates))
 
 
+def test_rates_of_the_drift_matrix_that_are_rounding_do_not_move():
+    rng = np.random.default_rng(0)
+    modes = th.decompose(rng.normal(size=(5, 8)), rng.normal(size=(1, 5)))
+    rates = np.linalg.eigvalsh(th.drift_matrix(modes))
+    still = abs(rates) < 1e-12
+    assert still.sum() == 5
+    below = np.where(still, -1e-15, rates)
+    assert np.all(th.mode_correlation([0.0, 1e6], below, 0.3)[:, still] == 1)
+    assert np.all(th.mode_variance([0.0, 1e6], below, 0.3, 0.02)[:, still] == 0)
+    assert np.all(th.mode_mean(1e6, below, 2.0, 1.0)[still] == 2)
+    with pytest.raises(ArgumentError, match="1 of its entries are negative"):
+        th.mode_variance(1.0, [-1e-6, 1.0], 0.3, 0.02)
+
+
 def test_drift_rates_and_stationarity():
     perpendicular, parallel = th.drift_rates(0.1, 10, 0.02, 0.5, 50)
     assert perpendicular == pytest.approx(0.01 * 0.02 * 0.5 / 10)

@@ -13,6 +13,7 @@ from hyperribbon.core.checks import (
     ArgumentError,
     check_shape,
     count,
+    decay_rates,
     non_negative,
     non_negative_numbers,
     number,
@@ -94,7 +95,7 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
     return float(2 * np.polyfit(logs, np.log(variances[use]), 1)[0])
 
 
-@validate(t=non_negative, rates=non_negative, input_variance=positive)
+@validate(t=non_negative, rates=decay_rates, input_variance=positive)
 def mode_correlation(
     t: ArrayLike, rates: ArrayLike, input_variance: float
 ) -> Float[np.ndarray, "*times modes"]:
@@ -107,7 +108,7 @@ def mode_correlation(
 
 @validate(
     t=non_negative,
-    rates=non_negative,
+    rates=decay_rates,
     input_variance=positive,
     strength=zero_or_more,
     initial=non_negative,

@@ -9,6 +9,7 @@ continuum time is t = λτ after τ steps.
 # Capitals are matrices here, not constants.
 from __future__ import annotations
 
+import functools
 from typing import Annotated as Float
 
 import numpy as np
@@ -20,9 +21,9 @@ from hyperribbon.core.checks import (
     check_shape,
     count,
     covariance,
+    decay_rates,
     matrix,
     non_negative,
-    non_negative_row,
     number,
     positive,
     row,
@@ -219,7 +220,7 @@ def geometric_brownian_moments(
     return start * np.exp(-a * t), start**2 * (np.exp(2 * a * rate * t) - np.exp(-2 * a * t))
 
 
-@validate(t=non_negative, rates=non_negative, start=array, solution=array)
+@validate(t=non_negative, rates=decay_rates, start=array, solution=array)
 def mode_mean(
     t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike
 ) -> Float[np.ndarray, "*times modes"]:
@@ -231,7 +232,9 @@ def mode_mean(
     return solution + decay * (start - solution)
 
 
-@validate(t=zero_or_more, rates=non_negative_row, noise=covariance, lr=positive)
+@validate(
+    t=zero_or_more, rates=functools.partial(decay_rates, ndim=1), noise=covariance, lr=positive
+)
 def mode_covariance(
     t: float, rates: ArrayLike, noise: ArrayLike, lr: float
 ) -> Float[np.ndarray, "modes modes"]:
