@@ -240,3 +240,57 @@ def test_a_diverging_training_is_named():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e6)
     with pytest.raises(ArgumentError, match="the loss is"):
         hr.fluctuations(model, LOSS, batches(), optimizer, steps=50)
+
+
+class Replay(torch.optim.SGD):
+    """Puts given weights in place, one row a step."""
+
+    rows, taken = torch.empty(0), 0
+
+    def step(self, closure=None):
+        (weight,) = self.param_groups[0]["params"]
+        weight.data.copy_(Replay.rows[Replay.taken])
+        Replay.taken += 1
+
+
+def synthetic(drift):
+    """Return the fluctuations of a linear model whose mean moves by so many deviations."""
+    X, Y = problem(samples=100, inputs=6)
+    model = nn.Linear(6, 1, bias=False).double()
+    H = (2 * X.T @ X / len(X)).numpy()
+    draws = np.random.default_rng(0).normal(size=(1000, 6)) @ np.linalg.cholesky(H).T
+    draws += drift * draws.std(axis=0) * np.linspace(-0.5, 0.5, len(draws))[:, None]
+    optimizer = Replay(model.parameters(), lr=0.05)
+    Replay.taken = 0
+    Replay.rows = torch.linalg.lstsq(X, Y).solution.T + 0.01 * torch.from_numpy(draws)
+    loader = DataLoader(TensorDataset(X, Y), 20, shuffle=True)
+    return hr.fluctuations(model, LOSS, loader, optimizer, steps=1000, samples=None)
+
+
+@pytest.mark.parametrize("drift", [0.5, 5.0])
+def test_psi_of_moving_weights_is_marked(drift):
+    found = synthetic(drift)
+    layer = found[""]
+    assert not layer.stationary
+    assert not found.to_frame()["stationary"].any()
+    assert layer.stationarity.doubt in layer.broken
+    assert layer.flatness is not None
+    for line in (layer.summary(), repr(layer.flatness), found.summary().splitlines()[0]):
+        assert "not stationary: the " in line
+        assert line.index("not stationary") < line.index("ψ")
+    assert "1 of 1 layers (1 not stationary)" in repr(found)
+    assert found.plot().get_legend_handles_labels()[1] == ["not stationary"]
+    assert layer.plot().get_legend().get_title().get_text() == "not stationary"
+    assert "not stationary" in layer.flatness.plot().get_legend_handles_labels()[1][-1]
+
+
+def test_psi_of_weights_that_stay_is_not_marked():
+    found = synthetic(0.0)
+    layer = found[""]
+    assert layer.stationary
+    assert layer.resolved.all()
+    low, high = layer.flatness.interval
+    assert low < 2 < high  # variance in proportion to curvature
+    assert high - low < 1
+    assert "not stationary" not in found.summary() + repr(found) + repr(layer.flatness)
+    assert found.plot().get_legend() is None

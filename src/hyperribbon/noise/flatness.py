@@ -113,7 +113,10 @@ class VarianceFlatness(Result, plot="plot_variance_flatness"):
         if self.doubt:
             return f"ψ = {self.exponent:.3g} as fitted, no interval: {self.doubt}; {where}"
         band = f"{self.confidence:.0%}: {low:.3g} to {high:.3g}"
-        return f"ψ = {self.corrected_exponent:.3g} ({band}); {where}"
+        text = f"ψ = {self.corrected_exponent:.3g} ({band}); {where}"
+        if not self.stationarity.stationary:
+            text = f"not stationary: {self.stationarity.doubt}; {text}"
+        return text
 
     _headline = summary
 

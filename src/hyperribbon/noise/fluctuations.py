@@ -36,7 +36,7 @@ from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.core.result import Result, frame
 from hyperribbon.core.store.atomic import write_text
 from hyperribbon.noise.flatness import VarianceFlatness, variance_flatness
-from hyperribbon.noise.stationarity import autocorrelation_time, stationarity
+from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import read_rule
 from hyperribbon.noise.weights import WeightCovariance
 from hyperribbon.operators import GradientCovariance, Hessian, Risk
@@ -72,6 +72,8 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         resolved: (k,), whether the record spans ten of these times.
         flatness: The exponent ψ with its interval, or None where `reason` says why.
         reason: Why there is no ψ; empty where there is one.
+        stationarity: Test of the mean weights. Where it fails, ψ describes these steps and is no
+            property of a stationary state.
         predicted_variances: (k,), by `theory.fluctuations.stationary_state`, or None where
             `no_prediction` says why; NaN along modes that it does not hold for.
         predicted_times: (k,), predicted correlation times in records, or None; NaN for shuffled
@@ -89,11 +91,17 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
     resolved: Bool[np.ndarray, "k"]
     flatness: VarianceFlatness | None
     reason: str
+    stationarity: Stationarity
     predicted_variances: Float[np.ndarray, "k"] | None
     predicted_times: Float[np.ndarray, "k"] | None
     no_prediction: str
     captured: float
     broken: tuple[str, ...]
+
+    @property
+    def stationary(self) -> bool:
+        """Whether the mean of the weights stays, so that ψ belongs to a stationary state."""
+        return self.stationarity.stationary
 
     @property
     def unresolved(self) -> int:
@@ -130,6 +138,8 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         else:
             low, high = self.flatness.interval
             text = f"ψ = {self.flatness.corrected_exponent:.2f} ({low:.2f} to {high:.2f})"
+            if not self.stationary:
+                text = f"not stationary: {self.stationarity.doubt}; {text} of these steps only"
         text += f"; {int(self.resolved.sum())} of {len(self.variances)} modes resolved"
         if np.isfinite(self.ratio):
             text += f"; variance {self.ratio:.2g} times the predicted one"
@@ -173,6 +183,7 @@ class Fluctuations(Result, plot="plot_fluctuations"):
                 "psi": [np.nan if f is None else f.corrected_exponent for f in known],
                 "low": [np.nan if f is None else f.interval[0] for f in known],
                 "high": [np.nan if f is None else f.interval[1] for f in known],
+                "stationary": [row.stationary for row in rows],
                 "resolved": [int(row.resolved.sum()) for row in rows],
                 "unresolved": [row.unresolved for row in rows],
                 "ratio": [row.ratio for row in rows],
@@ -197,8 +208,11 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         return Path(path)
 
     def _headline(self) -> str:
-        found = sum(row.flatness is not None for row in self.layers.values())
-        return f"ψ of {found} of {len(self.layers)} layers, {self.steps} steps, along {self.along}"
+        known = [row for row in self.layers.values() if row.flatness is not None]
+        moving = sum(not row.stationary for row in known)
+        found = f"ψ of {len(known)} of {len(self.layers)} layers"
+        found += f" ({moving} not stationary)" if moving else ""
+        return f"{found}, {self.steps} steps, along {self.along}"
 
 
 @validate(
@@ -236,9 +250,10 @@ def fluctuations(
     learning rate; yours are not changed. The weights of every step are kept in memory, in full or,
     where they do not fit, in a basis of the leading directions that is updated as training goes.
     Curvature is that at the mean weights. For each layer the result holds ψ of variance ∝ F^(−ψ)
-    over the modes that were seen for ten correlation times (`hr.variance_flatness`), and variances
-    and correlation times beside those of `theory.fluctuations.stationary_state` for this optimiser
-    and sampling, with gradient noise measured at the mean weights.
+    over the modes that were seen for ten correlation times (`hr.variance_flatness`), marked as not
+    stationary where the mean weights still move; and variances and correlation times beside those
+    of `theory.fluctuations.stationary_state` for this optimiser and sampling, with gradient noise
+    measured at the mean weights.
 
     Args:
         model: Any module, best at the end of training.
@@ -741,8 +756,7 @@ def _layer(
             "they have not reached a stationary state"
         )
     if not found.stationarity.stationary:
-        drift = found.stationarity.drift
-        broken.append(f"the mean weights still move, by {drift:.1f} standard deviations")
+        broken.append(found.stationarity.doubt)
     whole = float(found.eigenvalues.sum())
     layer = LayerFluctuations(
         name,
@@ -753,6 +767,7 @@ def _layer(
         resolved,
         None if reason else flatness,
         reason,
+        found.stationarity,
         None if predicted is None else predicted[0],
         None if predicted is None else predicted[1],
         missing,

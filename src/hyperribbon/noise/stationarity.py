@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_FIXED = 1e-3  # p-value from which a mean may be fixed
+
+
 def _columns(argument: str, value: Any) -> np.ndarray:
     found = check_array(argument, value, ndim=2, empty=True)
     if not len(found):
@@ -40,6 +43,16 @@ class Stationarity(Result):
     drift: float
     effective_samples: float
     stationary: bool
+
+    @property
+    def doubt(self) -> str:
+        """Why the weights are not stationary; empty where they may be."""
+        if self.stationary:
+            return ""
+        if self.p_value < _FIXED:
+            return f"the mean weights still move, by {self.drift:.1f} standard deviations"
+        seen = f"the slowest mode was seen for {self.effective_samples:.1f} correlation times only"
+        return f"{seen}, over which the mean weights moved by {self.drift:.1f} standard deviations"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the stationarity test in one row."""
@@ -98,4 +111,4 @@ def stationarity(projections: np.ndarray) -> Stationarity:
     p_value = float(chi2.sf(statistic, series.shape[1]))
     drift = float(np.sqrt(np.mean(difference**2 / variance)))
     effective = float(n / times.max())
-    return Stationarity(p_value, drift, effective, p_value >= 1e-3 and effective >= 10)
+    return Stationarity(p_value, drift, effective, p_value >= _FIXED and effective >= 10)

@@ -267,6 +267,8 @@ def plot_variance_flatness(result: VarianceFlatness, ax: Axes | None = None) -> 
         label = f"ψ = {result.corrected_exponent:.3g}"
         if not result.doubt:
             label += " ({:.3g} to {:.3g})".format(*result.interval)
+        if not result.stationarity.stationary:
+            label += ", not stationary"
         axes.plot(flatness, line, "--", color=points.get_color(), lw=1, label=label)
         axes.legend()
     axes.set(xscale="log", yscale="log", xlabel="flatness F", ylabel="variance")
@@ -288,19 +290,26 @@ def plot_layer_fluctuations(result: LayerFluctuations, ax: Axes | None = None) -
         shown = table[table["predicted_variance"] > 0]
         axes.plot(shown["curvature"], shown["predicted_variance"], "x", ms=4, label="predicted")
     axes.set(xscale="log", yscale="log", xlabel="curvature", ylabel="variance", title=result.name)
-    axes.legend()
+    axes.legend(title=None if result.stationary else "not stationary")
     return axes
 
 
 def plot_fluctuations(result: Fluctuations, ax: Axes | None = None) -> Axes:
-    """Draw ψ with its interval, one row per layer; layers without one are named beside the axis."""
+    """Draw ψ with its interval, one row per layer; open circles: the layer is not stationary."""
     axes = _axes(result, ax)
-    table = result.to_frame()
-    place = np.arange(len(table))[::-1]
-    known = np.asarray(np.isfinite(table["psi"]))
-    psi = np.asarray(table["psi"])[known]
-    low, high = np.asarray(table["low"])[known], np.asarray(table["high"])[known]
-    axes.errorbar(psi, place[known], xerr=[psi - low, high - psi], fmt="o", ms=4, capsize=2)
+    table = result.to_frame().assign(place=np.arange(len(result.layers))[::-1])
+    place = np.asarray(table["place"])
+    known = table[np.isfinite(table["psi"])]
+    for stationary, fill in ((True, COLORS[0]), (False, "none")):
+        rows = known[known["stationary"] == stationary]
+        psi = np.asarray(rows["psi"])
+        options = {"fmt": "o", "ms": 4, "capsize": 2, "color": COLORS[0], "mfc": fill}
+        if len(rows):
+            options["label"] = "stationary" if stationary else "not stationary"
+            error = [psi - np.asarray(rows["low"]), np.asarray(rows["high"]) - psi]
+            axes.errorbar(psi, rows["place"], xerr=error, **options)
+    if any(not row.stationary for row in result.layers.values() if row.flatness):
+        axes.legend()
     axes.axvline(2.0, color="0.6", lw=1, ls=":")
     names = [
         f"{name} ({row.resolved:.0f} of {row.resolved + row.unresolved:.0f})"
