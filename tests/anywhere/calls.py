@@ -170,6 +170,11 @@ def critical(at: Setting) -> Any:
     return hr.layer_criticality(at.model, at.initial, at.score, draws=2)
 
 
+def shrunk(at: Setting) -> Any:
+    mask = hr.select(at.model, fraction=0.5, granularity="channel")
+    return hr.shrink(at.model, mask).state_dict()
+
+
 def ticket(at: Setting) -> Any:
     def train(model: nn.Module) -> None:
         hr.train(model, at.loss, at.data, epochs=2, lr=0.1, batch_size=8)
@@ -250,6 +255,10 @@ CALLS: dict[str, Callable[[Setting], Any]] = {
     "reinitialize": lambda at: hr.reinitialize(at.model, at.initial, at.mask),
     "rerandomize": redrawn,
     "overlap_ratio": lambda at: hr.overlap_ratio(at.mask, hr.select(at.model, fraction=0.5)),
+    "batch_sharpness": lambda at: hr.batch_sharpness(at.model, at.loss, at.data, batch_size=8),
+    "layer_curvature": lambda at: hr.layer_curvature(at.hessian),
+    "prunable": lambda at: hr.prunable(at.model, at.loss, at.data, held_out=True),
+    "shrink": shrunk,
     "layer_criticality": critical,
     "find_ticket": ticket,
     "train": trained,
@@ -267,6 +276,7 @@ AS_IT_RUNS = {"train", "train_ensemble", "find_ticket", "layer_criticality"}
 AS_IT_RUNS |= {"Recorder, Trajectory, weight_covariance, variance_flatness"}
 """Calls in which a person's own code evaluates the model, or trains it."""
 WITHOUT_TENSORS = {"ArgumentError", "Band", "Claim", "explore", "sweep", "__version__"}
+OWN_LOADER = {"fluctuations"}  # takes a DataLoader, which does not run on a default device "meta"
 RESULTS = {"Density", "Estimate", "Spectrum", "Risk"}
 
 

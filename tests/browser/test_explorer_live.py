@@ -1,6 +1,7 @@
 """The explorer's first page and the live view of a run that is being recorded, in Chromium."""
 
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -159,7 +160,9 @@ def test_an_empty_folder_says_what_to_do(open_page, serving, tmp_path):
     assert watched.problems == []
     data = hr.load_data("digits", limit=100).flat()
     scope = {"model": mlp((64, 10)), "loss": LOSS, "data": data}
-    exec(lines, scope)
+    with warnings.catch_warnings():  # a run of a moment has no time for every sharpness
+        warnings.simplefilter("ignore", hr.recording.RecordingWarning)
+        exec(lines, scope)
     assert len(hr.Trajectory.open(tmp_path / "first")) > 1
 
 

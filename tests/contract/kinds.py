@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -135,7 +136,13 @@ def trained(data: Any) -> float:
 def recorded(data: Any) -> float:
     network = model()
     with tempfile.TemporaryDirectory() as folder:
-        how = {"measure": "sharpness", "loss": LOSS, "data": data, "wait": True}
+        how = {
+            "measure": "sharpness",
+            "loss": LOSS,
+            "data": data,
+            "wait": True,
+            "max_overhead": math.inf,
+        }
         recorder = hr.Recorder(Path(folder) / "run", every="1it", **how)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         with recorder:

@@ -141,10 +141,10 @@ def test_the_last_group_follows_from_the_mean_of_all():
 
 
 def test_what_lacks_room_says_how_much_it_needs(quiet):
-    """100,000 weights in 4 MB: the loss is there, eigenpairs say what they would take."""
+    """100,000 weights in 2 MB: the loss is there, eigenpairs say what they would take."""
     data = torch.randn(64, 300), torch.arange(64) % 3
     found = inspect(
-        mlp((300, 300, 3), "tanh", seed=0), LOSS, data, k=3, console=quiet, budget=Budget(20, 4e6)
+        mlp((300, 300, 3), "tanh", seed=0), LOSS, data, k=3, console=quiet, budget=Budget(20, 2e6)
     )
     assert found["model.loss"].value > 0
     short = [o for o in found.outcomes if o.status == "omitted" and "MB" in o.reason]

@@ -189,7 +189,7 @@ class LinearOperator(ABC):
             raise ArgumentError(
                 "vector", other, "it is not a torch tensor", "Use .to_scipy() for numpy arrays."
             )
-        if not other.is_meta:
+        if other.layout is not torch.strided or other.is_quantized:
             check_readable("vector", other)
         if other.ndim not in (1, 2) or other.shape[0] != size:
             remedy = f"Give a tensor of shape ({size},) or ({size}, k)."

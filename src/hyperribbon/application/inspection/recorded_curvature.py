@@ -40,7 +40,8 @@ class Curvature:
     The loss is that of a fixed sample, drawn once: numbers of one run compare with each other to
     the accuracy of the solver, and with the loss of all data to the accuracy of so many samples.
     Where a Recorder limits the time and so many samples would leave a run with few points, the
-    sample is halved, to eight at the least, before the first measurement.
+    sample is halved, to eight at the least, before the first measurement; not where the loss of
+    fewer samples is another objective, as with batch norm and contrastive losses.
     Batch norm has the statistics of the sample, as in training, and dropout is off. With an
     optimiser whose limit is one number (SGD with one learning rate, momentum and decay), the
     largest curvature at which its step is stable stands beside it: 2/η, with momentum
@@ -88,6 +89,7 @@ class Curvature:
         self._whole: Subject | None = None
         self._subject: Subject | None = None
         self._optimizer: Any = None
+        self._fewest = self.samples
         self._cold = _COLD  # products of the last measurement from a cold start
         self.note, self.is_fitted = "", False
         self.next_seconds = self.usual_seconds = inf
@@ -111,8 +113,12 @@ class Curvature:
         self._optimizer = optimizer
         self._tracker.reset()
         self._subject, self.is_fitted = None, False
-        self._draw(min(_FEWEST, self.samples))
-        _ = self._drawn.risk
+        self._draw(self.samples)
+        risk = self._drawn.risk
+        # Fewer samples would be another objective: of batch statistics, of samples compared.
+        self._fewest = min(_FEWEST, self.samples)
+        if self._whole.mode != "eval" or risk.must_be_whole:
+            self._fewest = self.samples
 
     def fit_to(self, model: nn.Module, seconds: float, *, is_final: bool) -> None:
         """Choose the number of samples so that a measurement takes no longer, if possible.
@@ -124,7 +130,7 @@ class Curvature:
             seconds: What a measurement may take.
             is_final: Whether to decide on fewer samples than asked for, if need be.
         """
-        number = min(_FEWEST, self.samples)
+        number = self._fewest
         while True:
             self._draw(number)
             first, product = self._time_products(model)

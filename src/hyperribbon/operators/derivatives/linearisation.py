@@ -265,10 +265,11 @@ class Linearisation:
     ) -> list[torch.Tensor] | None:
         """Return the products of all rows at once, or None where rows one by one are better.
 
-        Small products spend their time on overhead, which rows share: together they took 0.3 to 0.9
-        of the time of single rows up to 1e8 floating-point operations per row, on six networks, and
-        0.7 to 2.4 beyond. The count decides, not a clock, so every run rounds alike. Checkpoints
-        save memory that rows together would take.
+        Small products spend their time on overhead, which rows share: on six networks, together
+        they mostly took 0.3 to 0.9 of the time of single rows up to 1e8 floating-point operations
+        per row (a small convolutional network took 2.5), and 0.67 to 2.4 beyond. The count decides,
+        not a clock, so every run rounds alike. Checkpoints save memory that rows together would
+        take.
         """
         if self._has_checkpoints:
             return None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from hyperribbon.application.inspection.engine.clock import DeclinedError
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.scheduler import Measurement
 from hyperribbon.application.inspection.linear.theory import TheoryComparison, compare_risk
@@ -66,7 +67,10 @@ def theory_part(level: Level, notebook: Notebook) -> Part:
     """Compare the curvature with linear-network theory and list what other theories assume."""
     subject = level.subject
     options = {"precision": _PRECISION, "memory": subject.memory, "seed": notebook.seed}
-    comparison = compare_risk(subject.risk, k=1, **options)
+    try:
+        comparison = compare_risk(subject.risk, k=1, **options)
+    except ArgumentError as error:
+        raise DeclinedError(error.argument, error.value, error.reason, error.remedy) from error
     predicted, measured = comparison.predicted().sharpness, comparison.measured.sharpness
     broken = comparison.responsible()
     part = Part("theory", "Theory comparison", "Theory")
