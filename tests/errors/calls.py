@@ -149,6 +149,11 @@ def _theory() -> Iterator[Call]:
     yield Call(r.decay_base, {"eigenvalues": EIGENVALUES})
     yield Call(r.split_index, {"eigenvalues": EIGENVALUES, "alpha": 0.5, "steps": 9})
     yield Call(r.dimensions_of, {"eigenvalues": EIGENVALUES, "fraction": 0.9})
+    yield Call(r.trajectory_covariance, {"runs": [np.eye(4), np.ones((3, 4))]})
+    yield Call(r.lyapunov_form, {"ribbon": RIBBON})
+    yield Call(r.target_norm, {"eigenvalues": EIGENVALUES, "sigma_star": 2.0})
+    yield Call(r.taylor_ribbon, {"points": np.linspace(-1.0, 1.0, 5), "radius": 3.0, "terms": 3})
+    yield Call(r.gaussian_kernel_eigenvalues, {"number": 4, "length": 0.5, "sigma": 1.0})
     yield Call(
         r.count_dimensions,
         {

@@ -175,7 +175,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     assert survivors
 
     seen = []
-    original = run.__globals__["Context"].map
+    original = Context.map
 
     def spy(self, function, items, label=None):
         seen.extend(f.stat().st_mtime_ns == t for f, t in survivors.items())

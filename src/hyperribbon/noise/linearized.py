@@ -96,7 +96,7 @@ def linearize(
         Features (N, n·c) and targets (n·c,) of the one-layer problem that it is near its weights.
 
     Raises:
-        ArgumentError: Targets do not fit the outputs.
+        ArgumentError: Targets do not fit the outputs, or are not finite.
     """
     check_choice("loss", loss, ("half_squares", "mse"))
     J = Jacobian(model, data, params=params, mask=mask)
@@ -106,6 +106,7 @@ def linearize(
         reason, remedy = f"outputs have shape {tuple(outputs.shape)}", "Give a target for each."
         raise ArgumentError("data (targets)", targets, reason, remedy)
     outputs, targets = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    check_finite("data (targets)", targets)
     count = outputs[0].numel()
     design = check_finite("model (derivatives)", J.to_dense())
     return LinearizedNetwork(

@@ -17,6 +17,7 @@ from hyperribbon.core.checks import (
     check_array,
     count,
     instance,
+    iterable,
     positive,
     row,
     validate,
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+@validate(runs=iterable)
 def trajectory_covariance(runs: Iterable[Any]) -> Float[np.ndarray, "N N"]:
     r"""Return the covariance of the points of all runs, snapshots taken at any times.
 
@@ -226,6 +228,6 @@ def gaussian_kernel_eigenvalues(
     Returns:
         (number,), descending, with sum 1 over all k.
     """
-    a, b = 1 / (4 * sigma**2), 1 / (2 * length**2)
-    A = a + b + np.sqrt(a**2 + 2 * a * b)
-    return np.sqrt(2 * a / A) * (b / A) ** np.arange(number)
+    a = np.square(length / sigma) / 2  # in units of b, so that no length is too small
+    A = 1 + a + np.sqrt(a**2 + 2 * a)
+    return np.sqrt(2 * a / A) * (1 / A) ** np.arange(number)

@@ -9,6 +9,8 @@
 - fig7: Eigenvalues of P(N, T) by training time
 - fig8: Phase diagram of the dimension of the training manifold
 - kernels: Kernel machines: trajectories of several kernels together
+- networks: The predicted manifold of networks, and the drift of their kernels with width
 - sgd: Stochastic gradient descent: two models of its noise beside simulation
+- thesis: Input correlations, Fisher information, tangent kernel and inPCA of one task
 - weight_decay: Weight decay: the exact covariance and the printed replacement
 """
