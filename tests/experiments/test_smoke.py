@@ -10,8 +10,8 @@ from hyperribbon.papers.experiments import all_experiments
 from hyperribbon.papers.experiments import run as run_one
 
 EXPLAINED = {
-    "fluctuations/nonlinear/psi-four": "never judged: the sentence is about another paper's setting",
-    "ribbons/thesis/geometric": "of all five spectra, two of which bend; one at a time is perturbed",
+    "fluctuations/nonlinear/psi-four": "never judged: the sentence is of another paper's setting",
+    "ribbons/thesis/geometric": "of all five spectra, two of which bend; one at a time changes",
 }
 """Claims that no perturbation of a result can turn, by id, with the reason they are kept."""
 
