@@ -30,7 +30,8 @@ def run(*arguments, monkeypatch, capsys):
 
 @pytest.fixture
 def cli(monkeypatch, capsys):
-    monkeypatch.delenv("HYPERRIBBON_DATA", raising=False)
+    monkeypatch.setenv("HYPERRIBBON_DATA", "")  # so that what --data sets is undone
+    monkeypatch.delenv("HYPERRIBBON_DATA")
     return lambda *arguments: run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
 
 
