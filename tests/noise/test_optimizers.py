@@ -1,7 +1,11 @@
 """The stationary covariance under the optimiser and the sampling that are used."""
 
+import warnings
+
 import numpy as np
 import pytest
+import scipy.linalg
+import scipy.optimize
 import torch
 
 import hyperribbon as hr
@@ -81,6 +85,11 @@ def test_operators_take_momentum_in_the_leading_subspace():
 def test_continuous_time_warns_beyond_stability_and_knows_plain_sgd_only():
     with pytest.warns(StabilityWarning, match="stability limit"):
         hr.stationary_covariance(np.eye(1), np.eye(1), 5.0)
+    with pytest.warns(StabilityWarning):
+        hr.stationary_covariance(np.diag([2.0, 1.0]), np.eye(2), 1.0)  # lr·h = 2 exactly
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hr.stationary_covariance(np.diag([2.0, 1.0]), np.eye(2), 0.999)
     with pytest.raises(ArgumentError, match="diverges"):
         hr.stationary_covariance(np.eye(1), np.eye(1), 5.0, time="discrete")
     momentum = torch.optim.SGD([WEIGHT], lr=0.1, momentum=0.9)
@@ -102,3 +111,54 @@ def test_continuous_time_warns_beyond_stability_and_knows_plain_sgd_only():
 def test_what_cannot_be_read_is_named(options, match):
     with pytest.raises(ArgumentError, match=match):
         hr.stationary_covariance(H, C, **{"lr": 0.1, **options})
+
+
+def growth_of_second_moments(H, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0):
+    """Return how the covariance of (w, v) grows a step, by repeated steps of torch's update."""
+    if not weight_decay:  # nothing moves where there is neither curvature nor noise
+        V = scipy.linalg.orth(H)
+        H = V.T @ H @ V
+    one = np.eye(len(H))
+    curvature = H + weight_decay * one
+    v = np.hstack([(1 - dampening) * curvature, momentum * one])
+    direction = np.hstack([curvature, 0 * one]) + momentum * v if nesterov else v
+    A = np.vstack([np.hstack([one, 0 * one]) - lr * direction, v])
+    M, growth = np.eye(len(A)), []
+    for _ in range(2000):
+        M = A @ M @ A.T
+        growth.append(np.log(np.linalg.norm(M)))
+        M /= np.linalg.norm(M)
+    return np.exp(np.mean(growth[1000:]))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"momentum": 0.5},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "dampening": 0.5},
+        {"momentum": 0.5, "nesterov": True},
+        {"momentum": 0.9, "nesterov": True},
+        {"weight_decay": 0.1},
+    ],
+)
+def test_refused_if_and_only_if_second_moments_grow(rule, seed):
+    X = np.random.default_rng(seed).normal(size=(5, 3))
+    H = X @ X.T / 3  # two directions without curvature
+    largest = scipy.optimize.brentq(
+        lambda lr: growth_of_second_moments(H, lr, **rule) - 1, 0.02, 50.0, xtol=1e-3
+    )
+    for part in (0.5, 0.8, 0.95, 0.99, 1.01, 1.05, 1.5):
+        grows = growth_of_second_moments(H, part * largest, **rule) >= 1
+        assert grows == (part > 1)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(5))], part * largest, **rule)
+        try:
+            M = hr.stationary_covariance(H, H, optimizer=optimizer, time="discrete")
+        except ArgumentError as error:
+            assert grows, part
+            assert "diverges" in error.reason
+        else:
+            assert not grows, part
+            assert np.isfinite(M).all()

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.papers.simulation import (
@@ -132,8 +133,69 @@ def test_unstable_learning_rates_are_named_not_nan(task):
     limit = 2 / np.linalg.eigvalsh(th.hessian(X))[-1]
     with pytest.raises(ArgumentError, match="diverges"):
         simulate_one_layer(X, Y, lr=1.01 * limit, batch_size=5, steps=10)
+    shuffled = {"sampling": "shuffle", "steps": 4000, "burn_in": 0}
     with pytest.raises(ArgumentError, match="diverged"):
-        simulate_one_layer(X, Y, lr=0.97 * limit, batch_size=1, steps=4000, burn_in=0)
+        simulate_one_layer(X, Y, lr=0.97 * limit, batch_size=1, **shuffled)
+
+
+def second_moment_radius(X, lr, batch_size, dynamics, sampling):
+    """Return the growth of second moments a step, from repeated dense steps over all batches."""
+    N, P = X.shape
+    H = X @ X.T / P
+    if dynamics == "sgd" and sampling == "without_replacement":
+        drawn = list(itertools.combinations(range(P), batch_size))
+    else:
+        drawn = list(itertools.product(range(P), repeat=batch_size))
+    substeps = 3 if dynamics == "flow" else 1
+    moments = np.zeros((N * N, N * N))
+    for batch in drawn:
+        noise = X[:, batch] @ X[:, batch].T / batch_size - H
+        A = np.eye(N) - lr / substeps * H - lr / np.sqrt(substeps) * noise
+        moments += np.kron(A, A) / len(drawn)
+    growth, M = 1.0, np.eye(N).ravel()
+    for _ in range(3000):  # it is self-adjoint, and its leading eigenvector a covariance
+        following = moments @ M
+        growth = np.linalg.norm(following) / np.linalg.norm(M)
+        M = following / np.linalg.norm(following)
+    return growth
+
+
+LIMITS = [0.5, 0.8, 0.95, 0.99, 1.01, 1.05, 1.5]  # times the largest stable learning rate
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("batch_size", "dynamics", "sampling"),
+    [
+        (1, "sgd", "replacement"),
+        (2, "sgd", "replacement"),
+        (3, "sgd", "replacement"),
+        (2, "sgd", "without_replacement"),
+        (4, "sgd", "without_replacement"),
+        (1, "flow", "replacement"),
+        (3, "flow", "replacement"),
+    ],
+)
+def test_refused_if_and_only_if_second_moments_grow(batch_size, dynamics, sampling, seed):
+    rng = np.random.default_rng(seed)
+    X, Y = rng.normal(size=(3, 6)) * [[1.0], [0.7], [0.5]], rng.normal(size=6)
+    how = {"batch_size": batch_size, "dynamics": dynamics, "sampling": sampling}
+    largest = scipy.optimize.brentq(
+        lambda lr: second_moment_radius(X, lr, **how) - 1, 0.05, 20.0, xtol=1e-4
+    )
+    for part in LIMITS:
+        grows = second_moment_radius(X, part * largest, **how) >= 1
+        assert grows == (part > 1)
+        options = how | {"steps": 2, "burn_in": 0, "chains": 2}
+        if dynamics == "flow":
+            options["substeps"] = 3
+        try:
+            simulate_one_layer(X, Y, lr=part * largest, **options)
+        except ArgumentError as error:
+            assert grows, part
+            assert "diverge" in error.reason
+        else:
+            assert not grows, part
 
 
 def test_traced_chains_that_diverge_are_named(task):
@@ -214,7 +276,6 @@ def test_chains_that_overflow_their_squares_have_diverged():
     rng = np.random.default_rng(0)
     X, Y = rng.standard_normal((3, 40)), rng.standard_normal(40)
     lr = 1.9 / np.linalg.eigvalsh(X @ X.T / 40)[-1]
+    options = {"sampling": "shuffle", "chains": 4, "burn_in": 0, "every": 1}
     with pytest.raises(ArgumentError, match="diverged"):
-        simulate_one_layer(
-            X, Y, lr=lr, batch_size=1, steps=5, chains=4, start=np.full(3, 1e20), burn_in=0, every=1
-        )
+        simulate_one_layer(X, Y, lr=lr, batch_size=1, steps=5, start=np.full(3, 1e20), **options)

@@ -170,3 +170,15 @@ def test_one_batch_per_epoch_has_no_noise():
 def test_what_no_optimiser_does_is_refused(options, match):
     with pytest.raises(ArgumentError, match=match):
         theory.stationary_state(H, C, LR, **options)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_curvature_that_is_rounding_does_not_diverge(momentum):
+    for seed in range(10):
+        X = np.random.default_rng(seed).normal(size=(6, 4))
+        H = X @ X.T / 4  # two directions without curvature, whose eigenvalues come out at 1e-16
+        found = theory.stationary_state(H, H, 0.05, momentum=momentum)
+        V = np.linalg.svd(X)[0][:, :4]
+        inside = theory.stationary_state(V.T @ H @ V, V.T @ H @ V, 0.05, momentum=momentum)
+        np.testing.assert_allclose(found.covariance, V @ inside.covariance @ V.T, atol=1e-12)
+        assert np.isinf(found.correlation_steps[:2]).all()

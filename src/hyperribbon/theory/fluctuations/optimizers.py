@@ -143,7 +143,7 @@ def stationary_state(
     A[:, 1, 1] = momentum
     b = np.array([-lr * reach, entering])
     radius = np.abs(np.linalg.eigvals(A)).max(axis=1)
-    held = (rates > 0) | (decoupled_decay > 0)
+    held = ~np.diag(null) | (decoupled_decay > 0)
     if (radius[held] >= 1).any():
         worst = int(np.argmax(np.where(held, radius, 0)))
         reason = (

@@ -8,6 +8,7 @@ from typing import Annotated as Float
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -194,6 +195,54 @@ def check_stable(lr: float, largest_rate: float) -> None:
     if lr * largest_rate >= 2:
         reason = f"gradient descent diverges: the largest curvature is {largest_rate:.4g}"
         raise ArgumentError("lr", lr, reason, f"Use less than 2/ω_max = {2 / largest_rate:.4g}.")
+
+
+def check_second_moments(X: np.ndarray, lr: float, factor: float, *, substeps: int = 1) -> None:
+    """Raise unless the weights of SGD on linear regression have finite second moments for ever.
+
+    These follow M ← (1−λH)M(1−λH) + fλ²Φ(M) + λ²C with Φ(M) = (1/P) Σ (xᵀMx) xxᵀ − HMH. Both parts
+    map covariances to covariances, so that the spectral radius is below one if and only if
+    λω_max < 2 and the largest κ of fλ²Φ(M) = κ[M − (1−λH)M(1−λH)] is below one.
+
+    Args:
+        X: Design matrix (N×P).
+        lr: Learning rate λ.
+        factor: f, from `batch_factor`.
+        substeps: Steps of λ/substeps, with noise of as much larger variance, for the flow.
+
+    Raises:
+        ArgumentError: They grow without bound.
+    """
+    rates, V = np.linalg.eigh(hessian(X))
+    check_stable(lr, float(rates[-1]) / substeps)
+    step, factor = lr / substeps, factor * substeps
+    held = rates > _NULL * rates[-1]
+    rates, x = rates[held], V[:, held].T @ X
+    # M = 1 shrinks at once in most cases, which settles them.
+    trial = (x * np.sum(x**2, axis=0)) @ x.T / X.shape[1] - np.diag(rates**2)
+    scale = np.sqrt(2 * rates - step * rates**2)
+    if np.linalg.eigvalsh(factor * step * trial / np.outer(scale, scale))[-1] < 1:
+        return
+    shrinking = np.add.outer(rates, rates) - step * np.multiply.outer(rates, rates)
+    root, size = np.sqrt(shrinking), len(rates)
+
+    def fed_back(vector: np.ndarray) -> np.ndarray:
+        M = vector.reshape(size, size) / root
+        grown = (x * np.einsum("np,np->p", x, M @ x)) @ x.T / X.shape[1]
+        return (factor * step * (grown - M * np.multiply.outer(rates, rates)) / root).ravel()
+
+    if size > 1:
+        operator = LinearOperator(shape=(size**2, size**2), matvec=fed_back, dtype=np.float64)
+        start = np.diag(np.diag(root)).ravel()
+        largest = eigsh(operator, 1, which="LA", v0=start, return_eigenvectors=False)[0]
+    else:
+        largest = fed_back(np.ones(1))[0]
+    if largest >= 1:
+        reason = (
+            "the chains diverge: the noise of each step feeds on the fluctuations, "
+            f"{largest:.4g} times as strongly as they decay"
+        )
+        raise ArgumentError("lr", lr, reason, "Use a smaller learning rate or a larger batch.")
 
 
 def in_eigenbasis(

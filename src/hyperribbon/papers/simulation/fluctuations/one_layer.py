@@ -29,7 +29,8 @@ from hyperribbon.core.checks import (
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.papers.simulation.fluctuations.batches import chain_batches, check_dynamics
 from hyperribbon.recording.cadence import steps_between
-from hyperribbon.theory.fluctuations.stationary import check_stable
+from hyperribbon.theory.fluctuations.one_layer import batch_factor
+from hyperribbon.theory.fluctuations.stationary import check_second_moments, check_stable
 
 _FROM_ELSEWHERE, _AFTER_ANNEALING = 7.0, 0.5
 FROM_SOLUTION = 3.5
@@ -170,14 +171,15 @@ def simulate_one_layer(
         seed: Seed of all chains.
 
     Raises:
-        ArgumentError: The learning rate is beyond stability, the chains diverge, or a batch of
-            distinct samples is larger than the set.
+        ArgumentError: There is no stationary state, as the second moments of the weights grow
+            without bound (for "shuffle", the chains diverge); or a batch of distinct samples is
+            larger than the set.
     """
     check_dynamics(dynamics, sampling)
     if dynamics == "sgd":
         check_absent("substeps", substeps, "steps of SGD are whole", "Use dynamics='flow'.")
     substeps = 1 if substeps is None else substeps
-    task = _Regression(X, Y, lr * anneal, start)
+    task = _Regression(X, Y, start)
     rates, N = task.rates, len(task.solution)
     slowest = 1 / (lr * rates[0])
     needed = math.ceil((FROM_SOLUTION if start is None else _FROM_ELSEWHERE) * slowest)
@@ -194,6 +196,12 @@ def simulate_one_layer(
 
     deviation = task.begin(chains)
     gradient = task.gradient(batch_size, chains, dynamics, sampling, substeps, seed)
+    highest = lr * max(1.0, anneal)
+    if sampling == "shuffle" and batch_size < len(Y):  # an epoch's operator has no short form
+        check_stable(highest, float(rates[-1]))
+    else:
+        factor = batch_factor(len(Y), batch_size, sampling == "replacement")
+        check_second_moments(X, highest, factor, substeps=substeps)
     weights, noise = RunningMoments(N), RunningMoments(N) if measure_noise else None
     squares, measured, rows = np.zeros(chains), 0, []
     dt = np.float32(lr / substeps)
@@ -252,7 +260,8 @@ def trace_one_layer(
 
     Raises an ArgumentError as that does.
     """
-    task = _Regression(X, Y, lr, start)
+    task = _Regression(X, Y, start)
+    check_stable(lr, float(task.rates[-1]))
     deviation = task.begin(chains)
     gradient = task.gradient(batch_size, chains, "sgd", sampling, 1, seed)
     kept = np.unique(np.asarray(record, dtype=int))
@@ -270,7 +279,7 @@ def trace_one_layer(
 class _Regression:
     """A regression task around its solution, in single precision where the chains run."""
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, lr: float, start: np.ndarray | None) -> None:
+    def __init__(self, X: np.ndarray, Y: np.ndarray, start: np.ndarray | None) -> None:
         if X.shape[1] != len(Y) or not X.any():
             reason = f"there are {len(Y)} targets"
             raise ArgumentError("X", X, reason, "Give a nonzero N×P matrix, P targets.")
@@ -288,7 +297,6 @@ class _Regression:
         hessian = X @ X.T / X.shape[1]
         rates = np.linalg.eigvalsh(hessian)
         self.rates = rates[rates > 1e-12 * rates[-1]]
-        check_stable(lr, float(rates[-1]))
         self.H = hessian.astype(np.float32)
         self.data = np.ascontiguousarray(X.T, dtype=np.float32)
         self.residual = np.where(self.interpolating, 0.0, residuals).astype(np.float32)
