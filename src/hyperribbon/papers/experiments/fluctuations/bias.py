@@ -27,9 +27,11 @@ STATEMENTS = (
     kit.observe(
         "correction",
         "Sec. III C 3",
-        "Resampling from the fitted Gaussian leaves less than half of the bias, in the mean.",
+        "Variances of one half along the modes of the other leave less than half of the bias, in "
+        "the mean.",
         kit.Band(-0.5, 0.5, "words"),
         compare="mean",
+        changed="2026-11-18: the correction resampled from the fitted Gaussian before",
     ),
     kit.observe(
         "warning",

@@ -250,7 +250,7 @@ def plot(result: Result) -> kit.Figure:
     for row, scheme in enumerate(SCHEMES):
         curvatures, variances = result.curvatures[0, row], result.variances[0, row]
         positive = curvatures > 0
-        label = f"{scheme}, ψ = {result.corrected[0, row]:.2f}"
+        label = f"{scheme}, corrected ψ = {result.corrected[0, row]:.2f}"
         left.loglog(curvatures[positive] ** -0.5, variances[positive], "o", ms=3, label=label)
         label = f"{scheme}, ψ = {result.width_exponent[0, row]:.2f}"
         right.loglog(result.widths[0, row], variances, "o", ms=3, label=label)
