@@ -229,7 +229,7 @@ def test_the_code_runs_and_gives_the_numbers_shown(visit, curves, link, picture,
     page = visit(link)
     key = link.split("?")[0]
     shown = curves(page, f"{key}-{picture}")[curve]
-    page.locator("summary").click()
+    page.get_by_text("Python code for this page").click()
     code = page.locator(f"#{key}-code").inner_text()
     scope = {"numpy": np}
     exec(code, scope)
@@ -271,11 +271,14 @@ def test_every_control_has_a_name_for_screen_readers(visit, curves, key):
     page.wait_for_function("() => !document.querySelector('[role=slider]:not([aria-label])')")
     names = [s.get_attribute("aria-label") for s in page.locator("[role=slider]").all()]
     assert len(set(names)) == len(names) > 3
-    unnamed = """() => [...document.querySelectorAll('button, input, a, [role=img]')].filter(
+    page.evaluate("() => document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    page.locator(f"#menu-{key}").wait_for(state="attached")
+    named = "button, input, a, summary, [role=img]"
+    unnamed = """(named) => [...document.querySelectorAll(named)].filter(
         e => e.offsetParent && !(e.innerText || e.ariaLabel || e.title || e.labels?.length
                                  || e.closest('.js-plotly-plot, [aria-hidden=true]'))
     ).map(e => e.outerHTML.slice(0, 120))"""
-    assert page.evaluate(unnamed) == []
+    assert page.evaluate(unnamed, named) == []
 
 
 def test_a_click_in_the_diagram_moves_the_point(visit, curves):

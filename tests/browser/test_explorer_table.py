@@ -14,9 +14,14 @@ RANGES = """() => [...document.querySelectorAll('#table-overlay .js-plotly-plot'
 SHARED = """(range) => [...document.querySelectorAll('#table-overlay .js-plotly-plot')]
     .every(plot => JSON.stringify(plot._fullLayout.xaxis.range) === range)"""
 FILLED = "() => document.querySelector('#table-count')?.innerText === '100 of 100 runs'"
-COUNTED = "() => !document.querySelector('#table-count').innerText.startsWith('100 ')"
-FIRST = "(name) => document.querySelector('#table-body label').innerText.includes(name)"
-OTHER = "(name) => !document.querySelector('#table-body label').innerText.includes(name)"
+FILTERED = (
+    r"() => /^[1-9]\d? of 100 runs$/.test(document.querySelector('#table-count')?.innerText ?? '')"
+)
+FIRST = "(name) => document.querySelector('#table-body label a')?.innerText === name"
+OTHER = """(name) => {
+    const first = document.querySelector('#table-body label a');
+    return first && first.innerText !== name;
+}"""
 DRAWN = "() => document.querySelectorAll('#table-overlay .js-plotly-plot').length >= 3"
 
 
@@ -48,22 +53,29 @@ def rows(page):
     return page.locator("#table-body label")
 
 
-def test_the_flattest_accurate_run_takes_three_clicks_at_most(visit):
-    page = visit("live")
-    page.locator("#menu-table").wait_for()
-    began = time.monotonic()
+def open_table(page):
     page.locator("#menu-table").click()
     page.wait_for_function(FILLED)  # rows outside the window are drawn when one scrolls to them
     rows(page).nth(8).wait_for()
+
+
+@pytest.mark.slow  # a busy machine takes longer
+def test_a_table_of_100_runs_opens_within_two_seconds(visit):
+    page = visit("live")
+    page.locator("#menu-table").wait_for()
+    began = time.monotonic()
+    open_table(page)
     seconds = time.monotonic() - began
     assert seconds < 2.0, f"the table of 100 runs opened in {seconds:.2f} s"
-    page.locator("#table-filter").click()  # one
-    page.keyboard.type("accuracy > 0.9")
-    page.wait_for_function(COUNTED)
+
+
+def test_the_flattest_accurate_run_takes_three_clicks_at_most(visit):
+    page = visit("live")
+    open_table(page)
+    page.locator("#table-filter").fill("accuracy > 0.9")  # one; at once: dcc.Input may swap keys
+    page.wait_for_function(FILTERED)
     page.get_by_role("button", name="sharpness", exact=True).click()  # two
-    first = rows(page).first
     page.wait_for_function(FIRST, arg="run-42")
-    assert first.locator("a").inner_text() == "run-42"
     page.get_by_role("button", name="sharpness", exact=True).click()
     page.wait_for_function(OTHER, arg="run-42")
 
