@@ -27,7 +27,7 @@ import hyperribbon as hr
 from hyperribbon.core.store.atomic import write_text
 
 STUDY = Path(hr.prediction.__file__).with_name("sharpness_study.json")
-HELD_OUT = Path(__file__).parent / "results" / "sharpness_held_out.json"
+HELD_OUT = Path(__file__).parent / "sharpness_held_out.json"
 SAMPLES = 300
 ACTIVATIONS = {"smooth": (nn.Tanh, nn.GELU, nn.SiLU), "ReLU": (nn.ReLU, nn.LeakyReLU)}
 
