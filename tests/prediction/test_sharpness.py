@@ -17,7 +17,7 @@ from hyperribbon.prediction import sharpness as module
 from hyperribbon.prediction.linear_layers import find_chain
 from hyperribbon.prediction.surrogate import ChainSurrogate, squares, stand_in_data
 
-HELD_OUT = Path(__file__).parents[2] / "benchmarks" / "results" / "sharpness_held_out.json"
+HELD_OUT = Path(__file__).parents[2] / "benchmarks" / "sharpness_held_out.json"
 STUDY = Path(module.__file__).with_name("sharpness_study.json")
 RULES = {
     "descent": lambda p: torch.optim.SGD(p, lr=0.05),
