@@ -11,6 +11,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.application.inspection.copies import as_source
+from hyperribbon.application.inspection.recorded_curvature import Curvature
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.papers.training import mlp
 from hyperribbon.recording import RecordingWarning
@@ -231,3 +232,15 @@ def test_errors_name_what_is_missing(tmp_path):
     recorder = hr.Recorder(tmp_path / "a", measure="sharpness", data=pair)
     with pytest.raises(ArgumentError, match="loss=None: the output of Sequential has no loss"):
         recorder.attach(nn.Sequential(nn.Linear(64, 10)))
+
+
+@pytest.mark.parametrize(("is_normalised", "samples"), [(False, 8), (True, 32)])
+def test_samples_are_not_halved_where_fewer_are_another_objective(is_normalised, samples):
+    """Batch statistics of fewer samples would be those of another loss."""
+    norm = nn.BatchNorm1d(4) if is_normalised else nn.Identity()
+    model = nn.Sequential(nn.Linear(3, 4), norm, nn.Tanh(), nn.Linear(4, 2))
+    data = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    curvature = Curvature(samples=32)
+    curvature.begin(model, None, nn.CrossEntropyLoss(), data)
+    curvature.fit_to(model, 0.0, is_final=True)
+    assert curvature(model)["samples"] == samples

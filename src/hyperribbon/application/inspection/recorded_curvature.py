@@ -114,11 +114,9 @@ class Curvature:
         self._tracker.reset()
         self._subject, self.is_fitted = None, False
         self._draw(self.samples)
-        risk = self._drawn.risk
         # Fewer samples would be another objective: of batch statistics, of samples compared.
-        self._fewest = min(_FEWEST, self.samples)
-        if self._whole.mode != "eval" or risk.must_be_whole:
-            self._fewest = self.samples
+        is_whole = self._drawn.risk.must_be_whole
+        self._fewest = self.samples if is_whole else min(_FEWEST, self.samples)
 
     def fit_to(self, model: nn.Module, seconds: float, *, is_final: bool) -> None:
         """Choose the number of samples so that a measurement takes no longer, if possible.
