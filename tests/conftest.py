@@ -1,5 +1,6 @@
 """Shapes in annotations are checked in every test; fixtures of several rooms."""
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -14,6 +15,12 @@ if all(importlib.util.find_spec(name) for name in ("jaxtyping", "beartype")):
     import shape_checks
 
     shape_checks.install()
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection look again at what was imported, which takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
