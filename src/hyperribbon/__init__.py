@@ -5,9 +5,9 @@ Public names load on first use, so that `import hyperribbon` costs little more t
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hyperribbon.core.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hyperribbon import (
@@ -75,66 +75,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_NAMES_BY_MODULE = {
-    "core": ("ArgumentError", "Band", "Claim", "Density", "Estimate", "Mask", "Spectrum"),
-    "core.data": ("load_data",),
-    "operators": ("Risk", "Hessian", "GGN", "Fisher", "GradientCovariance", "Jacobian", "NTK"),
-    "spectra": (
-        "eigsh",
-        "trace",
-        "density",
-        "diagonal",
-        "frobenius",
-        "plan",
-        "summarize",
-        "alignment",
-        "track",
-        "Tracker",
-        "batch_sharpness",
-        "layer_curvature",
-    ),
-    "manifold": ("InPCA", "PCA", "Streaming", "Trajectories", "bhattacharyya", "stream_inpca"),
-    "subnetworks": (
-        "select",
-        "prunable",
-        "prune",
-        "reinitialize",
-        "rerandomize",
-        "overlap_ratio",
-        "layer_criticality",
-        "find_ticket",
-        "shrink",
-    ),
-    "noise": ("fluctuations", "stationary_covariance", "weight_covariance", "variance_flatness"),
-    "prediction": ("predict_manifold", "predict_sharpness"),
-    "recording": ("Recorder", "Trajectory"),
-    "papers.training": ("train", "train_ensemble"),
-    "application.inspection": ("inspect", "compare", "compare_with_theory"),
-    "papers.experiments": ("sweep",),
-    "application.explorer": ("explore",),
-}
-_LAYERS = {
-    "application": ("inspection", "report"),
-    "papers": ("experiments", "simulation", "training"),
-}
-_ROOMS = {m.name: m.name for m in iter_modules(__path__) if m.ispkg and m.name not in _LAYERS}
-_ROOMS |= {room: f"{layer}.{room}" for layer, rooms in _LAYERS.items() for room in rooms}
-_HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-
-__all__ = ["__version__", *_HOMES, *_ROOMS]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
 if not TYPE_CHECKING:  # type checkers read the imports above, and report any other name
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-            globals()[name] = value
-            return value
-        if name in _ROOMS:
-            return import_module(f"{__name__}.{_ROOMS[name]}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = lazy_attributes(__name__)
+    __all__ = ["__version__", *__dir__()]

@@ -35,15 +35,4 @@ __all__ = [
     "torch_generator",
 ]
 
-__getattr__, __dir__ = lazy_attributes(
-    __name__,
-    {
-        "checks": ("ArgumentError", "MissingExtraError"),
-        "claims": ("Band", "Claim"),
-        "generators": ("derive_seed", "numpy_generator", "torch_generator"),
-        "mask": ("Mask",),
-        "parameters": ("ParameterFilter", "ParameterSpace"),
-        "result": ("Result",),
-        "results": ("Density", "Estimate", "Spectrum"),
-    },
-)
+__getattr__, __dir__ = lazy_attributes(__name__)

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_attributes(
-    package: str, names_by_module: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_attributes(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package whose names load on first use (lazily).
+
+    The names are those that the package imports for type checkers, under `if TYPE_CHECKING:`.
 
     Args:
         package: Its `__name__`.
-        names_by_module: Public names by the module of the package that holds them.
 
-    >>> find, _ = lazy_attributes("hyperribbon.core", {"claims": ["Band"]})
+    >>> find, _ = lazy_attributes("hyperribbon.core")
     >>> find("Band").__module__
     'hyperribbon.core.claims'
     """
-    homes = {name: module for module, names in names_by_module.items() for name in names}
+    module = sys.modules[package]
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    blocks = [block.body for block in tree.body if isinstance(block, ast.If)]
+    imports = [node for body in blocks for node in body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
-        setattr(sys.modules[package], name, value)
+        if homes[name] == package:
+            return import_module(f"{package}.{name}")
+        value = getattr(__import__(homes[name], fromlist=[name]), name)
+        setattr(module, name, value)
         return value
 
     return find, lambda: sorted(homes)

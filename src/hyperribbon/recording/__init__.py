@@ -30,15 +30,4 @@ __all__ = [
     "predict",
 ]
 
-__getattr__, __dir__ = lazy_attributes(
-    __name__,
-    {
-        "cadence": ("Overhead",),
-        "evaluation": ("evaluate", "predict"),
-        "measurements": ("Measurement",),
-        "projection": ("Projection",),
-        "recorder": ("Recorder", "RecordingWarning"),
-        "trajectory": ("Trajectory",),
-        "disk_space": ("Forecast",),
-    },
-)
+__getattr__, __dir__ = lazy_attributes(__name__)

@@ -62,24 +62,4 @@ __all__ = [
     "watch",
 ]
 
-__getattr__, __dir__ = lazy_attributes(
-    __name__,
-    {
-        "anisotropy": (
-            "Anisotropy",
-            "anisotropy_by_layer",
-            "effective_ranks",
-            "eigenfunctions",
-            "excess_kurtoses",
-            "measure_anisotropy",
-        ),
-        "comparison": ("Comparison", "compare"),
-        "engine.clock": ("Budget",),
-        "result": ("Inspection", "InspectionPlan", "Outcome"),
-        "engine.inspect": ("inspect",),
-        "linear.measurements": ("leading_eigenvalues", "linear_measurements"),
-        "linear.theory": ("Assumption", "TheoryComparison", "compare_with_theory"),
-        "quantities": ("Part", "Quantity"),
-        "recorded_curvature": ("Curvature", "watch"),
-    },
-)
+__getattr__, __dir__ = lazy_attributes(__name__)

@@ -14,11 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TERMS", "Answer", "Reference", "Term", "answers", "kind_of"]
 
-__getattr__, __dir__ = lazy_attributes(
-    __name__,
-    {
-        "reference": ("Reference", "kind_of"),
-        "sentences": ("Answer", "answers"),
-        "terms": ("TERMS", "Term"),
-    },
-)
+__getattr__, __dir__ = lazy_attributes(__name__)
