@@ -261,22 +261,6 @@ def test_an_emptied_block_is_damage_and_costs_no_weights(tmp_path):
     assert weights == {path.name: path.read_bytes() for path in (tmp_path / "weights").iterdir()}
 
 
-def test_an_emptied_block_of_an_older_recording_is_damage_too(tmp_path):
-    block = record(tmp_path) / "records" / "block-000000.bin"
-    header = json.loads((tmp_path / "trajectory.json").read_text())
-    del header["counted"], header["checksum"]
-    (tmp_path / "trajectory.json").write_text(json.dumps(header))
-    for name in ("records/count", "manifest.json", "recording.json"):
-        (tmp_path / name).unlink()
-    assert check_folder(tmp_path).findings == () and len(Trajectory.open(tmp_path)) == 9
-    block.write_bytes(b"")
-    with pytest.raises(ArgumentError, match="weights of several steps and no record"):
-        Trajectory.open(tmp_path)
-    assert not check_folder(tmp_path).is_whole
-    check_folder(tmp_path, repair=True)
-    assert len(list((tmp_path / "weights").iterdir())) == 9
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "recording.json", "records/count", "state"])
 def test_a_missing_part_of_a_finished_recording_is_damage(tmp_path, name):
     path = record(tmp_path) / name

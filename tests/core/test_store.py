@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save
 
 from hyperribbon.core import ArgumentError, Band
 from hyperribbon.core.store import (
@@ -163,13 +162,6 @@ def test_a_changed_number_in_a_result_is_named(tmp_path):
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(ArgumentError, match="checksum is wrong"):
         load_tree(tmp_path / "t")
-
-
-def test_results_from_before_checksums_are_read(tmp_path):
-    header = {"tree": '{"x": {"__array__": "/x"}, "y": [1, null]}'}
-    (tmp_path / "t").write_bytes(save({"/x": np.arange(3.0)}, metadata=header))
-    again = load_tree(tmp_path / "t")
-    assert again["x"].tolist() == [0, 1, 2] and again["y"] == [1, None]
 
 
 def test_links_and_folders_are_not_replaced(tmp_path):

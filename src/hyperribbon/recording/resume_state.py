@@ -17,7 +17,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.states import load_tensors_only, refusal
 from hyperribbon.core.store.atomic import digest_of, file_digest, make_folder, write_bytes
 from hyperribbon.recording.measurements import random_state, set_random_state
 
@@ -58,9 +57,8 @@ def save_state(folder: Path, name: str, state: bytes) -> Path:
 
 
 def find_state(folder: Path, name: str) -> Path | None:
-    """Return the path of a stored resume state, or None; earlier versions stored .pt files."""
-    found = [*folder.glob(f"state/{name}-*.safetensors"), *folder.glob(f"state/{name}.pt")]
-    return found[0] if found else None
+    """Return the path of a stored resume state, or None."""
+    return next(folder.glob(f"state/{name}-*.safetensors"), None)
 
 
 def load_parts(folder: Path, name: str, parts: Mapping[str, Stateful]) -> Any:
@@ -70,8 +68,7 @@ def load_parts(folder: Path, name: str, parts: Mapping[str, Stateful]) -> Any:
         The notes that were stored with the parts.
 
     Raises:
-        ArgumentError: There is no such state, it is damaged or would run code, or it is of other
-            parts.
+        ArgumentError: There is no such state, it is damaged, or it is of other parts.
     """
     path = find_state(folder, name)
     if path is None:
@@ -97,25 +94,18 @@ def read_parts(path: Path) -> dict[str, Any]:
     """Return what `pack_parts` serialized: parts, random states and notes.
 
     Raises:
-        ArgumentError: It is damaged, of another kind, or loading it could run code.
+        ArgumentError: It is damaged, or of another kind.
     """  # noqa: DOC501 - the ValueError is caught
     try:
-        if path.suffix == ".pt":
-            content = load_tensors_only(path)
-        else:
-            if file_digest(path) != path.stem.rpartition("-")[2]:
-                raise ValueError("its checksum is wrong")
-            with safe_open(path, framework="pt") as file:
-                content = _decode(json.loads((file.metadata() or {})["state"]), file)
+        if file_digest(path) != path.stem.rpartition("-")[2]:
+            raise ValueError("its checksum is wrong")
+        with safe_open(path, framework="pt") as file:
+            content = _decode(json.loads((file.metadata() or {})["state"]), file)
         if not {"parts", "random", "notes"} <= content.keys():
             raise ValueError("not the state of a run")
         return content
-    except ArgumentError as error:
-        error.rename("folder")
-        raise
-    except Exception as error:  # torch raises pickle, zip, runtime and end-of-file errors here
-        why = str(error) if isinstance(error, SafetensorError | ValueError) else refusal(error)
-        reason = f"the state to resume from is damaged, or loading it would run code ({why})"
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"the state to resume from is damaged ({error})"
         remedy = "Begin again in another folder; the records in this one can still be read."
         raise ArgumentError("folder", str(path), reason, remedy) from None
 

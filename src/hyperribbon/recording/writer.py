@@ -188,6 +188,6 @@ class RecordWriter:
             current = save_state(self.folder, f"step-{last.draft.step}", last.state)
         self.trajectory.extend([record.draft for record in batch])
         if current is not None:
-            for path in current.parent.glob("step-*"):
-                if path != current and path.suffix in (".pt", ".safetensors"):
+            for path in current.parent.glob("step-*.safetensors"):
+                if path != current:
                     path.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -54,7 +53,7 @@ from hyperribbon.core.store.trajectory_files import (
     records_folder,
     replace_records,
 )
-from hyperribbon.core.store.trees import TREE_KEYS, load_tree
+from hyperribbon.core.store.trees import TREE_KEY, load_tree
 
 _JSON_FILES = ("run.json", "claims.json", "inspection.json")
 _LEFTOVER = "left over from a killed process"
@@ -211,7 +210,7 @@ def find_damage(path: Path) -> str | None:
     try:
         open_regular(path).close()
         with safe_open(path, framework="numpy") as file:
-            if not set(TREE_KEYS) & set(file.metadata() or {}):
+            if TREE_KEY not in (file.metadata() or {}):
                 return None
         load_tree(path)
     except SafetensorError as error:
@@ -312,9 +311,10 @@ def verify_trajectory(folder: Path) -> TrajectoryCheck:
     steps = [content["step"] for content, _ in found.whole]
     if (folder / "state").is_dir() and steps:
         name = f"step-{steps[-1]}"
-        state = folder / "state"
-        if not list(state.glob(f"{name}-*.safetensors")) and not (state / f"{name}.pt").is_file():
-            found.add(state / name, "there is no resume state; the records can be read", "note")
+        if not list(folder.glob(f"state/{name}-*.safetensors")):
+            found.add(
+                folder / "state" / name, "there is no resume state; the records can be read", "note"
+            )
     for place in (folder, records or folder / "records", folder / "weights", folder / "state"):
         for path in clear_leftovers(place, remove=False):
             found.add(path, _LEFTOVER, "leftover")
@@ -420,7 +420,7 @@ def _find_records(found: TrajectoryCheck) -> Path | None:
     try:
         header = read_header(folder)
         records = records_folder(folder, header)
-        if header.get("counted") and read_count(records) is None and records.is_dir():
+        if read_count(records) is None and records.is_dir():
             found.add(records / COUNT, "it is missing")
         return records
     except ArgumentError as error:
@@ -466,9 +466,6 @@ def _verify_blocks(found: TrajectoryCheck, records: Path) -> None:
         found.add(records, f"the last {reported - expected} of {reported} records are missing")
     if files and first_index(files[0]) > 0:
         found.add(records, "the first block is missing")
-    weights = list(found.folder.glob("weights/*.safetensors"))
-    if not found.whole and read_count(records) is None and len(weights) > 1:
-        found.add(records, "there are weights of several steps and no record")
 
 
 def _verify_weights(found: TrajectoryCheck, content: dict[str, Any]) -> dict[str, Any]:
@@ -507,12 +504,7 @@ def _is_whole_state(path: Path, digest: str | None) -> bool:
 
 
 def _is_whole_resume_state(path: Path) -> bool:
-    if path.suffix not in (".safetensors", ".pt"):
-        return True
     try:
-        if path.suffix == ".safetensors":
-            return file_digest(path) == path.stem.rpartition("-")[2]
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            return archive.testzip() is None
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError):
+        return path.suffix != ".safetensors" or file_digest(path) == path.stem.rpartition("-")[2]
+    except OSError:
         return False

@@ -345,7 +345,7 @@ def write_count(folder: Path, count: int) -> None:
 
 
 def read_count(folder: Path) -> int | None:
-    """Return how many records were reported as written; None in logs of earlier versions."""
+    """Return how many records were reported as written; None where the file is missing."""
     try:
         return (folder / COUNT).stat().st_size
     except OSError:

@@ -112,13 +112,9 @@ def open_records(folder: Path) -> RecordLog:
     records = records_folder(folder, header)
     if not records.is_dir():
         raise damaged(folder, f"the folder {records.name} is missing")
-    if header.get("counted") and read_count(records) is None:
+    if read_count(records) is None:
         raise damaged(folder, f"{records.name}/{COUNT} is missing")
-    log = RecordLog(records)
-    is_counted = read_count(records) is not None
-    if not is_counted and not len(log) and len(list(folder.glob("weights/*.safetensors"))) > 1:
-        raise damaged(folder, "it has weights of several steps and no record")
-    return log
+    return RecordLog(records)
 
 
 def records_folder(folder: Path, header: dict[str, Any]) -> Path:
@@ -159,8 +155,8 @@ def begin_change(folder: Path, log: RecordLog) -> None:
     for place in (folder, log.folder, weights, folder / "state"):
         if not place.is_symlink():
             clear_leftovers(place)
-    if read_count(log.folder) is None or weights.is_symlink():
-        return  # whether records were lost is not known: keep their weights
+    if weights.is_symlink():
+        return
     named = {log.content(index).get("weights") for index in range(len(log))}
     for path in weights.glob("*.safetensors"):
         if _WEIGHTS_FILE.fullmatch(path.name) and f"weights/{path.name}" not in named:
@@ -185,6 +181,6 @@ def is_record_folder(name: object) -> bool:
 
 
 def _write_header(folder: Path, records: str, about: dict[str, Any]) -> None:
-    header = {"format": _FORMAT, "version": _VERSION, "records": records, "counted": True}
+    header = {"format": _FORMAT, "version": _VERSION, "records": records}
     header |= {"about": about} if about else {}
     write_json(folder / HEADER, header, checksum=True)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ARRAY = "__array__"
-TREE_KEYS = ("checked tree", "tree")
-"""Entries of a file's header that hold a tree: with a checksum, and as it was without."""
+TREE_KEY = "checked tree"
+"""Entry of a file's header that holds a tree and its checksum."""
 
 
 def save_tree(path: Path, tree: Any) -> None:
@@ -34,7 +34,7 @@ def save_tree(path: Path, tree: Any) -> None:
     structure = json.dumps(_take_apart(tree, arrays, ""))
     # One entry alone: several would be written in an order of chance.
     header = json.dumps({"tree": structure, "digest": _digest(structure, arrays)})
-    write_bytes(path, save_tensors(arrays, metadata={TREE_KEYS[0]: header}))
+    write_bytes(path, save_tensors(arrays, metadata={TREE_KEY: header}))
 
 
 def load_tree(path: Path) -> Any:
@@ -48,11 +48,8 @@ def load_tree(path: Path) -> Any:
     """  # noqa: DOC501 - the ValueError is caught
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
+            header = json.loads((file.metadata() or {})[TREE_KEY])
             arrays: dict[str, np.ndarray] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        if TREE_KEYS[0] not in metadata:  # written before there were checksums
-            return _put_together(json.loads(metadata[TREE_KEYS[1]]), arrays)
-        header = json.loads(metadata[TREE_KEYS[0]])
         if header["digest"] != _digest(header["tree"], arrays):
             raise ValueError("its checksum is wrong")
         return _put_together(json.loads(header["tree"]), arrays)
