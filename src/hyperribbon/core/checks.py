@@ -402,15 +402,6 @@ def _is_finite(result: Any) -> bool:
     return True
 
 
-def returned_number(argument: str, value: Any) -> float:
-    """Return the finite number that a function given as an argument has returned."""
-    try:
-        return number(argument, value)
-    except ArgumentError:
-        reason = f"it returned {_short(value)}, expected a finite number"
-        raise ArgumentError(argument, "a function", reason, "Return a number.") from None
-
-
 def returned_array(argument: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return the finite numbers that a function given as an argument has returned."""
     try:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Result", "frame"]
-
 _ROWS = 12  # of a table in a notebook; so many more open on a click
 _MORE = 200
 

@@ -19,8 +19,6 @@ from hyperribbon.core.checks import (
     whole,
 )
 
-__all__ = ["Bars", "Chart", "Curve", "Level", "Path", "Surface"]
-
 
 def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> None:
     """Check that fields are numbers of given shapes, in which None is any length; NaN is a gap."""

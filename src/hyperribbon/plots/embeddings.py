@@ -24,8 +24,6 @@ from hyperribbon.plots.style import COLORS, new_figure
 if TYPE_CHECKING:
     from hyperribbon.manifold import InPCA
 
-__all__ = ["plot_dendrogram", "plot_embedding"]
-
 _PANELS = 3  # coordinates in a triangle of panels
 _axes = instance(Axes, "Give axes of matplotlib.")
 

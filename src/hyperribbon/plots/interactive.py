@@ -14,8 +14,6 @@ from hyperribbon.core.checks import instance, validate
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.style import COLORS
 
-__all__ = ["draw_interactive"]
-
 _BLACK = COLORS.index("#000000")
 _CAMERA = {"eye": {"x": 1.9, "y": 1.8, "z": 1.0}, "center": {"x": 0, "y": 0, "z": -0.12}}
 _LONG = 34  # characters of a vertical axis title that fit beside a small chart

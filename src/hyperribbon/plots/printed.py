@@ -13,8 +13,6 @@ from hyperribbon.core.checks import ArgumentError, instance, validate
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.style import COLORS, SEQUENTIAL, label_logs, new_figure
 
-__all__ = ["draw"]
-
 _LEGEND_LIMIT = 9
 _LONGEST = 28  # characters of a name beside its bar
 

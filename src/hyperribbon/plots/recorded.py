@@ -14,8 +14,6 @@ from hyperribbon.plots.printed import draw
 if TYPE_CHECKING:  # it brings torch, which figures do without
     from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["draw_metric", "metric_chart"]
-
 _MOST_CURVES = 8
 
 

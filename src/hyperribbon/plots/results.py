@@ -24,27 +24,6 @@ if TYPE_CHECKING:  # they bring torch, which figures do without
     from hyperribbon.spectra import BatchSharpness, LayerCurvature, Plan
     from hyperribbon.subnetworks import Criticality, Overlap, Prunable, Sweep
 
-__all__ = [
-    "plot_batch_sharpness",
-    "plot_columns",
-    "plot_criticality",
-    "plot_density",
-    "plot_estimate",
-    "plot_frame",
-    "plot_history",
-    "plot_layer_curvature",
-    "plot_overlap",
-    "plot_plan",
-    "plot_points",
-    "plot_relation",
-    "plot_spectrum",
-    "plot_prunable",
-    "plot_sweep",
-    "plot_fluctuations",
-    "plot_layer_fluctuations",
-    "plot_variance_flatness",
-]
-
 _MARKED = 60  # points that are marked beside their line
 _DECADES = 6  # of a logarithmic axis below its largest number
 _SPREAD = 30  # largest over smallest from which an axis is logarithmic

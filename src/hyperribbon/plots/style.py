@@ -13,8 +13,6 @@ from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator
 
 from hyperribbon.core.checks import check_choice, count, instance, positive, validate
 
-__all__ = ["COLORS", "DIVERGING", "SEQUENTIAL", "STYLE", "label_logs", "new_figure"]
-
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 """Okabe and Ito's palette, in order of use, with an eighth brown."""
 

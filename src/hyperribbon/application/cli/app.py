@@ -23,8 +23,6 @@ from hyperribbon.application.cli.shell import as_options
 from hyperribbon.application.cli.stored import check, explore, report
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, ProcessGroupError
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="hyperribbon",
     help="Measure the geometry of a network's training and compare it with closed-form theory.",

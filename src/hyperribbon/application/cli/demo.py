@@ -10,8 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-__all__ = ["demo"]
-
 WIDTHS = (784, 256, 256, 256, 10)
 FIGURES = ("ribbons/fig4", "linear_networks/fig1-left", "fluctuations/fig5b")
 _RATE, _BATCH = 0.1, 64

@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["doctor"]
-
 _TRUTH = 6.0  # the largest eigenvalue of (2/3)·diag(1, 4, 9)
 _ERROR = 1e-6  # relative; single precision rounds to 6e-8
 

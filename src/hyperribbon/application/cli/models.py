@@ -12,8 +12,6 @@ from rich.console import Console
 from hyperribbon.application.cli.shell import as_options, check_out
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
 
-__all__ = ["compare_models", "inspect_model", "plan_model", "prune_model"]
-
 Factory = Annotated[
     str,
     typer.Argument(

@@ -28,8 +28,6 @@ import hyperribbon
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
 from hyperribbon.core.claims import ORIGINS, VERDICTS, Claim
 
-__all__ = ["PAPERS", "experiment_titles", "list_experiments", "reproduce"]
-
 PAPERS = ("ribbons", "subnetworks", "fluctuations", "linear_networks")
 _TITLE = re.compile(r'^TITLE = (".*")$', re.MULTILINE)
 _PRESETS = ("smoke", "laptop", "paper")

@@ -8,8 +8,6 @@ from pathlib import Path
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import ensure_folder
 
-__all__ = ["as_options", "check_out"]
-
 _NAMES = "budget|k|mode|seed|memory|batch_size|samples|groups|trajectory|initial|optimizer"
 _KEYWORD = re.compile(rf"\b({_NAMES})=(?:('?)([\w.+-]*\w)\2)?")
 

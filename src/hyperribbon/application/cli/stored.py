@@ -13,8 +13,6 @@ from rich.table import Table
 
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["check", "explore", "report"]
-
 
 def report(
     runs: Annotated[

@@ -34,15 +34,6 @@ from hyperribbon.subnetworks.states import State, layer_of, state_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Anisotropy",
-    "anisotropy_by_layer",
-    "effective_ranks",
-    "eigenfunctions",
-    "excess_kurtoses",
-    "measure_anisotropy",
-]
-
 _DENSE_LIMIT = 1200
 _DENSE_SHARE = 10
 _ROWS = 4096

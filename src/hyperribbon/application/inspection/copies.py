@@ -15,8 +15,6 @@ from hyperribbon.operators.risk.data import Source
 from hyperribbon.operators.risk.memory import allowance
 from hyperribbon.operators.risk.private_copy import private_copy
 
-__all__ = ["TRAINED", "as_source", "copy_in_mode", "has_dropout", "layers_with_statistics"]
-
 TRAINED = "as one trains"
 """A mode: normalisation by the batch as in training, all else as in evaluation (dropout off)."""
 

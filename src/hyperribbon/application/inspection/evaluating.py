@@ -14,8 +14,6 @@ from hyperribbon.operators.risk.loss import CallableLoss
 from hyperribbon.operators.risk.objective import OwnLoss
 from hyperribbon.recording.evaluation import IGNORED, count_right
 
-__all__ = ["class_axis", "is_ignored", "is_classification", "loss_at", "outputs_at", "scores_at"]
-
 _ROWS = 512
 _FALLING = 0.9  # share of the labels whose score lowers a loss of class scores when it grows
 OtherWeights = Mapping[str, torch.Tensor] | torch.Tensor | None

@@ -11,8 +11,6 @@ from hyperribbon.manifold import InPCA
 from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["JointEmbedding", "embed_runs"]
-
 _LANDMARKS = 300
 _SAMPLES = 200
 

@@ -17,8 +17,6 @@ from hyperribbon.core.data import load_data
 from hyperribbon.core.states import load_state
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["load_factory", "load_weights", "make_case", "matching_state", "open_trajectory"]
-
 _PREFIXES = ("model.", "module.", "_orig_mod.", "net.")
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["Heap", "give_back", "lacking_room", "resident"]
-
 _FULL = 0.5
 """Part of the memory from which on what was freed is given back between products."""
 _STEP = 0.05

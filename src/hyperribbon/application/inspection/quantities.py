@@ -14,18 +14,6 @@ from hyperribbon.core.html import error_text
 from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.plots import Chart
 
-__all__ = [
-    "Measured",
-    "NOT_OVER_SAMPLES",
-    "PROBES",
-    "Part",
-    "Quantity",
-    "SPAN",
-    "as_array",
-    "exact",
-    "from_estimate",
-]
-
 NOT_OVER_SAMPLES = "how much other samples would change it was not measured"
 """Certainty of a number whose error is that of its arithmetic alone."""
 SPAN = "which span at most"

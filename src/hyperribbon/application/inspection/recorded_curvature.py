@@ -28,8 +28,6 @@ from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.recording import Measurement
 from hyperribbon.spectra import Tracker
 
-__all__ = ["Curvature", "watch"]
-
 _FEWEST = 8  # samples
 _COLD, _WARM = 20.0, 10.0  # products that a first spectrum and later ones usually take
 

@@ -25,8 +25,6 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.result import Result
 from hyperribbon.plots import Chart, draw
 
-__all__ = ["Inspection", "InspectionPlan", "Outcome", "PlannedStep"]
-
 _DOTS = 90
 """Dots an inch of the pictures in notebooks: a stored notebook carries them all."""
 

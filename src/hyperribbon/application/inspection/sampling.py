@@ -14,17 +14,6 @@ from hyperribbon.application.inspection.engine.clock import OutOfTimeError
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = [
-    "groups_for",
-    "is_lower_bound",
-    "noise_scale_error",
-    "scale_certainty",
-    "sharpness_error",
-    "spread_of_sum",
-    "squared_length",
-    "standard_error",
-]
-
 _GROUPS = 8
 _SCALE_CERTAINTY = "standard error over samples; grows without bound towards a minimum"
 _SCALE_BOUND = "a lower bound: the mean gradient of so few samples is partly noise itself"

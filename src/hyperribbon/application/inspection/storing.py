@@ -17,8 +17,6 @@ from hyperribbon.core.store import save_folder, save_tree, write_json, write_tex
 from hyperribbon.core.store.atomic import write_bytes
 from hyperribbon.plots import STYLE, Chart, draw, draw_interactive
 
-__all__ = ["begin_folder", "save_inspection", "store_part"]
-
 
 def save_inspection(inspection: Inspection, folder: Path) -> Path:
     """Write an inspection into a folder; it replaces an earlier one in one step."""

@@ -14,8 +14,6 @@ from hyperribbon.papers.experiments.context import Progress, show_progress
 from hyperribbon.papers.experiments.runner import run as run_one
 from hyperribbon.papers.experiments.workers import DaskWorkers, SerialWorkers, Workers
 
-__all__ = ["RunOutcome", "run_experiments"]
-
 _LONG = (
     "ribbons/fig1",
     "subnetworks/tickets",

@@ -24,8 +24,6 @@ from hyperribbon.core.store import (
 from hyperribbon.papers.experiments.fingerprint import fingerprint
 from hyperribbon.papers.experiments.workers import SerialWorkers, Workers
 
-__all__ = ["Context", "Item", "Progress", "computation_names", "show_progress"]
-
 Item = Mapping[str, Any]
 
 

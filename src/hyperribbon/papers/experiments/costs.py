@@ -20,8 +20,6 @@ try:
 except ImportError:  # not on this system: the memory stays unknown
     resource = None
 
-__all__ = ["RunCost", "collect", "cost_of", "peak_megabytes"]
-
 _ORDER = ("smoke", "laptop", "paper")
 
 

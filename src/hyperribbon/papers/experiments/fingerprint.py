@@ -27,8 +27,6 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import describe_environment
 
-__all__ = ["fingerprint"]
-
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
 _DATA = (*_PLAIN, list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)

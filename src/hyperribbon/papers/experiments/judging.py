@@ -14,21 +14,6 @@ from scipy import stats
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.claims import Band, Claim, Verdict
 
-__all__ = [
-    "LEVEL",
-    "Comparison",
-    "Judgement",
-    "Measurements",
-    "Observed",
-    "at_smoke",
-    "combine",
-    "decide",
-    "estimate",
-    "exact",
-    "over_seeds",
-    "wants_seeds",
-]
-
 LEVEL = 0.95
 Comparison = Literal["run", "mean", "prediction"]
 _FEWEST_FOR_PREDICTION = 5

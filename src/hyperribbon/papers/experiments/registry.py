@@ -21,8 +21,6 @@ from hyperribbon.papers.experiments.fingerprint import fingerprint
 from hyperribbon.papers.experiments.judging import Comparison
 from hyperribbon.papers.experiments.statements import Ledger
 
-__all__ = ["PAPERS", "Experiment", "all_experiments", "find_experiment"]
-
 PAPERS = ("ribbons", "subnetworks", "fluctuations", "linear_networks")
 _PRESETS = ("smoke", "laptop", "paper")
 

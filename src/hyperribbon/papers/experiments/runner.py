@@ -25,8 +25,6 @@ from hyperribbon.papers.experiments.statements import with_settings
 from hyperribbon.papers.experiments.workers import SerialWorkers, Workers
 from hyperribbon.plots.style import STYLE, label_logs
 
-__all__ = ["run"]
-
 _CAPTION_WIDTH = 90
 
 

@@ -13,8 +13,6 @@ from hyperribbon.core.claims import Claim
 from hyperribbon.core.store import load_tree, save_tree
 from hyperribbon.papers.experiments.judging import LEVEL, Comparison, wants_seeds
 
-__all__ = ["AUTO", "SECONDS", "check_seeds", "level_at", "looks", "run_seeds"]
-
 AUTO = "auto"
 SECONDS = {"smoke": 20.0, "laptop": 180.0, "paper": 3600.0}
 """Beyond its first five seeds, a sequential run begins no look that would end after this."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["change_config", "changed_settings", "read_changes"]
-
 
 def change_config(config: Any, changes: Mapping[str, Any] | Any) -> Any:
     """Return a configuration with some settings changed.

@@ -32,8 +32,6 @@ from hyperribbon.core.store import (
 from hyperribbon.papers.experiments.context import Progress, computation_names, show_progress
 from hyperribbon.papers.experiments.workers import choose_workers
 
-__all__ = ["SweepWarning", "sweep"]
-
 Point = Mapping[str, Any]
 
 _DEATH = (

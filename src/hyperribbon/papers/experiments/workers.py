@@ -14,8 +14,6 @@ from threadpoolctl import threadpool_limits
 
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_positive_int, validate
 
-__all__ = ["DaskWorkers", "ProcessWorkers", "SerialWorkers", "Workers", "choose_workers"]
-
 _CONNECTION_SECONDS = 10
 
 Job = tuple[Any, ...]

@@ -17,8 +17,6 @@ from hyperribbon.application.inspection.answers.sentences import Answer
 from hyperribbon.application.inspection.quantities import Part, Quantity
 from hyperribbon.plots import COLORS, Bars, Curve, Path
 
-__all__ = ["answer_picture", "draw_answers"]
-
 _INK = "#7d8590"  # on white and on a dark page alike
 _BLUE, _RED, _GREEN = COLORS[0], COLORS[1], COLORS[2]
 _STYLE: dict[Any, Any] = {

@@ -10,8 +10,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Reference", "kind_of"]
-
 _FEWEST = 3
 """Networks of a kind below which those of all kinds are shown instead."""
 

@@ -16,8 +16,6 @@ from hyperribbon.application.inspection.quantities import (
 )
 from hyperribbon.application.inspection.sampling import is_lower_bound
 
-__all__ = ["Answer", "answers"]
-
 MOST = 6
 """Answers shown at once."""
 _SAFE = 0.8

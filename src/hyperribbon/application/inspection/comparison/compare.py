@@ -70,8 +70,6 @@ from hyperribbon.core.store import (
 )
 from hyperribbon.operators.risk.forward import Forward
 
-__all__ = ["compare", "compare_inspections", "is_inspection"]
-
 _FILE = "inspection.json"
 _DERIVED = ("bound", "gradient", "rank50")
 """Statistics of which a difference says nothing by itself."""

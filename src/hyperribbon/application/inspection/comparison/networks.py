@@ -33,22 +33,6 @@ from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.spectra import alignment, eigsh
 from hyperribbon.subnetworks import select
 
-__all__ = [
-    "Grouped",
-    "PROBES",
-    "Sharpness",
-    "Side",
-    "as_model",
-    "filter_norms",
-    "magnitudes",
-    "measure_sharpness",
-    "compare_predictions",
-    "pruned_losses",
-    "relative_flatness",
-    "same_function",
-    "compare_weights",
-]
-
 
 class Grouped:
     """A compared network's matrix D A D, over all samples and by group; D is diagonal.

@@ -22,8 +22,6 @@ from hyperribbon.core.result import Result
 from hyperribbon.core.store import describe_environment, save_folder, write_json, write_text
 from hyperribbon.plots import Bars, Chart, Level, draw
 
-__all__ = ["Comparison", "Difference", "Shared", "paired", "save_comparison"]
-
 LEVEL = 0.95
 
 

@@ -16,8 +16,6 @@ from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Source
 
-__all__ = ["Budget", "Clock", "DeclinedError", "InterruptibleRisk", "OutOfTimeError", "why_not"]
-
 _MOST_MEMORY = 4e9
 """Bytes that are used when none are named: other machines may have less, where other pieces of the
 data would round differently."""

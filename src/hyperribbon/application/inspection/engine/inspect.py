@@ -47,8 +47,6 @@ from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["MEASUREMENTS", "find_measurements", "inspect"]
-
 
 def find_measurements() -> tuple[Measurement, ...]:
     """Return the `MEASUREMENTS` of every file of `inspection/parts`, in order."""

@@ -18,8 +18,6 @@ from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.spectra import density, eigsh, trace
 from hyperribbon.spectra.products import StoppedError
 
-__all__ = ["Level", "Notebook"]
-
 _VECTORS_USED = 20  # eigenvectors that some measurement uses
 _SOLVERS = 0.5  # share of the memory for one solver at a time, with the graphs of its products
 _COUNTED = 0.8  # the same where every vector is counted

@@ -29,8 +29,6 @@ from hyperribbon.application.inspection.result import (
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import ProcessGroupError
 
-__all__ = ["Measurement", "Scheduler", "Timings", "sample_sizes"]
-
 SIZES = (8, 64, 512, 4096)
 """Samples of the levels; the last one has all of them."""
 _COARSE = 512

@@ -36,8 +36,6 @@ from hyperribbon.operators.risk.data import Source
 from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.objective import Objective
 
-__all__ = ["Subject"]
-
 _GRAPHS = 0.25
 """Share of the memory for data and graphs that operators keep."""
 _ASIDE = 0.5

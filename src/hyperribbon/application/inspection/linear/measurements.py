@@ -22,8 +22,6 @@ from hyperribbon.spectra import eigsh
 from hyperribbon.theory import linear_networks as theory
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
 
-__all__ = ["leading_eigenvalues", "linear_measurements"]
-
 _NAMES = ("sharpness", "trace", "balance_defect", "singular_values")
 
 

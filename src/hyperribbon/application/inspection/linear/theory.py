@@ -33,8 +33,6 @@ from hyperribbon.spectra import trace as estimate_trace
 from hyperribbon.theory import linear_networks as theory
 from hyperribbon.theory.linear_networks.moments import Moments
 
-__all__ = ["Assumption", "Rung", "TheoryComparison", "compare_risk", "compare_with_theory"]
-
 _HOLDS = 1e-3
 _PRESENT = 1e-12  # variance over the largest below which inputs have no direction
 _RANK = 1e-12  # singular value over the largest below which it counts as zero

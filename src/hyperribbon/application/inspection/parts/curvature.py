@@ -26,18 +26,6 @@ from hyperribbon.application.inspection.quantities import (
 )
 from hyperribbon.plots import Chart, Curve
 
-__all__ = [
-    "MEASUREMENTS",
-    "density_part",
-    "gauss_newton_part",
-    "headline_parts",
-    "hessian_part",
-    "network_part",
-    "refine_noise_part",
-    "spectrum_part",
-    "trace_part",
-]
-
 _DENSITY = 5, 60
 """Probes and Lanczos steps of the spectral density."""
 _KEYS = {

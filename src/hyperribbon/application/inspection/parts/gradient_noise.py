@@ -41,8 +41,6 @@ from hyperribbon.operators.risk.likelihoods import Categorical, Gaussian
 from hyperribbon.plots import Chart, Curve
 from hyperribbon.spectra import alignment
 
-__all__ = ["MEASUREMENTS", "fisher_part", "gauss_newton_factor", "noise_part"]
-
 _MODELS = {
     "categorical": "classes drawn from the softmax of the outputs",
     "gaussian": "unit Gaussian noise around the outputs",

@@ -47,8 +47,6 @@ from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.spectra import alignment
 
-__all__ = ["MEASUREMENTS", "Reached", "hessian_end", "time_product"]
-
 _WORTH = 0.95
 """Share of the coordinates below which leaving the others out pays off."""
 

@@ -19,17 +19,6 @@ from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.plots import Chart, Curve, Surface
 
-__all__ = [
-    "LineSlice",
-    "MEASUREMENTS",
-    "PlaneSlice",
-    "line_slice",
-    "plane_slice",
-    "random_direction",
-    "reach",
-    "slices_part",
-]
-
 _TOLERATED = 0.1
 
 

@@ -15,8 +15,6 @@ from hyperribbon.application.inspection.quantities import Part, exact
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.plots import Bars, Chart
 
-__all__ = ["MEASUREMENTS", "layers_part", "traces_part"]
-
 _SHOWN = 30
 """Layers of a chart; the table has all of them."""
 

@@ -21,25 +21,6 @@ from hyperribbon.core.results import Estimate, Spectrum
 from hyperribbon.plots import Chart, Curve
 from hyperribbon.spectra import effective_rank
 
-__all__ = [
-    "COUNTS",
-    "eigenpair",
-    "eigenpairs",
-    "how_found",
-    "how_traced",
-    "matrix_quantities",
-    "measure_matrix",
-    "pairs_arrays",
-    "pairs_table",
-    "rank_quantity",
-    "share_chart",
-    "share_reading",
-    "shortened",
-    "spectral_chart",
-    "spectrum_chart",
-]
-
-
 COUNTS = (10, 50)
 """Directions that statistics speak of, whatever the budget."""
 _DENSE = 2048

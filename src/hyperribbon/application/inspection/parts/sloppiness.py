@@ -19,8 +19,6 @@ from hyperribbon.plots import Curve
 from hyperribbon.spectra import summarize
 from hyperribbon.theory.ribbons import slope
 
-__all__ = ["MEASUREMENTS", "input_matrix", "sloppiness_part"]
-
 _SAMPLES = 4096
 """Samples whose inputs are looked at: fewer than the inputs' directions would hide some."""
 _LARGEST = 2048

@@ -20,8 +20,6 @@ from hyperribbon.core.results import Spectrum
 from hyperribbon.operators import Rescaled
 from hyperribbon.prediction.update_rules import UpdateRule
 
-__all__ = ["MEASUREMENTS", "stability_part"]
-
 _TITLE = "Sharpness against the stability limit"
 
 

@@ -28,8 +28,6 @@ from hyperribbon.subnetworks import (
     select,
 )
 
-__all__ = ["MEASUREMENTS", "subnetworks_part"]
-
 _FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _KEPT = 0.1
 _CRITICAL = 0.1

@@ -15,8 +15,6 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators import Risk
 from hyperribbon.prediction.linear_layers import find_layers
 
-__all__ = ["MEASUREMENTS", "no_chain", "theory_bytes", "theory_part"]
-
 _PRECISION = 0.05
 """Relative standard error of the measured trace: that of a hundredth takes 400 products."""
 _SQUARES = 6

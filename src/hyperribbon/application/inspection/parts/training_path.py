@@ -15,8 +15,6 @@ from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.plots import Chart, Curve, Path
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["MEASUREMENTS", "path_part"]
-
 _FEWEST = 4
 _PART = 32
 """Part of the memory that rows of weights or predictions take; more are thinned evenly."""
