@@ -63,6 +63,11 @@ def _theory() -> Iterator[Call]:
     yield Call(
         f.geometric_brownian_moments, {"t": [0.0, 1.0], "second_moment": 1.0, **noise, "start": 1.0}
     )
+    moments = {"t": 1.0, "H": H, **noise, "start": np.ones(3)}
+    yield Call(f.multiplicative_moments, moments)
+    yield Call(f.noise_orders, {"H": H, "J": np.ones(3), "label_variance": 1.0, **noise})
+    yield Call(f.sampler_covariance, {**pair, "lr": 0.1, "temperature": 1.0, "preconditioner": H})
+    yield Call(f.sampling_preconditioner, {"C": C, "lr": 0.1, "temperature": 1.0})
     yield Call(
         f.mode_mean,
         {"t": [0.0, 1.0], "rates": [1.0, 2.0], "start": [1.0, 1.0], "solution": [0.0, 0.0]},
@@ -84,6 +89,25 @@ def _theory() -> Iterator[Call]:
         {"Sxx": H, "Syx": np.ones((2, 3)), "target_variance": 1.0, "batch_size": 4},
     )
     yield Call(f.layer_noise_covariances, {**layers, "strength": 0.1, "samples": 9})
+    yield Call(f.imbalance, layers)
+    yield Call(f.balanced_products, {"w": W2 @ W1})
+    samples = {"X": _rng.standard_normal((4, 9)), "Y": _rng.standard_normal((2, 9))}
+    yield Call(f.sample_moment_covariances, {**samples, "batch_size": 2})
+    yield Call(f.two_layer_noise, {**samples, **layers, "batch_size": 2})
+    for function in (f.imbalance_drift, f.mean_drift):
+        yield Call(function, {**samples, **layers, **noise})
+    solved = {"X": samples["X"], "Y": W2 @ W1 @ samples["X"]}
+    yield Call(
+        f.two_layer_covariance,
+        {**solved, **layers, "lr": 0.01, "batch_size": 4, "time": "discrete"},
+    )
+    gram = {"Sxx": np.eye(4), "Syx": W2 @ W1}
+    yield Call(f.two_layer_hessian, {**layers, **gram})
+    yield Call(f.gaussian_noise_covariances, {**layers, **gram, "Syy": np.eye(2), "batch_size": 2})
+    yield Call(f.reduced_loss, {**layers, "dW1": W1, "dW2": W2, "Sxx": np.eye(4)})
+    yield Call(
+        f.second_layer_variances_limit, {"D1": [1.0], "D2": 1.0, **noise, "target_variance": 1.0}
+    )
     for function in (f.drift_matrix, f.drift_eigenvalues):
         yield Call(function, {"modes": MODES})
     yield Call(f.layer_covariance, {"modes": MODES, **noise, "target_variance": 1.0, "samples": 9})

@@ -221,3 +221,102 @@ def test_unusable_arguments_are_refused():
     with pytest.raises(ArgumentError, match="one target"):
         th.minimum_norm_solution(X, Y[:-1])
     assert th.relaxation_steps(np.diag([2.0, 0.5, 0.0]), 0.1) == pytest.approx(20)
+
+
+def test_multiplicative_noise_has_the_moments_of_its_process():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(3, 3))
+    H, lr, S, start = A @ A.T / 4, 0.2, 2, np.array([1.0, -0.5, 0.3])
+    mean, covariance = th.multiplicative_moments(1.0, H, lr, S, start)
+    dt, G = 1e-4, np.outer(start, start)
+    for _ in range(10_000):  # the equation of the second moment itself
+        change = -H @ G - G @ H + lr / S * (H @ G @ H + np.trace(H @ G) * H)
+        G = G + dt * change
+    np.testing.assert_allclose(covariance + np.outer(mean, mean), G, rtol=2e-3, atol=1e-5)
+    t = np.array([0.7])
+    one = th.multiplicative_moments(0.7, [[1.3]], lr, S, [2.0])
+    printed = th.geometric_brownian_moments(t, 1.3, lr, S, 2.0)
+    np.testing.assert_allclose(np.ravel(one[0]), printed[0])
+    np.testing.assert_allclose(np.ravel(one[1]), printed[1])
+
+
+def test_multiplicative_noise_is_that_of_sgd_on_fresh_samples():
+    rng = np.random.default_rng(3)
+    H, lr, S, chains, steps = np.diag([1.0, 0.4]), 0.02, 1, 40_000, 60
+    w = np.tile([1.0, 1.0], (chains, 1))
+    for _ in range(steps):  # no label noise, a new sample each step: P → ∞
+        x = rng.normal(size=w.shape) * np.sqrt(np.diag(H))
+        w -= lr * np.sum(w * x, axis=1, keepdims=True) * x
+    mean, covariance = th.multiplicative_moments(lr * steps, H, lr, S, [1.0, 1.0])
+    np.testing.assert_allclose(w.mean(axis=0), mean, rtol=0.02)
+    np.testing.assert_allclose(np.cov(w.T), covariance, atol=0.06 * covariance.max())
+
+
+def test_white_multiplicative_noise_vanishes_below_its_threshold():
+    N, lr, S = 4, 1.0, 1
+    edge = 2 * S / (lr * (N + 1))
+
+    def growth(a):
+        early, late = (
+            np.trace(th.multiplicative_moments(t, a * np.eye(N), lr, S, np.ones(N))[1])
+            for t in (100.0, 200.0)
+        )
+        return late / early
+
+    assert growth(0.99 * edge) < 1 < growth(1.01 * edge)
+
+
+def test_orders_of_the_noise_are_those_of_its_expansion():
+    rng = np.random.default_rng(1)
+    A = rng.normal(size=(3, 5))
+    H, J, variance, lr, S = A @ A.T / 5, np.array([0.1, -0.2, 0.05]), 0.3, 0.2, 4
+    C0, half, C1 = th.noise_orders(H, J, variance, lr, S)
+    M = th.lyapunov_covariance(H, C0, lr / S)  # η⟨w₁w₁ᵀ⟩
+    deviations = rng.multivariate_normal(np.zeros(3), M, size=20_000)
+    shift = np.linalg.solve(H, J)
+    drawn = np.array(
+        [S * th.noise_covariance_limit(H, S, variance, shift + w) for w in deviations[:4000]]
+    )
+    at_rest = S * th.noise_covariance_limit(H, S, variance, shift)
+    np.testing.assert_allclose(C0, at_rest)
+    scatter = drawn.std(axis=0) / np.sqrt(len(drawn))
+    assert (abs(drawn.mean(axis=0) - C0 - C1) < 5 * scatter).all()
+    first = np.einsum("a,nb->nab", J, deviations @ H)
+    first = first + first.transpose(0, 2, 1) + 2 * (deviations @ J)[:, None, None] * H
+    assert half == pytest.approx(np.sqrt(np.mean(np.sum(first**2, axis=(1, 2)))), rel=0.03)
+    with pytest.raises(ArgumentError, match="not unique"):
+        th.noise_orders(np.diag([1.0, 0.0]), [0.0, 0.0], 1.0, 0.1, 1)
+
+
+def test_samplers_have_the_covariance_of_their_chains():
+    rng = np.random.default_rng(2)
+    H, C, lr, T = np.diag([1.0, 0.5]), np.array([[1.0, 0.4], [0.4, 0.6]]), 0.02, 0.05
+    root = np.linalg.cholesky(C)
+    B = th.sampling_preconditioner(C, lr, T)
+    posterior = T * np.linalg.inv(H)
+    np.testing.assert_allclose(
+        th.sampler_covariance(H, C, lr, preconditioner=B), posterior, atol=1e-15
+    )
+    cold = th.sampler_covariance(H, C, 1e-9, temperature=T)
+    np.testing.assert_allclose(cold, posterior, atol=1e-7)
+    np.testing.assert_allclose(
+        th.sampler_covariance(H, C, lr), th.lyapunov_covariance(H, C, lr), rtol=1e-9
+    )
+    expected = th.sampler_covariance(H, C, lr, temperature=T)
+    w, seen = np.zeros((4000, 2)), []
+    for step in range(1200):
+        noise = rng.normal(size=(2, *w.shape))
+        w = w - lr * (w @ H + noise[0] @ root.T) + np.sqrt(2 * lr * T) * noise[1]
+        if step > 600 and step % 100 == 0:
+            seen.append(w.T @ w / len(w))
+    np.testing.assert_allclose(np.mean(seen, axis=0), expected, atol=0.05 * expected.max())
+    with pytest.raises(ArgumentError, match="no stationary state"):
+        th.sampler_covariance(np.diag([1.0, 0.0]), np.zeros((2, 2)), 0.1, temperature=1.0)
+
+
+def test_scaling_the_loss_scales_the_covariance_alike():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(3, 20)), rng.normal(size=20)
+    H, C = th.hessian(X), th.noise_covariance(X, Y, 5)
+    M = th.lyapunov_covariance(H, C, 0.1)
+    np.testing.assert_allclose(th.lyapunov_covariance(3 * H, 9 * C, 0.1), 3 * M)

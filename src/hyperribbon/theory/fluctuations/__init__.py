@@ -1,6 +1,7 @@
 """Weight fluctuations under SGD in linear networks: closed forms of [fluctuations].
 
-`one_layer` and `stationary` treat linear regression, `two_layer` and `flatness` the network W₂W₁x.
+`one_layer` and `stationary` treat linear regression, `two_layer`, `layers` and `flatness` the
+network W₂W₁x.
 """
 
 from hyperribbon.theory.fluctuations.flatness import (
@@ -13,6 +14,18 @@ from hyperribbon.theory.fluctuations.flatness import (
     mode_variance,
     stationarity_ratio,
 )
+from hyperribbon.theory.fluctuations.layers import (
+    balanced_products,
+    gaussian_noise_covariances,
+    imbalance,
+    imbalance_drift,
+    mean_drift,
+    reduced_loss,
+    sample_moment_covariances,
+    two_layer_covariance,
+    two_layer_hessian,
+    two_layer_noise,
+)
 from hyperribbon.theory.fluctuations.one_layer import (
     geometric_brownian_moments,
     hessian,
@@ -21,8 +34,10 @@ from hyperribbon.theory.fluctuations.one_layer import (
     minimum_norm_solution,
     mode_covariance,
     mode_mean,
+    multiplicative_moments,
     noise_covariance,
     noise_covariance_limit,
+    noise_orders,
     projector_variance,
     regression_loss,
     residual_weights,
@@ -37,6 +52,8 @@ from hyperribbon.theory.fluctuations.stationary import (
     lyapunov_covariance,
     probability_current,
     relaxation_steps,
+    sampler_covariance,
+    sampling_preconditioner,
 )
 from hyperribbon.theory.fluctuations.two_layer import (
     TwoLayerModes,
@@ -50,12 +67,14 @@ from hyperribbon.theory.fluctuations.two_layer import (
     noise_strength,
     second_layer_covariance,
     second_layer_variances,
+    second_layer_variances_limit,
 )
 
 __all__ = [
     "StationaryState",
     "TwoLayerModes",
     "antisymmetric_part",
+    "balanced_products",
     "decompose",
     "detailed_balance_covariance",
     "discrete_covariance",
@@ -64,15 +83,20 @@ __all__ = [
     "drift_rates",
     "first_layer_covariance",
     "fit_exponent",
+    "gaussian_noise_covariances",
     "geometric_brownian_moments",
     "hessian",
+    "imbalance",
+    "imbalance_drift",
     "isotropic_variance",
     "layer_covariance",
     "layer_noise_covariances",
     "local_exponent",
     "loss_along_first_layer_modes",
     "loss_along_second_layer_modes",
+    "lyapunov_covariance",
     "marchenko_pastur_edges",
+    "mean_drift",
     "minibatch_covariance",
     "minimum_norm_solution",
     "mode_correlation",
@@ -80,18 +104,27 @@ __all__ = [
     "mode_mean",
     "mode_variance",
     "moment_covariances",
+    "multiplicative_moments",
     "noise_covariance",
     "noise_covariance_limit",
+    "noise_orders",
     "noise_strength",
     "probability_current",
     "projector_variance",
+    "reduced_loss",
     "regression_loss",
     "relaxation_steps",
     "residual_weights",
     "residuals",
+    "sample_moment_covariances",
+    "sampler_covariance",
+    "sampling_preconditioner",
     "second_layer_covariance",
     "second_layer_variances",
+    "second_layer_variances_limit",
     "stationarity_ratio",
     "stationary_state",
-    "lyapunov_covariance",
+    "two_layer_covariance",
+    "two_layer_hessian",
+    "two_layer_noise",
 ]

@@ -14,6 +14,7 @@ from typing import Annotated as Float
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import expm
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -39,8 +40,10 @@ __all__ = [
     "minimum_norm_solution",
     "mode_covariance",
     "mode_mean",
+    "multiplicative_moments",
     "noise_covariance",
     "noise_covariance_limit",
+    "noise_orders",
     "projector_variance",
     "regression_loss",
     "residual_weights",
@@ -218,6 +221,76 @@ def geometric_brownian_moments(
     t, a = np.asarray(t, dtype=np.float64), second_moment
     rate = lr * a / batch_size - 1
     return start * np.exp(-a * t), start**2 * (np.exp(2 * a * rate * t) - np.exp(-2 * a * t))
+
+
+@validate(t=zero_or_more, H=covariance, lr=positive, batch_size=count, start=row)
+def multiplicative_moments(
+    t: float, H: ArrayLike, lr: float, batch_size: int, start: ArrayLike
+) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N N"]]:
+    """Return mean and covariance of w̄ = w − u at continuum time t, without label noise.
+
+    Gaussian samples, P → ∞: ⟨Z_ij Z_kl⟩ = H_ik H_jl + H_il H_jk, so that G = ⟨w̄w̄ᵀ⟩ obeys
+
+        dG/dt = −HG − GH + (λ/S)[HGH + tr(HG)H]
+
+    Implements Eqs. (2.21)–(2.23) of [fluctuations]; `geometric_brownian_moments` is N = 1. In the
+    eigenbasis of H the diagonal of G is a linear system of its own, and every other entry decays
+    alone. All of G vanishes for white inputs if and only if ⟨x²⟩ < 2S/(λ(N+1)), of which the
+    ⟨x²⟩ < S/λ of the paper is N = 1.
+
+    Args:
+        t: Time.
+        H: Second moment ⟨xxᵀ⟩ (N×N) of the inputs.
+        lr: Learning rate λ.
+        batch_size: Minibatch size S.
+        start: w̄(0), (N,).
+    """
+    H, begin = np.asarray(H, dtype=np.float64), np.asarray(start, dtype=np.float64)
+    check_shape("start", begin, (len(H),), f"H has shape {H.shape}")
+    rates, V = np.linalg.eigh(H)
+    z, eta = V.T @ begin, lr / batch_size
+    decay = -np.add.outer(rates, rates) + eta * np.multiply.outer(rates, rates)
+    G = np.exp(decay * t) * np.outer(z, z)
+    np.fill_diagonal(G, expm((np.diag(np.diag(decay)) + eta * np.outer(rates, rates)) * t) @ z**2)
+    mean = np.exp(-rates * t) * z
+    return V @ mean, V @ (G - np.outer(mean, mean)) @ V.T
+
+
+@validate(H=covariance, J=row, label_variance=zero_or_more, lr=positive, batch_size=count)
+def noise_orders(
+    H: ArrayLike, J: ArrayLike, label_variance: float, lr: float, batch_size: int
+) -> tuple[Float[np.ndarray, "N N"], float, Float[np.ndarray, "N N"]]:
+    """Return C₀, the root mean square norm of C_{1/2}, and C₁: S·C(w) in orders of √(λ/S).
+
+        C₀ = JJᵀ + (JᵀH⁻¹J + σε²)H,   C_{1/2} = √η[Jw₁ᵀH + Hw₁Jᵀ + 2(Jᵀw₁)H],
+        C₁ = η[H⟨w₁w₁ᵀ⟩H + tr(H⟨w₁w₁ᵀ⟩)H],   H⟨w₁w₁ᵀ⟩ + ⟨w₁w₁ᵀ⟩H = C₀,   η = λ/S.
+
+    What is neglected when noise is taken as additive: C_{1/2} is zero on average, C₁ is not.
+    Implements Eqs. (D5)–(D8) of [fluctuations]; the factor of (D8) is η, not η/2.
+
+    Args:
+        H: Hessian (N×N), positive definite.
+        J: Xεᵀ/P (N,), see Eq. (2.6).
+        label_variance: σε².
+        lr: Learning rate λ.
+        batch_size: Minibatch size S.
+
+    Raises:
+        ArgumentError: H is singular.
+    """
+    H, J = np.asarray(H, dtype=np.float64), np.asarray(J, dtype=np.float64)
+    check_shape("J", J, (len(H),), f"H has shape {H.shape}")
+    rates, V = np.linalg.eigh(H)
+    if rates[0] <= 1e-12 * rates[-1]:
+        reason = f"its smallest eigenvalue is {rates[0]:.3g}, so that the solution is not unique"
+        raise ArgumentError("H", H, reason, "Use more samples than inputs.")
+    eta, shift = lr / batch_size, np.linalg.solve(H, J)
+    C0 = np.outer(J, J) + (J @ shift + label_variance) * H
+    M = V @ ((V.T @ C0 @ V) / np.add.outer(rates, rates)) @ V.T
+    HM = H @ M
+    square = 2 * (J @ J) * np.trace(HM @ H) + 2 * J @ HM @ H @ J
+    square += 4 * (J @ M @ J) * np.sum(H**2) + 8 * J @ M @ H @ H @ J
+    return C0, float(np.sqrt(eta * square)), eta * (HM @ H + np.trace(HM) * H)
 
 
 @validate(t=non_negative, rates=decay_rates, start=array, solution=array)

@@ -8,6 +8,7 @@ from typing import Annotated as Float
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import solve_continuous_lyapunov
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from hyperribbon.core.checks import (
@@ -38,6 +39,8 @@ __all__ = [
     "probability_current",
     "relaxation_steps",
     "lyapunov_covariance",
+    "sampler_covariance",
+    "sampling_preconditioner",
 ]
 
 _NULL = 1e-12
@@ -120,6 +123,71 @@ def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> Float[
     keep = rates > _NULL * rates[-1]
     root = np.where(keep, 1 / np.sqrt(np.where(keep, rates, 1.0)), 0.0)
     return lr / 2 * (V * root) @ noise @ (V * root).T
+
+
+@validate(
+    H=symmetric, C=covariance, lr=positive, temperature=zero_or_more, preconditioner=covariance
+)
+def sampler_covariance(
+    H: ArrayLike,
+    C: ArrayLike,
+    lr: float,
+    *,
+    temperature: float = 0.0,
+    preconditioner: ArrayLike | None = None,
+) -> Float[np.ndarray, "N N"]:
+    """Return the stationary covariance of SGD as a sampler of the posterior exp(−L/T).
+
+    For w ← w − λB(Hw + ξ) + √(2λT)·B^{1/2}n with a preconditioner B and unit white noise n,
+
+        BHM + MHBᵀ = λBCBᵀ + 2TB,   the posterior's being T·H⁻¹.
+
+    Injected noise dominates for λ → 0 at fixed T, so that M → T·H⁻¹: Langevin dynamics. Without it,
+    B of `sampling_preconditioner` gives the same. Implements Appendix B of [fluctuations].
+
+    Args:
+        H: Curvature (N×N), positive definite.
+        C: Covariance (N×N) of one step's gradient noise.
+        lr: Learning rate λ.
+        temperature: T of the injected noise; 0 for none.
+        preconditioner: B (N×N), symmetric positive definite; by default 1.
+
+    Raises:
+        ArgumentError: BH is not stable.
+
+    >>> sampler_covariance([[2.0]], [[0.0]], 0.1, temperature=1.0)
+    array([[0.5]])
+    """
+    rates, V, _, _ = in_eigenbasis(H, C)
+    H, C = (V * rates) @ V.T, np.asarray(C, dtype=np.float64)
+    B = np.eye(len(H)) if preconditioner is None else np.asarray(preconditioner, dtype=np.float64)
+    check_shape("preconditioner", B, H.shape, f"H has shape {H.shape}")
+    drift = B @ H
+    slowest = float(np.linalg.eigvals(drift).real.min())
+    if slowest <= _NULL * np.abs(drift).max():
+        reason = f"a mode of BH decays at {slowest:.3g}: the weights have no stationary state"
+        raise ArgumentError("H", H, reason, "Give a positive definite H and preconditioner.")
+    M = solve_continuous_lyapunov(drift, lr * B @ C @ B.T + temperature * (B + B.T))
+    return (M + M.T) / 2
+
+
+@validate(C=covariance, lr=positive, temperature=positive)
+def sampling_preconditioner(
+    C: ArrayLike, lr: float, temperature: float
+) -> Float[np.ndarray, "N N"]:
+    """Return B = (2T/λ)C⁻¹, with which SGD alone samples exp(−L/T): M = T·H⁻¹ exactly.
+
+    The preconditioning of Appendix B of [fluctuations].
+
+    Raises:
+        ArgumentError: C is singular.
+    """
+    C = np.asarray(C, dtype=np.float64)
+    values = np.linalg.eigvalsh(C)
+    if values[0] <= _NULL * max(values[-1], 1e-300):
+        reason = f"its smallest eigenvalue is {values[0]:.3g}"
+        raise ArgumentError("C", C, reason, "Give noise in every direction.")
+    return 2 * temperature / lr * np.linalg.inv(C)
 
 
 @validate(lr=positive, label_variance=zero_or_more, batch_size=count)

@@ -1,9 +1,10 @@
 """Weight fluctuations of a two-layer linear network ŷ = W₂W₁x under SGD [fluctuations].
 
-W₁ is N_h×N_i, W₂ is N_o×N_h, with N_i ≥ N_h ≥ N_o. Inputs are white with variance σx², targets are
-noise of variance σy², and the weights sit at a solution of the regression. In the bases of
-W₁ = A S₁ Bᵀ and W₂ = U S₂ Vᵀ the fluctuations are z₁ = VᵀδW₁ (N_o×N_i) and z₂ = δW₂A (N_o×N_h),
-stacked column by column into Z = (vec z₁, vec z₂).
+W₁ is N_h×N_i, W₂ is N_o×N_h, with N_h ≥ min(N_i, N_o), without which the network cannot reach the
+solution of the regression. Inputs are white with variance σx², targets are noise of variance σy²,
+and the weights sit at a solution. In the bases of W₁ = A S₁ Bᵀ and W₂ = U S₂ Vᵀ the fluctuations
+are z₁ = VᵀδW₁ and z₂ = δW₂A (N_o×N_h), stacked column by column into Z = (vec z₁, vec z₂).
+`layers` has the same for any inputs and finitely many samples.
 """
 
 # pyright: reportConstantRedefinition=false
@@ -43,6 +44,7 @@ __all__ = [
     "noise_strength",
     "second_layer_covariance",
     "second_layer_variances",
+    "second_layer_variances_limit",
 ]
 
 
@@ -54,27 +56,27 @@ class TwoLayerModes:
         A: (N_h, N_h), left basis of W₁: the principal modes of δW₂.
         B: (N_i, N_i), right basis of W₁.
         U: (N_o, N_o), left basis of W₂.
-        V: (N_h, N_o), right basis of W₂.
-        s1: (N_h,), singular values of W₁, descending.
-        s2: (N_o,), singular values of W₂, descending.
+        V: (N_h, m), right basis of W₂, m = min(N_o, N_h).
+        s1: (min(N_h, N_i),), singular values of W₁, descending.
+        s2: (m,), singular values of W₂, descending.
     """
 
     A: Float[np.ndarray, "h h"]
     B: Float[np.ndarray, "i i"]
     U: Float[np.ndarray, "o o"]
-    V: Float[np.ndarray, "h o"]
-    s1: Float[np.ndarray, "h"]
-    s2: Float[np.ndarray, "o"]
+    V: Float[np.ndarray, "h m"]
+    s1: Float[np.ndarray, "n"]
+    s2: Float[np.ndarray, "m"]
 
     @property
     def D1(self) -> Float[np.ndarray, "h"]:
         """Eigenvalues of W₁W₁ᵀ, (N_h,)."""
-        return self.s1**2
+        return _pad(self.s1**2, len(self.A))
 
     @property
     def D2(self) -> Float[np.ndarray, "o"]:
         """Eigenvalues of W₂W₂ᵀ, (N_o,)."""
-        return self.s2**2
+        return _pad(self.s2**2, len(self.U))
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -83,10 +85,20 @@ class TwoLayerModes:
 
     def jacobian(self) -> Float[np.ndarray, "outputs weights"]:
         """Return 𝒥 with vec(W₂δW₁ + δW₂W₁) = 𝒥Z, so that Γ/σx² = 𝒥ᵀ𝒥."""
-        N_i, _, N_o = self.sizes
-        first = np.kron(np.eye(N_i), self.U * self.s2)
-        second = np.kron(self.B[:, : len(self.s1)] * self.s1, np.eye(N_o))
-        return np.hstack([first, second])
+        N_i, N_h, N_o = self.sizes
+        first = np.kron(np.eye(N_i), self.U[:, : len(self.s2)] * self.s2)
+        coupled = np.zeros((N_i, N_h))
+        coupled[:, : len(self.s1)] = self.B[:, : len(self.s1)] * self.s1
+        return np.hstack([first, np.kron(coupled, np.eye(N_o))])
+
+    @property
+    def sums(self) -> Float[np.ndarray, "i o"]:
+        """D₁k + D₂l, (N_i, N_o): the eigenvalues of 𝒥𝒥ᵀ, D₁ being that of W₁ᵀW₁."""
+        return np.add.outer(_pad(self.s1**2, len(self.B)), self.D2)
+
+
+def _pad(values: np.ndarray, length: int) -> np.ndarray:
+    return np.concatenate([values, np.zeros(length - len(values))])
 
 
 _modes = instance(TwoLayerModes, "Give the result of decompose(W1, W2).")
@@ -97,19 +109,18 @@ def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
     """Return the singular bases of both layers.
 
     Raises:
-        ArgumentError: The shapes do not chain, or N_i ≥ N_h ≥ N_o does not hold.
+        ArgumentError: The shapes do not chain, or the hidden layer is too narrow for a solution.
     """
     W1, W2 = np.asarray(W1, dtype=np.float64), np.asarray(W2, dtype=np.float64)
     check_shape("W2", W2, (len(W2), len(W1)), f"W1 has shape {W1.shape}")
-    if not W1.shape[1] >= W1.shape[0] >= W2.shape[0]:
-        reason = (
-            f"the theory needs N_i ≥ N_h ≥ N_o, not {W1.shape[1]}, {W1.shape[0]}, {W2.shape[0]}"
-        )
-        remedy = "Use a hidden layer no wider than the input and no narrower than the output."
+    (N_h, N_i), N_o = W1.shape, len(W2)
+    if N_h < min(N_i, N_o):
+        reason = f"N_h = {N_h} hidden units cannot reach the solution, of rank {min(N_i, N_o)}"
+        remedy = "Use a hidden layer as wide as the input or the output."
         raise ArgumentError("W1", W1, reason, remedy)
     A, s1, Bt = np.linalg.svd(W1)
-    U, s2, Vt = np.linalg.svd(W2, full_matrices=False)
-    return TwoLayerModes(A, Bt.T, U, Vt.T, s1, s2)
+    U, s2, Vt = np.linalg.svd(W2)
+    return TwoLayerModes(A, Bt.T, U, Vt[: len(s2)].T, s1, s2)
 
 
 @validate(lr=positive, batch_size=count, input_variance=positive, target_variance=zero_or_more)
@@ -175,7 +186,7 @@ def finite_sample_factor(inputs: int, samples: int | None) -> float:
 
 @validate(modes=_modes)
 def drift_matrix(modes: TwoLayerModes) -> Float[np.ndarray, "weights weights"]:
-    """Return Γ/σx² = Δ/σ_R² (N_o(N_i+N_h) square). Implements Eq. (3.27) of [fluctuations]."""
+    """Return Γ/σx² = Δ/σ_R², N_oN_h + N_i·min(N_o, N_h) square. Implements Eq. (3.27)."""
     J = modes.jacobian()
     return J.T @ J
 
@@ -184,12 +195,10 @@ def drift_matrix(modes: TwoLayerModes) -> Float[np.ndarray, "weights weights"]:
 def drift_eigenvalues(modes: TwoLayerModes) -> Float[np.ndarray, "weights"]:
     """Return all eigenvalues of Γ/σx², descending; N_oN_i of them are positive.
 
-    D₁k + D₂l once each, D₂l N_i − N_h times, 0 N_oN_h times. Implements Eq. (3.28).
+    D₁k + D₂l once each, D₂l N_i − N_h times, and 0; if N_i ≥ N_h ≥ N_o, N_oN_h times. Implements
+    Eq. (3.28) of [fluctuations].
     """
-    N_i, N_h, N_o = modes.sizes
-    padded = np.concatenate([modes.D1, np.zeros(N_i - N_h)])
-    values = np.concatenate([np.add.outer(padded, modes.D2).ravel(), np.zeros(N_o * N_h)])
-    return np.sort(values)[::-1]
+    return np.sort(_pad(modes.sums.ravel(), modes.jacobian().shape[1]))[::-1]
 
 
 @validate(modes=_modes, lr=positive, batch_size=count, target_variance=zero_or_more, samples=count)
@@ -206,14 +215,12 @@ def layer_covariance(
     Implements Eqs. (3.29)–(3.32) of [fluctuations]. 𝒥𝒥ᵀ is a Kronecker sum, so the projector
     𝒥ᵀ(𝒥𝒥ᵀ)⁺𝒥 on the range of Γ needs no numerical pseudo-inverse.
     """
-    N_i, N_h, _ = modes.sizes
     scale = lr * target_variance / (2 * batch_size)
-    padded = np.concatenate([modes.D1, np.zeros(N_i - N_h)])
-    sums = np.add.outer(padded, modes.D2).ravel()
+    sums = modes.sums.ravel()
     positive = sums > 1e-12 * sums.max()
     root = np.where(positive, 1 / np.sqrt(np.where(positive, sums, 1.0)), 0.0)
     rows = root[:, None] * (np.kron(modes.B, modes.U).T @ modes.jacobian())
-    return scale * finite_sample_factor(N_i, samples) * rows.T @ rows
+    return scale * finite_sample_factor(len(modes.B), samples) * rows.T @ rows
 
 
 @validate(modes=_modes, M=covariance)
@@ -221,9 +228,9 @@ def first_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
     """Return cov(vec δW₁) (columns stacked) from M of `layer_covariance`. Eq. (3.31a)."""
-    N_i, _, N_o = modes.sizes
-    lift = np.kron(np.eye(N_i), modes.V)
-    return lift @ _check_covariance(modes, M)[: N_o * N_i, : N_o * N_i] @ lift.T
+    size = len(modes.B) * len(modes.s2)
+    lift = np.kron(np.eye(len(modes.B)), modes.V)
+    return lift @ _check_covariance(modes, M)[:size, :size] @ lift.T
 
 
 @validate(modes=_modes, M=covariance)
@@ -231,14 +238,14 @@ def second_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
     """Return cov(vec δW₂) (columns stacked) from M of `layer_covariance`. Eq. (3.31b)."""
-    N_i, _, N_o = modes.sizes
-    lift = np.kron(modes.A, np.eye(N_o))
-    return lift @ _check_covariance(modes, M)[N_o * N_i :, N_o * N_i :] @ lift.T
+    size = len(modes.B) * len(modes.s2)
+    lift = np.kron(modes.A, np.eye(len(modes.U)))
+    return lift @ _check_covariance(modes, M)[size:, size:] @ lift.T
 
 
 def _check_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
     N_i, N_h, N_o = modes.sizes
-    size = N_o * (N_i + N_h)
+    size = len(modes.s2) * N_i + N_o * N_h
     return check_shape("M", np.asarray(M), (size, size), f"the modes have widths {modes.sizes}")
 
 
@@ -260,3 +267,20 @@ def second_layer_variances(
     scale = lr * target_variance / (2 * batch_size)
     total = D1 + np.atleast_1d(D2)
     return scale * D1 / np.where(total > 0, total, 1.0)
+
+
+@validate(
+    D1=non_negative_row,
+    D2=positive,
+    lr=positive,
+    batch_size=count,
+    target_variance=zero_or_more,
+)
+def second_layer_variances_limit(
+    D1: ArrayLike, D2: float, lr: float, batch_size: int, target_variance: float
+) -> Float[np.ndarray, "h"]:
+    """Return λσy²/(2SD₂)·D₁, the limit of `second_layer_variances` for D₁ ≪ D₂ and one output.
+
+    Implements Eq. (3.36) of [fluctuations]; it is too large by 1 + D₁/D₂.
+    """
+    return lr * target_variance / (2 * batch_size * D2) * np.asarray(D1, dtype=np.float64)
