@@ -8,16 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    check_readable,
-    flag,
-    is_tensor,
-    list_of,
-    text,
-    whole,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, check_readable, is_tensor
 
 
 def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> None:
@@ -68,11 +60,11 @@ class Curve:
         _check_series(self, {"x": (None,)})
         band = [name for name in ("low", "high") if getattr(self, name) is not None]
         _check_series(self, {name: (len(self.x),) for name in ("y", *band)})
-        text("label", self.label)
+        checks.text("label", self.label)
         check_choice("style", self.style, ("line", "points", "both"))
-        flag("dashed", self.dashed)
+        checks.flag("dashed", self.dashed)
         if self.color is not None:
-            whole("color", self.color)
+            checks.whole("color", self.color)
 
 
 @dataclass(frozen=True)
@@ -103,8 +95,8 @@ class Bars:
         if self.errors is not None and (np.asarray(self.errors) < 0).any():
             raise ArgumentError("errors", self.errors, "some are negative", "Give half-lengths.")
         for position in () if self.colors is None else self.colors:
-            whole("colors", position)
-        text("label", self.label)
+            checks.whole("colors", position)
+        checks.text("label", self.label)
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,7 @@ class Surface:
     def __post_init__(self) -> None:
         _check_series(self, {"x": (None,), "y": (None,)})
         _check_series(self, {"z": (len(self.y), len(self.x))})
-        text("label", self.label)
+        checks.text("label", self.label)
 
 
 @dataclass(frozen=True)
@@ -152,11 +144,11 @@ class Path:
         if self.values is not None:
             _check_series(self, {"values": (len(self.points),)})
         for name in ("label", "value_label"):
-            text(name, getattr(self, name))
+            checks.text(name, getattr(self, name))
         if not isinstance(self.notes, tuple | list) or len(self.notes) not in (0, len(self.points)):
             reason = f"there are {len(self.points)} points"
             raise ArgumentError("notes", self.notes, reason, "Give one text per point, or none.")
-        list_of(text)("notes", self.notes)
+        checks.list_of(checks.text)("notes", self.notes)
 
 
 @dataclass(frozen=True)
@@ -175,7 +167,7 @@ class Level:
 
     def __post_init__(self) -> None:
         _check_series(self, {"at": ()})
-        text("label", self.label)
+        checks.text("label", self.label)
         check_choice("axis", self.axis, ("x", "y"))
 
 
@@ -212,9 +204,9 @@ class Chart:
 
     def __post_init__(self) -> None:
         for name in ("name", "title", "x_label", "y_label", "caption", "z_label"):
-            text(name, getattr(self, name))
+            checks.text(name, getattr(self, name))
         for name in ("log_x", "log_y"):
-            flag(name, getattr(self, name))
+            checks.flag(name, getattr(self, name))
         kinds = (Curve, Bars, Surface, Path, Level)
         if not isinstance(self.marks, tuple | list) or not all(
             isinstance(mark, kinds) for mark in self.marks

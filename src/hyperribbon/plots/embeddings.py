@@ -10,26 +10,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    instance,
-    list_of,
-    non_negative,
-    square,
-    text,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.plots.style import COLORS, new_figure
 
 if TYPE_CHECKING:
     from hyperribbon.manifold import InPCA
 
 _PANELS = 3  # coordinates in a triangle of panels
-_axes = instance(Axes, "Give axes of matplotlib.")
+_axes = checks.instance(Axes, "Give axes of matplotlib.")
 
 
 def _distances(argument: str, value: Any) -> np.ndarray:
-    return square(argument, non_negative(argument, value))
+    return checks.square(argument, checks.non_negative(argument, value))
 
 
 @validate(ax=_axes)
@@ -93,7 +86,7 @@ def _axis_title(embedding: InPCA, index: int) -> str:
     return f"component {index + 1}{kind}{share}"
 
 
-@validate(distances=_distances, labels=list_of(text), ax=_axes)
+@validate(distances=_distances, labels=checks.list_of(checks.text), ax=_axes)
 def plot_dendrogram(
     distances: np.ndarray, labels: Sequence[str], *, ax: Axes | None = None
 ) -> Axes:

@@ -10,19 +10,13 @@ import torch
 from torch import nn
 
 from hyperribbon.application.inspection.copies import copy_in_mode
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
     check_finite,
     check_positive_int,
-    flag,
-    instance,
-    list_of,
-    tensor,
-    torch_module,
     validate,
-    whole,
-    wholes,
 )
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
@@ -98,18 +92,18 @@ class Anisotropy(Result):
         return float(self.eigenvalues[:k].sum() / self.trace) if self.trace > 0 else float("nan")
 
 
-_spectrum = instance(Anisotropy, "Give the result of measure_anisotropy.")
+_spectrum = checks.instance(Anisotropy, "Give the result of measure_anisotropy.")
 
 
 def _columns(argument: str, value: Any) -> torch.Tensor:
-    found = tensor(argument, value)
+    found = checks.tensor(argument, value)
     if found.ndim != 2 or not len(found):
         raise ArgumentError(argument, value, "expected columns (P, k)", "Give a matrix (P, k).")
     found = check_finite(argument, found.detach())
     return found.double() if not found.is_floating_point() else found
 
 
-@validate(model=torch_module, inputs=tensor, centre=flag)
+@validate(model=checks.torch_module, inputs=checks.tensor)
 def measure_anisotropy(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -159,7 +153,7 @@ def measure_anisotropy(
     spectrum = eigsh(gram, count, tol=1e-9, method=method, certificate="full")
     kept = tuple(range(count)) if keep is True else ()
     if not isinstance(keep, bool):
-        kept = tuple(wholes("keep", keep).tolist())
+        kept = tuple(checks.wholes("keep", keep).tolist())
         if max(kept) >= count:
             remedy = f"Give positions from 0 to {count - 1}."
             raise ArgumentError("keep", keep, f"there are {count} eigenvectors", remedy)
@@ -184,7 +178,7 @@ def measure_anisotropy(
     )
 
 
-@validate(model=torch_module, inputs=tensor, centre=flag)
+@validate(model=checks.torch_module, inputs=checks.tensor)
 def anisotropy_by_layer(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -271,7 +265,12 @@ def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
     return len(vectors) * fourth / second.square() - 3.0
 
 
-@validate(model=torch_module, spectrum=_spectrum, inputs=tensor, which=list_of(whole))
+@validate(
+    model=checks.torch_module,
+    spectrum=_spectrum,
+    inputs=checks.tensor,
+    which=checks.list_of(checks.whole),
+)
 def eigenfunctions(
     model: nn.Module,
     spectrum: Anisotropy,

@@ -13,14 +13,8 @@ from torch import nn
 
 from hyperribbon.application.inspection.copies import TRAINED
 from hyperribbon.application.inspection.engine.subject import Subject
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    count,
-    positive,
-    seed_number,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.operators import Hessian
 from hyperribbon.operators.risk.forward import Forward
@@ -68,7 +62,7 @@ class Curvature:
         seed: Seed of the sample and the solver.
     """
 
-    @validate(k=count, samples=count, tol=positive, seed=seed_number)
+    @validate(k=checks.count, samples=checks.count, tol=checks.positive)
     def __init__(
         self,
         k: int = 1,

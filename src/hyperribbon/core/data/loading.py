@@ -9,17 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
     check_choice,
     check_positive_int,
-    count,
-    flag,
-    path,
-    positive,
     validate,
-    zero_or_more,
 )
 from hyperribbon.core.data.sounds import list_recordings, spectrograms
 from hyperribbon.core.data.sources import BUNDLED, SOURCES, default_folder, hold_out
@@ -58,13 +54,12 @@ class LabelledData(NamedTuple):
 
 
 @validate(
-    whiten=flag,
-    folder=path,
-    slope=zero_or_more,
-    dimensions=count,
-    noise=zero_or_more,
-    seconds=positive,
-    tokens=count,
+    folder=checks.path,
+    slope=checks.zero_or_more,
+    dimensions=checks.count,
+    noise=checks.zero_or_more,
+    seconds=checks.positive,
+    tokens=checks.count,
 )
 def load_data(
     name: str = "mnist5k",

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from hyperribbon.core.checks import ArgumentError, flag, seed_number, validate
+from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.core.claims import Claim
 from hyperribbon.core.store import RunFolder, Store, writing
 from hyperribbon.core.store.atomic import write_text
@@ -62,9 +62,6 @@ def run(
         ArgumentError: Unknown id, preset or setting, a folder that cannot be written to, or another
             process is at work on the same run.
     """
-    seed_number("seed", seed)
-    for name, value in (("with_data", with_data), ("fresh", fresh)):
-        flag(name, value)
     for name, value, method in (("progress", progress, "start"), ("workers", workers, "run")):
         if value is not None and not hasattr(value, method):
             raise ArgumentError(name, value, f"it has no {method}()", "Omit it.")

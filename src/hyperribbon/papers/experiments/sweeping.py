@@ -9,17 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hyperribbon.core import html
-from hyperribbon.core.checks import (
-    ArgumentError,
-    count,
-    flag,
-    function,
-    iterable,
-    mapping,
-    text,
-    validate,
-)
+from hyperribbon.core import checks, html
+from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.core.store import (
     add_to_manifest,
     clear_leftovers,
@@ -62,7 +53,7 @@ class Points(list[dict[str, Any]]):
         return html.card(title, html.table([*names, "result"], rows))
 
 
-@validate(function=function, jobs=count, version=text, retry=flag)
+@validate(function=checks.function, jobs=checks.count, version=checks.text)
 def sweep(
     function: Callable[[Point], Any],
     grid: Mapping[str, Sequence[Any]] | Sequence[Point],
@@ -136,10 +127,10 @@ def sweep(
 
 def _points(grid: Mapping[str, Sequence[Any]] | Sequence[Point]) -> list[dict[str, Any]]:
     if isinstance(grid, Mapping):
-        columns = [iterable(f"grid[{name!r}]", values) for name, values in grid.items()]
+        columns = [checks.iterable(f"grid[{name!r}]", values) for name, values in grid.items()]
         points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*columns)]
     else:
-        points = [dict(mapping("grid", point)) for point in iterable("grid", grid)]
+        points = [dict(checks.mapping("grid", point)) for point in checks.iterable("grid", grid)]
     if not points or not points[0]:
         raise ArgumentError("grid", grid, "it has no points", "Give at least one value per name.")
     return points

@@ -17,19 +17,8 @@ import torch
 from torch import nn
 from torch.func import stack_module_state, vmap
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    count,
-    flag,
-    function,
-    list_of,
-    optional,
-    path,
-    seed_number,
-    torch_module,
-    validate,
-    whole,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.core.devices.modes import preserve_random_state, without_autocast_cache
 from hyperribbon.core.devices.torch_private import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.generators import torch_generator
@@ -112,15 +101,13 @@ class Ensemble:
 
 
 @validate(
-    loss=optional(function),
-    seeds=list_of(seed_number),
-    epochs=count,
+    loss=checks.optional(checks.function),
+    seeds=checks.list_of(checks.seed_number),
+    epochs=checks.count,
     batch_size=size_of_batches,
-    nesterov=flag,
-    folder=path,
-    together=flag,
-    augment=function,
-    on_member=function,
+    folder=checks.path,
+    augment=checks.function,
+    on_member=checks.function,
 )
 @torch.enable_grad()
 def train_ensemble(
@@ -193,7 +180,7 @@ def train_ensemble(
         raise ArgumentError("seeds", seeds, reason, "Give range(3).")
     makers = dict(make) if isinstance(make, Mapping) else {"model": make}
     for maker in makers.values():
-        function("make", maker)
+        checks.function("make", maker)
     settings: dict[str, Any] = {
         "epochs": epochs,
         "lr": lr,
@@ -210,7 +197,7 @@ def train_ensemble(
     data, test, probe = given
     members = []
     for name, maker in makers.items():
-        models = [torch_module("make", maker(seed)) for seed in seeds]
+        models = [checks.torch_module("make", maker(seed)) for seed in seeds]
         source = read(models[0], data)
         settings["test"] = None if test is None else read(models[0], test)
         minibatches = Minibatches(source, batch_size, sampling)
@@ -453,7 +440,7 @@ def _moments(every: str | Sequence[int], epochs: int, length: int) -> set[int]:
         places = [(step, step / length) for step in range(last + 1)]
         steps = {now[0] for before, now in pairwise(places) if cadence.passed(before, now)}
     else:
-        steps = set(list_of(whole)("every", every))
+        steps = set(checks.list_of(checks.whole)("every", every))
         if max(steps, default=0) > last:
             raise ArgumentError("every", every, f"steps run from 0 to {last}", "Omit the others.")
     return steps | {0, last}

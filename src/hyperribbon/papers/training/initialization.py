@@ -8,14 +8,8 @@ from math import sqrt
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    check_positive,
-    instance,
-    torch_module,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, validate
 from hyperribbon.core.devices.torch_private import (
     Convolution,
     NormWithStatistics,
@@ -46,7 +40,9 @@ def build(
     return model
 
 
-@validate(model=torch_module, generator=instance(torch.Generator, "Give torch.Generator()."))
+@validate(
+    model=checks.torch_module, generator=checks.instance(torch.Generator, "Give torch.Generator().")
+)
 @torch.no_grad()
 def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch") -> None:
     """Initialize every weight of a model in place.

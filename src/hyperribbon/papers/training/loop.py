@@ -12,16 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    count,
-    flag,
-    function,
-    instance,
-    optional,
-    torch_module,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.core.devices.gpus import seed_gpus
 from hyperribbon.core.devices.modes import without_autocast_cache
 from hyperribbon.core.devices.torch_private import tree_map
@@ -96,15 +88,14 @@ class DivergenceError(RuntimeError):
 
 
 @validate(
-    model=torch_module,
-    loss=optional(function),
-    epochs=count,
+    model=checks.torch_module,
+    loss=checks.optional(checks.function),
+    epochs=checks.count,
     batch_size=size_of_batches,
-    nesterov=flag,
-    recorder=instance(Recorder, "Give hr.Recorder(folder)."),
-    on_epoch=function,
-    on_step=function,
-    augment=function,
+    recorder=checks.instance(Recorder, "Give hr.Recorder(folder)."),
+    on_epoch=checks.function,
+    on_step=checks.function,
+    augment=checks.function,
 )
 @torch.enable_grad()
 def train(

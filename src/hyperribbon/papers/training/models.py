@@ -10,16 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    count,
-    flag,
-    image,
-    instance,
-    list_of,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.papers.training.initialization import Init, build
 
@@ -36,7 +28,9 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@validate(widths=list_of(count), bias=flag, dtype=instance(torch.dtype, "Give torch.float32."))
+@validate(
+    widths=checks.list_of(checks.count), dtype=checks.instance(torch.dtype, "Give torch.float32.")
+)
 def mlp(
     widths: Sequence[int],
     activation: str = "relu",
@@ -77,13 +71,13 @@ def mlp(
     return build(make, _generator(seed), init).to(dtype)  # type: ignore[return-value]
 
 
-@validate(inputs=count, outputs=count)
+@validate(inputs=checks.count, outputs=checks.count)
 def linear(inputs: int, outputs: int, seed: Seed = 0, *, init: Init = "torch") -> nn.Sequential:
     """Return a linear (softmax-regression) model."""
     return mlp((inputs, outputs), seed=seed, init=init)
 
 
-@validate(shape=image, classes=count)
+@validate(shape=checks.image, classes=checks.count)
 def all_convolutional(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
     """Return an all-convolutional network: strided convolutions and global average pooling.
 
@@ -110,7 +104,7 @@ def all_convolutional(shape: tuple[int, int, int], classes: int, seed: Seed = 0)
     return build(make, _generator(seed), "kaiming")
 
 
-@validate(shape=image, classes=count)
+@validate(shape=checks.image, classes=checks.count)
 def conv_mixer(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
     """Return a ConvMixer: patch embedding, then two depthwise and pointwise convolutions.
 
@@ -144,7 +138,7 @@ def conv_mixer(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.
     return build(make, _generator(seed))
 
 
-@validate(shape=image, classes=count, patch=count)
+@validate(shape=checks.image, classes=checks.count, patch=checks.count)
 def vision_transformer(
     shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, patch: int | None = None
 ) -> nn.Module:
@@ -191,7 +185,7 @@ def vision_transformer(
     return build(make, _generator(seed))
 
 
-@validate(shape=image, classes=count)
+@validate(shape=checks.image, classes=checks.count)
 def wide_resnet(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
     """Return a small wide residual network (pre-activation, group norm, two stages).
 
@@ -233,7 +227,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-@validate(shape=image, classes=count)
+@validate(shape=checks.image, classes=checks.count)
 def make_architecture(
     name: str, shape: tuple[int, int, int], classes: int, seed: Seed = 0
 ) -> nn.Module:

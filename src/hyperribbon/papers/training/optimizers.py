@@ -6,26 +6,21 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
     check_choice,
     check_positive,
-    flag,
-    instance,
-    list_of,
-    mapping,
-    number,
     validate,
-    zero_or_more,
 )
 
 Schedule = Mapping[int, float] | Callable[[int], float] | None
 OptimizerChoice = str | Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
-_tensor = instance(torch.Tensor, "Give model.parameters().")
+_tensor = checks.instance(torch.Tensor, "Give model.parameters().")
 
 
-@validate(parameters=list_of(_tensor), momentum=zero_or_more, nesterov=flag)
+@validate(parameters=checks.list_of(_tensor), momentum=checks.zero_or_more)
 def make_optimizer(
     parameters: Iterable[torch.Tensor],
     optimizer: OptimizerChoice,
@@ -106,11 +101,13 @@ def rate_factor(schedule: Schedule, epoch: int) -> float:
         return 1.0
     if callable(schedule):
         return float(schedule(epoch))
-    steps = [(number("schedule", e), f) for e, f in mapping("schedule", schedule).items()]
+    steps = [
+        (checks.number("schedule", e), f) for e, f in checks.mapping("schedule", schedule).items()
+    ]
     factor = 1.0
     for start, change in sorted(steps):
         if epoch >= start:
-            factor *= number("schedule", change)
+            factor *= checks.number("schedule", change)
     return factor
 
 

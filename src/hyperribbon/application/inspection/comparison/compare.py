@@ -42,18 +42,8 @@ from hyperribbon.application.inspection.engine.clock import DeclinedError
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.result import Inspection
 from hyperribbon.application.inspection.sampling import groups_for
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_absent,
-    check_choice,
-    count,
-    instance,
-    iterable,
-    path,
-    positive,
-    seed_number,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, validate
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.tensors import host_array
@@ -200,14 +190,13 @@ _SHARPNESSES = (
 
 
 @validate(
-    samples=count,
-    groups=count,
-    k=count,
-    memory=positive,
-    budget=positive,
-    seed=seed_number,
-    folder=path,
-    console=instance(Console, "Give rich.console.Console()."),
+    samples=checks.count,
+    groups=checks.count,
+    k=checks.count,
+    memory=checks.positive,
+    budget=checks.positive,
+    folder=checks.path,
+    console=checks.instance(Console, "Give rich.console.Console()."),
 )
 @plain_arithmetic()
 def compare(
@@ -271,7 +260,7 @@ def compare(
         ArgumentError: There are too few samples, or model, loss and data do not belong together.
     """
     began = time.monotonic()
-    parts = [parts] if isinstance(parts, str) else list(iterable("parts", parts))
+    parts = [parts] if isinstance(parts, str) else list(checks.iterable("parts", parts))
     for part in parts:
         check_choice("parts", part, PARTS)
     if is_inspection(a) or is_inspection(b):

@@ -27,16 +27,8 @@ from hyperribbon.application.inspection.parts.curvature import headline_parts, r
 from hyperribbon.application.inspection.parts.layers import traces_part
 from hyperribbon.application.inspection.quantities import Part
 from hyperribbon.application.inspection.result import Inspection, InspectionPlan
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_positive,
-    check_positive_int,
-    count,
-    instance,
-    names,
-    path,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.parameters import ParameterFilter
@@ -58,7 +50,11 @@ def find_measurements() -> tuple[Measurement, ...]:
 MEASUREMENTS = find_measurements()
 
 
-@validate(batch_size=count, params=names, console=instance(Console, "Give rich.console.Console()."))
+@validate(
+    batch_size=checks.count,
+    params=checks.names,
+    console=checks.instance(Console, "Give rich.console.Console()."),
+)
 @plain_arithmetic()
 def inspect(
     model: nn.Module,
@@ -217,7 +213,11 @@ def _initial_state(
         reason = "it is not a state dict of named tensors"
         remedy = "Give model.state_dict() from before the training."
         raise ArgumentError("initial", sorted(map(str, initial))[:5], reason, remedy)
-    state = initial if isinstance(initial, Mapping) else load_state(Path(path("initial", initial)))
+    state = (
+        initial
+        if isinstance(initial, Mapping)
+        else load_state(Path(checks.path("initial", initial)))
+    )
     if not set(state) & set(model.state_dict()):
         reason = "the model has no weight of these names"
         remedy = "Give model.state_dict() from before the training."

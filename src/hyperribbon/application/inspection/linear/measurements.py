@@ -8,15 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.core.checks import (
-    check_choice,
-    count,
-    function,
-    instance,
-    iterable,
-    matrices,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import check_choice, validate
 from hyperribbon.core.checks import operator as square_operator
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import linear_networks as theory
@@ -25,10 +18,16 @@ from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
 _NAMES = ("sharpness", "trace", "balance_defect", "singular_values")
 
 
-_MOMENTS = instance(Moments, "Give theory.linear_networks.Moments.of(X, Y).")
+_MOMENTS = checks.instance(Moments, "Give theory.linear_networks.Moments.of(X, Y).")
 
 
-@validate(weights=matrices, moments=_MOMENTS, k=count, matrix=function, should_stop=function)
+@validate(
+    weights=checks.matrices,
+    moments=_MOMENTS,
+    k=checks.count,
+    matrix=checks.function,
+    should_stop=checks.function,
+)
 def leading_eigenvalues(
     weights: Sequence[np.ndarray],
     moments: Moments,
@@ -90,7 +89,7 @@ def linear_measurements(
         "balance_defect": theory.balance_defect,
         "singular_values": _singular_values,
     }
-    listed = [names] if isinstance(names, str) else iterable("names", names)
+    listed = [names] if isinstance(names, str) else checks.iterable("names", names)
     return {check_choice("names", name, _NAMES): functions[name] for name in listed}
 
 

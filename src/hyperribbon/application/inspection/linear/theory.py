@@ -15,14 +15,8 @@ from torch import nn
 
 from hyperribbon.application.inspection.engine.clock import InterruptibleRisk
 from hyperribbon.application.inspection.linear.measurements import leading_eigenvalues
-from hyperribbon.core import html
-from hyperribbon.core.checks import (
-    check_choice,
-    check_positive_int,
-    positive,
-    torch_module,
-    validate,
-)
+from hyperribbon.core import checks, html
+from hyperribbon.core.checks import check_choice, check_positive_int, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.core.result import Result
@@ -280,7 +274,7 @@ class TheoryComparison(Result):
         return names.index(_PREDICTIONS[prediction]) + 1
 
 
-@validate(model=torch_module, precision=positive, memory=positive)
+@validate(model=checks.torch_module, precision=checks.positive, memory=checks.positive)
 @plain_arithmetic()
 def compare_with_theory(
     model: nn.Module,

@@ -12,20 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    array,
-    check_absent,
-    check_shape,
-    count,
-    flag,
-    matrix,
-    positive,
-    row,
-    validate,
-    whole,
-    wholes,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_absent, check_shape, validate
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.papers.simulation.fluctuations.batches import chain_batches, check_dynamics
 from hyperribbon.recording.cadence import steps_between
@@ -45,7 +33,7 @@ class RunningMoments:
         dimension: Length of a vector.
     """
 
-    @validate(dimension=count)
+    @validate(dimension=checks.count)
     def __init__(self, dimension: int) -> None:
         self.count = 0
         self._sum = np.zeros(dimension)
@@ -112,17 +100,16 @@ class ChainStatistics:
 
 
 @validate(
-    X=matrix,
-    Y=row,
-    lr=positive,
-    batch_size=count,
-    steps=count,
-    chains=count,
-    start=array,
-    burn_in=whole,
-    anneal=positive,
-    measure_noise=flag,
-    substeps=count,
+    X=checks.matrix,
+    Y=checks.row,
+    lr=checks.positive,
+    batch_size=checks.count,
+    steps=checks.count,
+    chains=checks.count,
+    start=checks.array,
+    burn_in=checks.whole,
+    anneal=checks.positive,
+    substeps=checks.count,
 )
 def simulate_one_layer(
     X: np.ndarray,
@@ -241,7 +228,15 @@ def simulate_one_layer(
     )
 
 
-@validate(X=matrix, Y=row, lr=positive, batch_size=count, record=wholes, chains=count, start=array)
+@validate(
+    X=checks.matrix,
+    Y=checks.row,
+    lr=checks.positive,
+    batch_size=checks.count,
+    record=checks.wholes,
+    chains=checks.count,
+    start=checks.array,
+)
 def trace_one_layer(
     X: np.ndarray,
     Y: np.ndarray,

@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_shape,
-    count,
-    matrix,
-    positive,
-    validate,
-    whole,
-    wholes,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_shape, validate
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.papers.simulation.fluctuations.batches import chain_batches, check_dynamics
 from hyperribbon.papers.simulation.fluctuations.one_layer import FROM_SOLUTION, RunningMoments
@@ -55,7 +47,15 @@ class TwoLayerEnsemble:
     covariance: np.ndarray | None
 
 
-@validate(X=matrix, Y=matrix, W1=matrix, W2=matrix, lr=positive, tol=positive, max_steps=count)
+@validate(
+    X=checks.matrix,
+    Y=checks.matrix,
+    W1=checks.matrix,
+    W2=checks.matrix,
+    lr=checks.positive,
+    tol=checks.positive,
+    max_steps=checks.count,
+)
 def descend_two_layer(
     X: np.ndarray,
     Y: np.ndarray,
@@ -107,15 +107,15 @@ def _check_shapes(X: np.ndarray, Y: np.ndarray, W1: np.ndarray, W2: np.ndarray) 
 
 
 @validate(
-    X=matrix,
-    Y=matrix,
-    W1=matrix,
-    W2=matrix,
-    lr=positive,
-    batch_size=count,
-    record=wholes,
-    chains=count,
-    burn_in=whole,
+    X=checks.matrix,
+    Y=checks.matrix,
+    W1=checks.matrix,
+    W2=checks.matrix,
+    lr=checks.positive,
+    batch_size=checks.count,
+    record=checks.wholes,
+    chains=checks.count,
+    burn_in=checks.whole,
 )
 def simulate_two_layer(
     X: np.ndarray,

@@ -9,20 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
     check_positive,
     check_positive_int,
-    count,
-    function,
-    instance,
-    list_of,
-    mapping,
-    matrices,
-    positive,
     validate,
-    whole,
 )
 from hyperribbon.papers.training.loop import DivergenceError
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
@@ -83,7 +76,7 @@ class LinearRun:
     measured: dict[str, np.ndarray]
 
 
-@validate(generator=instance(np.random.Generator, "Give np.random.default_rng(seed)."))
+@validate(generator=checks.instance(np.random.Generator, "Give np.random.default_rng(seed)."))
 def draw_linear_weights(
     widths: Sequence[int],
     start: str = "kaiming_uniform",
@@ -131,13 +124,13 @@ def draw_linear_weights(
 
 
 @validate(
-    weights=matrices,
-    moments=instance(Moments, "Give Moments.of(X, Y)."),
-    lr=positive,
-    epochs=count,
-    schedule=instance(HalvingSchedule, "Give HalvingSchedule()."),
-    measure=mapping,
-    at=list_of(whole),
+    weights=checks.matrices,
+    moments=checks.instance(Moments, "Give Moments.of(X, Y)."),
+    lr=checks.positive,
+    epochs=checks.count,
+    schedule=checks.instance(HalvingSchedule, "Give HalvingSchedule()."),
+    measure=checks.mapping,
+    at=checks.list_of(checks.whole),
 )
 def train_linear(
     weights: Sequence[np.ndarray],
@@ -184,7 +177,7 @@ def train_linear(
     """
     times = _check_times(at, epochs)
     for name, one in (measure or {}).items():
-        function(f"measure[{name!r}]", one)
+        checks.function(f"measure[{name!r}]", one)
     reduced = reduce_chain(weights, moments)
     layers, small = reduced.weights, reduced.moments
     measured: dict[str, list[Any]] = {name: [] for name in measure or {}}

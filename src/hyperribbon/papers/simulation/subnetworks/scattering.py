@@ -13,15 +13,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
     check_finite,
     check_positive_int,
-    count,
-    tensor,
     validate,
-    wholes,
 )
 
 
@@ -51,7 +49,7 @@ class Scattering(nn.Module):
     rows: torch.Tensor
     columns: torch.Tensor
 
-    @validate(shape=wholes, scales=count, angles=count, layers=count)
+    @validate(shape=checks.wholes, scales=checks.count, angles=checks.count, layers=checks.count)
     def __init__(
         self,
         shape: tuple[int, int],
@@ -131,7 +129,13 @@ class Scattering(nn.Module):
         return self.rows @ signal @ self.columns.T
 
 
-@validate(images=tensor, scales=count, angles=count, layers=count, batch_size=count)
+@validate(
+    images=checks.tensor,
+    scales=checks.count,
+    angles=checks.count,
+    layers=checks.count,
+    batch_size=checks.count,
+)
 def scattering_features(
     images: torch.Tensor, *, scales: int = 2, angles: int = 8, layers: int = 2, batch_size: int = 64
 ) -> torch.Tensor:
