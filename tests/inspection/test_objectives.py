@@ -37,7 +37,7 @@ def test_the_loss_of_a_language_model_is_its_own(quiet, kind):
     assert not failed(found)
     right = model(**batch).logits[:, :-1].argmax(-1) == labels[:, 1:]
     told = labels[:, 1:] != -100
-    expected = ((right & told).sum(1) / told.sum(1)).mean()
+    expected = right[told].float().mean()
     assert found["model.accuracy"].value == pytest.approx(float(expected), abs=1e-6)
 
 

@@ -25,6 +25,7 @@ from hyperribbon.core.checks import (
 from hyperribbon.operators.risk.batches import batch_size as size_of
 from hyperribbon.operators.risk.batches import concatenate, move, plain, tensors
 from hyperribbon.operators.risk.data import Data, Source, is_batch
+from hyperribbon.operators.risk.loss import Loss as RiskLoss
 from hyperribbon.operators.risk.memory import allowance
 from hyperribbon.operators.risk.model import ModelFunction
 from hyperribbon.operators.risk.objective import Objective, find_own_loss, no_own_loss
@@ -32,7 +33,6 @@ from hyperribbon.operators.risk.torch_losses import CrossEntropyLoss, NLLLoss, r
 
 Loss = Callable[[Any, Any], torch.Tensor] | None
 KINDS = ("log_probabilities", "outputs")
-IGNORED = -100  # the label that torch's losses ignore
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def _has_classes_second(loss: Any) -> bool:
 
 
 def count_right(
-    outputs: torch.Tensor, targets: torch.Tensor, axis: int, ignored: int = IGNORED
+    outputs: torch.Tensor, targets: torch.Tensor, axis: int, loss: RiskLoss | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the number of correct labels and of labels per sample, (n,) each.
 
@@ -115,12 +115,12 @@ def count_right(
         outputs: Scores of classes.
         targets: Labels.
         axis: The class axis.
-        ignored: The label to ignore.
+        loss: The loss, which may ignore a label; −100 is ignored where it is None.
 
     Returns:
         The number of correct labels, and of labels that are not ignored.
     """
-    told = (targets != ignored).reshape(len(targets), -1)
+    told = (targets != (RiskLoss if loss is None else loss).ignore_index).reshape(len(targets), -1)
     right = (outputs.argmax(axis) == targets).reshape(told.shape) & told
     return right.sum(1), told.sum(1)
 
@@ -171,7 +171,6 @@ def evaluate(
     source, objective = read(model, data), Objective(loss)
     own = own_loss(model, source) if loss is None else None
     call, criterion = own or (objective.outputs, recognise(loss))
-    ignored = getattr(loss, "ignore_index", IGNORED)
     total = amount = 0.0
     labels: list[tuple[torch.Tensor, torch.Tensor] | None] = []
     with in_mode(model, training=False):
@@ -186,7 +185,7 @@ def evaluate(
                 total += scale * objective.value(outputs, targets).item()
                 amount += scale
             axis = class_axis(outputs, targets, criterion)
-            labels.append(None if axis is None else count_right(outputs, targets, axis, ignored))
+            labels.append(None if axis is None else count_right(outputs, targets, axis, criterion))
     value = total if criterion.reduction == "sum" else total / amount if amount else float("nan")
     result = {f"{prefix}loss": value}
     if all(labels):

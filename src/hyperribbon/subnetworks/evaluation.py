@@ -23,7 +23,6 @@ from hyperribbon.operators.risk.loss import Loss
 from hyperribbon.operators.risk.objective import Objective, at_weights
 from hyperribbon.operators.risk.torch_losses import recognise
 from hyperribbon.recording.evaluation import (
-    IGNORED,
     class_axis,
     count_right,
     own_loss,
@@ -143,7 +142,6 @@ class Evaluator:
         self.source: Source = read(self._network, data)
         self._measure, self._axis = measure, 0
         self._call, self._forward_by = Objective(None, forward).outputs, forward
-        self._ignored: int = getattr(loss, "ignore_index", IGNORED)
         self._loss: Loss | None = None if loss is None else recognise(loss)
         if not callable(measure):
             check_choice("measure", measure, ("accuracy", "loss"))
@@ -167,7 +165,9 @@ class Evaluator:
                     columns.append(torch.stack([values.float() for values, _ in found]))
                     counts.append(found[0][1])
                 rows.append(torch.cat(columns, 1))
-        return torch.cat(rows) / torch.cat(counts).float().mean()
+        sizes = torch.cat(counts).float()
+        is_sum = self._measure == "loss" and self._loss is not None and self._loss.reduction == "sum"
+        return torch.cat(rows) * (len(sizes) if is_sum else 1 / sizes.mean())
 
     def _find_labels(self) -> None:
         """Find the class axis, and how a model with its own loss aligns its labels."""
@@ -199,7 +199,7 @@ class Evaluator:
             return values, torch.ones_like(values)
         if self._measure == "loss" and self._loss is not None:
             return self._losses(self._loss, outputs, targets)
-        right, labels = count_right(outputs, targets, self._axis, self._ignored)
+        right, labels = count_right(outputs, targets, self._axis, self._loss)
         if self._measure == "accuracy":
             return right, labels
         scores = outputs.movedim(self._axis, 1)
@@ -207,7 +207,7 @@ class Evaluator:
         return losses.sum(1), labels
 
     def _losses(self, loss: Loss, outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of every sample and its share in the divisor of a mean."""
+        """Return the loss of every sample and its share in the divisor of the loss."""
         if loss.reduction == "whole":
             reason = "a sample's loss depends on the others of its batch"
             remedy = "Give a function of (outputs, targets) that returns one number per sample."
@@ -218,8 +218,7 @@ class Evaluator:
             totals = vmap(loss.total)(*apart).detach()
         except RuntimeError:  # a loss that looks at values
             totals = torch.stack([loss.total(*one).detach() for one in each])
-        amounts = [1.0 if loss.reduction == "sum" else loss.amount(*one) for one in each]
-        return totals, totals.new_tensor(amounts)
+        return totals, totals.new_tensor([loss.amount(*one) for one in each])
 
     def _forward(
         self, group: Sequence[State], batch: Any, is_strict: bool

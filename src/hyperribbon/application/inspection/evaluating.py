@@ -12,7 +12,7 @@ from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.operators.risk.batches import cut
 from hyperribbon.operators.risk.loss import CallableLoss
 from hyperribbon.operators.risk.objective import OwnLoss
-from hyperribbon.recording.evaluation import IGNORED, count_right
+from hyperribbon.recording.evaluation import count_right
 
 _ROWS = 512
 _FALLING = 0.9  # share of the labels whose score lowers a loss of class scores when it grows
@@ -63,36 +63,37 @@ def is_classification(subject: Subject) -> bool:
 
 def is_ignored(subject: Subject, targets: torch.Tensor) -> torch.Tensor:
     """Return which labels count for nothing in the loss."""
-    return targets == _ignored(subject)
-
-
-def _ignored(subject: Subject) -> int:
-    return getattr(subject.loss, "ignore_index", IGNORED)
+    return targets == subject.risk.criterion.ignore_index
 
 
 def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
-    """Return one number per sample: the share of right labels, or minus the loss without labels.
+    """Return one number per sample, whose mean is the accuracy, or minus the loss without labels.
 
-    Samples whose every label is one that the loss ignores are left out.
+    Every label counts alike, as in the loss: with several to a sample, the number of right ones is
+    divided by the mean number of labels. Samples whose every label is one that the loss ignores are
+    left out.
 
     With several processes the samples are ordered by rank, and every rank gets all of them.
     """
     loss, axis = subject.risk.criterion, class_axis(subject)
     subject.clock.check()
     with subject.processes.together("an evaluation of the model"):
-        scores = [torch.empty(0, dtype=torch.float64, device="cpu")]
+        scores = [torch.empty(2, 0, dtype=torch.float64, device="cpu")]  # sums and their sizes
         rows = 1 if isinstance(loss, OwnLoss) else _ROWS  # its outputs are the loss of a batch
         for outputs, targets in outputs_at(subject, weights, rows):
             if axis is not None:
-                right, labels = count_right(outputs, targets, axis, _ignored(subject))
-                scores.append((right.double() / labels)[labels > 0].cpu())
+                right, labels = count_right(outputs, targets, axis, loss)
+                scores.append(torch.stack([right, labels])[:, labels > 0].double().cpu())
             else:
-                losses = [
-                    loss.total(outputs[i : i + 1], cut(targets, i, i + 1))
-                    for i in range(len(outputs))
-                ]
-                scores.append(-torch.stack(losses).double().cpu())
-    return torch.cat(subject.processes.gather(torch.cat(scores)))
+                losses = torch.stack(
+                    [
+                        loss.total(outputs[i : i + 1], cut(targets, i, i + 1))
+                        for i in range(len(outputs))
+                    ]
+                )
+                scores.append(torch.stack([-losses, torch.ones_like(losses)]).double().cpu())
+    sums, sizes = torch.cat(subject.processes.gather(torch.cat(scores, 1)), 1)
+    return sums / sizes.mean() if axis is not None else sums * len(sums) / subject.risk.amount
 
 
 def _axis(subject: Subject, outputs: torch.Tensor, targets: Any) -> int | None:

@@ -38,8 +38,10 @@ class Loss(ABC):
         reduction: "mean", or "sum" for which the amount is one.
         is_convex: Whether the loss is known to be convex in the outputs.
         is_curved: Whether its second derivative is not zero throughout.
+        ignore_index: The label that counts for nothing.
     """
 
+    ignore_index: int = -100
     reduction: str = "mean"
     is_convex: bool = True
     is_curved: bool = True

@@ -189,22 +189,22 @@ class CrossEntropyLoss(Loss):
 
     def __init__(self, module: nn.CrossEntropyLoss) -> None:
         self.reduction = module.reduction
-        self._weight, self._ignored = module.weight, module.ignore_index
+        self._weight, self.ignore_index = module.weight, module.ignore_index
         self._smoothing = module.label_smoothing
         self.is_convex = self._weight is None or bool((self._weight >= 0).all())
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when a label names no class or shapes differ."""
         if not isinstance(targets, torch.Tensor) or not targets.is_floating_point():
-            check_labels("CrossEntropyLoss", outputs, targets, self._ignored)
+            check_labels("CrossEntropyLoss", outputs, targets, self.ignore_index)
         elif targets.shape != outputs.shape or outputs.ndim < 2:
             reason = f"probabilities must have the outputs' shape {tuple(outputs.shape)}"
             remedy = "Give integer labels or one probability per class, along the second axis."
             raise ArgumentError("targets", targets, reason, remedy)
-        elif self._ignored >= 0:
+        elif self.ignore_index >= 0:
             reason = "targets that are probabilities have no index to ignore"
             remedy = "Give integer labels, or omit ignore_index."
-            raise ArgumentError("loss", f"ignore_index={self._ignored}", reason, remedy)
+            raise ArgumentError("loss", f"ignore_index={self.ignore_index}", reason, remedy)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed cross-entropy."""
@@ -213,7 +213,7 @@ class CrossEntropyLoss(Loss):
             outputs,
             targets.to(outputs.dtype) if targets.is_floating_point() else targets.long(),
             weight=self._class_weight(outputs),
-            ignore_index=self._ignored,
+            ignore_index=self.ignore_index,
             label_smoothing=self._smoothing,
             reduction="sum",
         )
@@ -222,7 +222,7 @@ class CrossEntropyLoss(Loss):
         """Return the total weight of the labels, or the number of target distributions."""
         if targets.is_floating_point():
             return outputs.numel() / outputs.shape[1]
-        return label_amount(targets, self._weight, self._ignored)
+        return label_amount(targets, self._weight, self.ignore_index)
 
     def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the gradient of CrossEntropyLoss, p·Σq − q."""
@@ -276,7 +276,7 @@ class CrossEntropyLoss(Loss):
         """Return the targets' total mass Σq over the classes of CrossEntropyLoss, (n, 1, …)."""
         if targets.is_floating_point():
             return self._masses(outputs, targets).sum(1, keepdim=True)
-        kept = targets != self._ignored
+        kept = targets != self.ignore_index
         mass = kept.to(outputs.dtype)
         weight = self._class_weight(outputs)
         if weight is not None:
@@ -291,7 +291,7 @@ class CrossEntropyLoss(Loss):
             present = 1.0
             masses = targets.to(outputs)
         else:
-            kept = targets != self._ignored
+            kept = targets != self.ignore_index
             present = kept.unsqueeze(1).to(outputs.dtype)
             masses = softmax.one_hot(targets.where(kept, 0).long(), outputs) * present
         if self._smoothing:
@@ -324,23 +324,23 @@ class NLLLoss(Loss):
 
     def __init__(self, module: nn.NLLLoss) -> None:
         self.reduction = module.reduction
-        self._weight, self._ignored = module.weight, module.ignore_index
+        self._weight, self.ignore_index = module.weight, module.ignore_index
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when a label names no class or shapes differ."""
-        check_labels("NLLLoss", outputs, targets, self._ignored)
+        check_labels("NLLLoss", outputs, targets, self.ignore_index)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return the summed NLLLoss −Σ w_y f_y."""
         outputs = wide(outputs)
         weight = None if self._weight is None else self._weight.to(outputs)
         return F.nll_loss(
-            outputs, targets.long(), weight=weight, ignore_index=self._ignored, reduction="sum"
+            outputs, targets.long(), weight=weight, ignore_index=self.ignore_index, reduction="sum"
         )
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
         """Return the divisor of NLLLoss: the total weight of the labels."""
-        return label_amount(targets, self._weight, self._ignored)
+        return label_amount(targets, self._weight, self.ignore_index)
 
 
 def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | None) -> None:

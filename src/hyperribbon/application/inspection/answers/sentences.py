@@ -15,6 +15,7 @@ from hyperribbon.application.inspection.quantities import (
     Quantity,
 )
 from hyperribbon.application.inspection.sampling import is_lower_bound
+from hyperribbon.subnetworks.pruning import describe_change
 
 MOST = 6
 """Answers shown at once."""
@@ -204,9 +205,13 @@ def _pruning(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     whole = numbers.get("subnetworks.baseline")
     if share is None or pruned is None or whole is None:
         return None
-    form, verb = (".1%", "lowers accuracy") if "Accuracy" in whole.name else (".4g", "raises loss")
-    change = f"{verb} from {whole.value:{form}} to {pruned.value:{form}}"
+    metric = "accuracy" if "Accuracy" in whole.name else "loss"
+    change = describe_change(metric, whole.value, pruned.value)
     some = f"{share.samples:,} samples, no retraining"
+    if share.value == 1:
+        finding = f"Zeroing all weights {change} ({some})."
+        meaning = "By this metric the network has not learned anything on these samples."
+        return Answer("pruning", finding, meaning, "", "Train it before you prune it.")
     finding = f"Zeroing the smallest {share.value:.0%} of the weights {change} ({some})."
     meaning = f"{share.certainty}."
     advice = "Prune with retraining only."

@@ -207,8 +207,7 @@ class Scheduler:
                 steps.append(PlannedStep(title, 0, 0.0, reason))
                 continue
             level = self._level_for(item)
-            fewest = max(item.measurement.fewest, self.notebook.levels[0].samples)
-            samples = fewest if level is None else level.samples
+            samples = self._fewest(item.measurement) if level is None else level.samples
             seconds = self._expect(item.measurement, samples)
             if level is None or seconds > left:
                 reason = f"it needs about {max(seconds, 1):.0f} s"
@@ -229,7 +228,7 @@ class Scheduler:
             name, title = item.measurement.name, item.measurement.title
             if item.is_repeated and any(key.startswith(f"{name}@") for key in missing):
                 continue  # named for fewer samples
-            samples = max(item.samples if item.is_repeated else 0, item.measurement.fewest)
+            samples = max(item.samples if item.is_repeated else 0, self._fewest(item.measurement))
             seconds = missing[f"{name}@{samples}"] = self._expect(item.measurement, samples)
             total += seconds
             titles.setdefault(samples if item.is_repeated else 0, []).append(title)
@@ -243,8 +242,13 @@ class Scheduler:
             for samples, found in titles.items()
         ]
         budget = 10 * ceil((self._budget.seconds + total / _USABLE) / 10)
-        included = f" (about {total:.0f} s); budget={budget} would include them" if total else ""
+        included = f" (about {max(total, 1):.0f} s); budget={budget} would include them" if total else ""
         return f"Skipped for time: {'; '.join(groups)}{included}."
+
+    def _fewest(self, measurement: Measurement) -> int:
+        """Return the samples that a measurement needs at least."""
+        needed = max(measurement.fewest, self.notebook.levels[0].samples)
+        return needed if self.subject.total is None else min(needed, self.subject.total)
 
     def _items(self, sizes: Sequence[int]) -> Iterator[_Item]:
         for entry in self._measurements:

@@ -126,15 +126,15 @@ def gauss_newton_part(notebook: Notebook) -> Part:
 def spectrum_part(level: Level, notebook: Notebook) -> Part:
     """Measure the k largest curvatures asked for: leading eigenpairs of the Hessian."""
     hessian = level.subject.hessian
-    number = min(notebook.k, level.subject.dimension, notebook.most_pairs(hessian))
+    wanted = min(notebook.k, level.subject.dimension)
+    number = min(wanted, notebook.most_pairs(hessian))
     limits = {"max_matvecs": 8 * number + 40, "partial": True}
     found = notebook.eigsh(hessian, number, tol=1e-3, **limits)
     sizes = found.eigenvalues.abs()
     late = int((found.residuals > 1e-3 * sizes.clamp(min=0.1 * float(sizes.max()))).sum())
     part = Part("spectrum", "Leading eigenvalues of the Hessian")
-    if number < notebook.k:
-        room = f"Only {number} of {notebook.k} eigenpairs fit in memory."
-        part.shortened.append(room)
+    if number < wanted:
+        part.shortened.append(f"Only {number} of {wanted} eigenpairs fit in memory.")
     if late:
         part.shortened.append(f"{late} of {number} eigenpairs have residuals above a thousandth.")
     if found.certificate != "full":

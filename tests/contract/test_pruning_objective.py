@@ -1,0 +1,62 @@
+"""Pruning is judged by the user's own loss or accuracy, in its own unit, wherever it is asked."""
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import hyperribbon as hr
+
+
+def problem(kind):
+    """Return a model, a loss, data, and the metric as torch computes it."""
+    torch.manual_seed(1)
+    inputs = torch.randn(40, 5)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    if kind == "several binary labels":
+        targets, loss = (torch.rand(40, 3) > 0.5).float(), nn.BCEWithLogitsLoss()
+    elif kind == "a sum over samples":
+        targets, loss = torch.randn(40, 3), nn.MSELoss(reduction="sum")
+    elif kind == "weighted soft labels":
+        targets = torch.softmax(torch.randn(40, 3), 1)
+        loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0, 0.5]))
+    else:
+        model = nn.Sequential(nn.Conv1d(2, 6, 1), nn.Tanh(), nn.Conv1d(6, 3, 1))
+        inputs, targets = torch.randn(40, 2, 7), torch.randint(0, 3, (40, 7))
+        targets[:20, 2:] = 9
+        loss = nn.CrossEntropyLoss(ignore_index=9)
+        told = targets != 9
+        accuracy = (model(inputs).argmax(1) == targets)[told].float().mean()
+        return model, loss, (inputs, targets), float(accuracy)
+    return model, loss, (inputs, targets), float(loss(model(inputs), targets).detach())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["several binary labels", "a sum over samples", "weighted soft labels", "labels left out"],
+)
+def test_the_metric_is_the_users_own(kind):
+    model, loss, data, expected = problem(kind)
+    assert hr.prunable(model, loss, data).baseline == pytest.approx(expected, rel=1e-5)
+    found = hr.inspect(model, loss, data, budget=5, console=Console(quiet=True))
+    numbers = found.table().set_index("key")["value"]
+    assert numbers["subnetworks.baseline"] == pytest.approx(expected, rel=1e-5)
+    if kind == "labels left out":
+        assert numbers["model.accuracy"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_network_that_has_learned_nothing_is_told_so():
+    torch.manual_seed(0)
+    model, inputs = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(60, 5)
+    targets = model(10 * inputs).argmin(1)  # every guess of the model is wrong
+    found = hr.prunable(model, nn.CrossEntropyLoss(), (10 * inputs, targets))
+    assert found.fraction == 1
+    assert "has not learned anything" in found.summary()
+    assert "leaves accuracy at 0.0%" in found.summary()
+
+
+def test_fewer_eigenvalues_than_asked_for_are_all_there_are():
+    model, data = nn.Linear(20, 1), (torch.randn(80, 20), torch.randn(80, 1))
+    found = hr.inspect(model, nn.MSELoss(), data, budget=5, console=Console(quiet=True))
+    (step,) = [o for o in found.outcomes if o.step.startswith("Leading eigenvalues of the H")]
+    assert (step.status, step.reason) == ("done", "")
