@@ -166,7 +166,8 @@ class Evaluator:
                     counts.append(found[0][1])
                 rows.append(torch.cat(columns, 1))
         sizes = torch.cat(counts).float()
-        is_sum = self._measure == "loss" and self._loss is not None and self._loss.reduction == "sum"
+        loss = self._loss if self._measure == "loss" else None
+        is_sum = loss is not None and loss.reduction == "sum"
         return torch.cat(rows) * (len(sizes) if is_sum else 1 / sizes.mean())
 
     def _find_labels(self) -> None:

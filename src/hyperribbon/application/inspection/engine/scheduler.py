@@ -242,7 +242,8 @@ class Scheduler:
             for samples, found in titles.items()
         ]
         budget = 10 * ceil((self._budget.seconds + total / _USABLE) / 10)
-        included = f" (about {max(total, 1):.0f} s); budget={budget} would include them" if total else ""
+        seconds = f"{max(total, 1):.0f} s"
+        included = f" (about {seconds}); budget={budget} would include them" if total else ""
         return f"Skipped for time: {'; '.join(groups)}{included}."
 
     def _fewest(self, measurement: Measurement) -> int:
