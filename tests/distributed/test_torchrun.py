@@ -38,7 +38,7 @@ def test_torchrun_inspects_with_shared_samples(tmp_path):
         "--k",
         "2",
         "--seconds",
-        "8",
+        "4",
         "--out",
         str(tmp_path / "out"),
     ]
@@ -50,7 +50,7 @@ def test_torchrun_inspects_with_shared_samples(tmp_path):
     assert "failed" not in run.stdout
     together = read_json(tmp_path / "out" / "inspection.json")["statistics"]
     model, loss, data = load_factory(f"{FACTORY}:make")()
-    alone = hr.inspect(model, loss, data, k=2, budget=8, console=Console(quiet=True))
+    alone = hr.inspect(model, loss, data, k=2, budget=4, console=Console(quiet=True))
     for name in ("loss@8", "sharpness@8"):
         found = together[name]["value"]
         assert found == pytest.approx(alone.statistics[name].value, rel=1e-3), name

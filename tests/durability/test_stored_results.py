@@ -26,6 +26,7 @@ def test_a_thousand_corrupted_files(tmp_path):
     assert_found(corrupt.main(tmp_path, 1000, seed=6), 1000)
 
 
+@pytest.mark.usefixtures("headlines_only")  # fewer figures to draw in every save
 def test_kills_of_a_second_save_leave_the_old_or_the_new_result(tmp_path):
     seen = resave.main(tmp_path, 6, seed=2)
     assert sum(seen.values()) == 6

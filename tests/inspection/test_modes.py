@@ -199,7 +199,7 @@ def test_comparisons_name_the_mode_and_refuse_samples_that_depend_on_each_other(
 @pytest.mark.parametrize("batch_size", [None, BATCH])
 def test_one_batch_is_no_larger_than_the_memory(digits, batch_size, quiet):
     """A batch cannot be cut: looks at more samples end where all of them would not fit at once."""
-    data = tuple(part.repeat(3, *[1] * (part.ndim - 1)) for part in digits)
+    data = tuple(part.repeat(2, *[1] * (part.ndim - 1)) for part in digits)
     budget = hr.inspection.Budget(40, 4e7)
     options = {"mode": "train", "k": 1, "budget": budget, "console": quiet}
     found = hr.inspect(network().double(), LOSS, data, batch_size=batch_size, **options)
