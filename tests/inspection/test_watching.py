@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ import hyperribbon as hr
 from hyperribbon.application.inspection.copies import as_source
 from hyperribbon.application.inspection.recorded_curvature import Curvature
 from hyperribbon.core.checks import ArgumentError
+from hyperribbon.core.store import git_commit
 from hyperribbon.papers.training import mlp
 from hyperribbon.recording import RecordingWarning
 from inspection.autograd import sharpest
@@ -244,3 +246,60 @@ def test_samples_are_not_halved_where_fewer_are_another_objective(is_normalised,
     curvature.begin(model, None, nn.CrossEntropyLoss(), data)
     curvature.fit_to(model, 0.0, is_final=True)
     assert curvature(model)["samples"] == samples
+
+
+def test_recorded_gradients_are_those_of_autograd(data, tmp_path):
+    """Norm, largest entry, norms of layers and noise scale, from gradients of single samples."""
+    model = mlp((64, 12, 10), "tanh", seed=0)
+    recorder = hr.Recorder(
+        tmp_path / "run",
+        every="4it",
+        measure="gradient",
+        loss=LOSS,
+        data=data,
+        max_overhead=math.inf,
+    )
+    run = loop(recorder, model, torch.optim.SGD(model.parameters(), 0.1), data)
+    source = as_source(model, (data.inputs, data.targets)).few(256, 0)
+    ((inputs, targets),) = source.batches()
+    twin = copy.deepcopy(model).double()
+    names = [name for name, _ in twin.named_parameters()]
+    rows = []
+    for x, y in zip(inputs.double(), targets, strict=True):
+        slopes = torch.autograd.grad(LOSS(twin(x[None]), y[None]), list(twin.parameters()))
+        rows.append(torch.cat([slope.flatten() for slope in slopes]))
+    single = torch.stack(rows)
+    mean, table = single.mean(0), run.metrics().iloc[-1]
+    spread = float((single - mean).square().sum(1).mean())
+    assert table["gradient"] == pytest.approx(float(mean.norm()), rel=1e-4)
+    assert table["gradient.largest"] == pytest.approx(float(mean.abs().max()), rel=1e-4)
+    assert table["gradient.noise_scale"] == pytest.approx(spread / float(mean @ mean), rel=1e-3)
+    sizes = [parameter.numel() for parameter in twin.parameters()]
+    norms: dict[str, float] = {}
+    for name, part in zip(names, mean.split(sizes), strict=True):
+        layer = name.rpartition(".")[0]
+        norms[layer] = norms.get(layer, 0.0) + float(part @ part)
+    layers = run.metric("gradient.layers")[-1]
+    assert layers == pytest.approx([norm**0.5 for norm in norms.values()], rel=1e-4)
+    assert table["gradient.samples"] == len(inputs)
+
+
+def test_gradients_with_batch_norm_have_no_noise_scale(data, tmp_path):
+    model = network()
+    known = {"loss": LOSS, "data": data, "max_overhead": math.inf}
+    recorder = hr.Recorder(tmp_path / "run", every="6it", measure="gradient", **known)
+    run = loop(recorder, model, torch.optim.SGD(model.parameters(), 0.1), data)
+    assert "gradient" in run.metric_names() and "gradient.noise_scale" not in run.metric_names()
+
+
+def test_settings_time_and_commit_of_a_run_are_recorded(data, tmp_path):
+    model = mlp((64, 10), seed=0)
+    recorder = hr.Recorder(tmp_path / "run", every="4it", config={"width": 64})
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    run = loop(recorder, model, optimizer, data)
+    config = run.about["config"]
+    assert config["optimizer"] == "SGD" and config["lr"] == 0.1 and config["momentum"] == 0.9
+    assert config["width"] == 64 and config.get("commit", "") == git_commit()
+    assert (np.diff(run.seconds) > 0).all() and run.seconds[0] >= 0
+    with pytest.raises(ArgumentError, match="number or a str"):
+        hr.Recorder(tmp_path / "other", config={"a": [1]})

@@ -29,6 +29,21 @@ Measure = str | Callable[..., Any] | Measurement
 _SLACK = 1.5  # allowance for a measurement taking longer than last time
 
 
+def describe_optimizer(optimizer: Any) -> dict[str, float | str]:
+    """Return the class and the settings of an optimiser's first group of parameters.
+
+    >>> describe_optimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    {'optimizer': 'SGD', 'lr': 0.1, 'momentum': 0, 'weight_decay': 0}
+    """
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups:
+        return {}
+    names = ("lr", "momentum", "weight_decay")
+    found = {name: groups[0][name] for name in names if name in groups[0]}
+    plain = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {"optimizer": type(optimizer).__name__, **plain}
+
+
 def describe_model(
     model: nn.Module, predictor: Predictor | None, names: Iterable[str] | None = None
 ) -> dict[str, Any]:
@@ -176,6 +191,7 @@ class Capture:
             weights=self.weights(model),
             predictions=self.predict(model),
             metrics={name: _copy(value) for name, value in metrics.items()},
+            seconds=self._budget.training_seconds,
         )
 
     def _fits(self, measurement: Measurement, model: nn.Module, number: int, is_last: bool) -> bool:

@@ -23,14 +23,15 @@ from hyperribbon.core.checks import (
     iterable,
     mapping,
     optional,
+    text,
     validate,
     whole,
     zero_or_more,
 )
-from hyperribbon.core.store import ensure_folder
+from hyperribbon.core.store import ensure_folder, git_commit
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.recording.cadence import Cadence, Overhead, Position, TimeShare
-from hyperribbon.recording.capture import Capture, Measure, Weights
+from hyperribbon.recording.capture import Capture, Measure, Weights, describe_optimizer
 from hyperribbon.recording.disk_space import Forecast, count_records, forecast_run
 from hyperribbon.recording.loggers import LogTarget, ScalarLogger, make_logger
 from hyperribbon.recording.records import Draft
@@ -85,9 +86,9 @@ class Recorder:
     Args:
         folder: Output folder of the trajectory; one folder per run.
         every: Interval between records, "1ep", "0.5ep" or "500it".
-        measure: What to measure at every record: "sharpness", "spectrum", functions of the model
-            (their names become metrics), `Measurement`s, or a list of these. Built-in measurements
-            (given by name) need `loss` and `data`.
+        measure: What to measure at every record: "sharpness", "spectrum", "gradient", functions of
+            the model (their names become metrics), `Measurement`s, or a list of these. Built-in
+            measurements (given by name) need `loss` and `data`.
         probe: Inputs whose predictions are stored with every record: a tensor, a dict of keyword
             tensors, or any data, whose targets are ignored.
         predictions: "log_probabilities", "outputs", or a function of (model, probe). None: the
@@ -110,9 +111,14 @@ class Recorder:
         loss: The loss, for measurements that need it; `hr.train` gives its own.
         data: The data, as `hr.Risk` takes them, for measurements that need them; likewise.
         wait: Whether `step` waits until its record is on disk.
+        config: Settings of the run, numbers or text by name, for the explorer's table. Optimiser,
+            learning rate and the git commit are added.
+
+    Attributes:
+        config: Likewise.
     """
 
-    @validate(wait=flag, resume=optional(flag))
+    @validate(wait=flag, resume=optional(flag), config=mapping)
     def __init__(
         self,
         folder: str | Path,
@@ -128,6 +134,7 @@ class Recorder:
         loss: Any = None,
         data: Any = None,
         wait: bool = False,
+        config: Mapping[str, float | str] | None = None,
     ) -> None:
         self.folder = ensure_folder("folder", Path(folder))
         self.cadence = Cadence.parse(every)
@@ -137,6 +144,11 @@ class Recorder:
         self._resume = resume
         self._keeps_state = weights is True if resume is None else resume
         self._loss, self._data, self._wait = loss, data, wait
+        self.config = {text("config", name): value for name, value in (config or {}).items()}
+        for name, value in self.config.items():
+            if not isinstance(value, int | float | str):
+                reason, remedy = "expected a number or a str", "Convert it."
+                raise ArgumentError(f"config[{name!r}]", value, reason, remedy)
         several = not isinstance(log, str) and not callable(log)
         self._targets: list[Any] = list(iterable("log", log)) if several else [log]
         self._lock = FileLock(self.folder / LOCK)
@@ -194,7 +206,10 @@ class Recorder:
             data = self._data if data is None or self._data is not None else data
             self._budget.start()
             with self._budget.spending():
-                self._writer.start(self._capture.begin(model, optimizer, loss, data))
+                about = self._capture.begin(model, optimizer, loss, data)
+                found = describe_optimizer(optimizer) | {"commit": git_commit()} | self.config
+                about["config"] = {name: value for name, value in found.items() if value != ""}
+                self._writer.start(about)
             own = {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
             self._parts = own | parts
             return self._begin(model, step, count_records(self.cadence, total))

@@ -35,6 +35,7 @@ class Record:
         weights: File with the weights, or None.
         has_predictions: Whether predictions were stored.
         metrics: Names of the metrics stored.
+        seconds: Training time so far, without that of recording, or None if unknown.
     """
 
     index: int
@@ -43,17 +44,19 @@ class Record:
     weights: Path | None
     has_predictions: bool
     metrics: tuple[str, ...]
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A record to be added; the arguments of `Trajectory.append`."""
+    """A record to be added; the arguments of `Trajectory.append`, and the training time."""
 
     step: int
     epoch: float | None = None
     weights: Mapping[str, torch.Tensor] | None = None
     predictions: torch.Tensor | np.ndarray | None = None
     metrics: Mapping[str, float | np.ndarray | torch.Tensor] | None = None
+    seconds: float | None = None
 
 
 def rows_of(draft: Draft) -> dict[str, np.ndarray]:
@@ -79,6 +82,7 @@ def stored_content(folder: Path, draft: Draft, rows: Mapping[str, np.ndarray]) -
     content = {
         "step": int(draft.step),
         "epoch": None if draft.epoch is None else float(draft.epoch),
+        "seconds": draft.seconds,
         "weights": file,
         "digest": digest,
         "metrics": list(draft.metrics or {}),
@@ -100,7 +104,7 @@ def _as_row(value: Any, dtype: type | None = None) -> np.ndarray:
 def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
     """Return a validated stored record."""
     try:
-        weights, epoch = content["weights"], content["epoch"]
+        weights, epoch, seconds = content["weights"], content["epoch"], content.get("seconds")
         record = Record(
             index,
             content["step"],
@@ -108,6 +112,7 @@ def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
             None if weights is None else stored_path(folder, weights),
             content["predictions"],
             tuple(content["metrics"]),
+            seconds,
         )
     except (KeyError, TypeError) as error:
         raise damaged(folder, f"record {index} cannot be read ({error!r})") from None
@@ -115,7 +120,8 @@ def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
     are_names = isinstance(content["metrics"], list) and all(
         isinstance(name, str) for name in record.metrics
     )
-    if not is_step or not are_names or not isinstance(epoch, float | int | None):
+    are_times = all(isinstance(time, float | int | None) for time in (epoch, seconds))
+    if not is_step or not are_names or not are_times:
         raise damaged(folder, f"record {index} cannot be read")
     return record
 

@@ -178,6 +178,11 @@ class Trajectory(Result):
         """Epochs of the records, (T,); NaN where unknown."""
         return np.array([np.nan if r.epoch is None else r.epoch for r in self._records])
 
+    @property
+    def seconds(self) -> np.ndarray:
+        """Training time at the records, without that of recording, (T,); NaN where unknown."""
+        return np.array([np.nan if r.seconds is None else r.seconds for r in self._records])
+
     @validate(
         step=whole,
         epoch=zero_or_more,

@@ -1,4 +1,4 @@
-"""The curvature of the loss followed through a training, on a fixed small sample."""
+"""Curvature and gradient of the loss followed through a training, on a fixed small sample."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from hyperribbon.application.inspection.copies import TRAINED
-from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.engine.subject import GradientRows, Subject
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.operators import Hessian
+from hyperribbon.operators import Hessian, Risk
 from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.recording import Measurement
@@ -134,12 +134,7 @@ class Curvature:
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         """Return the recorded curvatures: the Hessian eigenvalues at the present weights."""
-        if self._whole is None:
-            reason = "the run has not begun"
-            raise ArgumentError("model", None, reason, "Let a Recorder call it, or call begin().")
-        if not self.is_fitted:
-            self._draw(self.samples)
-            self._decide(model)
+        self._prepare(model)
         begun, is_cold = perf_counter(), self._tracker.is_cold
         spectrum = self._tracker(self._hessian(model))
         seconds = perf_counter() - begun
@@ -159,6 +154,15 @@ class Curvature:
                 found["eigenvalues"] = spectrum.eigenvalues
         limit = self._limit(model)
         return found if limit is None else {**found, "limit": limit}
+
+    def _prepare(self, model: nn.Module) -> None:
+        """Draw the sample where no Recorder has chosen one."""
+        if self._whole is None:
+            reason = "the run has not begun"
+            raise ArgumentError("model", None, reason, "Let a Recorder call it, or call begin().")
+        if not self.is_fitted:
+            self._draw(self.samples)
+            self._decide(model)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which the next recorded curvature starts."""
@@ -197,11 +201,15 @@ class Curvature:
         fewer = f", {self.samples} would have taken too long" if self._number < self.samples else ""
         self.note = f"of the loss on {self._drawn.where()}{fewer}" + (f"; {rule}" if rule else "")
 
-    def _hessian(self, model: nn.Module) -> Hessian:
+    def _risk(self, model: nn.Module) -> Risk:
+        """Return the loss of the sample at the model's present weights."""
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         state = self._drawn.risk.function.state
         known = {name: tensor for name, tensor in tensors.items() if name in state}
-        return Hessian(self._drawn.risk.at(known))
+        return self._drawn.risk.at(known)
+
+    def _hessian(self, model: nn.Module) -> Hessian:
+        return Hessian(self._risk(model))
 
     def _time_products(self, model: nn.Module) -> tuple[float, float]:
         """Return the seconds of a first product, which sets much up, and of a further one."""
@@ -233,18 +241,79 @@ class Curvature:
         return f"no limit beside it: that of {kind} as it is set is none on the Hessian itself"
 
 
+class GradientStatistics(Curvature):
+    """Statistics of the gradient at every record, on the same kind of sample as `Curvature`.
+
+    As a measurement of a Recorder it gives "name" (the norm of the mean gradient), "name.largest"
+    (its largest entry in absolute value), "name.layers" (its norm in each layer, in the order of
+    `layers`), "name.noise_scale" (tr C/‖∇L‖², the critical batch size; not where samples have no
+    gradients of their own, as with batch norm) and "name.samples".
+
+    Args:
+        samples: Samples of the fixed sample, at most.
+        params: As for `Curvature`.
+        forward: As for `hr.Risk`.
+        mode: As for `Curvature`.
+        seed: Seed of the sample.
+    """
+
+    def __init__(
+        self,
+        *,
+        samples: int = 256,
+        params: ParameterFilter = None,
+        forward: Forward | None = None,
+        mode: str | None = "train",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(samples=samples, params=params, forward=forward, mode=mode, seed=seed)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers of the recorded gradient."""
+        return list(self._drawn.risk.space.layers())
+
+    def __call__(self, model: nn.Module) -> dict[str, Any]:
+        """Return the statistics of the gradient at the present weights."""
+        self._prepare(model)
+        begun, risk = perf_counter(), self._risk(model)
+        slope, slices = risk.gradient(), risk.space.slices()
+        signal = float(slope.double().square().sum())
+        norms = [
+            sum(float(slope[slices[name]].double().square().sum()) for name in space.names) ** 0.5
+            for space in risk.space.layers().values()
+        ]
+        found: dict[str, Any] = {"": signal**0.5, "largest": float(slope.abs().max())}
+        found |= {"layers": torch.tensor(norms), "samples": float(self._drawn.samples)}
+        if not risk.must_be_whole and signal > 0:
+            rows = GradientRows(risk, centered=False)
+            if rows.has_exact_trace:
+                found["noise_scale"] = float(rows.trace_parts()[1].sum()) / signal - 1
+        self.next_seconds = self.usual_seconds = perf_counter() - begun
+        return found
+
+    def _time_products(self, model: nn.Module) -> tuple[float, float]:
+        self.is_fitted, began = True, perf_counter()
+        self(model)
+        self.is_fitted = False
+        seconds = perf_counter() - began
+        return seconds, seconds / _WARM
+
+
 _MADE: dict[str, Callable[[], Curvature]] = {
     "sharpness": Curvature,
     "spectrum": lambda: Curvature(10),
+    "gradient": GradientStatistics,
 }
 
 
 @validate()
 def watch(name: str) -> Measurement:
-    """Return a curvature measurement that a Recorder knows by name, such as "sharpness".
+    """Return a measurement that a Recorder knows by name, such as "sharpness".
 
     Args:
-        name: "sharpness" (the largest eigenvalue of the Hessian) or "spectrum" (the ten largest).
+        name: "sharpness" (the largest eigenvalue of the Hessian), "spectrum" (the ten largest), or
+            "gradient" (norm, largest entry, norm per layer, noise scale).
     """
     check_choice("name", name, tuple(_MADE))
     return Measurement(name, _MADE[name](), is_bounded=True)

@@ -12,7 +12,13 @@ from hyperribbon.core.store.atomic import (
     writing,
 )
 from hyperribbon.core.store.manifest import add_to_manifest, finish_save, save_folder
-from hyperribbon.core.store.runs import RunFolder, Store, config_hash, describe_environment
+from hyperribbon.core.store.runs import (
+    RunFolder,
+    Store,
+    config_hash,
+    describe_environment,
+    git_commit,
+)
 from hyperribbon.core.store.trees import load_tree, save_tree
 
 __all__ = [
@@ -22,6 +28,7 @@ __all__ = [
     "clear_leftovers",
     "config_hash",
     "describe_environment",
+    "git_commit",
     "ensure_folder",
     "finish_save",
     "load_tree",

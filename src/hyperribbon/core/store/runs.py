@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Generator
@@ -45,8 +46,18 @@ def config_hash(*parts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+def git_commit() -> str:
+    """Return the commit of the working directory, "-dirty" where files were changed; else ""."""
+    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()
+
+
 def describe_environment(seed: int) -> dict[str, Any]:
-    """Return versions, cores and seed, as needed to repeat a run."""
+    """Return versions, commit, cores and seed, as needed to repeat a run."""
     import torch
 
     packages = {}
@@ -58,6 +69,7 @@ def describe_environment(seed: int) -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "packages": packages,
+        "commit": git_commit(),
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),

@@ -188,6 +188,8 @@ def train(
             total = {"it": f"{epochs * length}it", "ep": f"{epochs}ep"}[recorder.cadence.unit]
             known = list(source.batches()) if source.is_kept else data
             known = known if minibatches.whole is None else minibatches.whole
+            if minibatches.size:
+                recorder.config.setdefault("batch_size", minibatches.size)
             run.step = recorder.attach(
                 model, updater, total=total, loss=loss, data=known, progress=run
             )

@@ -43,6 +43,7 @@ class Minibatches:
     Attributes:
         length: Mini-batches per epoch; the last may be short.
         whole: All samples as one batch, if they are in memory and have equal shapes.
+        size: Samples per mini-batch; 0 where the data come in fixed batches.
 
     Raises:
         ArgumentError: A batch size or scheme is given for fixed batches.
@@ -59,17 +60,17 @@ class Minibatches:
             for name, value in given.items():
                 reason = "the data come in fixed batches that cannot be joined"
                 raise ArgumentError(name, value, reason, "Omit it.")
-            self.length = sum(1 for _ in source.batches())
+            self.length, self.size = sum(1 for _ in source.batches()), 0
         else:
             size = source.batch_size or _SIZE if batch_size == "auto" else batch_size
-            self._size = int(size or self._samples)
-            self.length = steps_per_epoch(self._samples, self._size)
+            self.size = int(size or self._samples)
+            self.length = steps_per_epoch(self._samples, self.size)
 
     def indices(self, epoch: int, seed: int) -> tuple[torch.Tensor, ...]:
         """Return the sample indices of every mini-batch of an epoch."""
         assert self._samples is not None
         how = {"scheme": self._scheme, "seed": seed, "epoch": epoch}
-        return epoch_batches(self._samples, self._size, **how)
+        return epoch_batches(self._samples, self.size, **how)
 
     def of_epoch(self, epoch: int, seed: int, start: int) -> Iterator[Any]:
         """Yield the mini-batches of an epoch.
