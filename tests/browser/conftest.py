@@ -99,8 +99,8 @@ def serving():
     from hyperribbon.application.explorer import serve
 
     @contextmanager
-    def run(store: Path) -> Iterator[str]:
-        server = serve(store, port=0)
+    def run(store: Path, **options: object) -> Iterator[str]:
+        server = serve(store, port=0, **options)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield Address(server.address)

@@ -4,6 +4,9 @@ import time
 
 import numpy as np
 import pytest
+import torch
+from rich.console import Console
+from torch import nn
 
 import hyperribbon as hr
 
@@ -72,7 +75,7 @@ def test_a_table_of_100_runs_opens_within_two_seconds(visit):
 def test_the_flattest_accurate_run_takes_three_clicks_at_most(visit):
     page = visit("live")
     open_table(page)
-    page.locator("#table-filter").fill("accuracy > 0.9")  # one; at once: dcc.Input may swap keys
+    page.locator("#table-filter").press_sequentially("accuracy > 0.9", delay=5)  # one
     page.wait_for_function(FILTERED)
     page.get_by_role("button", name="sharpness", exact=True).click()  # two
     page.wait_for_function(FIRST, arg="run-42")
@@ -88,3 +91,73 @@ def test_ticked_runs_share_their_axes(visit):
     assert set(page.evaluate(RANGES)) == {"[0,4]"}
     page.locator("#table-x input").nth(1).check()
     page.wait_for_function(SHARED, arg="[0,2]")
+
+
+def test_characters_typed_while_the_table_is_filled_stay_in_order(visit):
+    """Faster than the answers come, with pauses after which one is asked for."""
+    page = visit("table")
+    page.wait_for_function(FILLED)
+    box, text = page.locator("#table-filter"), "run-4 accuracy > 0.1 sharpness < 100"
+    for part in text.split(" "):
+        box.press_sequentially(f"{part} ", delay=1)
+        page.wait_for_timeout(170)
+    assert box.input_value() == f"{text} "
+    page.wait_for_function(
+        "() => /^1[01] of 100/.test(document.querySelector('#table-count').innerText)"
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Two recordings of one model, and the factory that makes it."""
+    folder = tmp_path_factory.mktemp("pair")
+    loss, data = nn.CrossEntropyLoss(), hr.load_data("digits", limit=128).flat()
+    for name, scale in (("low", 1.0), ("high", 3.0)):
+        model = hr.training.mlp((64, 8, 10), "tanh", seed=0)
+        with torch.no_grad():
+            next(model.parameters()).mul_(scale)
+        recorder = hr.Recorder(folder / name, every="1ep", config={"scale": scale})
+        hr.train(model, loss, data, epochs=2, lr=0.1, batch_size=32, recorder=recorder)
+        recorder.close()
+
+    def make():
+        return hr.training.mlp((64, 8, 10), "tanh", seed=1), loss, data
+
+    return folder, make
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_two_ticked_recordings_are_compared(recorded, has_model, serving, open_page):
+    folder, make = recorded
+    with serving(folder, factory=make if has_model else None) as address:
+        page = open_page().page
+        page.goto(address.page("table"))
+        rows(page).nth(1).wait_for()
+        assert page.locator("#table-comparison").is_hidden()
+        heads = page.locator(".table-head button").all_inner_texts()
+        assert {"lr", "batch_size", "optimizer", "scale"} <= set(heads)
+        for number in (0, 1):
+            rows(page).nth(number).locator("input").check()
+        page.locator("#table-comparison").wait_for()
+        if not has_model:
+            assert "--model mymodel.py:make" in page.locator("#table-compare-note").inner_text()
+            assert page.locator("#table-compare").is_disabled()
+            return
+        page.locator("#table-compare").click()
+        page.locator("#table-verdict table").wait_for()
+        quiet = Console(quiet=True)
+        model, loss, data = make()
+        found = hr.compare(
+            *(folder / name for name in ("low", "high")),
+            *(loss, data),
+            model=model,
+            names=("low", "high"),
+            console=quiet,
+        )
+        text = page.locator("#table-verdict").inner_text()
+        shown = {f"{found['sharpness'].a:.4g}", f"{found['sharpness'].b:.4g}"}
+        assert all(number in text for number in shown), text
+        page.locator("#table-x input").nth(2).check()  # training time
+        page.wait_for_function(
+            "() => document.querySelector('#table-overlay .xtitle')?.textContent.includes('time')"
+        )

@@ -42,16 +42,30 @@ def explore(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8050,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="module:function or file.py:function that returns (model, loss, data) of the "
+            "recordings, to compare two of them."
+        ),
+    ] = None,
 ) -> None:
-    """Open the explorer: browse, overlay and follow runs, and explore the theory.
+    """Open the explorer: browse, overlay, compare and follow runs, and explore the theory.
 
-    Examples: `hyperribbon explore runs`, `hyperribbon explore demo --port 9000 --no-browser`
+    Examples: `hyperribbon explore runs --model mymodel.py:make`,
+    `hyperribbon explore demo --port 9000 --no-browser`
     """
     if store is not None and not store.is_dir():
         raise ArgumentError("STORE", str(store), "the folder does not exist", "Check the path.")
     from hyperribbon.application.explorer import serve
 
-    server = serve(store or Path("runs"), host=host, port=port)
+    factory = None
+    if model is not None:
+        from hyperribbon.application.inspection.loading import load_factory, make_case
+
+        made = load_factory(model)
+        factory = lambda: make_case(made, None)  # noqa: E731
+    server = serve(store or Path("runs"), host=host, port=port, factory=factory)
     console = Console()
     console.print(
         f"The explorer is at {server.address}  (Ctrl-C stops it)", markup=False, soft_wrap=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hyperribbon.application.explorer.papers import fluctuations, linear_network
 from hyperribbon.application.explorer.runs.home import HomePage
 from hyperribbon.application.explorer.runs.live import LivePage
 from hyperribbon.application.explorer.runs.stored import StoredPage
-from hyperribbon.application.explorer.runs.table import TablePage
+from hyperribbon.application.explorer.runs.table import Factory, TablePage
 
 __all__ = ["create_app"]
 
@@ -32,13 +33,23 @@ function(clicks) {
 }
 """
 
+_MARK_HERE = """
+function(path) {
+    for (const link of document.querySelectorAll('header nav a')) {
+        link.classList.toggle('here', link.pathname === path);
+    }
+    return %s.includes(path.replaceAll('/', ''));
+}
+"""
 
-def create_app(store: str | Path, *, token: str) -> Dash:
+
+def create_app(store: str | Path, *, token: str, factory: Factory | None = None) -> Dash:
     """Return the explorer's Dash application for a folder of runs.
 
     Args:
         store: Folder of stored runs; it may be empty or absent.
         token: Access token that every request must have.
+        factory: Returns (model, loss, data) of the recordings, for comparing them.
     """
     app = Dash(
         __name__,
@@ -50,11 +61,12 @@ def create_app(store: str | Path, *, token: str) -> Dash:
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )
     folder = Path(store)
-    pages = HomePage(folder), TablePage(folder), LivePage(folder), StoredPage(folder)
+    jobs = Jobs()
+    table = TablePage(folder, jobs, factory)
+    pages = HomePage(folder), table, LivePage(folder), StoredPage(folder)
     runs = {page.key: page for page in pages}
     theory = {page.key: page for page in _THEORY}
     app.layout = lambda: _shell(_links(runs), _links(theory))
-    jobs = Jobs()
     for page in runs.values():
         page.connect(app)
     for page in theory.values():
@@ -71,6 +83,8 @@ def create_app(store: str | Path, *, token: str) -> Dash:
         return html.P(f"There is no page {path!r}.", className="message")
 
     app.clientside_callback(_TOGGLE_THEME, Output("theme", "children"), Input("theme", "n_clicks"))
+    mark = _MARK_HERE % json.dumps(list(theory))
+    app.clientside_callback(mark, Output("menu-theory", "open"), Input("url", "pathname"))
     protect(app, token)
     return app
 
@@ -84,7 +98,8 @@ def _links(pages: dict[str, Any]) -> list[Any]:
 
 def _shell(runs: list[Any], theory: list[Any]) -> html.Div:
     """Return the layout shared by every page: header, menu, and content area."""
-    beside = html.Details([html.Summary("Theory"), html.Div(theory)], className="menu-part")
+    parts = [html.Summary("Theory"), html.Div(theory)]
+    beside = html.Details(parts, id="menu-theory", className="menu-part")
     menu = [*runs, beside]
     button = {"type": "button", "className": "quiet", "n_clicks": 0}
     return html.Div(

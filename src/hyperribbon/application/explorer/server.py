@@ -11,7 +11,8 @@ from pathlib import Path
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from hyperribbon.application.explorer.app import create_app
-from hyperribbon.core.checks import ArgumentError, flag, path, text, validate, whole
+from hyperribbon.application.explorer.runs.table import Factory
+from hyperribbon.core.checks import ArgumentError, flag, function, path, text, validate, whole
 
 __all__ = ["Explorer", "ExplorerServer", "explore", "serve"]
 
@@ -43,7 +44,11 @@ class ExplorerServer(ThreadedWSGIServer):
 
 
 def serve(
-    store: str | Path = "runs", *, host: str = "127.0.0.1", port: int = 8050
+    store: str | Path = "runs",
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8050,
+    factory: Factory | None = None,
 ) -> ExplorerServer:
     """Return a listening explorer server; call `serve_forever` on it.
 
@@ -53,6 +58,7 @@ def serve(
         store: Folder of stored runs.
         host: Address to listen on; by default reachable from this machine only.
         port: Port to listen on; 0 picks a free one.
+        factory: Returns (model, loss, data) of the recordings, for comparing them.
 
     Raises:
         ArgumentError: The server cannot listen on the address.
@@ -61,7 +67,7 @@ def serve(
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
         raise ArgumentError("--port", port, "expected a port from 0 to 65535", remedy)
     token = secrets.token_urlsafe(16)
-    app = create_app(store, token=token)
+    app = create_app(store, token=token, factory=factory)
     try:
         server = ExplorerServer(host, port, app.server, handler=_QuietHandler)  # type: ignore[arg-type]
     except (OSError, SystemExit, OverflowError, UnicodeError, TypeError) as error:
@@ -107,9 +113,14 @@ class Explorer:
         return f"The explorer of {escape(str(self._store))}: {link}{escape(self.address)}</a>"
 
 
-@validate(folder=path, host=text, port=whole, browser=flag)
+@validate(folder=path, host=text, port=whole, browser=flag, factory=function)
 def explore(
-    folder: str | Path = "runs", *, host: str = "127.0.0.1", port: int = 0, browser: bool = False
+    folder: str | Path = "runs",
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    browser: bool = False,
+    factory: Factory | None = None,
 ) -> Explorer:
     """Open the explorer on a folder of runs; returns immediately.
 
@@ -122,11 +133,13 @@ def explore(
         host: Address to listen on; by default reachable from this machine only.
         port: Port to listen on; 0 picks a free one.
         browser: Whether to open a browser; a notebook shows a link in any case.
+        factory: Returns (model, loss, data) of the recordings. With it, the table of runs compares
+            two of them by `hr.compare`.
 
     Returns:
         The running explorer, with `address` and `close()`.
     """
-    found = Explorer(serve(folder, host=host, port=port), Path(folder))
+    found = Explorer(serve(folder, host=host, port=port, factory=factory), Path(folder))
     if browser:
         webbrowser.open(found.address)
     return found

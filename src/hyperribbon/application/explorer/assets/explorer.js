@@ -50,3 +50,16 @@ document.addEventListener('click', event => {
     link.click();
     URL.revokeObjectURL(link.href);
 });
+
+// What is typed into a search box goes to a store beside it once one pauses. Dash would write its
+// own copy back into the box, over characters that were typed meanwhile.
+let pause = null;
+document.addEventListener('input', event => {
+    const box = event.target;
+    if (!['home-search', 'table-filter'].includes(box.id)) { return; }
+    event.stopImmediatePropagation();
+    clearTimeout(pause);
+    pause = setTimeout(() => {
+        window.dash_clientside.set_props(box.id + '-typed', {data: box.value});
+    }, 150);
+}, true);

@@ -115,7 +115,7 @@ class HomePage:
         @app.callback(
             Output({"type": "card", "run": ALL}, "hidden"),
             Output("home-none", "children"),
-            Input("home-search", "value"),
+            Input("home-search-typed", "data"),
             Input("home-show", "value"),
             State({"type": "card", "run": ALL}, "id"),
         )
@@ -139,7 +139,7 @@ class HomePage:
 
         @app.callback(
             Output("home-link", "data"),
-            Input("home-search", "value"),
+            Input("home-search-typed", "data"),
             Input("home-show", "value"),
             Input({"type": "pick", "run": ALL}, "value"),
         )
@@ -198,12 +198,12 @@ def _tools(text: str, choice: str, found: list[RunSummary]) -> html.Div:
         type="search",
         value=text,
         placeholder="Search the runs",
-        debounce=0.15,
         autoComplete="off",
     )
     legend = html.Legend("Show", className="unseen")
     show = dcc.RadioItems(id="home-show", options=options, value=chosen, className="choices")
-    return html.Div([search, html.Fieldset([legend, show])], className="tools", role="search")
+    kept = dcc.Store(id="home-search-typed", data=text)
+    return html.Div([search, kept, html.Fieldset([legend, show])], className="tools", role="search")
 
 
 def _card(summary: RunSummary, is_picked: bool) -> html.Article:

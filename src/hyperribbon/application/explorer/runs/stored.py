@@ -20,6 +20,7 @@ from hyperribbon.application.explorer.runs.recording_figures import (
     has_path,
     point_colors,
 )
+from hyperribbon.application.explorer.runs.summaries import summarize
 from hyperribbon.application.explorer.theory_page import keep_link
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -44,12 +45,14 @@ class StoredPage:
 
     def layout(self, search: str | None) -> html.Div:
         """Return the stored-runs page with the runs named in a link opened."""
-        stated = read_query(search)
+        stated, entries = read_query(search), find_entries(self._store)
         options = [
             {"label": f"{'damaged' if entry.damage else entry.kind}: {name}", "value": name}
-            for name, entry in find_entries(self._store).items()
+            for name, entry in entries.items()
         ]
         known = {option["value"] for option in options}
+        if not stated.keys() & {"run", "with"}:
+            stated = {**stated, **_newest(entries)}
 
         def chooser(name: str, label: str) -> html.Div:
             value = stated.get(name)
@@ -150,6 +153,14 @@ class StoredPage:
                 html.Div([html.Dt(curve), html.Dd(f"{np.interp(_number(fraction), x, y):.3f}")])
                 for curve, (x, y) in entry.curves().items()
             ]
+
+
+def _newest(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return the newest stored run, and the one before it of the same kind to compare it with."""
+    there = [entry for entry in entries.values() if not entry.damage]
+    there.sort(key=lambda entry: summarize(entry).when, reverse=True)
+    alike = [entry.name for entry in there if entry.kind == there[0].kind]
+    return dict(zip(("run", "with"), alike, strict=False))
 
 
 def _show_or_explain(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:

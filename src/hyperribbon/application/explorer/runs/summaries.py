@@ -124,10 +124,11 @@ def count_claims(claims: list[dict[str, Any]]) -> str:
 
 def _last_values(trajectory: Trajectory) -> dict[str, float | str]:
     """Return settings of a recording, and the last finite value of each of its numbers."""
+    config = trajectory.about.get("config", trajectory.about.get("settings"))
     found: dict[str, float | str] = {
-        name: value
-        for name, value in trajectory.about.items()
-        if name in _SETTINGS and isinstance(value, int | float | str)
+        str(name): value
+        for name, value in (config if isinstance(config, dict) else {}).items()
+        if isinstance(value, int | float | str)
     }
     for name in trajectory.metric_names():
         values = np.asarray(trajectory.metric(name), dtype=float)
@@ -145,7 +146,8 @@ def _measured(entry: Entry) -> dict[str, float | str]:
         for part in stored["parts"]
         for quantity in part["quantities"]
     }
-    config = entry.info.get("config", {})
+    config = {**entry.info.get("config", {})}
+    config["commit"] = entry.info.get("environment", {}).get("commit", "")
     found = {name: config[name] for name in _SETTINGS if config.get(name) not in (None, "")}
     found |= {name: numbers[key] for name, key in _NUMBERS.items() if numbers.get(key) is not None}
     return {name: value for name, value in found.items() if isinstance(value, int | float | str)}

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 
 from hyperribbon.application.explorer.controls import aria, write_query
 from hyperribbon.application.explorer.figures import curve, drawing, picture_block
+from hyperribbon.application.explorer.jobs import Jobs
 from hyperribbon.application.explorer.runs.catalogue import UNREADABLE, Entry, find_entries
 from hyperribbon.application.explorer.runs.summaries import RunSummary, summarize
 from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from hyperribbon.application.inspection.comparison.result import Comparison
+
 __all__ = ["TablePage", "matches", "smooth"]
 
-_FIRST = ("loss", "accuracy", "test_accuracy", "sharpness", "lr", "batch_size", "optimizer")
+_FIRST = ("loss", "accuracy", "test_accuracy", "sharpness")
+_FIRST += ("lr", "batch_size", "optimizer", "commit")
 _MOST_COLUMNS = 12
+_AXES = {"step": "steps", "epoch": "epochs", "training time, s": "seconds"}
+Factory = Callable[[], tuple[Any, Any, Any]]
 _NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
+_SECONDS = 60.0
+"""Time budget of a comparison."""
 _COMPARED = re.compile(r"([\w.]+)\s*(<=|>=|<|>|=)\s*(\S+)")
 _SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 
@@ -70,13 +79,15 @@ class TablePage:
 
     Args:
         store: Folder of stored runs; it may be absent.
+        jobs: Where comparisons run.
+        factory: Returns (model, loss, data), for comparing recordings; None where there is none.
     """
 
     key = "table"
     title = "Table"
 
-    def __init__(self, store: Path) -> None:
-        self._store = store
+    def __init__(self, store: Path, jobs: Jobs, factory: Factory | None = None) -> None:
+        self._store, self._jobs, self._factory = store, jobs, factory
 
     def layout(self, search: str | None) -> html.Div:
         """Return the table page."""
@@ -85,18 +96,19 @@ class TablePage:
             html.Button(name, id={"type": "sort", "column": name}, className="quiet")
             for name in names
         ]
-        choices = {"options": ["step", "epoch"], "value": "step", "className": "choices"}
+        choices = {"options": list(_AXES), "value": "step", "className": "choices"}
         slider = {"min": 0, "max": 0.95, "step": 0.05, "value": 0, "marks": {0: "0", 0.95: ".95"}}
-        filtering = {"placeholder": "Filter: accuracy > 0.9  lr = 0.1  words", "debounce": 0.2}
+        placeholder = "Filter: accuracy > 0.9  lr = 0.1  words"
         return html.Div(
             [
                 html.H1("Runs as a table"),
                 html.P(
                     "Click a heading to sort, again for the other direction. Tick runs to overlay "
-                    "them; tick two inspections to compare them.",
+                    "them; tick two inspections, or two recordings, to compare them.",
                     className="lead",
                 ),
-                dcc.Input(id="table-filter", type="search", value="", **filtering),
+                dcc.Input(id="table-filter", type="search", placeholder=placeholder),
+                dcc.Store(id="table-filter-typed", data=""),
                 dcc.Store(id="table-order", data=["", True]),
                 html.P(id="table-count", className="quiet-text", role="status"),
                 html.Div(
@@ -114,6 +126,17 @@ class TablePage:
                         html.Div(dcc.Slider(id="table-smooth", **slider), className="table-slider"),
                     ],
                     className="tools",
+                ),
+                html.Section(
+                    [
+                        html.H2("Which one is flatter?"),
+                        html.P(id="table-compare-note", className="quiet-text"),
+                        html.Button("Compare", id="table-compare", type="button", n_clicks=0),
+                        html.Div(id="table-verdict", role="status"),
+                        dcc.Interval(id="table-tick", interval=500, disabled=True),
+                    ],
+                    id="table-comparison",
+                    hidden=True,
                 ),
                 html.Section(id="table-overlay", **aria("Overlay and comparison")),
             ],
@@ -139,7 +162,7 @@ class TablePage:
         @app.callback(
             Output("table-body", "options"),
             Output("table-count", "children"),
-            Input("table-filter", "value"),
+            Input("table-filter-typed", "data"),
             Input("table-order", "data"),
         )
         def _fill(text: str | None, order: list[Any]) -> Any:
@@ -159,6 +182,57 @@ class TablePage:
             found = find_entries(self._store)
             entries = [found[name] for name in chosen or () if name in found]
             return [*_comparison(entries), *_charts(entries, str(x), float(weight or 0))]
+
+        @app.callback(
+            output={
+                "hidden": Output("table-comparison", "hidden"),
+                "note": Output("table-compare-note", "children"),
+                "off": Output("table-compare", "disabled"),
+                "verdict": Output("table-verdict", "children"),
+                "idle": Output("table-tick", "disabled"),
+            },
+            inputs={
+                "chosen": Input("table-body", "value"),
+                "_clicks": Input("table-compare", "n_clicks"),
+                "_ticks": Input("table-tick", "n_intervals"),
+                "visitor": State("visitor", "data"),
+            },
+        )
+        def _compare(chosen: list[str] | None, visitor: str, **_: Any) -> dict[str, Any]:
+            found = find_entries(self._store)
+            pair = [found[name] for name in chosen or () if name in found]
+            job, owner = None, f"{visitor}-table"
+            is_pair = len(pair) == 2 and all(entry.kind == "trajectory" for entry in pair)
+            note = "" if not is_pair or self._factory else _how_to_compare(*pair)
+            if is_pair and not note and ctx.triggered_id == "table-compare":
+                job = self._jobs.start(owner, lambda report: self._compared(*pair), chosen)
+            elif is_pair and not note and ctx.triggered_id == "table-tick":
+                job = self._jobs.get(owner)
+            running = job is not None and not job.finished
+            verdict: Any = []
+            if job is not None:
+                verdict = job.message or ("Comparing…" if running else _verdict(*job.result))
+            return {
+                "hidden": not is_pair,
+                "note": note or "Measures both on the same samples, in about a minute.",
+                "off": running or bool(note),
+                "verdict": verdict,
+                "idle": not running,
+            }
+
+    def _compared(self, first: Entry, second: Entry) -> tuple[Comparison, str, str]:
+        """Compare the last weights of two recordings by `hr.compare`."""
+        from rich.console import Console
+
+        from hyperribbon.application.inspection import compare
+
+        assert self._factory is not None
+        model, loss, data = self._factory()
+        names = first.label, second.label
+        options = {"model": model, "names": names, "budget": _SECONDS}
+        quiet = Console(quiet=True)
+        found = compare(first.folder, second.folder, loss, data, console=quiet, **options)
+        return found, *names
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         found = {entry.name: summarize(entry) for entry in find_entries(self._store).values()}
@@ -221,7 +295,22 @@ def _comparison(entries: list[Entry]) -> list[Any]:
         found = compare_inspections(first.folder, second.folder, (first.label, second.label))
     except UNREADABLE as error:
         return [html.H2("Comparison"), html.P(str(error), className="message")]
-    heads = ["", first.label, second.label, "difference", "95% interval"]
+    return [html.H2("Comparison"), *_verdict(found, first.label, second.label)]
+
+
+def _how_to_compare(first: Entry, second: Entry) -> list[Any]:
+    """Say how to compare two recordings where the explorer does not know their model."""
+    call = f"hr.compare({str(first.folder)!r}, {str(second.folder)!r}, loss, data, model=model)"
+    command = "hyperribbon explore RUNS --model mymodel.py:make"
+    return [
+        "hr.compare needs the model, the loss and the data: start the explorer with ",
+        *(html.Code(command), ", or run ", html.Code(call), "."),
+    ]
+
+
+def _verdict(found: Comparison, first: str, second: str) -> list[Any]:
+    """Return the sentences and the table of a comparison."""
+    heads = ["", first, second, "difference", "95% interval"]
     rows = []
     for entry in found.differences:
         low, high = entry.interval
@@ -234,7 +323,7 @@ def _comparison(entries: list[Entry]) -> list[Any]:
         ]
     )
     sentences = [html.Li(sentence) for sentence in found.reading()]
-    return [html.H2("Comparison"), html.Ul(sentences), html.Div(table, className="scroll")]
+    return [html.Ul(sentences), html.Div(table, className="scroll")]
 
 
 def _charts(entries: list[Entry], x: str, weight: float) -> list[Any]:
@@ -272,4 +361,4 @@ def _charts(entries: list[Entry], x: str, weight: float) -> list[Any]:
 
 
 def _places(run: Trajectory, x: str) -> np.ndarray:
-    return run.epochs.astype(float) if x == "epoch" else run.steps.astype(float)
+    return getattr(run, _AXES.get(x, "steps")).astype(float)
