@@ -8,6 +8,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -284,7 +285,7 @@ class GradientStatistics(Curvature):
             for space in risk.space.layers().values()
         ]
         found: dict[str, Any] = {"": signal**0.5, "largest": float(slope.abs().max())}
-        found |= {"layers": torch.tensor(norms), "samples": float(self._drawn.samples)}
+        found |= {"layers": np.array(norms), "samples": float(self._drawn.samples)}
         if not risk.must_be_whole and signal > 0:
             rows = GradientRows(risk, centered=False)
             if rows.has_exact_trace:
