@@ -12,6 +12,7 @@ from torch import nn
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.operators import Fisher, Risk
+from hyperribbon.operators.risk import softmax
 from hyperribbon.operators.risk.likelihoods import (
     Bernoulli,
     Categorical,
@@ -375,3 +376,19 @@ def test_likelihoods_that_cannot_be_used(validates, monkeypatch):
     for name in ("poisson", "laplace", lambda f: td.Normal(f, 1.0)):
         with pytest.raises(ArgumentError, match="targets"):
             Fisher(network, data, likelihood=name, estimator="empirical")
+
+
+@pytest.mark.parametrize("scale", [0.0, 3.0, 60.0])
+@pytest.mark.parametrize("top", [0, 1])
+def test_the_root_of_softmax_has_one_row_less_than_classes_and_loses_no_digits(scale, top):
+    """Each entry of RᵀR is that of diag p − ppᵀ, on the scale of its own row and column."""
+    logits = normal(4, C)
+    logits[:, top] += scale
+    rows = softmax.covariance_root(torch.softmax(logits, 1))
+    assert rows.shape == (C - 1, 4, C)
+    found = torch.einsum("jni,njk->nik", rows, rows.transpose(0, 1))
+    p = torch.softmax(logits, 1)
+    units = torch.eye(C, dtype=p.dtype)[:, None].expand(C, 4, C)
+    expected = softmax.covariance_product(p, units).transpose(0, 1)
+    size = expected.diagonal(dim1=1, dim2=2).sqrt()
+    assert bool(((found - expected).abs() <= 1e-13 * size[:, :, None] * size[:, None]).all())

@@ -1,5 +1,7 @@
 """Exact traces and diagonals of Hessians where models are piecewise linear in every weight."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -176,3 +178,45 @@ def test_batch_norm_in_training_mode_is_curved():
     assert not hr.Hessian(
         model, nn.CrossEntropyLoss(), (IMAGES, LABELS), mode="train"
     ).has_exact_trace
+
+
+class Block(nn.Module):
+    """A residual block of He et al. (2016)."""
+
+    def __init__(self, width, out, stride):
+        super().__init__()
+        self.first = nn.Conv2d(width, out, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(out), nn.BatchNorm2d(out)])
+        self.skip = nn.Conv2d(width, out, 1, stride, bias=False) if stride > 1 else nn.Identity()
+
+    def forward(self, x):
+        y = self.second(torch.relu(self.norms[0](self.first(x))))
+        return torch.relu(self.norms[1](y) + self.skip(x))
+
+
+@pytest.mark.slow
+def test_the_trace_of_a_resnet_20_takes_at_most_twelve_gradients():
+    torch.manual_seed(0)
+    blocks = [Block(16, 16, 1) for _ in range(3)]
+    for width in (16, 32):
+        blocks += [Block(width, 2 * width, 2)] + [Block(2 * width, 2 * width, 1) for _ in range(2)]
+    stem = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
+    model = nn.Sequential(*stem, *blocks, *head).eval()
+    data = torch.randn(64, 3, 32, 32), torch.arange(64) % 10
+    loss, weights = nn.CrossEntropyLoss(), list(model.parameters())
+    hessian = hr.Hessian(model, loss, data)
+    assert hessian.has_exact_trace
+
+    def seconds(work):
+        begun = time.process_time()
+        work()
+        return time.process_time() - begun
+
+    def gradient():
+        torch.autograd.grad(loss(model(data[0]), data[1]), weights)
+
+    hessian.trace(), gradient()
+    one = min(seconds(gradient) for _ in range(5))
+    assert min(seconds(hessian.trace) for _ in range(3)) <= 12 * one

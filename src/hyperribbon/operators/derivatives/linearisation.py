@@ -150,7 +150,7 @@ class Linearisation:
         seeds[:, :half] = drawn.to(seeds)
         flowed = self._flow_back(seeds)
         for use in self._uses:
-            flow = use.by_sample(flowed[use.edge])[0]
+            flow = use.by_sample(flowed[use.edge][0])
             if len(flow) != count or bool(flow[half:].any()):
                 names.discard(use.name)
         unused = set(self._leaves) - {use.name for use in self._uses} - self._others
@@ -162,8 +162,7 @@ class Linearisation:
         pieces: dict[str, list[Factor]] = {}
         for use in self._uses:
             if use.name in names:
-                back = use.by_sample(flowed[use.edge]).transpose(0, 1)
-                pieces.setdefault(use.name, []).append(use.factor(use.name, back))
+                pieces.setdefault(use.name, []).append(use.make(flowed[use.edge]))
         return [add_factors(uses) for uses in pieces.values()]
 
     def sample_gradients(
@@ -201,13 +200,15 @@ class Linearisation:
         rows = [v[name].to(gradients[name].dtype) for name in names]
         return self._backward(graphs, [u], rows)[0]
 
-    def _flow_back(self, rows: torch.Tensor) -> dict[GradientEdge, torch.Tensor]:
-        """Return what flows back into every layer's output, (m, *shape)."""
+    def _flow_back(
+        self, rows: torch.Tensor
+    ) -> dict[GradientEdge, torch.Tensor | tuple[torch.Tensor, ...]]:
+        """Return what flows back into every layer's output, m times (*shape)."""
         shapes = {use.edge: use.shape for use in self._uses}
         if not shapes or not self.graph.requires_grad:
             return {}
         edges = list(shapes)
-        flowed = self._backward([self.graph], edges, [rows], list(shapes.values()))
+        flowed = self._backward_by_row([self.graph], edges, [rows], list(shapes.values()))
         return dict(zip(shapes, flowed, strict=True))
 
     def _backward(
@@ -215,9 +216,19 @@ class Linearisation:
         outputs: list[torch.Tensor],
         inputs: Sequence[Any],
         cotangents: list[torch.Tensor],
-        shapes: Sequence[torch.Size] | None = None,
     ) -> list[torch.Tensor]:
-        """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape).
+        """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape)."""
+        found = self._backward_by_row(outputs, inputs, cotangents)
+        return [k if isinstance(k, torch.Tensor) else torch.stack(k) for k in found]
+
+    def _backward_by_row(
+        self,
+        outputs: list[torch.Tensor],
+        inputs: Sequence[Any],
+        cotangents: list[torch.Tensor],
+        shapes: Sequence[torch.Size] | None = None,
+    ) -> list[torch.Tensor] | list[tuple[torch.Tensor, ...]]:
+        """Return the vector-Jacobian products of k rows of cotangents: for each input k of them.
 
         Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph
         together where that is possible and saves time, else one by one.
@@ -258,7 +269,7 @@ class Linearisation:
                 return found
         if self._routes.batched[kind]:
             return backward(cotangents, (rows,))
-        return _stack([one(row) for row in range(rows)])
+        return list(zip(*(one(row) for row in range(rows)), strict=True))
 
     def _try_batched(
         self, one: Callable[[int], list[torch.Tensor]], together: Callable[[], list[torch.Tensor]]

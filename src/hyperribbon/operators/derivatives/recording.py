@@ -28,6 +28,7 @@ from hyperribbon.operators.derivatives.rules import (
     BY_POSITION,
     RULES,
     Maker,
+    RowMaker,
     shared_rows_rule,
     sum_to,
 )
@@ -60,7 +61,8 @@ class Use:
         shape: Shape of the output.
         positions: Rows of the output that belong to one sample: more than one where the layer was
             given the positions of all samples below each other.
-        factor: Function from (name, what flows back (n, m, …)) to the per-sample gradients.
+        factor: Function from (name, what flows back (n, m, …)) to the per-sample gradients; a
+            `RowMaker` takes m times (n, …) instead.
         axis: The output's axis of samples.
     """
 
@@ -68,14 +70,21 @@ class Use:
     edge: GradientEdge
     shape: torch.Size
     positions: int
-    factor: Maker
+    factor: Maker | RowMaker
     axis: int = 0
 
     def by_sample(self, flowed: torch.Tensor) -> torch.Tensor:
-        """Return what flows back into the output, (m, *shape), as (m, n, …)."""
+        """Return what flows back into the output, (*shape), as (n, …)."""
         if self.axis:
-            return flowed.movedim(self.axis + 1, 1)
-        return flowed if self.positions == 1 else _split_positions(flowed, 1, self.positions)
+            return flowed.movedim(self.axis, 0)
+        return flowed if self.positions == 1 else _split_positions(flowed, self.positions)
+
+    def make(self, flowed: Iterable[torch.Tensor]) -> Factor:
+        """Return the per-sample gradients, from what flows back into the output, m times."""
+        back = [self.by_sample(row) for row in flowed]
+        if isinstance(self.factor, RowMaker):
+            return self.factor.make(self.name, back)
+        return self.factor(self.name, torch.stack(back, dim=1))
 
 
 @dataclass
@@ -225,7 +234,9 @@ class CallRecorder(TorchFunctionMode):
         elif not is_moved and shared.use is None:
             self.others.add(shared.name)
 
-    def _use(self, name: str, result: torch.Tensor, make: Maker, positions: int = 1) -> None:
+    def _use(
+        self, name: str, result: torch.Tensor, make: Maker | RowMaker, positions: int = 1
+    ) -> None:
         edge = get_gradient_edge(result)
         self.uses.append(Use(name, edge, result.shape, positions, make))
 
@@ -234,7 +245,7 @@ class CallRecorder(TorchFunctionMode):
 
     def _apply_rule(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
-    ) -> tuple[dict[int, Maker], int]:
+    ) -> tuple[Mapping[int, Maker | RowMaker], int]:
         """Return what makes gradients of the parameters of a call, and its rows per sample."""
         rule = RULES.get(name)
         if rule is None or result.ndim == 0 or (name in _VIEWS and len(result) != self._samples):
@@ -249,7 +260,7 @@ class CallRecorder(TorchFunctionMode):
             is_data = isinstance(value, torch.Tensor) and id(value) not in self._names
             if not is_data or value.ndim == 0 or len(value) != len(result):
                 return value
-            return _split_positions(value.detach(), 0, positions)
+            return _split_positions(value.detach(), positions)
 
         together = {key: split(value) for key, value in kwargs.items()}
         return rule(tuple(map(split, args)), together), positions
@@ -268,9 +279,9 @@ def _through_view(result: torch.Tensor, source: torch.Tensor, make: Maker) -> Ma
     return through
 
 
-def _split_positions(tensor: torch.Tensor, dim: int, positions: int) -> torch.Tensor:
+def _split_positions(tensor: torch.Tensor, positions: int) -> torch.Tensor:
     """Return a tensor with an axis of samples and one of positions in place of their product."""
-    return tensor.unflatten(dim, (tensor.shape[dim] // positions, positions))
+    return tensor.unflatten(0, (len(tensor) // positions, positions))
 
 
 def _carries_gradient(result: Any) -> bool:

@@ -6,15 +6,18 @@ A rule takes the arguments of a call and returns, for each parameter that it und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
-__all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "shared_rows_rule", "sum_to"]
+__all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "RowMaker", "shared_rows_rule", "sum_to"]
+
+_PATCH_BYTES = 2**20  # inputs of a convolution that are unfolded at once: they stay in the cache
 
 ADDITIONS = ("add", "__add__", "__radd__", "add_", "__iadd__")
 """Names of what adds two tensors."""
@@ -22,7 +25,19 @@ ADDITIONS = ("add", "__add__", "__radd__", "add_", "__iadd__")
 Maker = Callable[[str, torch.Tensor], Factor]
 """Returns the gradients of a parameter, from its name and what flows back (n, m, …)."""
 
-Rule = Callable[[tuple[Any, ...], dict[str, Any]], dict[int, Maker]]
+
+@dataclass(frozen=True)
+class RowMaker:
+    """Makes the gradients of a parameter from what flows back, m times (n, …).
+
+    For large outputs, which take long to stack.
+    """
+
+    make: Callable[[str, list[torch.Tensor]], Factor]
+
+
+AnyMaker = TypeVar("AnyMaker", bound=Maker | RowMaker)
+Rule = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Maker | RowMaker]]
 
 
 def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +87,7 @@ def _weight_of(inputs: torch.Tensor, is_transposed: bool = False) -> Maker | Non
     return make
 
 
-def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, RowMaker]:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     call = _bound(names, args, kwargs)
     kernel, inputs = call["weight"], call["input"].detach()
@@ -84,22 +99,34 @@ def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Mak
     groups = call.get("groups", 1)
     padding = _padding(call.get("padding", 0), sizes, dilation)
 
-    def weight(name: str, back: torch.Tensor) -> Factor:
-        padded = F.pad(inputs, padding)
-        if spatial == 1:
-            padded = padded.unsqueeze(2)
-        along = (1,) * (2 - spatial)
-        patches = F.unfold(
-            padded, (*along, *sizes), dilation=(*along, *dilation), stride=(*along, *stride)
-        )
-        left = back.flatten(3).transpose(2, 3)
-        if groups == 1:
-            return Outer(name, left, patches.transpose(1, 2)).compact()
-        right = patches.unflatten(1, (groups, -1))
-        split = left.unflatten(3, (groups, -1))
-        return Explicit(name, torch.einsum("njtgo,ngit->njgoi", split, right))
+    along = (1,) * (2 - spatial)
+    window = {"dilation": (*along, *dilation), "stride": (*along, *stride)}
 
-    return _makers(call, weight=weight, bias=lambda name, back: _channel_sum(name, back))
+    def unfold(some: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(some, padding)
+        padded = padded.unsqueeze(2) if spatial == 1 else padded
+        return F.unfold(padded, (*along, *sizes), **window)
+
+    def weight(name: str, rows: list[torch.Tensor]) -> Factor:
+        count, width, positions = len(inputs), kernel[0].numel() * groups, rows[0][0, 0].numel()
+        written = count * len(rows) * kernel.numel()
+        if groups == 1 and written > positions * count * (len(rows) * len(kernel) + width):
+            left = torch.stack(rows, dim=1).flatten(3).transpose(2, 3)
+            return Outer(name, left, unfold(inputs).transpose(1, 2))
+        step = max(1, _PATCH_BYTES // (positions * width * inputs.element_size()))
+        blocks = []
+        for start in range(0, count, step):
+            some = slice(start, start + step)
+            right = unfold(inputs[some]).unflatten(1, (groups, -1))
+            left = torch.stack([row[some] for row in rows], dim=1).flatten(3)
+            left = left.unflatten(2, (groups, -1))
+            blocks.append(torch.einsum("njgot,ngit->njgoi", left, right))
+        return Explicit(name, torch.cat(blocks))
+
+    def bias(name: str, rows: list[torch.Tensor]) -> Factor:
+        return Explicit(name, torch.stack([_sum_positions(row) for row in rows], dim=1))
+
+    return _makers(call, weight=RowMaker(weight), bias=RowMaker(bias))
 
 
 def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
@@ -142,20 +169,24 @@ def _after_norm(
 ) -> Rule:
     """Return the rule of the weight and bias after a normalisation, per channel or last axes."""
 
-    def rule(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Maker]:
+    def rule(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, RowMaker]:
         call = _bound(("input", *names), args, kwargs)
         shape, inputs = tuple(call.get("normalized_shape", ())), call["input"].detach()
         if call.get("training") or inputs.ndim <= len(shape):
             return {}
         options = {key: call[key] for key in names if key in call and key not in _AFFINE}
 
-        def bias(name: str, back: torch.Tensor) -> Factor:
-            return _channel_sum(name, back) if is_per_channel else _shift(name, back, shape)
+        def total(row: torch.Tensor) -> torch.Tensor:
+            return _sum_positions(row) if is_per_channel else sum_to(row[:, None], shape)[:, 0]
 
-        def weight(name: str, back: torch.Tensor) -> Factor:
-            return bias(name, back * normalize(inputs, **options).unsqueeze(1))
+        def bias(name: str, rows: list[torch.Tensor]) -> Factor:
+            return Explicit(name, torch.stack([total(row) for row in rows], dim=1))
 
-        return _makers(call, weight=weight, bias=bias)
+        def weight(name: str, rows: list[torch.Tensor]) -> Factor:
+            normal = normalize(inputs, **options)
+            return Explicit(name, torch.stack([total(row * normal) for row in rows], dim=1))
+
+        return _makers(call, weight=RowMaker(weight), bias=RowMaker(bias))
 
     return rule
 
@@ -192,7 +223,7 @@ def _shared(
             yield own, other
 
 
-def _makers(call: dict[str, Any], **makers: Maker) -> dict[int, Maker]:
+def _makers(call: dict[str, Any], **makers: AnyMaker) -> dict[int, AnyMaker]:
     return {id(call[key]): maker for key, maker in makers.items() if call.get(key) is not None}
 
 
@@ -218,8 +249,9 @@ def sum_to(back: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return flat.sum_to_size(flat.shape[0], *target).reshape(count, rows, *shape)
 
 
-def _channel_sum(name: str, back: torch.Tensor) -> Factor:
-    return Explicit(name, back.flatten(3).sum(3) if back.ndim > 3 else back)
+def _sum_positions(row: torch.Tensor) -> torch.Tensor:
+    """Return the rule's gradient (n, C) of a shift of channels (n, C, …)."""
+    return row.flatten(2).sum(2) if row.ndim > 2 else row
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ class Likelihood(ABC):
     is_constant: bool = False
 
     def rows(self, outputs: torch.Tensor) -> int:
-        """Return the number of rows that `root` has: the number of a sample's outputs."""
+        """Return the number of rows that `root` has: a sample's outputs, unless overridden."""
         return outputs[0].numel()
 
     @abstractmethod
@@ -120,8 +120,12 @@ class Categorical(Likelihood):
         """Return the categorical likelihood's information (diag p − ppᵀ) u."""
         return softmax.covariance_product(class_probabilities(outputs), block).to(block.dtype)
 
+    def rows(self, outputs: torch.Tensor) -> int:
+        """Return the number of rows of the categorical root: C − 1 for each position."""
+        return outputs[0, 1:].numel()
+
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return the root of the categorical information, √p_j (e_j − p), one row per class."""
+        """Return the root of the categorical information, of C − 1 rows."""
         rows = softmax.covariance_root(class_probabilities(outputs))
         return softmax.one_position_each(rows.to(outputs.dtype))
 

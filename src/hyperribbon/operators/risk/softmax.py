@@ -57,9 +57,12 @@ def covariance_product(
 
 
 def covariance_root(p: torch.Tensor) -> torch.Tensor:
-    """Return rows R (C, n, C, …) with Σ_j R_j R_jᵀ = diag p − ppᵀ.
+    """Return rows R (C − 1, n, C, …) with Σ_j R_j R_jᵀ = diag p − ppᵀ.
 
-    R_j = √p_j (e_j − p), whose own entry √p_j (1 − p_j) is summed from the other classes.
+    The rows Q_j = √p_j (e_j − p) have that sum and depend on each other, Σ_j √p_j Q_j = 0. The
+    reflection that maps √p to −e_0 makes the first of them zero:
+    R_j = Q_j − √p_j/(1 + √p_0) Q_0. The entry √p_j (1 − p_j) of Q_j is summed from the other
+    classes.
     """
     classes = p.shape[1]
     root = p.sqrt().transpose(0, 1).unsqueeze(2)
@@ -68,16 +71,15 @@ def covariance_root(p: torch.Tensor) -> torch.Tensor:
     own = p.sqrt() * torch.where(top, (p * ~top).sum(1, keepdim=True), 1 - p)
     index = torch.arange(classes, device=p.device)
     rows[index, :, index] = own.transpose(0, 1)
-    return rows
+    return rows[1:] - root[1:] / (1 + root[:1]) * rows[:1]
 
 
 def one_position_each(rows: torch.Tensor) -> torch.Tensor:
-    """Turn rows (C, n, C, *positions) that act on all positions into one row a position."""
+    """Turn rows (m, n, C, *positions) that act on all positions into one row per position."""
     if rows.ndim == 3:
         return rows
-    classes, count, _ = rows.shape[:3]
-    positions = rows.shape[3:]
-    flat = rows.reshape(classes, count, classes, -1)
+    _, count, classes, *positions = rows.shape
+    flat = rows.flatten(3)
     split = torch.diag_embed(flat).permute(0, 3, 1, 2, 4)
     return split.reshape(-1, count, classes, *positions)
 

@@ -258,7 +258,7 @@ class CrossEntropyLoss(Loss):
         return curvature
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the root of CrossEntropyLoss's curvature, √Σq·√p_j (e_j − p), one row per class.
+        """Return the root of CrossEntropyLoss's curvature, of C − 1 rows.
 
         Raises:
             ArgumentError: A sample's total mass is negative.
