@@ -15,7 +15,9 @@ from hyperribbon.core.store import (
     config_hash,
     ensure_folder,
     load_tree,
+    read_json,
     save_tree,
+    write_json,
     write_text,
     writing,
 )
@@ -162,6 +164,19 @@ def test_a_changed_number_in_a_result_is_named(tmp_path):
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(ArgumentError, match="checksum is wrong"):
         load_tree(tmp_path / "t")
+
+
+def test_a_json_file_that_must_have_a_checksum_is_not_read_without(tmp_path):
+    path = tmp_path / "run.json"
+    write_json(path, {"id": "a"}, checksum=True)
+    assert read_json(path, checksum=True) == {"id": "a"}
+    path.write_text(path.read_text().replace('"a"', '"b"'))
+    with pytest.raises(ValueError, match="its checksum is wrong"):
+        read_json(path)
+    write_json(path, {"id": "a"})
+    assert read_json(path) == {"id": "a"}
+    with pytest.raises(ValueError, match="its checksum is missing"):
+        read_json(path, checksum=True)
 
 
 def test_links_and_folders_are_not_replaced(tmp_path):

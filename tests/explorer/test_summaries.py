@@ -1,4 +1,4 @@
-"""Small curves of the list of runs."""
+"""The list of runs: its search, and its small curves."""
 
 import base64
 import re
@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from hyperribbon.application.explorer.runs.summaries import sparkline
+from hyperribbon.application.explorer.runs.summaries import RunSummary, sparkline
 
 
 def points(series):
@@ -29,3 +29,10 @@ def test_many_points_keep_their_ends():
     assert len(places) <= 150
     assert places[0, 1] == places[:, 1].min()
     assert places[-1, 1] == places[:, 1].max()
+
+
+def test_a_search_matches_runs_that_have_all_of_its_words():
+    run = RunSummary("a", "digits", "recording", "running", 0.0, "1 kB", "9 records", {}, ("loss",))
+    assert run.matches("Digits loss", "all") and run.matches("", "recording")
+    assert not run.matches("digits accuracy", "all")
+    assert not run.matches("digits", "inspection")

@@ -57,3 +57,13 @@ def test_no_piece_begins_that_would_end_too_late():
     assert subject.clock.is_late()
     with pytest.raises(OutOfTimeError):
         subject.hessian @ subject.vector
+
+
+def test_a_measurements_share_of_the_time_ends_with_the_budget():
+    clock = Clock(time.monotonic() + 5)
+    end = clock.end
+    with clock.at_most(60):
+        assert clock.end == end
+    with clock.at_most(1):
+        assert clock.left <= 1
+    assert clock.end == end

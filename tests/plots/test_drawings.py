@@ -1,9 +1,11 @@
 """Bands, levels and bars are where their numbers are, in print and in the browser."""
 
 import numpy as np
+import torch
 from matplotlib.colors import to_hex
 
 from hyperribbon.plots import COLORS, Bars, Chart, Curve, Level, draw, draw_interactive
+from hyperribbon.subnetworks import Sweep
 
 X = np.array([1.0, 2.0, 4.0])
 
@@ -23,6 +25,16 @@ def test_a_band_holds_its_low_and_high_edges():
         *zip(X, high, strict=True),
         *reversed(list(zip(X, low, strict=True))),
     ]
+
+
+def test_the_band_of_a_sweep_is_two_standard_errors_wide():
+    fractions, values, errors = torch.tensor([[0.2, 0.5], [0.9, 0.6], [0.01, 0.03]])
+    axes = Sweep(fractions, fractions, values, errors, values).plot()
+    (band,) = axes.collections
+    found = band.get_paths()[0].vertices
+    for x, y, error in zip(fractions, values, errors, strict=True):
+        across = found[np.isclose(found[:, 0], x)][:, 1]
+        np.testing.assert_allclose([across.min(), across.max()], [y - 2 * error, y + 2 * error])
 
 
 def test_levels_cross_the_axis_that_they_name():

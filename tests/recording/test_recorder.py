@@ -2,6 +2,7 @@ import errno
 import resource
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hyperribbon.core.mask import Mask
 from hyperribbon.core.states import load_state
 from hyperribbon.papers.training import DivergenceError, mlp, train
 from hyperribbon.recording import Measurement, Recorder, RecordingWarning, predict
+from hyperribbon.recording.cadence import Cadence
 from hyperribbon.recording.measurements import random_state
 from hyperribbon.recording.resume_state import save_state
 from hyperribbon.recording.trajectory import Trajectory
@@ -491,6 +493,14 @@ def test_pt_files_are_refused_by_versions_of_torch_that_may_run_code(
     with pytest.raises(ArgumentError, match=r"CVE-2025-32434.*safetensors, or install torch 2.6"):
         load_state(tmp_path / "a.pt")
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("every", ["0.1ep", "0.3ep", "0.7ep"])
+def test_intervals_of_epochs_are_not_missed_by_rounding(every):
+    """0.3 / 0.1 is below 3 in floating point."""
+    cadence = Cadence.parse(every)
+    moments = [(0, 0.0)] + [(k, k * cadence.amount) for k in range(1, 200)]
+    assert all(cadence.passed(before, now) for before, now in pairwise(moments))
 
 
 def test_arguments_are_checked(tmp_path):

@@ -318,6 +318,15 @@ def test_single_weights_remove_units_only_when_nothing_reads_them():
     assert small[7].out_features == 13 and small[8].num_features == 13
 
 
+def test_a_layer_that_lost_all_its_units_keeps_one():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    mask = hr.Mask({"2.weight": torch.ones(2, 4) > 0})
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    small = hr.shrink(model, mask, inputs=inputs)
+    assert small[0].weight.shape == (1, 3) and small[2].weight.shape == (2, 1)
+    assert torch.equal(small(inputs), model[2].bias.expand(5, 2))
+
+
 def test_scores_choose_the_units():
     model, inputs = make("chain")
     with torch.no_grad():
