@@ -274,7 +274,7 @@ LONG = {"inspect", "compare", "find_ticket"}
 LONG |= {"Recorder, Trajectory, weight_covariance, variance_flatness"}
 AS_IT_RUNS = {"train", "train_ensemble", "find_ticket", "layer_criticality"}
 AS_IT_RUNS |= {"Recorder, Trajectory, weight_covariance, variance_flatness"}
-"""Calls in which a person's own code evaluates the model, or trains it."""
+"""Calls in which the user's own code evaluates the model, or trains it."""
 WITHOUT_TENSORS = {"ArgumentError", "Band", "Claim", "explore", "sweep", "__version__"}
 OWN_LOADER = {"fluctuations"}  # takes a DataLoader, which does not run on a default device "meta"
 RESULTS = {"Density", "Estimate", "Spectrum", "Risk"}

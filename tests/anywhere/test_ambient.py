@@ -1,4 +1,4 @@
-"""What a person has set for all of torch does not change hyperribbon's numbers."""
+"""What the user has set for all of torch does not change hyperribbon's numbers."""
 
 from __future__ import annotations
 

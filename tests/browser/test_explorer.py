@@ -1,4 +1,4 @@
-"""The explorer as a person uses it, in Chromium."""
+"""The explorer as a user sees it, in Chromium."""
 
 import re
 from urllib.parse import parse_qs, urlsplit

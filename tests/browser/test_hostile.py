@@ -1,4 +1,4 @@
-"""Runs of strangers in Chromium: nothing they carry runs, loads or leaves."""
+"""Untrusted runs in Chromium: nothing they carry runs, loads or leaves."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: messages, exit statuses, files."""
+"""The command line as a user meets it: messages, exit statuses, files."""
 
 import json
 import os

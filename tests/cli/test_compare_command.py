@@ -1,4 +1,4 @@
-"""`hyperribbon compare` on checkpoints of a person's own model, and on inspections."""
+"""`hyperribbon compare` on checkpoints of the user's own model, and on inspections."""
 
 import pytest
 import torch

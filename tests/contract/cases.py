@@ -1,4 +1,4 @@
-"""Objectives as people train them: models, losses and data of many kinds, each with plain torch.
+"""Objectives as users train them: models, losses and data of many kinds, each with plain torch.
 
 `reference(model, batch)` of every problem is what the training loop computes from the live module.
 Those of transformers, which bring their own loss, are in `pretrained.py`.
@@ -406,7 +406,7 @@ class TwoTowers(nn.Module):
 
 
 class Named(nn.Module):
-    """One number a sample, (n,), from inputs by name."""
+    """One number per sample, (n,), from inputs by name."""
 
     def __init__(self) -> None:
         super().__init__()

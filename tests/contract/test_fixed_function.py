@@ -23,7 +23,7 @@ KINDS = ("Hessian", "GGN", "GradientCovariance")
 
 
 def measured(kind: str, *arguments: Any, **options: Any) -> torch.Tensor:
-    """Build an operator and use it once: a person has a number only then."""
+    """Build an operator and use it once: the user has a number only then."""
     operator = getattr(hr, kind)(*arguments, **options)
     return operator @ torch.ones(operator.shape[0], dtype=operator.dtype)
 

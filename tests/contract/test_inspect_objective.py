@@ -1,4 +1,4 @@
-"""What inspections, comparisons and recorders report is the objective that a person trains.
+"""What inspections, comparisons and recorders report is the objective that the user trains.
 
 Numbers are held against the dense references, to which `test_objective.py` holds the operators.
 """

@@ -1,4 +1,4 @@
-"""Loss, gradient and sharpness are those of the objective that a person trains."""
+"""Loss, gradient and sharpness are those of the objective that the user trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links lead somewhere, names exist, and what people search for has a paragraph."""
+"""Links lead somewhere, names exist, and what users search for has a paragraph."""
 
 import re
 from operator import attrgetter

@@ -1,4 +1,4 @@
-"""A keyword either changes the answer or is refused: nothing a person asks for is ignored."""
+"""A keyword either changes the answer or is refused: nothing the user asks for is ignored."""
 
 import numpy as np
 import pytest

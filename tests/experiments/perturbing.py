@@ -45,10 +45,10 @@ def claims_with(experiment, folder, replaced, *, seed=0, refusals=()):
 
 
 def has_moved(claim, right):
-    """Tell whether a number differs from the right one."""
+    """Return whether a number differs from the right one."""
     return not np.isclose(claim.measured, right.measured, 1e-9, 0, equal_nan=True)
 
 
 def belongs(name, id):
-    """Tell whether a claim of this name is one of the experiment's."""
+    """Return whether a claim of this name is one of the experiment's."""
     return name.rpartition("/")[0] == id

@@ -109,7 +109,7 @@ for _id, _experiment in experiments.all_experiments().items():
 def test_every_experiment_on_shares_of_classes_says_how_many_images_it_takes(
     id, preset, context, monkeypatch
 ):
-    """What is told is what the work is given, and what the data then have."""
+    """What is reported is what the work is given, and what the data then have."""
     experiment = experiments.find_experiment(id)
     config = experiment.config(preset)
     monkeypatch.setattr(context, "shared_folder", lambda *_: "")

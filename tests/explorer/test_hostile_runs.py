@@ -1,4 +1,4 @@
-"""Runs and uploads of strangers: damaged, booby-trapped or enormous, each is told apart."""
+"""Untrusted runs and uploads, damaged, booby-trapped or enormous: each is recognised."""
 
 import ast
 import base64

@@ -1,4 +1,4 @@
-"""Fifty people at once for a minute, hostile ones among them: no error for the others."""
+"""Fifty users at once for a minute, hostile ones among them: no error for the others."""
 
 import json
 import socket

@@ -59,7 +59,7 @@ def test_samples_of_one_output_say_how_few_directions_they_span(outputs, is_told
 
 
 def test_a_trace_over_probes_says_so():
-    """2,304 outputs a sample: single rows would cost more than random ones."""
+    """2,304 outputs per sample: single rows would cost more than random ones."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv2d(2, 4, 1))
     data = torch.randn(8, 1, 24, 24), torch.randint(0, 4, (8, 24, 24))

@@ -1,4 +1,4 @@
-"""inspect on the kinds of models people have."""
+"""inspect on the kinds of models users have."""
 
 import copy
 import time

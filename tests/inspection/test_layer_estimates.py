@@ -34,9 +34,9 @@ class _ClassesSecond(nn.Module):
 
 @pytest.mark.parametrize("kind", ["language model", "images"])
 def test_estimates_cover_the_exact_traces(kind):
-    if kind == "language model":  # 8 · 150 rows a sample
+    if kind == "language model":  # 8 · 150 rows per sample
         (model, data), loss = _language_model(), nn.CrossEntropyLoss()
-    else:  # 1,152 rows a sample
+    else:  # 1,152 rows per sample
         torch.manual_seed(0)
         model = nn.Sequential(
             nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 3, padding=1)

@@ -243,7 +243,7 @@ def test_a_diverging_training_is_named():
 
 
 class Replay(torch.optim.SGD):
-    """Puts given weights in place, one row a step."""
+    """Puts given weights in place, one row per step."""
 
     rows, taken = torch.empty(0), 0
 

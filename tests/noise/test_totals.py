@@ -1,4 +1,4 @@
-"""Gradient noise is told of single samples, whatever minibatch a covariance is of."""
+"""Gradient noise is reported for single samples, whatever minibatch a covariance is of."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def classifier():
 
 
 def total_of(model, loss, data):
-    """Return tr C from one backward pass a sample."""
+    """Return tr C from one backward pass per sample."""
     rows = []
     for x, y in zip(*data, strict=True):
         found = torch.autograd.grad(loss(model(x[None]), y[None]), list(model.parameters()))

@@ -1,4 +1,4 @@
-"""Data in the forms people have them: the same batches, every sample once, or a clear error."""
+"""Data in the forms users have them: the same batches, every sample once, or a clear error."""
 
 from __future__ import annotations
 

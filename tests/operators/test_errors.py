@@ -1,4 +1,4 @@
-"""Arguments that cannot be used: each gives a message with the reason and the way out."""
+"""Arguments that cannot be used: each gives a message with the reason and the remedy."""
 
 from __future__ import annotations
 

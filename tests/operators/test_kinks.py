@@ -1,4 +1,4 @@
-"""Weights that lie in a kink, as pruned networks have them: taken; wrong derivatives: refused."""
+"""Weights at a kink, as in pruned networks: accepted; wrong derivatives: refused."""
 
 import pytest
 import torch

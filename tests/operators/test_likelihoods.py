@@ -310,7 +310,7 @@ def test_cut_data_have_the_same_draws(close):
 
 
 class Shifted(Likelihood):
-    """A person's own: unit noise, with all parts written out."""
+    """The user's own: unit noise, with all parts written out."""
 
     def information(self, outputs, inputs, block):
         return block

@@ -1,4 +1,4 @@
-"""What products take is told before, and what checks them takes no more."""
+"""The memory of products is forecast, and what checks them takes no more."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_views_of_what_is_there_are_not_counted():
 
 @pytest.mark.parametrize("samples", [4, 400])
 def test_every_stage_has_its_own_share(samples):
-    """One stage takes 1000 + 4 a sample, the other 10 a sample: the first rules."""
+    """One stage takes 1000 + 4 per sample, the other 10 per sample: the first rules."""
 
     def product(count, meter):
         torch.empty(1000 + 4 * count, dtype=torch.uint8)

@@ -139,7 +139,7 @@ def band_coverage(diagonal_of, values, seed, **options):
 
 @pytest.mark.parametrize("name", INDEFINITE)
 def test_bands_of_indefinite_spectra_cover(diagonal_of, name):
-    """At 95% of points on average; those of one result go together, so 80% of one of them."""
+    """At 95% of points on average; those of one result are correlated, so 80% of one of them."""
     assert band_coverage(diagonal_of, INDEFINITE[name], 0, probes=4, steps=25) >= 0.8
 
 

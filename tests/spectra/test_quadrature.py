@@ -100,7 +100,7 @@ WIDE = SPECTRA | {
 @pytest.mark.parametrize("options", [{}, {"probes": 4, "steps": 25}, {"width": 0.05, "steps": 20}])
 @pytest.mark.parametrize("name", ["semicircle", "outliers", "kernel"])
 def test_the_band_covers_the_exact_density(diagonal_of, name, options):
-    """At 95% of points on average; those of one result go together, so 80% of one of them."""
+    """At 95% of points on average; those of one result are correlated, so 80% of one of them."""
     eigenvalues = WIDE[name]
     result = density(diagonal_of(eigenvalues, dtype=torch.float64), **options)
     assert covered(result, eigenvalues) > 0.8
@@ -257,7 +257,7 @@ def trained_spectra():
 
 @pytest.mark.slow
 def test_bands_cover_the_spectra_of_trained_networks():
-    """At 95% of points, by design; those of one result go together, so 90% is asked for.
+    """At 95% of points, by design; those of one result are correlated, so 90% is asked for.
 
     Of all points, and of those where a tenth of the density of one eigenvalue is.
     """

@@ -1,4 +1,4 @@
-"""Solvers that are told to stop: between products, on every route, with what they have."""
+"""Solvers that are asked to stop: between products, on every route, with what they have."""
 
 import numpy as np
 import pytest

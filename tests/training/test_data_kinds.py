@@ -21,7 +21,7 @@ LOSS = nn.CrossEntropyLoss()
 
 
 class Pairs(Dataset):
-    """Samples by index, as most people write them."""
+    """Samples by index, as most users write them."""
 
     def __init__(self, inputs, targets):
         self.inputs, self.targets = inputs, targets

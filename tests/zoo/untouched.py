@@ -1,4 +1,4 @@
-"""Whether a call leaves a person's model, loss, data and process as they were.
+"""Whether a call leaves the user's model, loss, data and process as they were.
 
 Objects are compared by identity, tensors also by version and value: a parameter that was swapped
 out and back in, or written to and restored, is found by one of the three.

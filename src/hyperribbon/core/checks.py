@@ -49,7 +49,7 @@ class ArgumentError(ValueError):
         self.args = (f"{argument}={_short(self.value)}: {self.reason}. {self.remedy}",)
 
     def __reduce__(self) -> tuple[type, tuple[str, Any, str, str]]:
-        """Survive the trip back from a worker process."""
+        """Let an argument's error pass between processes."""
         return (type(self), (self.argument, _Shown(_short(self.value)), self.reason, self.remedy))
 
 
@@ -77,7 +77,7 @@ class MissingExtraError(ImportError):
         )
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        """Survive the trip back from a worker process."""
+        """Let the error of a missing extra pass between processes."""
         return (type(self), (self.package, self.extra, self.purpose))
 
 
@@ -452,7 +452,7 @@ array: Check = check_array
 
 
 numbers: Check = functools.partial(check_array, ndim=(0, 1))
-"""Return a finite number or a vector of them."""
+"""Return one finite number, or a vector of them."""
 
 
 row: Check = functools.partial(check_array, ndim=1)
@@ -479,7 +479,7 @@ non_negative_row: Check = functools.partial(non_negative, ndim=1)
 
 
 non_negative_numbers: Check = functools.partial(non_negative, ndim=(0, 1))
-"""Return a finite number or a vector of them, not negative."""
+"""Return one finite number, or a vector of them, not negative."""
 
 
 def decay_rates(argument: str, value: Any, ndim: int | tuple[int, ...] | None = None) -> np.ndarray:

@@ -28,7 +28,7 @@ _Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Mask(Mapping[str, torch.Tensor]):
-    """Selected entries of named parameters.
+    """A sub-network's mask: the selected entries of named parameters.
 
     A read-only mapping from parameter name to a boolean tensor of the parameter's shape, True where
     the entry is selected. Names that are absent are not selected at all. Masks combine with

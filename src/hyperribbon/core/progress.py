@@ -59,7 +59,7 @@ class _InNotebook(Progress):
         self._place = display.display(display.HTML(""), display_id=True)
 
     def stop(self) -> None:
-        """Clear the progress display."""
+        """Clear the progress bar in a notebook."""
         from IPython.display import HTML
 
         if self._place is not None:

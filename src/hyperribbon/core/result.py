@@ -42,7 +42,7 @@ class Result(ABC):
         """Return the numbers as a pandas.DataFrame."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the result.
+        """Draw the result, and return the axes.
 
         Args:
             ax: Axes to draw into; None for those of a new figure.

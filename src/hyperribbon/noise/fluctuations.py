@@ -175,7 +175,7 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         return self.layers[layer]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per layer."""
+        """Return the fluctuations as a table: ψ and its interval, one row per layer."""
         rows = self.layers.values()
         known = [row.flatness for row in rows]
         table = frame(

@@ -15,7 +15,7 @@ _ROUNDS = 2  # of the correction for what a mean or lines have taken off
 
 @dataclass(frozen=True)
 class Memory:
-    """Spectra of modes, from autoregressive processes AR(p) fitted to each.
+    """Autocorrelations (memory) of modes, from AR(p) processes fitted to each.
 
     Attributes:
         spectra: (k, f), power at equally spaced frequencies from 0 to ½ per moment, of mean one.

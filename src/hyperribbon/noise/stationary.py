@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeadingCovariance(Result, plot="plot_relation"):
-    """A predicted weight covariance in the leading subspace of the curvature.
+    """The stationary weight covariance predicted in the curvature's leading subspace.
 
     Attributes:
         basis: (P, k), leading eigenvectors of H.
@@ -296,7 +296,7 @@ def _preconditioner(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> 
         state = optimizer.state.get(parameter, {})
         squares = state.get("exp_avg_sq", state.get("square_avg"))
         if squares is None:
-            reason = "it has not taken a step yet, so its preconditioner is not known"
+            reason = "it has taken no step yet, so its preconditioner is not known"
             raise ArgumentError("optimizer", type(optimizer).__name__, reason, "Train first.")
         beta = group["betas"][1] if "betas" in group else 0.0
         unbiased = squares.double() / (1 - beta ** float(state["step"]) if beta else 1.0)

@@ -321,7 +321,7 @@ class _Rows:
         ]
 
     def mean(self) -> np.ndarray:
-        """Return the mean over all rows, and note how much steady motion windows will remove."""
+        """Return the mean weights over all rows, and note the motion that windows will remove."""
         total = np.zeros(self.width)
         for first, last in self.ranges():
             block = self._rows(first, last)

@@ -165,7 +165,7 @@ class LinearOperator(ABC):
     __rmul__ = __mul__
 
     def __neg__(self) -> LinearOperator:
-        """Return minus the operator."""
+        """Return minus the linear operator."""
         return self * -1.0
 
     def __sub__(self, other: LinearOperator) -> LinearOperator:
@@ -235,7 +235,7 @@ class Transposed(LinearOperator):
 
 
 class Sum(LinearOperator):
-    """The sum of operators.
+    """The sum of linear operators, A + B + ….
 
     Args:
         terms: Operators of one shape, precision and device.
@@ -287,7 +287,7 @@ class Sum(LinearOperator):
 
 
 class Scaled(LinearOperator):
-    """The multiple s·A."""
+    """A linear operator times a number, s·A."""
 
     def __init__(self, operator: LinearOperator, factor: Any) -> None:
         super().__init__(operator.shape, operator.dtype, operator.device)

@@ -184,7 +184,7 @@ class Fisher(FactoredOperator):
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal."""
+        """Return the diagonal of the Fisher information."""
         second = super().diagonal()
         if not self.centre or not self.has_exact_trace:
             return second
@@ -192,7 +192,7 @@ class Fisher(FactoredOperator):
 
     @plain_arithmetic()
     def trace(self) -> float:
-        """Return the trace."""
+        """Return the trace of the Fisher information."""
         second = super().trace()
         if not self.centre or not self.has_exact_trace:
             return second

@@ -199,7 +199,7 @@ class NTK(OutputOperator):
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the trace costs a few passes: where samples do not depend on each other."""
+        """Whether the NTK's trace costs a few passes: where samples do not depend on each other."""
         return not self.risk.mixes_samples
 
     @plain_arithmetic()

@@ -176,7 +176,7 @@ Mark = Curve | Bars | Surface | Path | Level
 
 @dataclass(frozen=True)
 class Chart:
-    """The description of a figure.
+    """The description of a chart, drawn by matplotlib or plotly.
 
     Attributes:
         name: File name without its ending.

@@ -114,7 +114,7 @@ def _find_last_layer(model: nn.Module, batches: list[torch.Tensor]) -> str | Non
 def _calls(
     model: nn.Module, layers: Mapping[str, nn.Module], batches: list[torch.Tensor]
 ) -> tuple[dict[str, list[torch.Tensor]], list[torch.Tensor]]:
-    """Return what layers of a private copy are given, and what the model returns, per batch."""
+    """Return what layers are given at the initial weights, and what the model returns."""
     given: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
 
     def record(calls: list[torch.Tensor]) -> Callable[..., None]:

@@ -68,7 +68,7 @@ class FoundChain:
         return any(bias is not None for bias in self.biases)
 
     def curve(self, block: np.ndarray) -> np.ndarray:
-        """Return A_n u_n of every sample, for u (n, dL)."""
+        """Return A_n u_n of every sample, A_n the loss's curvature in the chain's outputs."""
         return self._curve(block)
 
     def augmented(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -205,7 +205,7 @@ def _run(risk: Risk, batch: Any) -> tuple[_Calls, torch.Tensor, Any]:
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[_Calls]:
-    """Record the calls of every module that has weights; the hooks go again."""
+    """Record the calls of a model's linear layers; the hooks are removed afterwards."""
     calls: _Calls = []
     handles = []
     for name, module in model.named_modules():

@@ -82,12 +82,12 @@ class ManifoldPrediction(Result):
 
     @property
     def spectrum(self) -> Float[np.ndarray, "N"]:
-        """Variances along the principal components, descending: (nC,)."""
+        """Predicted variances along the manifold's principal components, descending."""
         return self._eigen[0]
 
     @property
     def components(self) -> Float[np.ndarray, "N N"]:
-        """Principal components as columns: (nC, nC)."""
+        """Principal components of the predicted manifold as columns: (nC, nC)."""
         return self._eigen[1]
 
     def dimensions(self, fraction: float = 0.95) -> int:
@@ -119,7 +119,7 @@ class ManifoldPrediction(Result):
         return self._comparison(moments, len(runs), fraction, {})
 
     def measure(self, networks: int = 20, fraction: float = 0.95) -> ManifoldComparison:
-        """Train networks by full-batch gradient descent and compare; the model is not changed.
+        """Train networks by gradient descent and compare them with the predicted manifold.
 
         The tangent kernel of one of them is followed: where it has changed by much, the prediction
         no longer holds.
@@ -393,7 +393,7 @@ def _descend(problem: _Problem, steps: int, lr: float, networks: int) -> Manifol
 
 
 class _Moments:
-    """First and second moments of points, summed as they come."""
+    """First and second moments of points of the manifold, summed as they come."""
 
     def __init__(self, size: int) -> None:
         self.count, self.total, self.squares = 0, np.zeros(size), np.zeros((size, size))
@@ -412,7 +412,7 @@ class _Moments:
 
 
 def _covariance(trajectories: np.ndarray) -> np.ndarray:
-    """Return the covariance of all points of trajectories (runs, T, N)."""
+    """Return the covariance of all points of predicted trajectories (runs, T, N)."""
     moments = _Moments(trajectories.shape[-1])
     for run in trajectories:
         moments.add(run)
@@ -420,7 +420,7 @@ def _covariance(trajectories: np.ndarray) -> np.ndarray:
 
 
 class _Problem:
-    """Model, loss and data as one function of the outputs on all samples."""
+    """The prediction's model, loss and data as one function of all outputs."""
 
     def __init__(
         self,
@@ -459,11 +459,11 @@ class _Problem:
         return self.loss(outputs.reshape(self.shape), targets)
 
     def draw(self, networks: int) -> Iterator[nn.Module]:
-        """Yield newly initialised networks."""
+        """Yield newly initialised networks whose training is predicted."""
         return draw_networks(self.model, networks, self.init, self.seed)
 
     def outputs(self, network: nn.Module) -> torch.Tensor:
-        """Return a network's outputs on all samples: (nC,)."""
+        """Return the outputs (nC,) of a network whose manifold is predicted."""
         return _outputs(self.risk.at(network.state_dict()))
 
     def tangent_kernel(self, weights: dict[str, torch.Tensor]) -> np.ndarray:

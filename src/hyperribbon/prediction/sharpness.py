@@ -82,7 +82,7 @@ class SharpnessPrediction(Result):
     samples: int
 
     def summary(self) -> str:
-        """Return the forecast in plain words."""
+        """Return the forecast of the sharpness in plain words."""
         last = int(self.steps[-1])
         lines = [
             f"Sharpness {self.initial:.3g} at the start; {self.value:.3g} is expected after "
@@ -116,7 +116,7 @@ class SharpnessPrediction(Result):
         return "\n".join(lines)
 
     def to_frame(self) -> Any:
-        """Return the path as a pandas.DataFrame, one row per step."""
+        """Return the predicted path of the sharpness, one row per step."""
         import pandas as pd
 
         low, high = self.path * self.low / self.value, self.path * self.high / self.value
@@ -124,7 +124,7 @@ class SharpnessPrediction(Result):
         return pd.DataFrame(columns).set_index("step")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the path, the band at its end and the stability limit; return the axes."""
+        """Draw the sharpness's predicted path, its band and the stability limit."""
         from hyperribbon.plots.style import COLORS, new_figure
 
         if ax is None:
@@ -238,7 +238,7 @@ def predict_sharpness(
 
 
 class _Run:
-    """The linear network that is trained, on samples or on what stands in for them."""
+    """The linear network whose sharpness is followed, on samples or their stand-ins."""
 
     def __init__(self, model: nn.Module, loss: Any, risk: Risk, chain: FoundChain | None) -> None:
         objective, first = Objective(loss), next(iter(risk.source.batches()))
@@ -317,7 +317,7 @@ def _whole_chain(risk: Risk) -> FoundChain | None:
 
 
 def _gains(risk: Risk, chain: FoundChain) -> list[float]:
-    """Return κ behind each layer but the last: what the next one is given over its output."""
+    """Return each layer's gain κ for the sharpness's forecast: next input over its output."""
     given: dict[str, float] = dict.fromkeys(chain.layers, 0.0)
     put = dict(given)
     module = risk.function.module

@@ -54,7 +54,7 @@ class _Replacing(TorchFunctionMode):
 
 
 class LinearSurrogate(nn.Module):
-    """A copy of a model whose activations multiply by their gain at the start.
+    """A linear surrogate of a model: activations multiply by their gain at the start.
 
     Args:
         model: Any module; it is not changed.
@@ -73,13 +73,13 @@ class LinearSurrogate(nn.Module):
         self.gains, self.activations = finding.found, finding.names
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs of the linear network."""
+        """Return the outputs of the linear surrogate."""
         with _Replacing(self.gains):
             return self.inner(*args, **kwargs)
 
 
 class ChainSurrogate(nn.Module):
-    """Linear layers with biases in series, on inputs whose last column is the constant.
+    """A surrogate: linear layers with biases in series, inputs with a constant column.
 
     Args:
         chain: The layers.
@@ -98,7 +98,7 @@ class ChainSurrogate(nn.Module):
             self.register_parameter(f"bias{place}", parameter(bias))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the outputs (n, dL)."""
+        """Return the outputs (n, dL) of the linear stand-in for a network."""
         one = x[:, -1:]
         h = x[:, :-1] if self._has_biases else x
         for place, (weight, gain) in enumerate(zip(self.weights, self._gains, strict=True)):
@@ -111,7 +111,7 @@ class ChainSurrogate(nn.Module):
 
 
 def stand_in_data(chain: FoundChain) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return few samples with the second moments of all: (r, d) and (r, dL), r the rank.
+    """Return few samples for a surrogate with the second moments of all: (r, d) and (r, dL).
 
     A linear network under squared loss has on them the same gradient and Hessian.
     """
@@ -125,5 +125,5 @@ def stand_in_data(chain: FoundChain) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def squares(curvature: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the loss (c/2n)‖f − Y‖²."""
+    """Return the surrogate's loss (c/2n)‖f − Y‖²."""
     return lambda f, y: 0.5 * curvature * (f - y).square().sum() / len(f)

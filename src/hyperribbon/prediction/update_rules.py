@@ -112,7 +112,7 @@ def preconditioned_limit(optimizer: torch.optim.Adam) -> float:
 
 
 def _adam_numbers(optimizer: Any, group: dict[str, Any]) -> tuple[float, float, float]:
-    """Return β₁, η and η·w of decoupled weight decay."""
+    """Return β₁, η and η·w of decoupled weight decay, for Adam's update rule."""
     beta, rate = float(group["betas"][0]), float(group["lr"])
     decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
     return beta, rate, rate * float(group["weight_decay"]) if decoupled else 0.0

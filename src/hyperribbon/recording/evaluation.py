@@ -266,7 +266,7 @@ class Predictor:
         self.kind = kind
 
     def __call__(self, model: nn.Module) -> torch.Tensor:
-        """Return the predictions of a model."""
+        """Return the predictions to record of a model on the probe."""
         if callable(self._given):
             return self._given(model, self._probe)
         if self.kind is None:

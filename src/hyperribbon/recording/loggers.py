@@ -40,7 +40,7 @@ class ScalarLogger:
 
 
 def make_logger(target: LogTarget, folder: Path, first_step: int) -> ScalarLogger:
-    """Return a logger.
+    """Return a logger for recorded metrics: TensorBoard, MLflow, Weights & Biases, or a function.
 
     Raises a MissingExtraError when TensorBoard is requested but not installed.
 

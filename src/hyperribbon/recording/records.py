@@ -26,7 +26,7 @@ _MOST_COLUMNS = 50  # of a table, for one metric
 
 @dataclass(frozen=True)
 class Record:
-    """One record of a run.
+    """One record of a trajectory: step, epoch, weights, metrics.
 
     Attributes:
         index: Position in the trajectory.
@@ -102,7 +102,7 @@ def _as_row(value: Any, dtype: type | None = None) -> np.ndarray:
 
 
 def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
-    """Return a validated stored record."""
+    """Return a stored record of a trajectory, validated."""
     try:
         weights, epoch, seconds = content["weights"], content["epoch"], content.get("seconds")
         record = Record(
@@ -140,7 +140,7 @@ def as_table(columns: dict[str, np.ndarray], metrics: Mapping[str, np.ndarray]) 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The stored entries that are weights.
+    """The stored entries of a record that are weights.
 
     Attributes:
         entries: Stored entries by name, as tensors without data.

@@ -117,7 +117,7 @@ class Trajectory(Result):
     @classmethod
     @validate(folder=path)
     def open(cls, folder: str | Path) -> Trajectory:
-        """Open an existing trajectory.
+        """Open a recorded trajectory from its folder.
 
         Returns:
             The trajectory, with every record read.

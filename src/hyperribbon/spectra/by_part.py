@@ -48,7 +48,7 @@ class BatchSharpness(Result, plot="plot_batch_sharpness"):
 
     @property
     def mean(self) -> float:
-        """Mean over the mini-batches."""
+        """Mean sharpness over the mini-batches."""
         return float(self.values.mean())
 
     @property

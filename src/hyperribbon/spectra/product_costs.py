@@ -53,7 +53,7 @@ def speed(products: Products) -> float:
 
 @lru_cache
 def _operations_per_second(device: str, dtype: torch.dtype) -> float:
-    """Measure the speed of a matrix product on a device, once."""
+    """Measure, once, how fast a device multiplies matrices."""
     a = torch.ones(512, 512, dtype=dtype, device=device)
     best = float("inf")
     for _ in range(3):

@@ -107,7 +107,7 @@ class Summary(Result):
 def summarize(
     eigenvalues: Spectrum | torch.Tensor | np.ndarray, trace: float | Estimate | None = None
 ) -> Summary:
-    """Return the summary of eigenvalues.
+    """Return a summary of eigenvalues: effective ranks and shares of the trace.
 
     Raises an ArgumentError when there are none, or some are not finite.
 

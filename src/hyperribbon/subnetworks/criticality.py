@@ -61,7 +61,7 @@ class LayerCriticality:
 
 @dataclass(frozen=True)
 class Criticality(Result, plot="plot_criticality"):
-    """The criticality of every layer.
+    """The criticality of every layer: what resetting it to its initial weights costs.
 
     Attributes:
         baseline: The metric of the trained network, with its normalisation statistics or

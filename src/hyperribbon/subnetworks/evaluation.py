@@ -150,7 +150,7 @@ class Evaluator:
         self._function = at_weights(self._network, self._call)
 
     def __call__(self, states: Sequence[State], together: int | None = None) -> torch.Tensor:
-        """Return (states, samples)."""
+        """Return the metric of many states on every sample, (states, samples)."""
         if not states:
             raise ArgumentError("states", states, "no states to evaluate", "Give states.")
         plain = _tensors_of(self._network, states)

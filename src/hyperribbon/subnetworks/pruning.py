@@ -121,7 +121,7 @@ class Prunable(Result, plot="plot_prunable"):
         return f"fraction={self.fraction:.3f}, interval=({low:.3f}, {high:.3f})"
 
     def summary(self) -> str:
-        """Return the answer in sentences."""
+        """Return how much can be pruned, in sentences."""
         low, high = self.interval
         verb = "raises" if self.metric == "loss" else "lowers"
         change = describe_change(self.metric, self.baseline, self.value)

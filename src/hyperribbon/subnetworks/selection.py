@@ -57,7 +57,7 @@ class Ranking:
 
     @property
     def size(self) -> int:
-        """Number of entries ranked."""
+        """Number of weights that are ranked."""
         return sum(len(order) for _, order in self.groups)
 
     def select(self, fraction: float) -> Mask:

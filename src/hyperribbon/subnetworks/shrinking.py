@@ -43,7 +43,7 @@ class UnitRanking:
 
     @property
     def size(self) -> int:
-        """Number of units ranked."""
+        """Number of channels, neurons or heads that are ranked."""
         return len(self.order)
 
     def select(self, fraction: float) -> Mask:

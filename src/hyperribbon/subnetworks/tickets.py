@@ -64,7 +64,7 @@ _METRIC = "/metric"  # in files of states, whose own names have no slash
 
 @dataclass(frozen=True)
 class TicketLevel:
-    """One level of iterative pruning.
+    """One level of iterative pruning in the search for a ticket.
 
     Attributes:
         kept: Fraction of entries that remain.

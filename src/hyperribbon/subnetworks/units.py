@@ -90,7 +90,7 @@ class Units:
     whole: dict[str, str]
 
     def __repr__(self) -> str:
-        """Show how many there are."""
+        """Show how many channels, neurons and heads a network has."""
         channels, heads = len(self.of_kind("channel")), len(self.heads)
         return f"Units({channels} channels, {heads} heads, {len(self.whole)} layers left whole)"
 
@@ -267,7 +267,7 @@ class _Finder:
         return getattr(self._model.get_submodule(owner), own)
 
     def units(self) -> Units:
-        """Return what was found."""
+        """Return the channels, neurons and heads that tracing found."""
         axes = []
         for name, labels in self._axes.values():
             if name in self._direct:
@@ -411,7 +411,7 @@ class _Finder:
     def _dense(
         self, layer: nn.Module, path: str, value: _Value, makes: int, *, last: bool
     ) -> _Value:
-        """Pass a layer that reads all units and makes others, along axis `makes` of its weight."""
+        """Follow a layer that reads all units and makes others, axis `makes` of its weight."""
         weight = self._tensor(_below(path, "weight"))
         fits = value.axis == -1 or bool(value.flat) if last else value.axis == 1 and not value.flat
         read = _resolve(value, weight.shape[1 - makes]) if fits else None
@@ -424,7 +424,7 @@ class _Finder:
         return _Value(made, -1 if last else 1, rank=value.rank if last else 0)
 
     def _per_channel(self, layer: nn.Module, path: str, value: _Value) -> _Value:
-        """Pass a layer that treats every unit alike and alone."""
+        """Follow a layer that treats every unit alike and alone."""
         tensors = dict(layer.named_parameters(recurse=False))
         tensors |= {n: t for n, t in layer.named_buffers(recurse=False) if t.ndim}
         size = getattr(layer, "num_features", None) or layer.out_channels

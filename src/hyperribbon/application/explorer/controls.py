@@ -72,7 +72,7 @@ class Slider:
         return f"{round(value):,}".replace(",", " ") if self.whole else f"{value:.4g}"
 
     def component(self, page: str, value: float) -> html.Div:
-        """Return the Dash component."""
+        """Return the explorer's slider as a Dash component."""
         low, high = self.position(self.low), self.position(self.high)
         ends = {_mark(low): self.format(self.low), _mark(high): self.format(self.high)}
         slider = dcc.Slider(
@@ -119,7 +119,7 @@ class Choice:
         return ""
 
     def component(self, page: str, value: str) -> html.Div:
-        """Return the Dash component."""
+        """Return the explorer's drop-down choice as a Dash component."""
         options = [{"label": v, "value": k} for k, v in self.choices.items()]
         name = f"{page}-{self.name}"
         items = dcc.RadioItems(id=name, options=options, value=value, className="choices")

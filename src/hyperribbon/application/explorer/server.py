@@ -23,7 +23,7 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = 30
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Suppress request logging."""
+        """Keep requests to the explorer's server out of the log."""
 
 
 class ExplorerServer(ThreadedWSGIServer):
@@ -90,7 +90,7 @@ class Explorer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the explorer's server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)

@@ -189,7 +189,7 @@ class Curvature:
         return self._subject
 
     def _draw(self, number: int) -> None:
-        """Draw so many samples."""
+        """Draw the samples on which a recorder measures curvature."""
         assert self._whole is not None
         before, self._number = self._subject, number
         self._subject = self._whole.with_samples(number, self.seed)

@@ -154,7 +154,7 @@ def _from_openml(name: str, split: str) -> Arrays:
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """Return the file of a data set, folder/stem or folder/stem.gz, whichever exists."""
+    """Return a data set's file, folder/stem or folder/stem.gz, whichever exists."""
     for name in (stem, f"{stem}.gz"):
         if (folder / name).is_file():
             return folder / name

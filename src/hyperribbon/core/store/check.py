@@ -79,7 +79,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class FolderCheck:
-    """The result of `check_folder`.
+    """The result of `check_folder`: how much was verified, and the damage.
 
     Attributes:
         trajectories: Trajectories read.
@@ -148,7 +148,7 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> FolderCheck:
 def _check_files(
     folder: Path, names: list[str], inside: list[str], repair: bool
 ) -> tuple[int, list[Finding]]:
-    """Check the files of a run: return how many were read, and the damage found."""
+    """Check a run's files: return how many were read, and the damage found."""
     findings: list[Finding] = []
     if not is_locked(folder / SAVE_LOCK):
         for name in (name for name in inside if name.startswith((SAVING, COMMITTED))):
@@ -197,7 +197,7 @@ def _read_manifest(folder: Path) -> tuple[Manifest | None, dict[str, str]]:
 
 
 def find_damage(path: Path) -> str | None:
-    """Check a stored file: return its damage, "" if intact, None if it is not one of a run."""
+    """Check a stored file: return its damage, "" if intact, None if no run has such files."""
     if path.name in _JSON_FILES or path.name.endswith(".error.json"):
         try:
             content = read_json(path)

@@ -95,7 +95,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 def list_files(
     folder: Path, names: Iterable[str] | None = None, known: Mapping[str, str] | None = None
 ) -> dict[str, tuple[int, str]]:
-    """Return size and checksum of files of a folder, by name.
+    """Return size and checksum of a folder's files, by name.
 
     Args:
         folder: The folder.

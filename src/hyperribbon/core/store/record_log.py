@@ -326,7 +326,7 @@ class RecordLog:
 
 
 def block_files(folder: Path) -> list[Path]:
-    """Return the block files of a record log, in order."""
+    """Return a record log's blocks, in order."""
     return sorted(folder.glob("block-[0-9]*.bin"), key=first_index)
 
 

@@ -81,7 +81,7 @@ def describe_environment(seed: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """The files of one run."""
+    """The files of one stored run: result, figures, claims and manifest."""
 
     path: Path
 
@@ -184,7 +184,7 @@ class RunFolder:
 
 
 class Store:
-    """A folder of runs.
+    """A folder of runs, each named by its configuration's hash.
 
     Args:
         folder: The store's folder; created if missing.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ARRAY = "__array__"
 TREE_KEY = "checked tree"
-"""Entry of a file's header that holds a tree and its checksum."""
+"""Entry of the header that holds a tree and its checksum."""
 
 
 def save_tree(path: Path, tree: Any) -> None:

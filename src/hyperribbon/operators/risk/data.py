@@ -154,7 +154,7 @@ class Source:
         return _length_of(self._reader)
 
     def batches(self) -> Iterator[Any]:
-        """Yield the batches: the kept ones, or those of the loader, read anew."""
+        """Yield the data's batches: the kept ones, or those of the loader, read anew."""
         self._load()
         if self._kept or self._reader is None:
             yield from self._kept
@@ -166,7 +166,7 @@ class Source:
         self._is_fixed, self._kept = False, concatenate(self._kept)
 
     def take(self, places: np.ndarray) -> Source:
-        """Return the samples at some places, given in order; fixed batches are made anew.
+        """Return a data source of the samples at some places; fixed batches are made anew.
 
         Raises:
             ArgumentError: The data are a stream.
@@ -195,7 +195,7 @@ class Source:
         return self.take(np.sort(order[:number]))
 
     def groups(self, number: int, seed: int) -> list[Source]:
-        """Return disjoint groups of equally many samples, drawn at random; none of a stream."""
+        """Return data sources of disjoint random groups of equally many samples."""
         if self.total is None or self.total < 2 * number:
             return []
         each = self.total // number
@@ -224,7 +224,7 @@ class Source:
         return other
 
     def chunks(self, size: int) -> Iterator[tuple[int, Any]]:
-        """Yield (position of the first sample, batch) with at most `size` samples each."""
+        """Yield the data in chunks of at most `size` samples, with the first one's position."""
         position = 0
         for batch in self.batches():
             count = batch_size(batch)

@@ -105,7 +105,7 @@ class Loss(ABC):
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         """Return rows R (D, n, …) with Σ_j R_j R_jᵀ = ∂²ℓ_n/∂f_n² for every sample n.
 
-        D is at most the number of a sample's outputs.
+        D is at most the number of outputs per sample.
 
         Raises:
             ArgumentError: The loss is not convex in the outputs.

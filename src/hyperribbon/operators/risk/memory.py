@@ -95,7 +95,7 @@ class Meter(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Footprint:
-    """The memory that products take.
+    """The memory that a risk's products take, per sample and fixed.
 
     Attributes:
         kept: Bytes per sample that stay between products: graphs and activations.

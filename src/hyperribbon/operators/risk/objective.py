@@ -106,7 +106,7 @@ Adapt = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
 
 
 class OwnLoss(Loss):
-    """The value of a model's own loss, whose outputs are that value once per sample.
+    """The model's own loss, whose outputs are that value once per sample.
 
     Attributes:
         reduction: "mean" or "sum" where the loss adds up over samples, else "whole".

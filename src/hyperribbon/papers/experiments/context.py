@@ -47,7 +47,7 @@ class Progress(Protocol):
 def show_progress(
     progress: Progress | None, label: str, total: int
 ) -> Iterator[Callable[..., None]]:
-    """Yield a function that reports finished units of a piece of work, to nobody if None."""
+    """Yield a function that reports an experiment's finished work, to nobody if None."""
     if progress is None:
         yield lambda count=1: None
         return
@@ -59,7 +59,7 @@ def show_progress(
 
 
 class Context:
-    """Random streams, resumable maps and shared computations of one run.
+    """Random streams, resumable maps and shared computations of an experiment's run.
 
     Args:
         seed: Seed of the run; every stream is derived from it by name.
@@ -102,7 +102,7 @@ class Context:
     def map(
         self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
     ) -> list[Any]:
-        """Return [function(item) for item in items], each kept on disk when it is done.
+        """Map an experiment's function over items, each result kept on disk when it is done.
 
         A run that was killed finds its finished items again. Results pass through the disk in any
         case, so an interrupted run and an uninterrupted one give the same bits.
@@ -117,19 +117,19 @@ class Context:
         return self._compute(self._parts, function, items, label)
 
     def shared(self, function: Callable[[Item], Any], item: Item, label: str | None = None) -> Any:
-        """Return function(item), computed once for all runs of the store."""
+        """Return function(item), computed once for all experiments of the store."""
         return self.shared_map(function, [item], label)[0]
 
     def shared_map(
         self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
     ) -> list[Any]:
-        """Return [function(item) for item in items], each computed once for all runs."""
+        """Map a function over items, each computed once for all experiments of the store."""
         return self._compute(self._shared, function, items, label)
 
     def shared_folder(
         self, function: Callable[[Path, Item], None], item: Item, label: str | None = None
     ) -> Path:
-        """Return a folder that function(folder, item) filled once for all runs of the store.
+        """Return a folder that function(folder, item) filled once for all experiments.
 
         The function may find the folder partly filled by an earlier call that was killed, and may
         go on from there.
@@ -142,7 +142,7 @@ class Context:
         items: Sequence[Item],
         label: str | None = None,
     ) -> list[Path]:
-        """Return a folder for each item, filled once for all runs; see `shared_folder`."""
+        """Return a folder for each item, filled once for all experiments; see `shared_folder`."""
         names = computation_names(function, items, self._version)
         folders = [self._shared / name for name in names]
         markers = [folder / "complete" for folder in folders]
@@ -190,7 +190,7 @@ class Context:
                     reported += finished
 
     def forget(self) -> None:
-        """Remove the finished pieces of this run (its result is kept elsewhere)."""
+        """Remove the finished pieces of an experiment's run (its result is kept elsewhere)."""
         shutil.rmtree(self._parts, ignore_errors=True)
         self._parts.mkdir(exist_ok=True)
 
@@ -198,7 +198,7 @@ class Context:
 def computation_names(
     function: Callable[..., Any], items: Sequence[Item], version: str | None = None
 ) -> list[str]:
-    """Name computations by their function, what it depends on, and the item.
+    """Name an experiment's computations by function, what it depends on, and item.
 
     Args:
         function: The function.

@@ -34,7 +34,7 @@ _PYTHON = Path(sysconfig.get_path("stdlib")).resolve()
 
 
 def fingerprint(*functions: Callable[..., Any]) -> str:
-    """Return hexadecimal digits that change with the code and the data functions depend on.
+    """Return a fingerprint: digits that change with the code and data functions depend on.
 
     Raises:
         ArgumentError: They depend on something that cannot be hashed, such as a random

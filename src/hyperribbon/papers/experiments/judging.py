@@ -73,7 +73,7 @@ def estimate(
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a measurement, with the interval it follows from and what it lacks."""
+    """The verdict of judging a measurement, with its interval and what it lacks."""
 
     verdict: Verdict
     measured: float
@@ -146,7 +146,7 @@ def _judge_prediction(
 
 
 def _seeds_needed(band: Band, mean: float, deviation: float) -> str:
-    """Describe how many seeds would move the interval off the nearest edge."""
+    """Describe how many more seeds would decide a claim that is judged undecided."""
     distance = min(abs(mean - edge) for edge in (band.low, band.high) if math.isfinite(edge))
     if distance == 0:
         return "the mean lies on an edge of the band"

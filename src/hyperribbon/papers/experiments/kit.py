@@ -54,21 +54,21 @@ AnyConfig = TypeVar("AnyConfig")
 
 @dataclass_transform(frozen_default=True)
 class Frozen:
-    """A base that makes its subclasses frozen dataclasses: settings and results."""
+    """A base that makes an experiment's settings and results frozen dataclasses."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
 
 
 def presets(laptop: AnyConfig, *, smoke: AnyConfig, paper: AnyConfig) -> dict[str, AnyConfig]:
-    """Return the configurations by preset, from the quickest to the printed one."""
+    """Return an experiment's configurations by preset, from the quickest to the printed one."""
     return {"smoke": smoke, "laptop": laptop, "paper": paper}
 
 
 def stack(
     rows: Sequence[Mapping[str, Any]], *names: str, shape: tuple[int, ...] = (-1,)
 ) -> dict[str, np.ndarray]:
-    """Stack rows of results: an array for each name, with one entry for each row.
+    """Stack rows of an experiment's results: an array per name, one entry per row.
 
     >>> stack([{"a": 1, "b": 2}, {"a": 3, "b": 4}], "a")
     {'a': array([1, 3])}

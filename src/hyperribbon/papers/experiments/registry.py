@@ -27,7 +27,7 @@ _PRESETS = ("smoke", "laptop", "paper")
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure: how to compute it, draw it and judge it."""
+    """One experiment: how to compute a figure, draw it and judge it."""
 
     module: ModuleType
 
@@ -62,7 +62,7 @@ class Experiment:
         return Ledger(self.id, *self.module.STATEMENTS)
 
     def claims(self, result: Any) -> list[Claim]:
-        """Return the statements, judged by what a result measures."""
+        """Return the experiment's statements, judged by what a result measures."""
         return self.ledger.judge(self.module.measure(result))
 
     @property
@@ -71,13 +71,13 @@ class Experiment:
         return self.ledger.comparisons()
 
     def random(self, figure: str) -> str | None:
-        """Return what of a figure depends on the seed, "" for nothing, None if not stated."""
+        """Return what of an experiment's figure depends on the seed; "" for nothing."""
         found = getattr(self.module, "RANDOM", None)
         return found.get(figure) if isinstance(found, dict) else found
 
     @property
     def interactive(self) -> Callable[[Any], Any] | None:
-        """Return the plotly figure, or figures by name, of a result, where there is one."""
+        """Return the plotly figure, or figures by name, of an experiment's result, if any."""
         return getattr(self.module, "interactive", None)
 
     @property
@@ -104,7 +104,7 @@ class Experiment:
         return presets[preset]
 
     def reductions(self, config: Any) -> dict[str, str]:
-        """Return what of a configuration its data do not allow, and what is used instead.
+        """Return what of an experiment's configuration its data do not allow.
 
         A paper's package with such configurations has a function of this name.
         """

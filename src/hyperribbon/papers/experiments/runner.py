@@ -136,7 +136,7 @@ def _caption(
     count: int,
     random: str | None,
 ) -> str:
-    """Return the caption of a run: what is not as printed, and which seed it shows."""
+    """Return the caption of a run's figure: what is not as printed, and which seed it shows."""
     parts = [f"{name} = {value}" for name, value in changed.items()]
     text = f"changed: {', '.join(parts)}" if parts else ""
     fewer = "\n".join(

@@ -128,7 +128,7 @@ def at_scale(needs: str, *statements: Statement) -> tuple[Statement, ...]:
 
 
 class Ledger:
-    """The statements of one experiment.
+    """The statements of one experiment, by which its results are judged.
 
     Args:
         id: The experiment.

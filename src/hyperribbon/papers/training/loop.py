@@ -83,7 +83,7 @@ class DivergenceError(RuntimeError):
         )
 
     def __reduce__(self) -> tuple[type, tuple[int, int, float, dict[str, np.ndarray]]]:
-        """Support pickling across processes."""
+        """Let the training loop's divergence error pass between processes."""
         return (type(self), (self.step, self.epoch, self.lr, self.history))
 
 

@@ -30,7 +30,7 @@ def make_optimizer(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """Return a torch optimiser.
+    """Return the torch optimiser of a training, by its name.
 
     Args:
         parameters: What it updates.

@@ -18,7 +18,7 @@ _SLACK = 1e-2  # relative rounding of such numbers
 
 
 def exactly(products: Products, value: float) -> Estimate:
-    """Return a number as exact.
+    """Return a trace or norm that was computed exactly as an estimate without error.
 
     Raises:
         ArgumentError: It is not finite.

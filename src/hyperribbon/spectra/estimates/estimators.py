@@ -31,7 +31,7 @@ _GRAM_LIMIT = 4096  # largest Gram matrix that is formed for a Frobenius norm
 
 @dataclass(frozen=True)
 class DiagonalEstimate(Result):
-    """The diagonal of an operator.
+    """The estimated diagonal of an operator, with standard errors.
 
     Attributes:
         values: (P,), the diagonal.

@@ -74,7 +74,7 @@ def _trace_forms(sketch: Sketch, x: torch.Tensor) -> torch.Tensor:
 
 
 def _square_forms(sketch: Sketch, x: torch.Tensor) -> torch.Tensor:
-    """Return ‖A(ω − Qx)‖²."""
+    """Return ‖A(ω − Qx)‖² of random probes ω."""
     R, H, G = sketch.R, sketch.H, sketch.G
     return R.square().sum(0) - 2 * (R * (H @ x)).sum(0) + (x * (G @ x)).sum(0)
 
@@ -102,7 +102,7 @@ class _Mean:
 
     @property
     def error(self) -> float:
-        """The variance of the mean."""
+        """The variance of the mean over random probes."""
         return self.variance / self.count
 
     def needed(self, precision: float) -> float:
@@ -196,7 +196,7 @@ def _draw(
         sketch: Where they come from.
         target: What their values are.
         count: How many.
-        omegas: Where to keep them, block by block, if there is room for them.
+        omegas: Where to keep them, block by block, if they fit.
         images: Where to keep their images.
         known: The part of Q.
         plain: Whether they are not to be orthogonal to Q.

@@ -58,12 +58,12 @@ class Sketch:
 
     @property
     def Q(self) -> Float[torch.Tensor, "rank P"]:
-        """(rank, P)."""
+        """Orthonormal rows (rank, P) of the sketch."""
         return torch.cat([part[0] for part in self._parts])
 
     @property
     def Z(self) -> Float[torch.Tensor, "rank P"]:
-        """(rank, P)."""
+        """Images (rank, P) of the sketch's rows."""
         return torch.cat([part[1] for part in self._parts])
 
     def multiply(self, rows: torch.Tensor) -> Float[torch.Tensor, "b P"]:
@@ -120,7 +120,7 @@ class Sketch:
         return (2 * bits - 1).to(self.products.device, self.products.dtype)
 
     def deflate(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows (I − QQᵀ)."""
+        """Return rows with the sketch's directions removed, rows (I − QQᵀ)."""
         for Q, _, _ in self._parts:
             rows = torch.addmm(rows, rows @ Q.T, Q, alpha=-1)
         return rows

@@ -74,7 +74,7 @@ def beyond(
 
 
 class Evidence:
-    """What the Krylov chain of a random vector proves of eigenvalues it has not seen.
+    """What the Krylov chain of a random vector proves of eigenvalues that it missed.
 
     After j products with couplings β and Ritz values θ the next vector of the chain of v is
     q = p(A) v with p(x) = ∏ (x − θ_i)/β_i. It has unit length, so an eigenvector u of λ has

@@ -30,7 +30,7 @@ _NOISE = 1e-2  # random part of a warm start
 
 @dataclass(frozen=True)
 class Pairs:
-    """Ritz pairs, ascending.
+    """Ritz pairs of Lanczos, ascending.
 
     Attributes:
         values: (k,).

@@ -93,14 +93,14 @@ class Rows(ABC):
 
 
 class MemoryRows(Rows):
-    """Rows as one tensor."""
+    """Rows of a Krylov basis in memory, as one tensor."""
 
     def _begin(self) -> None:
         shape = (self.capacity, self.length)
         self._buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def write(self, start: int, rows: torch.Tensor) -> None:
-        """Store rows (b, length) from a position on."""
+        """Store rows (b, length) in memory from a position on."""
         self._buffer[start : start + len(rows)] = rows
 
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
@@ -108,7 +108,7 @@ class MemoryRows(Rows):
         return self._buffer[rows, columns]
 
     def combine(self, weights: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """Return weights (j, m) @ the m rows from `start` on."""
+        """Return weights (j, m) @ the m rows in memory from `start` on."""
         return weights @ self._buffer[start : start + weights.shape[-1]]
 
     def subtract(self, row: torch.Tensor, weights: torch.Tensor, start: int = 0) -> None:
@@ -118,7 +118,7 @@ class MemoryRows(Rows):
             part -= weights @ some
 
     def compress(self, weights: torch.Tensor) -> None:
-        """Replace the first rows by combinations of them."""
+        """Replace the first rows in memory by combinations of them."""
         kept, count = weights.shape
         for piece in self.pieces():
             self._buffer[:kept, piece] = weights @ self._buffer[:count, piece]
@@ -134,7 +134,7 @@ class DiskRows(Rows):
         self._item = self.dtype.itemsize
 
     def write(self, start: int, rows: torch.Tensor) -> None:
-        """Store rows (b, length) from a position on."""
+        """Store rows (b, length) on disk from a position on."""
         for offset, row in enumerate(rows):
             for piece in self.pieces():
                 self._put(start + offset, piece, row[piece])
@@ -152,7 +152,7 @@ class DiskRows(Rows):
         return block.to(self.device)
 
     def compress(self, weights: torch.Tensor) -> None:
-        """Replace the first rows by combinations of them."""
+        """Replace the first rows on disk by combinations of them."""
         kept, count = weights.shape
         for piece in self.pieces():
             mixed = weights @ self.read(slice(0, count), piece)

@@ -80,7 +80,7 @@ class TwoLayerModes:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """(N_i, N_h, N_o)."""
+        """Widths (N_i, N_h, N_o) of the two-layer network."""
         return len(self.B), len(self.A), len(self.U)
 
     def jacobian(self) -> Float[np.ndarray, "outputs weights"]:

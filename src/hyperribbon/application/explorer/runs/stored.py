@@ -31,7 +31,7 @@ _DEFAULTS: dict[str, Any] = {"color": "step", "fraction": 0.8}
 
 
 class StoredPage:
-    """The page of stored runs.
+    """The explorer's page of stored runs, with their figures and tables.
 
     Args:
         store: Folder of stored runs; it may be absent.

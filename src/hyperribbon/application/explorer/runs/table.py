@@ -90,7 +90,7 @@ class TablePage:
         self._store, self._jobs, self._factory = store, jobs, factory
 
     def layout(self, search: str | None) -> html.Div:
-        """Return the table page."""
+        """Return the layout of the explorer's table of runs."""
         names = self._columns(self._rows())
         heads = [
             html.Button(name, id={"type": "sort", "column": name}, className="quiet")

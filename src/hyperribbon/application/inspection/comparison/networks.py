@@ -112,7 +112,7 @@ def as_model(argument: str, given: Any, model: nn.Module | None) -> nn.Module:
         return given
     if not isinstance(given, Mapping | str | Path | Trajectory):
         raise ArgumentError(
-            argument, given, "expected a network", "Give a module, a state dict, a file or a run."
+            argument, given, "expected a network", "Give a module, a state dict, a file, or a run."
         )
     if model is None:
         shown = given if isinstance(given, str | Path) else type(given).__name__

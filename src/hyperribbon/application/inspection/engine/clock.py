@@ -106,7 +106,7 @@ class Clock:
             self.end, self._reserve = before
 
     def is_late(self) -> bool:
-        """Whether a solver should return what it has: it is the `should_stop` of all of them."""
+        """Whether the clock asks solvers to return what they have: the `should_stop` of all."""
         self.heap.tidy()
         return self.left <= max(self._reserve, self.piece)
 
@@ -157,7 +157,7 @@ class InterruptibleRisk(Risk):
         return is_cut or samples * self.bytes_per_sample <= self.memory
 
     def rows_at_once(self, most: int) -> int:
-        """Return how many samples may be evaluated together, without derivatives."""
+        """Return how many samples an interruptible risk may evaluate together."""
         if self.must_be_whole:
             return max(most, self._given())
         each = max(self.bytes_per_sample, 1.0)  # all its tensors, which are not there at once

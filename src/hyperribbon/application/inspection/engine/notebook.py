@@ -59,7 +59,7 @@ class Level:
     layer_errors: dict[str, float] = field(default_factory=dict)
 
     def add(self, quantity: Quantity) -> None:
-        """Note a number at this level, with its samples and mode."""
+        """Note a number at this level of the notebook, with its samples and mode."""
         where = {"samples": self.samples, "mode": self.subject.manner}
         self.statistics[quantity.key] = replace(quantity, **where)
 
@@ -120,7 +120,7 @@ class Notebook:
         return None
 
     def statistics(self) -> dict[str, Quantity]:
-        """Return every statistic by its name and samples, "sharpness@64"."""
+        """Return every statistic of the notebook by name and samples, "sharpness@64"."""
         return {
             f"{key}@{level.samples}": quantity
             for level in self.levels
@@ -129,7 +129,7 @@ class Notebook:
 
     @property
     def hessian(self) -> Spectrum | None:
-        """Leading eigenpairs of the Hessian: ten where they are known, else one."""
+        """Leading Hessian eigenpairs in the notebook: ten where they are known, else one."""
         for kind in ("hessian", "top"):
             level = self.finest(kind)
             if level is not None:
@@ -138,13 +138,13 @@ class Notebook:
 
     @property
     def gauss_newton(self) -> Measured | None:
-        """Leading eigenpairs and trace of the Gauss-Newton matrix."""
+        """Leading Gauss-Newton eigenpairs and trace in the notebook."""
         level = self.finest("gauss_newton")
         return None if level is None else level.gauss_newton
 
     @property
     def layer_traces(self) -> dict[str, float]:
-        """The Gauss-Newton trace by layer."""
+        """The notebook's Gauss-Newton trace by layer."""
         level = self.finest("layer_traces")
         return {} if level is None else level.layer_traces
 

@@ -78,9 +78,9 @@ class Measurement:
 
 
 class Timings:
-    """Predicts how long a measurement takes, from what has just been timed on this machine.
+    """Predicts how long an inspection's measurement takes, from timings on this machine.
 
-    Its own time on fewer samples is scaled by the time of a product on both; where it has not run,
+    Its own time on fewer samples is scaled by the time of a product on both; before it has run,
     its products are counted. What took longer than predicted makes all predictions longer, so that
     other processes on the machine are taken as they come and go.
     """
@@ -125,7 +125,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class _Item:
-    """A measurement in the queue; its samples, or the most of them where it runs once."""
+    """A measurement in the scheduler's queue, with its samples."""
 
     measurement: Measurement
     samples: int
@@ -137,7 +137,7 @@ class _Item:
 
 
 class Scheduler:
-    """Runs measurements in the order of their priority, while there is time.
+    """Schedules measurements in the order of their priority, while there is time.
 
     Args:
         subject: The model on all its samples.
@@ -165,11 +165,11 @@ class Scheduler:
 
     @property
     def left(self) -> float:
-        """Seconds in which something may begin."""
+        """Seconds in which the scheduler may begin something."""
         return self.notebook.clock.left - (1 - _USABLE) * self._budget.seconds
 
     def open(self) -> None:
-        """Build the risk on the fewest samples, and fill the queue.
+        """Build the risk on the fewest samples, and fill the scheduler's queue.
 
         Raises:
             ArgumentError: The model, the loss and the data do not belong together.
@@ -181,7 +181,7 @@ class Scheduler:
             self._queue = sorted(self._items(sizes), key=lambda item: item.priority)
 
     def run(self, progress: Progress, *, coarse: bool = False) -> None:
-        """Run what fits; only the repeated measurements on few samples where `coarse`."""
+        """Run the scheduled measurements that fit; only the repeated ones where `coarse`."""
         task = progress.add_task("", total=len(self._queue))
         try:
             while (found := self._next(coarse)) is not None:
@@ -262,7 +262,7 @@ class Scheduler:
                     yield _Item(entry, size, coarse if size <= _COARSE else fine)
 
     def _next(self, coarse: bool) -> tuple[_Item, Level] | None:
-        """Return the first item that fits, with its level; drop those that cannot be done."""
+        """Return the next item of the schedule that fits, with its level; drop the impossible."""
         for item in list(self._queue):
             if (coarse and item.priority[0]) or self._is_over():
                 break
@@ -338,7 +338,7 @@ class Scheduler:
         self._queue = [item for item in self._queue if item.measurement is not measurement]
 
     def _measure(self, item: _Item, level: Level) -> None:
-        """Run an item, and note what became of it."""
+        """Run an item of the scheduler's queue, and note what became of it."""
         entry, notebook = item.measurement, self.notebook
         where = f", {level.samples:,} samples" if item.is_repeated else ""
         key = (entry.name, level.samples if item.is_repeated else 0)
@@ -406,7 +406,7 @@ class Scheduler:
         return levels[-1]
 
     def _open(self, level: Level, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Build the risk of a level, or of all samples where these few cannot be measured.
+        """Build the risk of a level for the scheduler, or of all samples where few do not do.
 
         A loss may compare each sample with all others, or ignore all labels of some. A model in
         TorchScript has a loss and no derivatives; it is not refused.

@@ -61,7 +61,7 @@ class GradientRows(GradientCovariance):
 
 
 class Subject:
-    """A model, a loss and data as one thing to measure; the user's own model is not touched.
+    """The subject of an inspection: model, loss and data; the user's model is not touched.
 
     Args:
         model: Any module; operators have a copy of their own.
@@ -182,13 +182,13 @@ class Subject:
             return float(objective(model, clone(next(self.source.batches()))).detach())
 
     def layer_label(self, name: str) -> str:
-        """Return a layer's name with its kind: "0 (Linear)"."""
+        """Return the subject's layer with its kind: "0 (Linear)"."""
         kind = type(self.model.get_submodule(name)).__name__
         return f"{name} ({kind})" if name else kind
 
     @cached_property
     def risk(self) -> InterruptibleRisk:
-        """The mean loss on the data, whose graphs all operators share."""
+        """The subject's mean loss on the data, whose graphs all operators share."""
         memory = None if self.memory is None else _GRAPHS * self.memory
         risk = None if self._known is None else self._known.with_data(self.source, memory)
         if risk is None:

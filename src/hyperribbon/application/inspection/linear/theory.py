@@ -73,7 +73,7 @@ class Rung:
 
     @property
     def sharpness(self) -> float:
-        """Largest eigenvalue."""
+        """Largest eigenvalue on one rung between measurement and linear theory."""
         return float(self.eigenvalues[0])
 
 
@@ -118,7 +118,7 @@ class TheoryComparison(Result):
 
     @property
     def depth(self) -> int:
-        """Number of layers."""
+        """Number of layers of the network that is compared with linear theory."""
         return len(self.chain.weights)
 
     @property
@@ -127,7 +127,7 @@ class TheoryComparison(Result):
         return self.rungs[0]
 
     def predicted(self, prediction: Prediction = "minimum") -> Rung:
-        """Return a prediction.
+        """Return the eigenvalues and the trace that linear theory predicts.
 
         Args:
             prediction: "minimum" (a balanced minimum on these inputs, Eq. 9 for any covariance),
@@ -156,7 +156,7 @@ class TheoryComparison(Result):
         return max(broken, key=lambda assumption: abs(assumption.effects[quantity]), default=None)
 
     def agrees(self, quantity: Quantity = "sharpness", prediction: Prediction = "minimum") -> bool:
-        """Return whether prediction and model agree.
+        """Return whether linear theory's prediction and the model agree.
 
         They do when they differ by less than 0.1%, or by less than three standard errors of the
         measured trace.
@@ -167,7 +167,7 @@ class TheoryComparison(Result):
         return abs(self.discrepancy(quantity, prediction)) < allowed
 
     def cancels(self, quantity: Quantity = "sharpness", prediction: Prediction = "minimum") -> bool:
-        """Return whether effects of opposite sign hide each other.
+        """Return whether broken assumptions of linear theory hide each other.
 
         They do when broken assumptions together change the number by less than half of what they
         change it one by one, and that is more than 1%.
@@ -177,14 +177,14 @@ class TheoryComparison(Result):
         return apart > max(2 * together, 0.01 * abs(getattr(self.measured, quantity)))
 
     def table(self) -> pd.DataFrame:
-        """Return sharpness, trace and leading eigenvalues, one row for each step."""
+        """Return sharpness, trace and leading eigenvalues of theory and model, one row per rung."""
         rows = [(r.name, r.sharpness, r.trace, *r.eigenvalues) for r in self.rungs]
         numbered = [f"eigenvalue {i + 1}" for i in range(len(self.measured.eigenvalues))]
         columns = ["what", "sharpness", "trace", *numbered]
         return pd.DataFrame(rows, columns=columns).set_index("what")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return `table`."""
+        """Return the comparison with linear theory as a DataFrame: its `table`."""
         return self.table()
 
     def assumptions_table(self) -> pd.DataFrame:

@@ -52,7 +52,7 @@ _WORTH = 0.95
 
 
 class Reached:
-    """A symmetric matrix on the coordinates whose rows are not zero.
+    """The Hessian, for a headline number, on the coordinates whose rows are not zero.
 
     Rows of an embedding that no sample reads, weights of pixels that are always black and of units
     that never fire have rows of zeros. The other eigenvalues are those of the rest, whose vectors

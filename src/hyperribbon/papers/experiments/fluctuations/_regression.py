@@ -17,7 +17,7 @@ CHAINS = ("lr", "batch_size", "steps", "chains", "seed")
 
 
 class SimulationConfig(kit.Frozen):
-    """Settings of simulations, any of the names that `item` knows."""
+    """Settings of simulated SGD on linear regression, any names that `item` knows."""
 
     def item(self, seed: int, **changes: Any) -> dict[str, Any]:
         """Return an item of `simulate_fluctuations`.
@@ -41,12 +41,12 @@ class RegressionConfig(SimulationConfig):
 
 
 def select(item: kit.Item, *names: str) -> dict[str, Any]:
-    """Return the entries of an item that have one of these names."""
+    """Return the entries of a regression's item that have one of these names."""
     return {name: item[name] for name in names if name in item}
 
 
 def seeds(seed: int, count: int) -> list[int]:
-    """Return the seeds of `count` independent realisations."""
+    """Return the seeds of `count` independent regressions."""
     return [int(s) for s in numpy_generator(seed, "realisations").integers(2**31, size=count)]
 
 
@@ -85,7 +85,7 @@ def data_sets(item: kit.Item) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def ratio_items(config: Any, seed: int) -> list[dict[str, Any]]:
-    """Return an item of `data_sets` for each ratio P/N of a Config, with σε² = 0.01."""
+    """Return a regression's item for each ratio P/N of a Config, with σε² = 0.01."""
     shared = {**select(vars(config), "inputs", "realisations"), "label_variance": 0.01}
     return [
         {**shared, "samples": round(ratio * config.inputs), "seed": seed} for ratio in config.ratios

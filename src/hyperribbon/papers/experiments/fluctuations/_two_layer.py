@@ -113,7 +113,7 @@ def stack_first_layer(chains1: np.ndarray) -> np.ndarray:
 
 
 def share_ensemble(context: kit.Context, item: kit.Item) -> tuple[dict[str, Any], EnsembleModes]:
-    """Return the ensemble of an item, simulated once for all figures, and its modes."""
+    """Return a two-layer ensemble, simulated once for all figures, and its modes."""
     ensemble = context.shared(simulate_ensemble, item, "chains of SGD")
     return ensemble, measure_modes(item, ensemble)
 

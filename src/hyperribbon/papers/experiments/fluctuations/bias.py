@@ -43,7 +43,7 @@ STATEMENTS = (
 
 
 class Config(kit.Frozen):
-    """Network of Fig. 9(a); numbers of independent samples; repetitions of each."""
+    """Network of Fig. 9(a), and numbers of samples by which the exponent is biased."""
 
     inputs: int = 50
     hidden: int = 40
@@ -70,7 +70,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Draw samples with the covariance of Eq. (3.34) and fit the exponent to their modes."""
+    """Draw samples with the covariance of Eq. (3.34) and fit the biased exponent."""
     network = _two_layer.TwoLayerConfig(
         config.inputs, config.hidden, config.samples, target_variance=1.0
     )
@@ -97,7 +97,7 @@ def _fit(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw fitted and corrected exponents against the number of samples."""
+    """Draw biased and corrected exponents against the number of samples."""
     figure, axis = kit.new_figure(width="column", ratio=0.8)
     for values, color, name in (
         (result.fitted, kit.COLORS[1], "fitted"),
@@ -112,7 +112,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the inflation, its estimate, the warning, and the large-sample limit."""
+    """Measure the exponent's bias, its estimate, the warning, and the large-sample limit."""
     few, middle, many = 0, len(result.counts) // 2, -1
     each = "one value per repetition"
     bias = result.fitted[middle].mean() - result.true

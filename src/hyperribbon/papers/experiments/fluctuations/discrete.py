@@ -48,7 +48,7 @@ STATEMENTS = (
 
 
 class Config(_regression.SimulationConfig):
-    """A small task with few samples, learning rates up to the edge of stability; data sets."""
+    """A small task, and learning rates up to the edge of stability (discrete time)."""
 
     inputs: int = 10
     samples: int = 20
@@ -68,7 +68,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Mean variance of a weight (data sets, rates): simulated and by closed forms.
+    """Mean variance of a weight in discrete time: simulated and by closed forms.
 
     `exact` and `additive` are in discrete time, `langevin` is Eq. (2.13), `continuum` Eq. (2.30).
     """
@@ -83,7 +83,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Simulate every learning rate on data sets that are stable at the largest of them."""
+    """Simulate SGD in discrete time at every learning rate that is stable."""
     items = [
         config.item(seed, lr=lr, every=5)
         for seed in _stable_realisations(config, context.seed)
@@ -144,7 +144,7 @@ def _stable_realisations(config: Config, seed: int) -> list[int]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw simulated and predicted variance over λ, relative to the continuum, by data set."""
+    """Draw variance in discrete time over λ, relative to the continuum, by data set."""
     figure, axis = kit.new_figure(width="column", ratio=0.8)
     for row, continuum in enumerate(result.continuum):
         for values, style, color, label in (
@@ -162,7 +162,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the continuum at a large rate, and both closed forms at the edge of stability."""
+    """Measure the continuum at a large rate, and the discrete forms at the edge."""
     large = int(np.argmin(abs(result.lrs - _LARGE)))
     excess = result.measured / result.langevin - 1
     edge = result.measured[:, -1] / result.exact[:, -1]

@@ -108,7 +108,7 @@ SCHEMES = ("shuffle", "replacement")
 
 
 class Result(kit.Frozen):
-    """For every network and both schemes (networks, 2, …), along the modes of the middle layer."""
+    """Variance and flatness of the non-linear network's middle layer, both schemes."""
 
     modes: int  # how many leading modes the exponents rest on, except those called `all_`
     variances: np.ndarray  # within windows, steady motion removed, from the largest down
@@ -135,7 +135,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train under both schemes, record weights, and measure the middle layer."""
+    """Train the non-linear network under both schemes and measure its middle layer."""
     items = [
         {**vars(config), "sampling": scheme, "seed": seed}
         for seed in _regression.seeds(context.seed, config.networks)
@@ -245,7 +245,7 @@ def _train(
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw variance within windows against flatness for one network, by curvature and by width."""
+    """Draw variance against flatness of the non-linear network, by curvature and width."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     for row, scheme in enumerate(SCHEMES):
         curvatures, variances = result.curvatures[0, row], result.variances[0, row]

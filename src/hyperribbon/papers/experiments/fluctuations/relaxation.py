@@ -49,7 +49,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_two_layer.TwoLayerConfig):
-    """Network, task and ensemble; the first half of the run grows, the second decorrelates."""
+    """Network, task and ensemble whose modes grow, then decorrelate (relaxation)."""
 
     inputs: int = 20
     hidden: int = 12
@@ -67,7 +67,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Mean over groups of modes (T, 3): variances, correlations, and their predictions.
+    """Relaxation of groups of modes (T, 3): variances, correlations, predictions.
 
     `error` is the relative standard error of a variance, mean over the modes that move.
     """
@@ -83,7 +83,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Follow the modes χ = RᵀZ of an ensemble started at the solution."""
+    """Follow the relaxation of modes χ = RᵀZ of an ensemble started at the solution."""
     item = config.item(context.seed, points=config.points)
     return Result(**context.map(_follow, [item], label="chains of SGD")[0])
 
@@ -128,7 +128,7 @@ def _follow(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw growth and decorrelation for three groups of modes."""
+    """Draw the relaxation of three groups of modes: growth and decorrelation."""
     figure, axes = kit.new_figure(columns=2, width="full", ratio=0.75)
     pairs = (
         (result.variances, result.predicted_variances, r"$\langle\chi_k^2(t)\rangle$"),
@@ -144,7 +144,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure growth, decorrelation, and the modes that stay."""
+    """Measure the modes' relaxation: growth, decorrelation, and those that stay."""
     growth = result.variances[1:, :2] / result.predicted_variances[1:, :2]
     difference = abs(result.correlations[:, :2] - result.predicted_correlations[:, :2])
     fixed = result.variances[-1, 2]

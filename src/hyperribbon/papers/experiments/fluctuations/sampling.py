@@ -82,7 +82,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Simulate the three schemes on the same data."""
+    """Simulate SGD under three sampling schemes on the same data."""
     items = [
         config.item(context.seed, samples=P, sampling=scheme)
         for P in config.samples
@@ -110,7 +110,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure each scheme's variance, and the statement that two of them agree."""
+    """Measure each sampling scheme's variance, and whether two of them agree."""
     own = "over that with replacement, one value per sample number"
     return {
         "independence": kit.over_seeds(result.ratio[:, 1] / result.ratio[:, 0], f"variance {own}"),

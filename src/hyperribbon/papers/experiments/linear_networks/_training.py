@@ -47,7 +47,7 @@ AnyConfig = TypeVar("AnyConfig", bound=TrainingConfig)
 def presets(
     laptop: AnyConfig, smoke: Mapping[str, Any], paper: Mapping[str, Any]
 ) -> dict[str, AnyConfig]:
-    """Return the presets of training on bundled data.
+    """Return the presets of training linear networks on bundled data.
 
     Args:
         laptop: The laptop preset.
@@ -59,7 +59,7 @@ def presets(
 
 
 def with_data(bundled: dict[str, AnyConfig]) -> dict[str, AnyConfig]:
-    """Return the same presets on the three full data sets."""
+    """Return the presets of linear networks on the three full data sets."""
     return {
         name: config if name == "smoke" else replace(config, data=FULL)
         for name, config in bundled.items()
@@ -67,7 +67,7 @@ def with_data(bundled: dict[str, AnyConfig]) -> dict[str, AnyConfig]:
 
 
 def training_items(config: TrainingConfig, context: kit.Context, repeats: int = 1) -> list[dict]:
-    """Return one item of work for each data set, share and start, with its seed."""
+    """Return one training of a linear network for each data set, share and start."""
     setting = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(config).items()

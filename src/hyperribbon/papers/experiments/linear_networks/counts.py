@@ -43,7 +43,7 @@ STATEMENTS = (
 
 
 class Config(kit.Frozen):
-    """Setting of the count."""
+    """Setting of the count of non-zero Hessian eigenvalues."""
 
     networks: int = 200  # random networks of each kind
     widest: int = 24  # widths are drawn from 1 to this
@@ -57,7 +57,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """Counts of each network."""
+    """Counts of non-zero Hessian eigenvalues of each linear network."""
 
     balanced: np.ndarray  # (m, 3), counted, by the rule r(d0 + dL − r), and by the printed (min d)²
     # (m, 3), counted, by d0d2 − (d0 − r1)(d2 − r2), and by the printed min(d0, d1)·min(d1, d2)
@@ -65,7 +65,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Count on random networks."""
+    """Count the non-zero Hessian eigenvalues of random linear networks."""
     groups = [
         {
             "networks": min(config.group, config.networks - start),
@@ -112,7 +112,7 @@ def _count_nonzero(weights: list[np.ndarray], rng: np.random.Generator) -> int:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw rules against counts."""
+    """Draw the rules against the counted non-zero eigenvalues."""
     figure, axes = kit.new_figure(1, 2, width="full", ratio=0.75)
     axes[0].set_title("balanced, 2 to 6 layers")
     axes[1].set_title("two layers without balance")

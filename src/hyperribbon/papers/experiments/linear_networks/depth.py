@@ -55,7 +55,7 @@ STATEMENTS = kit.at_scale(
 
 
 class Config(_training.TrainingConfig):
-    """Setting of the experiment."""
+    """Setting of the sharpness of linear networks against their depth."""
 
     shares: tuple[float, ...] = (0.1, 0.5, 0.9)
     start: str = "balanced"

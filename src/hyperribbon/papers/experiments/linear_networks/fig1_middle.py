@@ -64,7 +64,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Evaluate Eq. (14) on a grid and measure balanced solutions at some of its points."""
+    """Evaluate Eq. (14) on a grid and measure balanced solutions at some of its points (Fig. 1)."""
     depths = np.arange(1, config.deepest + 1)
     norms = np.linspace(0.05, 1, config.norms)
     pairs = [(depth, norm) for depth in config.checked_depths for norm in config.checked_norms]

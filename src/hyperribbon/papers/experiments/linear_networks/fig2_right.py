@@ -100,7 +100,7 @@ def _tanh_network(start: list[np.ndarray]) -> nn.Sequential:
 
 
 def _descend(model: nn.Module, X: torch.Tensor, Y: torch.Tensor, item: kit.Item) -> float:
-    """Run full-batch gradient descent on (1/2n)‖f(X) − Y‖²; return the loss at the end."""
+    """Run full-batch gradient descent on (1/2n)‖f(X) − Y‖²; return the loss at the end (Fig. 2)."""
     optimizer = torch.optim.SGD(model.parameters(), lr=item["lr"])
     schedule = HalvingSchedule(window=max(1, round(100 * _PAPER_LR / item["lr"])))
     losses, since = [], 0

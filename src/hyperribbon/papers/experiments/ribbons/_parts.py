@@ -64,7 +64,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Evaluate the closed form and train models beside it."""
+    """Evaluate the parts of P in closed form and train models beside them."""
     sigma = {"sigma_star": config.variance_star**0.5, "sigma_w": config.variance_w**0.5}
     setting: dict[str, Any] = {**sigma, "alpha": config.alpha}
     ribbon = Ribbon.exponential(config.samples, config.slope, steps=config.steps, **setting)

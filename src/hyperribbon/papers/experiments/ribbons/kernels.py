@@ -93,7 +93,7 @@ _KERNELS = {
 
 
 class Config(Frozen):
-    """Setting of the kernel machines."""
+    """Setting of the trajectories of kernel machines."""
 
     data: str = "digits"  # name of the data set
     samples: int = 60  # n
@@ -260,7 +260,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the bound, the low dimension and the simulation."""
+    """Measure the kernel machines' bound, their low dimension and the simulation."""
     listed = ", ".join(f"{n} {d}" for n, d in zip(result.names, result.dimensions, strict=False))
     count = len(result.together)
     return {

@@ -90,7 +90,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Predict and train."""
+    """Predict the ribbon of wide networks from their kernel, and train them."""
     tasks = [(name, "MLP", steps) for name in config.sets for steps in config.steps]
     others = [kind for kind in config.kinds if kind != "MLP"]
     tasks += [(config.images, kind, max(config.steps)) for kind in others]
@@ -133,7 +133,7 @@ def _measure(item: Item) -> dict[str, float]:
 
 
 def _task(name: str, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return standardised inputs and targets."""
+    """Return standardised inputs and ±1 targets of a task for wide networks."""
     if name in _TABLES:
         features, labels = _TABLES[name](return_X_y=True)
         features = (features - features.mean(axis=0)) / features.std(axis=0)
@@ -162,7 +162,7 @@ class _Transformer(nn.Module):
         self.head = nn.Linear(width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (n, 1)."""
+        """Return a small vision transformer's outputs (n, 1)."""
         return self.head(self.layer(self.embed(x).flatten(2).transpose(1, 2)).mean(dim=1))
 
 
@@ -181,7 +181,7 @@ def _network(kind: str, width: int, share: float, X: torch.Tensor) -> nn.Module:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the difference of dimensions and the drift of the kernel against the width."""
+    """Draw the difference of the networks' dimensions, and their kernels' drift with width."""
     figure, axes = new_figure(1, 2, width="full", ratio=0.8)
     last = result.steps.max()
     gap = result.measured - result.expected

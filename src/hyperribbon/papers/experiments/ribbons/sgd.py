@@ -99,7 +99,7 @@ PRESETS = presets(
 
 
 class Result(Frozen):
-    """Eigenvalues of P by batch size."""
+    """Eigenvalues of P of trajectories of SGD, by batch size."""
 
     batch_sizes: np.ndarray  # (b,)
     descent: np.ndarray  # (n,), full-batch gradient descent

@@ -65,7 +65,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Task and networks."""
+    """Task and networks whose spectra are compared (thesis)."""
 
     data: str = "mnist5k"  # name of the data set
     samples: int = 300  # of the task; all spectra are of these samples
@@ -84,7 +84,7 @@ PRESETS = make_presets(
 
 
 class Result(Frozen):
-    """Spectra, each (values,) over its first."""
+    """Spectra of inputs, Fisher information, Hessian, kernel and inPCA, each over its first."""
 
     inputs: np.ndarray  # XXᵀ/n
     fisher: np.ndarray  # of a trained network
@@ -97,7 +97,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Train networks and diagonalise."""
+    """Train networks; compute the spectra of inputs, Fisher, Hessian, kernel and inPCA."""
     item = {**vars(config), "seed": derive_seed(context.seed, "thesis")}
     found = context.map(_spectra, [item], "spectra")[0]
     return Result(**found)
@@ -148,7 +148,7 @@ def _spectra(item: Item) -> dict[str, object]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw all spectra over their first value."""
+    """Draw the thesis's spectra over their first value."""
     figure, axis = new_figure(ratio=0.85)
     for color, (name, title) in zip(COLORS, _NAMES.items(), strict=False):
         values = np.asarray(getattr(result, name))

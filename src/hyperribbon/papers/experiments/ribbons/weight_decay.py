@@ -147,7 +147,7 @@ def _test_bound() -> tuple[int, int, int]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the spectra: exact, printed and trained."""
+    """Draw the spectra under weight decay: exact, printed and trained."""
     figure, axis = new_figure(ratio=0.9)
     index = np.arange(1, result.exact.shape[1] + 1)
     rows = zip(COLORS, result.decays, result.exact, result.printed, result.simulated, strict=False)
@@ -163,7 +163,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the printed replacement, both bounds and the exact form."""
+    """Measure weight decay's printed replacement, both bounds and the exact form."""
     row = int(np.flatnonzero(result.decays > 0)[0])
     exact, printed, simulated = result.dimensions[row]
     settings = f"settings of {result.settings} with a violation"

@@ -98,7 +98,7 @@ class Run(Frozen):
     trajectory: Trajectory  # weights after every epoch
 
     def at_epoch(self, epoch: int) -> dict[str, torch.Tensor]:
-        """Return the state after an epoch; 0 is the start."""
+        """Return the state of a shared training run after an epoch; 0 is the start."""
         return self.trajectory.weights(int(np.abs(self.trajectory.epochs - epoch).argmin()))
 
 

@@ -57,7 +57,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Setting of the experiment."""
+    """Setting of gradient descent and the gradient penalty that it implies."""
 
     hidden: int = 6  # width of the tanh network's hidden layer
     samples: int = 20  # training samples

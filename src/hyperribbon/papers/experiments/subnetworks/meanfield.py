@@ -83,7 +83,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Setting of the experiment."""
+    """Setting of the mean-field Fisher statistics of random networks."""
 
     # M of the inputs and of the two hidden layers
     widths: tuple[int, ...] = (125, 250, 500, 1000, 2000)

@@ -41,7 +41,7 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, laptop={"seeds": 6})
 
 
 class Result(_runs.OfRuns):
-    """Percentages (Table A.2 of [subnetworks])."""
+    """Percentages of weights by how much they changed (Table A.2 of [subnetworks])."""
 
     percent: np.ndarray  # (seeds, intervals), of all weights, in the intervals of the table
     beyond: np.ndarray  # (seeds,), percentage that changed more than the table's end

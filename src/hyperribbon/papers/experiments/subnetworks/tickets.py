@@ -70,7 +70,7 @@ STATEMENTS = (
 
 
 class Config(Frozen):
-    """Setting of the experiment."""
+    """Setting of the search for winning tickets."""
 
     data: str = "mnist5k"  # data set
     limit: int = 0  # training images; 0 for all
@@ -104,7 +104,7 @@ PRESETS_WITH_DATA = {
 
 
 class Result(Frozen):
-    """Test accuracy by level."""
+    """Test accuracy of tickets and random sub-networks by level of pruning."""
 
     kept: np.ndarray  # (levels + 1,), share of the weights kept
     ticket: dict[str, np.ndarray]  # {criterion: (seeds, levels + 1)}
