@@ -197,6 +197,12 @@ def _paper_page(paper: str, verdicts: dict[str, Any]) -> str:
     for equation, (path, text) in entry["equations"].items():
         room = max((r for r in ROOMS if path.startswith(f"{r}.")), key=len)
         lines.append(f"| {equation} | {text} | [`{path}`](../reference/{room}.md) |")
+    if "systems" in entry:
+        lines += ["", "## Every system of the text", "", "| place | system | call | judged in |"]
+        lines.append("|---|---|---|---|")
+        keys = ("place", "system", "call", "judged")
+        rows = [[system[key] for key in keys] for system in entry["systems"]]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
     lines += ["", "## Figures and claims", "", "| experiment | what it shows | claims |"]
     lines.append("|---|---|---|")
     for id, experiment in all_experiments().items():

@@ -20,7 +20,9 @@ a verdict on the paper). The verdict follows from a 95% interval: inside the ban
 *holds*, outside it *fails*; if the interval crosses an edge, or seeds disagree, it is *undecided*.
 A single run of unknown variance is also *undecided*, however far from the edge. Where the paper
 prints the number of a single run, the interval is a prediction interval for one more run, and the
-claim *holds* if it contains the printed number. A claim that is *not comparable* states the
+claim *holds* if it contains the printed number. Where the paper leaves settings open, the interval
+is the range over those declared beforehand: the claim *holds* in all of them, *fails* in none, and
+is *undecided* where only some show it. A claim that is *not comparable* states the
 scale that would decide it. To use other settings and seeds, see
 [run an experiment your way](howto/own-settings.md).
 """

@@ -1,5 +1,6 @@
 """The maps of the papers: every equation points to a function that exists."""
 
+import re
 import tomllib
 from operator import attrgetter
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hyperribbon
-from hyperribbon.papers.experiments import PAPERS
+from hyperribbon.papers.experiments import PAPERS, all_experiments
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 MAPS = {paper: tomllib.loads((FOLDER / f"{paper}.toml").read_text()) for paper in PAPERS}
@@ -36,3 +37,16 @@ def test_a_missing_function_is_noticed():
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_map_has_a_reference_and_slips(paper):
     assert MAPS[paper]["reference"] and MAPS[paper]["slips"]
+
+
+@pytest.mark.parametrize("system", MAPS["subnetworks"]["systems"], ids=lambda one: one["place"])
+def test_every_system_of_the_thesis_has_an_experiment_or_a_reason_for_none(system):
+    known = {id.removeprefix("subnetworks/") for id in all_experiments() if "subnetworks/" in id}
+    named = set(
+        re.findall(
+            r"(?:fig|table)[\dA]\.\d|[a-z]+_[a-z]+|chapter\d|metric\b|meanfield|tickets",
+            system["judged"],
+        )
+    )
+    reason = "no claim" in system["judged"] or "every experiment" in system["judged"]
+    assert named <= known and (named or reason)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hyperribbon.core import ArgumentError, Band
-from hyperribbon.papers.experiments.judging import at_smoke, combine, decide
+from hyperribbon.papers.experiments.judging import at_smoke, combine, decide, over_settings
 from hyperribbon.papers.experiments.statements import (
     Ledger,
     estimate,
@@ -45,10 +45,23 @@ def statement(**change):
         (over_seeds([1.2, 1.21, 1.22]), "fails"),
         (over_seeds([1.0, 1.0, 1.0, 1.2]), "undecided"),
         (over_seeds([1.0, math.nan]), "undecided"),
+        (over_settings([0.9, 1.1]), "holds"),  # the range, not the interval of a mean
+        (over_settings([1.0, 1.05, 1.2]), "undecided"),
+        (over_settings([0.5, 1.5]), "fails"),  # on either side, in the band in none
     ],
 )
 def test_the_verdict_follows_from_the_interval_and_the_seeds(measured, verdict):
     assert decide(measured, BAND).verdict == verdict
+
+
+def test_settings_are_judged_one_by_one_over_several_runs_too():
+    ledger = Ledger("ribbons/fig4", statement())
+    runs = [ledger.judge({"x": over_settings(values)}) for values in ([1.0, 1.3], [1.0, 1.1])]
+    (claim,) = combine(runs, {})
+    assert claim.verdict == "undecided" and claim.seeds == (1.0, pytest.approx(1.2))
+    assert "1 of 2 settings" in claim.why
+    (claim,) = combine([runs[1]] * 2, {})
+    assert claim.verdict == "holds" and claim.interval == (1.0, 1.1)
 
 
 def test_seeds_that_disagree_leave_a_claim_undecided_unless_it_is_about_a_mean():

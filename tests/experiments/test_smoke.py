@@ -11,6 +11,7 @@ from hyperribbon.papers.experiments import run as run_one
 
 EXPLAINED = {
     "fluctuations/nonlinear/psi-four": "never judged: the sentence is of another paper's setting",
+    "subnetworks/chapter4/one-setting": "of all statements at once; one at a time changes",
     "ribbons/thesis/geometric": "of all five spectra, two of which bend; one at a time changes",
 }
 """Claims that no perturbation of a result can turn, by id, with the reason they are kept."""

@@ -47,12 +47,21 @@ def test_each_criterion_of_figure_3_6_wins_where_the_paper_says():
     shares = ("0.5", "0.8", "0.95")
     assert failing(fig3_6, selections()) == set()
     prune = selections(prune_change="prune-magnitude", prune_magnitude="prune-change")
-    assert failing(fig3_6, prune) == {f"prune-magnitude-wins-{share}" for share in shares}
+    expected = {f"prune-magnitude-wins-{share}" for share in shares}
+    assert failing(fig3_6, prune) == {*expected, "magnitude-prune-wins-0.95"}
     back = selections(
         reinitialize_change="reinitialize-magnitude", reinitialize_magnitude="reinitialize-change"
     )
-    expected = {f"reinitialize-change-wins-{share}" for share in shares}
+    names = ("reinitialize-change-wins", "magnitude-prune-wins")
+    expected = {f"{name}-{share}" for name in names for share in shares}
+    expected |= {f"change-reinitialize-wins-{share}" for share in shares[:2]}
     assert failing(fig3_6, back) == {*expected, "late-decay"}
+    apart = selections(prune_change="prune-random", prune_magnitude="prune-random")
+    assert {"pruned-60", "prune-change-0.8"} <= failing(fig3_6, apart)
+    better = selections(
+        reinitialize_change="prune-change", reinitialize_magnitude="prune-magnitude"
+    )
+    assert "reinitialize-often-better" in failing(fig3_6, better)
 
 
 @pytest.mark.parametrize("operation", ["prune", "reinitialize"])
@@ -177,14 +186,23 @@ def test_figure_3_3_asks_for_the_lost_share_of_the_accuracy():
     partly = result.fraction.copy()
     partly[:, 3, 3] = 0.9
     assert failing(fig3_3, replace(result, fraction=partly)) == {"scan-complete"}
+    longer = replace(
+        result,
+        thresholds=np.array([0, 0.02, 0.4, 0.6]),
+        fraction=result.fraction[..., [0, 1, 3, 3]],
+    )
+    assert failing(fig3_3, longer) == {"reaches-whole-layer"}
     assert set(verdicts(fig3_3, replace(result, full=False)).values()) == {"not comparable"}
 
 
 def test_figure_3_4_is_judged_at_its_last_threshold():
     accuracy = np.tile([0.98, 0.5, 0.11], (3, 1))
-    result = fig3_4.Result("3 seeds", True, np.array([0, 0.2, 0.4]), accuracy, accuracy)
+    layers = np.tile([0.6, 0.9], (3, 1))
+    result = fig3_4.Result("3 seeds", True, np.array([0, 0.2, 0.4]), accuracy, accuracy, layers)
     assert failing(fig3_4, result) == set()
-    assert failing(fig3_4, replace(result, accuracy=accuracy[:, ::-1])) == {"guessing"}
+    late = replace(result, accuracy=accuracy[:, ::-1])
+    assert failing(fig3_4, late) == {"guessing", "exceeds-layers"}
+    assert failing(fig3_4, replace(result, layers=0.1 * layers)) == {"exceeds-layers"}
 
 
 def test_figure_4_2_asks_what_is_still_to_come():

@@ -196,6 +196,36 @@ def test_outputs_are_those_of_the_masked_network(name, scope):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", ["resnet", "encoder", "gpt"])
+def test_half_of_the_parameters_makes_half_of_the_file(name, tmp_path):
+    """Of the channels, neurons and heads together; the embedding and the outputs stay."""
+    model, inputs = make(name)
+    mask = hr.select(model, fraction=0.5, granularity="unit", of="parameters")
+    small = hr.shrink(model, mask, inputs=inputs)
+    torch.testing.assert_close(small(inputs), masked(model, mask)(inputs), rtol=1e-5, atol=1e-5)
+    assert 0.45 * count(model) < count(small) <= 0.5 * count(model)
+    ranking = rank_units(model, kind="unit")
+    assert ranking.units.count_parameters(
+        model, ranking.units.dead(hr.prune(model, mask))
+    ) == count(small)
+    sizes = []
+    for network, file in ((model, "whole.safetensors"), (small, "small.safetensors")):
+        save_state(tmp_path / file, dict(network.named_parameters()))
+        sizes.append((tmp_path / file).stat().st_size)
+    assert sizes[1] <= 0.52 * sizes[0]  # names and shapes take 5 kB in both files
+    again = hr.shrink(make(name)[0], {**model.state_dict(), **small.state_dict()})
+    torch.testing.assert_close(again.eval()(inputs), small(inputs))
+
+
+def test_more_parameters_than_the_units_hold_are_refused():
+    model, _ = make("encoder")
+    with pytest.raises(ArgumentError, match=r"hold .*% of the parameters"):
+        hr.select(model, fraction=0.99, granularity="unit", of="parameters")
+    with pytest.raises(ArgumentError, match="single weights"):
+        hr.select(model, fraction=0.5, of="parameters")
+
+
+@torch.no_grad()
 def test_heads_are_removed_with_their_projections():
     model, inputs = make("encoder")
     assert len(find_units(model).heads) == 8

@@ -188,3 +188,20 @@ def test_datasets_are_accepted(images):
         for data in (images, dataset)
     ]
     assert torch.equal(results[0]["layer1.weight"], results[1]["layer1.weight"])
+
+
+def test_the_gradient_penalty_descends_on_the_penalised_loss():
+    """One step equals θ − η(∇L + (γ/2)H∇L), with H and ∇L of a quadratic known exactly."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    targets = torch.randn(7, 1, generator=generator, dtype=torch.float64)
+    model = nn.Linear(3, 1, bias=False).double()
+    start = model.weight.detach().clone().flatten()
+    hessian = 2 * inputs.T @ inputs / 7
+    gradient = hessian @ start - 2 * inputs.T @ targets.flatten() / 7
+    plain = nn.functional.mse_loss(model(inputs), targets).item()
+    how = {"epochs": 1, "lr": 0.1, "batch_size": None}
+    done = train(model, nn.MSELoss(), (inputs, targets), gradient_penalty=0.6, **how)
+    expected = start - 0.1 * (gradient + 0.3 * hessian @ gradient)
+    torch.testing.assert_close(model.weight.detach().flatten(), expected)
+    assert done.history["loss"][0] == pytest.approx(plain)  # without the penalty

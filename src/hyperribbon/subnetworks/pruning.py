@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 _RESOLUTION = 1e-3  # of the fraction
+_EVALUATIONS = len(_GRID) + 3 * 7  # of the grid and of three bisections of a tenth
 _RESAMPLINGS = 999
 _ENTRIES = 10**6  # drawn at once
 Scores = Callable[[State], torch.Tensor]
@@ -191,7 +192,7 @@ class Prunable(Result, plot="plot_prunable"):
         return f"{self.tolerance:.3g} in {self.metric}"
 
 
-_RANKED = {"weights": "smallest", "channels": "least important", "heads": "least important"}
+_RANKED = {"weights": "smallest", **dict.fromkeys(KINDS.values(), "least important")}
 
 
 def describe_change(metric: str, before: float, after: float) -> str:
@@ -265,8 +266,8 @@ def prunable(
             loss.
         criterion: As in `select`; or "gradient", "fisher" or "hessian" for the scores of
             `gradient_saliency`, `fisher_saliency` and `hessian_saliency` on these data.
-        granularity: "weight", "channel" or "head", as in `select`: what is zeroed, and what the
-            fraction counts. `shrink` then removes channels and heads.
+        granularity: "weight", "channel", "head" or "unit", as in `select`: what is zeroed, and what
+            the fraction counts. `shrink` then removes channels and heads.
         scope: As in `select`.
         include: As in `select`.
         params: As in `select`.
@@ -286,6 +287,8 @@ def prunable(
     Raises:
         ArgumentError: A choice is unknown, or as for `hr.Risk` and `select`.
     """
+    from hyperribbon.core.progress import Console, progress_bar
+
     check_choice("granularity", granularity, ("weight", *KINDS))
     if metric is not None and not callable(metric):
         check_choice("metric", metric, ("accuracy", "loss"))
@@ -308,18 +311,25 @@ def prunable(
         ranking = rank(module, initial, include=include, **how)
     else:
         ranking = rank_units(module, initial, kind=granularity, **how)
-    return find_prunable(
-        own,
-        own.reestimate if own.is_normalised else None,
-        state_of("model", module),
-        ranking,
-        tolerance=tolerance,
-        metric=measure if isinstance(measure, str) else getattr(measure, "__name__", "metric"),
-        held_out=held_out,
-        confidence=confidence,
-        unit={"weight": "weights", **KINDS}[granularity],
-        seed=seed,
-    )
+    with progress_bar(Console(stderr=True)) as progress:
+        task = progress.add_task("pruning", total=_EVALUATIONS * (1 + own.is_normalised))
+
+        def observe(state: State) -> torch.Tensor:
+            progress.advance(task)
+            return own(state)
+
+        return find_prunable(
+            observe,
+            own.reestimate if own.is_normalised else None,
+            state_of("model", module),
+            ranking,
+            tolerance=tolerance,
+            metric=measure if isinstance(measure, str) else getattr(measure, "__name__", "metric"),
+            held_out=held_out,
+            confidence=confidence,
+            unit={"weight": "weights", **KINDS}[granularity],
+            seed=seed,
+        )
 
 
 @validate(

@@ -158,6 +158,7 @@ def select(
     frozen: bool = False,
     model: nn.Module | None = None,
     granularity: str = "weight",
+    of: str = "units",
     seed: int = 0,
 ) -> Mask:
     """Return the mask of the selected entries.
@@ -181,8 +182,11 @@ def select(
         frozen: Whether parameters that are not trained (requires_grad=False) count too.
         model: The module that `final` is a state of. It says which entries are trained parameters;
             without it, buffers and frozen layers are inferred from values, see `eligible_names`.
-        granularity: "weight", "channel" or "head", see `rank`; `fraction` is then of the units, of
-            which every layer keeps one.
+        granularity: "weight"; or "channel", "head" or "unit" for channels and neurons, attention
+            heads, or both, see `rank_units`; every layer keeps one.
+        of: What `fraction` is a share of, for channels and heads: "units", or "parameters" for the
+            share of the model's parameters that `shrink` removes. A share of the units is not one
+            of the model: embeddings, and the width that residual branches share, stay whole.
         seed: Seed of the criterion "random".
 
     Raises:
@@ -202,6 +206,8 @@ def select(
         check_fraction("fraction", fraction)
     else:
         check_only_of_fractions(order, scope)
+    if granularity == "weight":
+        check_absent("of", None if of == "units" else of, "single weights are selected")
     how = {"criterion": criterion, "order": order, "scope": scope, "include": include}
     own = {"params": params, "frozen": frozen, "seed": seed}
     if granularity != "weight":
@@ -210,7 +216,7 @@ def select(
         check_absent("include", None if include == "weights" else include, reason)
         module: Any = final if model is None else model
         chosen = {"criterion": criterion, "order": order, "scope": scope, **own}
-        return rank_units(module, initial, kind=granularity, **chosen).select(fraction or 0.0)
+        return rank_units(module, initial, kind=granularity, **chosen).select(fraction or 0.0, of)
     ranking = rank(final, initial, model=model, **how, **own)
     if between is None:
         return ranking.select(fraction or 0.0)
@@ -240,7 +246,7 @@ def rank_units(
     Args:
         model: The network; its units are those of `find_units`.
         initial: The initial state, for the criterion "change".
-        kind: "channel" for channels and neurons, or "head".
+        kind: "channel" for channels and neurons, "head", or "unit" for all of them.
         criterion: As in `rank`. A unit's score is the root mean square of the |θ| or |θ − θ⁰| of
             all its entries, divided by the mean over the units of its layer; for scores of your
             own it is their sum.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask
-from hyperribbon.core.checks import check_fraction, mapping, torch_module, validate
+from hyperribbon.core.checks import check_choice, check_fraction, mapping, torch_module, validate
 from hyperribbon.core.parameters import check_mask
 from hyperribbon.operators.risk.batches import tensors
 from hyperribbon.operators.risk.forward import call
@@ -46,11 +47,33 @@ class UnitRanking:
         """Number of channels, neurons or heads that are ranked."""
         return len(self.order)
 
-    def select(self, fraction: float) -> Mask:
-        """Return the entries of the first `fraction` of the units."""
-        families = {self.units.families[unit] for unit in self.order}
-        count = int(check_fraction("fraction", fraction) * len(self.order) + 0.5)
-        return self.units.mask(self.model, self.order[: min(count, self.size - len(families))])
+    def select(self, fraction: float, of: str = "units") -> Mask:
+        """Return the entries of the first units.
+
+        Args:
+            fraction: Share of the units; or, with of="parameters", the share of the model's
+                parameters that `shrink` removes with them, at least.
+            of: "units" or "parameters".
+
+        Raises:
+            ArgumentError: All units that can be removed hold fewer parameters.
+        """
+        check_choice("of", of, ("units", "parameters"))
+        most = self.size - len({self.units.families[unit] for unit in self.order})
+        count = int(check_fraction("fraction", fraction) * self.size + 0.5)
+        if of == "parameters":
+            total = self.left(0)
+            goal = (1 - fraction) * total
+            if self.left(most) > goal:
+                share = 1 - self.left(most) / total
+                reason = f"the units that can be removed hold {share:.1%} of the parameters"
+                raise ArgumentError("fraction", fraction, reason, f"Give at most {share:.3f}.")
+            count = bisect_left(range(most + 1), -goal, key=lambda count: -self.left(count))
+        return self.units.mask(self.model, self.order[: min(count, most)])
+
+    def left(self, count: int) -> int:
+        """Return the number of parameters of the network without the first units."""
+        return self.units.count_parameters(self.model, self.order[:count])
 
 
 @validate(mask=mapping)

@@ -203,6 +203,8 @@ def find_ticket(
     Returns:
         The ticket with the metric of every level and branch.
     """
+    from hyperribbon.core.progress import Console, progress_bar
+
     check_choice("criterion", criterion, ("magnitude", "change"))
     check_choice("schedule", schedule, SCHEDULES)
     check_fraction("fraction", fraction)
@@ -220,24 +222,30 @@ def find_ticket(
     settings |= {"criterion": criterion, "score": score is not None, "include": include}
     settings |= {"branches": list(branches), "seed": seed, "start": _digest(start)}
     settings["rewind"] = _digest(rewound)
-    run = _Trainings(model, train, metric, seed, None if store is None else Path(store), settings)
-    trained, value = run("dense", rewound, None)
-    records = [TicketLevel(1.0, value, dict.fromkeys(branches, value))]
-    pruned: Mask | None = None
-    how = {"scope": scope, "include": include, "model": model, "params": params}
-    for level, share in enumerate(_shares(schedule, fraction, levels), 1):
-        chosen: Any = criterion if score is None else score(_network(model, trained))
-        pruned = _prune_further(trained, rewound, pruned, share, chosen, **how)
-        trained, value = run(f"level-{level}", rewound, pruned)
-        controls = {}
-        for branch in branches:
-            stream, name = derive_seed(seed, branch, level), f"level-{level}-{branch}"
-            if branch == "random":
-                controls[branch] = run(name, rewound, _shuffle(pruned, stream))[1]
-            else:
-                drawn = _redraw(model, start, initializer, stream, list(pruned))
-                controls[branch] = run(name, drawn, pruned)[1]
-        records.append(TicketLevel(1.0 - pruned.fraction, value, controls))
+    shares = _shares(schedule, fraction, levels)
+    with progress_bar(Console(stderr=True)) as progress:
+        task = progress.add_task("trainings", total=1 + len(shares) * (1 + len(branches)))
+        folder = None if store is None else Path(store)
+        run = _Trainings(
+            model, train, metric, seed, folder, settings, lambda: progress.advance(task)
+        )
+        trained, value = run("dense", rewound, None)
+        records = [TicketLevel(1.0, value, dict.fromkeys(branches, value))]
+        pruned: Mask | None = None
+        how = {"scope": scope, "include": include, "model": model, "params": params}
+        for level, share in enumerate(shares, 1):
+            chosen: Any = criterion if score is None else score(_network(model, trained))
+            pruned = _prune_further(trained, rewound, pruned, share, chosen, **how)
+            trained, value = run(f"level-{level}", rewound, pruned)
+            controls = {}
+            for branch in branches:
+                stream, name = derive_seed(seed, branch, level), f"level-{level}-{branch}"
+                if branch == "random":
+                    controls[branch] = run(name, rewound, _shuffle(pruned, stream))[1]
+                else:
+                    drawn = _redraw(model, start, initializer, stream, list(pruned))
+                    controls[branch] = run(name, drawn, pruned)[1]
+            records.append(TicketLevel(1.0 - pruned.fraction, value, controls))
     assert pruned is not None
     return Ticket(pruned, prune(rewound, pruned), trained, tuple(records))
 
@@ -263,8 +271,9 @@ class _Trainings:
         seed: int,
         folder: Path | None,
         settings: dict[str, Any],
+        done: Callable[[], object],
     ) -> None:
-        self._model, self._train, self._metric = model, train, metric
+        self._model, self._train, self._metric, self._done = model, train, metric, done
         self._seed, self._folder = seed, folder
         if folder is None:
             return
@@ -285,6 +294,13 @@ class _Trainings:
         self, name: str, start: State, pruned: Mask | None
     ) -> tuple[dict[str, torch.Tensor], float]:
         """Return the trained state and its metric."""
+        found = self._trained(name, start, pruned)
+        self._done()
+        return found
+
+    def _trained(
+        self, name: str, start: State, pruned: Mask | None
+    ) -> tuple[dict[str, torch.Tensor], float]:
         file = None if self._folder is None else self._folder / f"{name}.safetensors"
         if file is not None and file.is_file():
             stored = load_state(file)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ _PER_CHANNEL = (
     nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
 )  # fmt: skip
 _BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-KINDS = {"channel": "channels", "head": "heads"}
+KINDS = {"channel": "channels", "head": "heads", "unit": "units"}
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,18 @@ class Units:
         return f"Units({channels} channels, {heads} heads, {len(self.whole)} layers left whole)"
 
     def of_kind(self, kind: str) -> list[int]:
-        """Return the channels (and neurons) or the heads."""
-        return [unit for unit in self.families if (unit in self.heads) == (kind == "head")]
+        """Return the channels (and neurons), the heads, or all units."""
+        wanted = {"channel": (False,), "head": (True,), "unit": (False, True)}[kind]
+        return [unit for unit in self.families if (unit in self.heads) in wanted]
+
+    def count_parameters(self, model: nn.Module, gone: Iterable[int]) -> int:
+        """Return the number of parameters that are left without some units."""
+        lost = torch.tensor(sorted(gone), dtype=torch.long, device="cpu")
+        sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+        for axis in self.axes:
+            if axis.name in sizes:
+                sizes[axis.name][axis.axis] = int((~torch.isin(axis.labels, lost)).sum())
+        return sum(map(prod, sizes.values()))
 
     @cached_property
     def families(self) -> dict[int, tuple[tuple[str, int], ...]]:

@@ -147,8 +147,8 @@ def prune_model(
     granularity: Annotated[
         str,
         typer.Option(
-            help="weight, channel (channels and neurons) or head; only the last two make a "
-            "smaller network."
+            help="weight, channel (channels and neurons), head, or unit (all of these); all but "
+            "weight make a smaller network."
         ),
     ] = "weight",
     criterion: Annotated[
@@ -165,8 +165,9 @@ def prune_model(
 ) -> None:
     """Find how much can be pruned within a tolerance, and write the pruned network.
 
-    The data should be held out: the factory's, or those of --data. With --granularity channel or
-    head the file holds a smaller network, which `hr.shrink(model, load_state(file))` loads.
+    The data should be held out: the factory's, or those of --data. With --granularity
+    channel, head or unit the file holds a smaller network, which
+    `hr.shrink(model, load_state(file))` loads.
 
     Example: `hyperribbon prune mymodel.py:make --checkpoint final.pt --granularity channel --out
     small.safetensors`

@@ -30,6 +30,7 @@ class Observed:
         freedom: Degrees of freedom behind `error`.
         why: What decides the verdict.
         comparable: Whether the run has the scale that the statement needs.
+        settings: Whether the values belong to settings between which the paper does not decide.
     """
 
     values: tuple[float, ...]
@@ -37,6 +38,7 @@ class Observed:
     freedom: float
     why: str
     comparable: bool
+    settings: bool = False
 
 
 Measurements = Mapping[str, Observed]
@@ -71,6 +73,11 @@ def estimate(
     return Observed((float(value),), float(error), freedom, why, bool(comparable))
 
 
+def over_settings(values: Any, why: str = "", *, comparable: bool = True) -> Observed:
+    """Return one number for each setting that the paper leaves open, declared beforehand."""
+    return dataclasses.replace(over_seeds(values, why, comparable=comparable), settings=True)
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The verdict of judging a measurement, with its interval and what it lacks."""
@@ -98,6 +105,9 @@ def decide(
     from one run holds when the prediction interval reaches it, and is undecided when there are
     fewer than five seeds or the interval is wider than the number is large.
 
+    Over settings that the paper leaves open the interval is the range: the statement holds when it
+    does in every setting, fails when it does in none, and is undecided otherwise.
+
     Args:
         measured: The number or numbers.
         band: What is expected.
@@ -114,6 +124,12 @@ def decide(
     if count == 1 or not np.isfinite(values).all():
         note = _ONE_SEED if count == 1 else "a seed gave no number"
         return Judgement("undecided", mean, math.nan, (math.nan, math.nan), note)
+    if measured.settings:
+        interval = (float(values.min()), float(values.max()))
+        inside = int(((values >= band.low) & (values <= band.high)).sum())
+        verdict = "holds" if inside == count else "undecided" if inside else "fails"
+        note = f"in the band in {inside} of {count} settings"
+        return Judgement(verdict, mean, math.nan, interval, note)
     deviation = float(values.std(ddof=1))
     error, quantile = deviation / math.sqrt(count), stats.t.ppf((1 + level) / 2, count - 1)
     if compare == "prediction":
@@ -184,8 +200,11 @@ def combine(
             found.append(first)
             continue
         compare = comparisons.get(id, "run")
-        judged = decide(over_seeds(values), first.expected, compare, level)
-        alone = decide(over_seeds(first.seeds), first.expected, compare).note
+        over, judged_values = over_seeds, values
+        if math.isnan(first.uncertainty) and math.isfinite(first.interval[0]):  # of settings
+            over, judged_values = over_settings, np.mean([claim.seeds for claim in same], axis=0)
+        judged = decide(over(judged_values), first.expected, compare, level)
+        alone = decide(over(first.seeds), first.expected, compare).note
         why = first.why.removesuffix(alone).removesuffix("; ")  # what it lacked, it has now
         incomparable = any(claim.verdict == "not comparable" for claim in same)
         found.append(
@@ -194,7 +213,7 @@ def combine(
                 measured=judged.measured,
                 uncertainty=judged.uncertainty,
                 interval=judged.interval,
-                seeds=values,
+                seeds=tuple(judged_values),
                 verdict="not comparable" if incomparable else judged.verdict,
                 why="; ".join(filter(None, (judged.note, f"first seed: {why}"))),
             )

@@ -92,6 +92,7 @@ class DivergenceError(RuntimeError):
     loss=checks.optional(checks.function),
     epochs=checks.count,
     batch_size=size_of_batches,
+    gradient_penalty=checks.zero_or_more,
     recorder=checks.instance(Recorder, "Give hr.Recorder(folder)."),
     on_epoch=checks.function,
     on_step=checks.function,
@@ -110,6 +111,7 @@ def train(
     momentum: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    gradient_penalty: float = 0.0,
     schedule: Schedule = None,
     sampling: str = "shuffle",
     seed: int = 0,
@@ -141,6 +143,8 @@ def train(
         momentum: Momentum of "sgd".
         nesterov: Whether to use Nesterov momentum.
         weight_decay: Coefficient of ½‖w‖² (for "adamw": decoupled decay).
+        gradient_penalty: γ of the penalty (γ/4)‖∇L‖² added to the loss of every minibatch, Eq.
+            (2.28) of [subnetworks]; the recorded losses are without it.
         schedule: {epoch: factor}, the rate multiplied by each factor when its epoch begins; or a
             function of the epoch.
         sampling: "shuffle", "replacement" or "without_replacement"; see `epoch_batches`.
@@ -209,6 +213,12 @@ def train(
                 number = value.item()
                 if not isfinite(number):
                     raise DivergenceError(run.step, epoch, rates[0] * factor, run.history())
+                if gradient_penalty > 0:
+                    slopes = torch.autograd.grad(
+                        value, trained, create_graph=True, materialize_grads=True
+                    )
+                    squares = sum(slope.square().sum() for slope in slopes)
+                    value = value + gradient_penalty / 4 * squares
                 updater.zero_grad(set_to_none=True)
                 value.backward()
                 updater.step()

@@ -1,5 +1,7 @@
 """Critical sub-networks and the anisotropy they cause.
 
+- chapter4: Where the printed statements on the Fisher spectrum hold
+- chapter5: Receptive fields, layer-wise Fisher matrices, and sparsity in training
 - fig3_1: Re-randomising one layer destroys the network
 - fig3_2: Re-initialising one layer: the first is critical, the last are robust
 - fig3_3: Parameter-wise re-initialisation of one layer, by threshold
@@ -16,9 +18,14 @@
 - fig4_8: Entries of the top eigenvectors along re-initialisation
 - figA_1: Layer-wise re-initialisation from two kinds of start
 - figA_2: Distribution of the weights of every layer before and after training
+- gradient_penalty: An explicit gradient penalty in place of a large step
 - gradient_regularisation: Gradient descent follows the loss plus a gradient penalty
 - meanfield: Mean-field theory of the Fisher spectrum against random networks
+- metric: The Fisher matrix as the metric of divergence and outputs, and as the Hessian
+- natural_gradient: Natural gradient descent on ill-conditioned problems
+- stationary_law: Gradient noise by batch size, and the stationary law of SGD
 - tableA_1: Means, standard deviations and correlations of the weights, layer by layer
 - tableA_2: Shares of the weights by absolute change
+- tangent_kernel: The tangent kernel and the linear dynamics, by width
 - tickets: Lottery tickets by magnitude and by change
 """

@@ -18,8 +18,8 @@ def layer_measurements(
     """Return test accuracies: baseline (seeds,), and per layer (seeds, layers).
 
     Keys: "baseline", "reinitialized", "drop", "drop_stderr", "rerandomized" (seeds, layers),
-    "critical", "robust" (1 where that is the verdict) and "worst_class", the lowest share of a
-    class that is still recognised with the layer re-initialised.
+    and "worst_class", the lowest share of a class that is still recognised with the layer
+    re-initialised.
     """
     runs = _runs.train_runs(config, context, **changes)
     items = [{**run, "draws": draws} for run in runs]
@@ -43,8 +43,6 @@ def _measure(item: Item) -> dict[str, Any]:
         "drop": np.array([layer.drop for layer in layers]),
         "drop_stderr": np.array([layer.drop_stderr for layer in layers]),
         "rerandomized": np.array([layer.rerandomized for layer in layers]),
-        "critical": np.array([float(layer.verdict == "critical") for layer in layers]),
-        "robust": np.array([float(layer.verdict == "robust") for layer in layers]),
         "worst_class": np.array([_worst_class(item, run, layer.layer) for layer in layers]),
     }
 

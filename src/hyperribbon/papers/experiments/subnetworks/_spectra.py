@@ -18,17 +18,12 @@ from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.subnetworks import evaluate_states, prune, reinitialize, select
 
 FISHER = (
-    "F of Eq. (4.13) over the softmax outputs; the text prints neither N nor whether the start is "
-    "that of Chapter 3, so one N in which a trend is seen confirms it, and one in which it is not "
-    f"refutes nothing; {_runs.TRAINING}"
+    "F of Eq. (4.13), not centred, over the softmax outputs; the text prints neither N nor whether "
+    "the start is that of Chapter 3, and what they change is in subnetworks/chapter4; "
+    f"{_runs.TRAINING}"
 )
 """Where statements about the Fisher matrix are judged."""
 says_fisher = partial(says, setting=FISHER, needs=_runs.SCALE)
-OPEN = (
-    "N, the start (Sec. 2.2.1 names LeCun's outside Chapter 3) and the centring of the gradients "
-    "behind the printed figure, none of which the text gives: the trend depends on them"
-)
-"""What a verdict needs where the settings that were tried do not show what the paper reports."""
 ORDER_LABELS = {
     "smallest": "smallest change first",
     "random": "at random",
@@ -51,7 +46,7 @@ class SpectralConfig(_runs.TrainingConfig):
 
 
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
-    SpectralConfig, smoke={"samples": 12, "stride": 3, "seeds": 1}, paper={"samples": 500}
+    SpectralConfig, smoke={"samples": 12, "stride": 2, "seeds": 1}, paper={"samples": 500}
 )
 
 
@@ -91,8 +86,9 @@ def measure_curves(
     origin, measured = _runs.origin(config), {}
     for curve, shares in fractions.items():
         operation, order = curve.split("-")
-        items = [_item(config, run, operation, order, share) for run in runs for share in shares]
-        points = context.shared_map(_point, items, f"spectra, {operation} {order} first")
+        wanted = {"samples": config.samples, "outputs": config.outputs}
+        items = [point(run, operation, order, share, **wanted) for run in runs for share in shares]
+        points = context.shared_map(measure_point, items, f"spectra, {operation} {order} first")
         table = stack(points)
         measured[curve] = {key: table[key].reshape(len(runs), len(shares)) for key in table}
     return Curves(
@@ -121,8 +117,16 @@ def _fractions_of(config: SpectralConfig, order: str) -> list[float]:
     return sorted({*fractions[:: config.stride], fractions[-1]})
 
 
-def _item(
-    config: SpectralConfig, run: Item, operation: str, order: str, fraction: float
+def point(
+    run: Item,
+    operation: str,
+    order: str,
+    fraction: float,
+    *,
+    samples: int,
+    outputs: str = "softmax",
+    centre: bool = False,
+    epoch: int | None = None,
 ) -> dict[str, Any]:
     """Return the item of one point; the ends, where the order plays no part, have one name."""
     if fraction == 0.0:
@@ -134,8 +138,10 @@ def _item(
         "operation": operation,
         "order": order,
         "fraction": fraction,
-        "samples": config.samples,
-        "outputs": config.outputs,
+        "samples": samples,
+        "outputs": outputs,
+        "centre": centre,
+        "epoch": run["epochs"] if epoch is None else epoch,
         "vectors": operation == "reinitialize" and order != "smallest",
     }
 
@@ -158,10 +164,12 @@ def summary_of(measured: Anisotropy) -> dict[str, float]:
     }
 
 
-def _point(item: Item) -> dict[str, float]:
+def measure_point(item: Item) -> dict[str, float]:
+    """Measure the spectrum of a network with a share of its weights re-initialised or pruned."""
     run = _runs.load_run(item)
+    trained = run.at_epoch(item["epoch"])
     mask = select(
-        run.final,
+        trained,
         run.initial,
         fraction=item["fraction"],
         criterion="random" if item["order"] == "random" else "change",
@@ -170,32 +178,20 @@ def _point(item: Item) -> dict[str, float]:
         seed=derive_seed(item["seed"], "random selection"),
     )
     if item["operation"] == "prune":
-        state = prune(run.final, mask)
+        state = prune(trained, mask)
     else:
-        state = reinitialize(run.final, run.initial, mask)
-    classes = item["widths"][-1]
+        state = reinitialize(trained, run.initial, mask)
     measured = measure_anisotropy(
         run.model,
         _runs.train_data(item, item["samples"]).inputs,
         state=state,
         outputs=item["outputs"],
+        centre=item["centre"],
         vectors=item["vectors"],
-        keep=range(classes) if item["vectors"] else False,
     )
-    changes = [(run.final[name] - run.initial[name]).abs()[entry] for name, entry in mask.items()]
+    changes = [(trained[name] - run.initial[name]).abs()[entry] for name, entry in mask.items()]
     return {
         **summary_of(measured),
-        **_leading(measured, classes, output_weights=classes * (item["widths"][-2] + 1)),
         "accuracy": float(evaluate_states(run.model, [state], _runs.test_data(item)).mean()),
         "threshold": float(torch.cat([*changes, torch.zeros(1, device="cpu")]).max()),
-    }
-
-
-def _leading(measured: Anisotropy, count: int, output_weights: int) -> dict[str, float]:
-    """Return the kurtosis of the leading eigenvectors and their share in the output layer."""
-    if measured.kurtoses is None or measured.eigenvectors is None:
-        return {"leading_kurtosis": float("nan"), "output_share": float("nan")}
-    return {
-        "leading_kurtosis": float(measured.kurtoses[:count].mean()),
-        "output_share": float(measured.eigenvectors[-output_weights:].square().sum(0).mean()),
     }

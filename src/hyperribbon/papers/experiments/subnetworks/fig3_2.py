@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
+from hyperribbon.papers.experiments.judging import Measurements, decide
 from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
 from hyperribbon.papers.experiments.statements import Band
 from hyperribbon.papers.experiments.subnetworks import _runs
@@ -67,15 +67,13 @@ class Result(_runs.OfRuns):
 
     baseline: np.ndarray  # (seeds,) of the trained networks
     reinitialized: np.ndarray  # (seeds, layers)
-    critical: np.ndarray  # (seeds, layers), 1 where the drop exceeds 0.1 by two standard errors
-    robust: np.ndarray  # (seeds, layers), 1 where it stays below 0.1 by two standard errors
     worst_class: np.ndarray  # (seeds, layers), lowest share of a class that is still recognised
 
 
 def compute(config: Config, context: Context) -> Result:
     """Re-initialise each layer of each run (Fig. 3.2 of [subnetworks])."""
     measured = layer_measurements(config, context, config.draws)
-    names = ("baseline", "reinitialized", "critical", "robust", "worst_class")
+    names = ("baseline", "reinitialized", "worst_class")
     return Result(**_runs.origin(config), **{name: measured[name] for name in names})
 
 
@@ -85,11 +83,13 @@ def plot(result: Result) -> Figure:
     _runs.draw_layer_bars(
         axis, result.reinitialized, color=COLORS[0], baseline=float(result.baseline.mean())
     )
-    verdicts = [
-        "critical" if critical == 1 else "robust" if robust == 1 else "varies"
-        for critical, robust in zip(result.critical.mean(0), result.robust.mean(0), strict=True)
-    ]
-    axis.set_xticklabels([f"{layer}\n{verdict}" for layer, verdict in enumerate(verdicts, 1)])
+    measured = measure(result)
+    words = []
+    for layer, statement in enumerate(STATEMENTS[:4]):
+        verdict = decide(measured[statement.name], statement.band).verdict
+        kind = "robust" if layer else "critical"
+        words.append({"holds": kind, "fails": f"not {kind}"}.get(verdict, "undecided"))
+    axis.set_xticklabels([f"{layer}\n{word}" for layer, word in enumerate(words, 1)])
     axis.set_title("one layer re-initialised")
     return figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,15 @@ STATEMENTS = (
         "At the end of the scan, threshold 0.4, the test accuracy is below 0.2.",
         Band.at_most(0.2, "printed"),
     ),
+    _runs.says_trained(
+        "exceeds-layers",
+        "Sec. 3.2.1",
+        "once re-initialized together with the parameters that caused larger decays in the first "
+        "layer, caused a larger decay than any of the individual layers",
+        "At the end of the scan the accuracy is lower than with the same threshold in any one "
+        "layer.",
+        Band.at_most(0.0, "words"),
+    ),
 )
 
 
@@ -34,9 +44,7 @@ class Config(_runs.TrainingConfig):
     limit_threshold: float = 0.4  # last threshold
 
 
-PRESETS, PRESETS_WITH_DATA = _runs.presets(
-    Config, smoke={"step": 0.05}, laptop={"seeds": 6}, paper={"step": 0.005}
-)
+PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, smoke={"step": 0.05}, paper={"step": 0.005})
 
 
 class Result(_runs.OfRuns):
@@ -45,6 +53,7 @@ class Result(_runs.OfRuns):
     thresholds: np.ndarray  # (t,)
     accuracy: np.ndarray  # (seeds, t)
     fraction: np.ndarray  # (seeds, t), share of the weights that was re-initialised
+    layers: np.ndarray  # (seeds, layers), accuracy at the last threshold, one layer alone
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -60,10 +69,15 @@ def compute(config: Config, context: Context) -> Result:
 
 def _scan(item: Item) -> dict[str, Any]:
     run = _runs.load_run(item)
-    scanned = sweep_selection(
-        run.model, run.final, run.initial, _runs.test_data(item), thresholds=item["thresholds"]
-    )
-    return {"accuracy": scanned.values.numpy(), "fraction": scanned.fractions.numpy()}
+    scan = partial(sweep_selection, run.model, run.final, run.initial, _runs.test_data(item))
+    scanned = scan(thresholds=item["thresholds"])
+    weights = [name for name in run.final if name.endswith("weight")]
+    alone = [scan(thresholds=item["thresholds"][-1:], params=[name]) for name in weights]
+    return {
+        "accuracy": scanned.values.numpy(),
+        "fraction": scanned.fractions.numpy(),
+        "layers": np.array([float(one.values[0]) for one in alone]),
+    }
 
 
 def plot(result: Result) -> Figure:
@@ -77,6 +91,7 @@ def plot(result: Result) -> Figure:
     axis.axhline(0.1, color="0.5", ls=":", lw=1)
     axis.text(result.thresholds[-1], 0.11, "chance", ha="right", fontsize=8, color="0.4")
     axis.set(xlabel="threshold on the change, whole network", ylim=(0, 1.03))
+    axis.set_ylabel("test accuracy, share of the weights")
     axis.legend(loc="center right")
     return figure
 
@@ -85,4 +100,10 @@ def measure(result: Result) -> Measurements:
     """Measure the end of the scan (Fig. 3.4 of [subnetworks])."""
     last = result.accuracy[:, -1]
     why = f"at threshold {result.thresholds[-1]:g}, from {last.min():.3f} to {last.max():.3f}"
-    return {"guessing": result.by_run(last, why)}
+    lowest = result.layers.min(1)
+    return {
+        "guessing": result.by_run(last, why),
+        "exceeds-layers": result.by_run(
+            last - lowest, f"accuracy minus the lowest of one layer, {lowest.mean():.3f}"
+        ),
+    }

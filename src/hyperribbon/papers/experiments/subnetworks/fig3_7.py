@@ -35,6 +35,15 @@ STATEMENTS = (
         "choices of pn of n weights.",
         Band(-3, 3, "closed form"),
     ),
+    _runs.says_trained(
+        "larger-changes-larger-values",
+        "Sec. 3.3.2",
+        "parameters with larger absolute changes during training are more likely to correspond to "
+        "those with larger absolute values in the trained model",
+        "Absolute change and absolute value have a positive rank correlation over all weights "
+        "(which contradicts the independence of Sec. 3.4).",
+        Band.at_least(0.0, "words"),
+    ),
     observe(
         "kept",
         "Sec. 3.4",
@@ -142,6 +151,9 @@ def measure(result: Result) -> Measurements:
             f"R looks close to p, but over {result.weights:,} weights its standard deviation "
             f"is {deviation:.1e}; Spearman {result.spearman.mean():.2f}, output layer Pearson "
             f"{result.pearson_output.mean():.2f}",
+        ),
+        "larger-changes-larger-values": result.by_run(
+            result.spearman, "Spearman's rank correlation"
         ),
         "kept": result.by_run(
             result.kept[:, position], "the weights that matter are shared more than by chance"

@@ -7,46 +7,14 @@ from typing import Any
 import numpy as np
 
 from hyperribbon.application.inspection import measure_anisotropy
-from hyperribbon.core import derive_seed
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
+from hyperribbon.papers.experiments.judging import Measurements
 from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.papers.experiments.subnetworks import _runs, _spectra
+from hyperribbon.papers.experiments.statements import Band, observe
+from hyperribbon.papers.experiments.subnetworks import _runs
 
 TITLE = "Leading Fisher eigenvalues before and after training, and what N does to them"
 
-_STARTS = ("lecun", "kaiming", "glorot", "torch")
-
 STATEMENTS = (
-    _spectra.says_fisher(
-        "trained-t100",
-        "Sec. 4.3",
-        "T100 increases from 0.360 at initialization to 0.999 after training, indicating a "
-        "concentration in a few direction",
-        "After training the 100 largest eigenvalues carry 0.999 of the trace or more, with the N "
-        "nearest to 1000 (T100 falls with N, which is not printed).",
-        Band.at_least(0.9985, "printed"),
-        changed="2026-11-17: at least 0.99, a number of our own, before",
-    ),
-    says(
-        "start-t100",
-        "Sec. 4.3",
-        "T100 increases from 0.360 at initialization to 0.999 after training",
-        "At the start T100 is 0.360.",
-        Band.around(0.36, "printed", atol=0.0005),
-        setting=_spectra.FISHER,
-        needs=_spectra.OPEN,
-        compare="prediction",
-        changed="2026-11-17: 'fails' before, with a band of ±0.03 of our own and N = 1000",
-    ),
-    _spectra.says_fisher(
-        "norms-fall-in-training",
-        "Sec. 4.3.3",
-        "robustness is reflected in the reduction of the norms of spectrum during training",
-        "The largest eigenvalue is smaller after training than at the start, with the N nearest "
-        "to 1000.",
-        Band.at_most(1.0, "words"),
-    ),
     observe(
         "falls-with-n",
         "Eq. (4.22)",
@@ -74,8 +42,6 @@ class Config(_runs.TrainingConfig):
     # the N over which T100 is measured for the softmax outputs
     samples: tuple[int, ...] = (100, 300, 600)
     logit_samples: tuple[int, ...] = (100, 300)  # the N over which it is measured for the logits
-    start_samples: int = 300  # the N with which other starts are compared
-    start_draws: int = 5  # untrained networks of each start
 
 
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
@@ -85,8 +51,6 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
         "eigenvalues": 150,
         "samples": (20, 40),
         "logit_samples": (20,),
-        "start_samples": 20,
-        "start_draws": 1,
         "seeds": 1,
     },
     laptop_with_data={"samples": (100, 300, 1000)},
@@ -103,18 +67,9 @@ class Result(_runs.OfRuns):
     samples: np.ndarray  # (s,)
     t100_start: np.ndarray  # (seeds, s), softmax outputs
     t100_trained: np.ndarray  # (seeds, s)
-    # (seeds, s), share of the samples that hold 90% of the trained network's trace
-    carriers: np.ndarray
-    norm_ratio: np.ndarray  # (seeds, s), largest eigenvalue after training over that at the start
     logit_samples: np.ndarray  # (l,)
     logit_start: np.ndarray  # (seeds, l), T100 of the logits
     logit_trained: np.ndarray  # (seeds, l)
-    # (seeds, l), largest eigenvalue after training over that at the start
-    logit_norm_ratio: np.ndarray
-    start_samples: int  # N of the comparison of starts
-    # {start: (draws,)}, T100 of untrained networks over their weights, without biases, softmax
-    # outputs; the configured start first
-    starts: dict[str, np.ndarray]
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -142,14 +97,9 @@ def compute(config: Config, context: Context) -> Result:
         samples=np.array(config.samples),
         t100_start=by_run(softmax, "t100_start"),
         t100_trained=by_run(softmax, "t100_trained"),
-        carriers=by_run(softmax, "carriers"),
-        norm_ratio=by_run(softmax, "norm_ratio"),
         logit_samples=np.array(config.logit_samples),
         logit_start=by_run(logits, "t100_start"),
         logit_trained=by_run(logits, "t100_trained"),
-        logit_norm_ratio=by_run(logits, "norm_ratio"),
-        start_samples=config.start_samples,
-        starts=_compare_starts(config, context, runs[0]),
         **_runs.origin(config),
     )
 
@@ -162,43 +112,13 @@ def _spectra_at_both_ends(item: Item) -> dict[str, Any]:
         measure_anisotropy(run.model, inputs, state=state, **options)
         for state in (run.initial, run.final)
     )
-    shares = np.sort(trained.sample_shares.numpy())[::-1].cumsum()
     count = min(100, len(start.eigenvalues))
     return {
         "start": start.eigenvalues.numpy(),
         "trained": trained.eigenvalues.numpy(),
         "t100_start": start.trace_ratio(count),
         "t100_trained": trained.trace_ratio(count),
-        "norm_ratio": trained.spectral_norm / start.spectral_norm,
-        "carriers": float(np.searchsorted(shares, 0.9) + 1) / len(shares),
     }
-
-
-def _compare_starts(config: Config, context: Context, run: Item) -> dict[str, np.ndarray]:
-    names = {f"sd {config.init}" if config.init != "lecun" else "lecun": config.init}
-    names |= {name: name for name in _STARTS}
-    items = [
-        {
-            **run,
-            "init": init,
-            "samples": config.start_samples,
-            "seed": derive_seed(context.seed, "untrained", draw),
-        }
-        for init in names.values()
-        for draw in range(config.start_draws)
-    ]
-    table = np.array(context.map(_measure_untrained, items, "other starts"))
-    return dict(zip(names, table.reshape(len(names), -1), strict=True))
-
-
-def _measure_untrained(item: Item) -> float:
-    measured = measure_anisotropy(
-        _runs.fresh_model(item, item["seed"]),
-        _runs.train_data(item, item["samples"]).inputs,
-        vectors=False,
-        params="*weight",
-    )
-    return measured.trace_ratio(min(100, len(measured.eigenvalues)))
 
 
 def plot(result: Result) -> Figure:
@@ -231,34 +151,8 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the two printed trace ratios, and what they depend on (Fig. 4.1 of [subnetworks])."""
-    middle = int(np.argmin(np.abs(result.samples - 1000)))
-    others = list(result.starts.items())[1:]
-
-    def by_count(counts: np.ndarray, values: np.ndarray) -> str:
-        pairs = zip(counts, values.mean(0), strict=True)
-        return ", ".join(f"{value:.3g} at N = {count}" for count, value in pairs)
-
+    """Measure what the printed trace ratios depend on (Fig. 4.1 of [subnetworks])."""
     return {
-        "trained-t100": result.by_run(
-            result.t100_trained[:, middle],
-            f"N = {result.samples[middle]}: {100 * result.carriers[:, middle].mean():.0f}% of "
-            "the samples carry 90% of the trace, the others are saturated",
-        ),
-        "start-t100": over_seeds(
-            result.t100_start[:, middle],
-            f"{by_count(result.samples, result.t100_start)}; from other starts, over the "
-            f"weights with N = {result.start_samples}: "
-            + ", ".join(f"{name} {values.mean():.2f}" for name, values in others)
-            + f"; {result.source}",
-            comparable=False,
-        ),
-        "norms-fall-in-training": result.by_run(
-            result.norm_ratio[:, middle],
-            "largest eigenvalue after training over that at the start: softmax "
-            f"{by_count(result.samples, result.norm_ratio)}; logits "
-            f"{by_count(result.logit_samples, result.logit_norm_ratio)}",
-        ),
         "falls-with-n": result.by_run(
             result.t100_trained[:, -1] - result.t100_trained[:, 0],
             f"change from N = {result.samples[0]} to {result.samples[-1]}",

@@ -7,7 +7,7 @@ import numpy as np
 from hyperribbon.application.inspection import eigenfunctions, measure_anisotropy
 from hyperribbon.papers.experiments.judging import Measurements, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Item, stack
-from hyperribbon.papers.experiments.statements import Band, says
+from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.experiments.subnetworks import _runs, _spectra
 from hyperribbon.papers.experiments.subnetworks._embedding import hidden_embedding
 from hyperribbon.plots.style import DIVERGING, new_figure
@@ -20,9 +20,18 @@ STATEMENTS = (
         "Sec. 4.3.1, Fig. 4.4",
         "the eigenvector associated with the largest eigenvalue exhibits the most significant "
         "response to changes in the data",
-        "Of the four eigenvectors shown, the first has the largest root mean square projection of "
-        "the gradients of the test images.",
+        "Of the four eigenvectors shown, the first has the largest root mean square of u as Eq. "
+        "(4.24) normalises it, over the test images.",
         Band.at_most(1.0, "words"),
+        changed="2026-11-18: before, projections without the printed factor 1/√λ were judged",
+    ),
+    observe(
+        "projection-dominates",
+        "Fig. 4.4",
+        "Without the factor 1/√λ the first eigenvector has the largest root mean square projection "
+        "of the gradients of the test images.",
+        Band.at_most(1.0, "words"),
+        needs=_runs.SCALE,
     ),
     says(
         "unit-norm",
@@ -50,7 +59,6 @@ class Config(_runs.TrainingConfig):
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
     Config,
     smoke={"points": 120, "samples": 30, "shown": (1, 5, 10, 50), "seeds": 1},
-    laptop={"seeds": 6},
     paper={"points": 10_000, "samples": 1000},
 )
 
@@ -109,27 +117,41 @@ def _functions(item: Item) -> dict[str, np.ndarray]:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the projections ⟨v, ∇f⟩ on the plane of Fig. 4.3, all on one scale (Fig. 4.4)."""
-    figure, axes = new_figure(2, 2, width="full", ratio=0.7, sharex=True, sharey=True)
-    relative = result.response[0] / result.response[0, 0]
-    scaled = result.values / np.sqrt((result.values**2).mean(0)) * relative
-    limit = np.quantile(np.abs(scaled[:, 0]), 0.98)
-    order = np.argsort(np.abs(scaled).max(1))
-    look = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit, "s": 6, "lw": 0.15}
-    for column, axis in enumerate(axes.ravel()):
-        colors = scaled[order, column]
-        points = axis.scatter(*result.position[order].T, c=colors, edgecolors="0.6", **look)
-        axis.set(xticks=[], yticks=[])
-        title = f"eigenvector {result.shown[column]}, eigenvalue {result.relative[0, column]:.2g}"
-        axis.set_title(f"{title}, rms {relative[column]:.3f}", fontsize=9)
-    figure.colorbar(points, ax=axes, label="projection / rms of the first", shrink=0.7)
+    """Draw ⟨v, ∇f⟩ above and u of Eq. (4.24) below, on the plane of Fig. 4.3 (Fig. 4.4)."""
+    figure, axes = new_figure(2, 4, width="full", ratio=1.1, sharex=True, sharey=True)
+    as_printed = np.sqrt((result.values**2).mean(0))
+    rows = (
+        (r"$\langle v,\nabla f\rangle$", result.response[0] / as_printed, result.response[0]),
+        (r"$u$ of Eq. (4.24)", np.ones_like(as_printed), as_printed),
+    )
+    for row, (label, factor, size) in zip(axes, rows, strict=True):
+        values = result.values * factor / size[0]
+        limit = np.quantile(np.abs(values[:, 0]), 0.98)
+        order = np.argsort(np.abs(values).max(1))
+        look = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit, "s": 5, "lw": 0.15}
+        for column, axis in enumerate(row):
+            colors = values[order, column]
+            points = axis.scatter(*result.position[order].T, c=colors, edgecolors="0.6", **look)
+            axis.set(xticks=[], yticks=[])
+            axis.set_title(f"rms {size[column] / size[0]:.3g}", fontsize=8)
+        row[0].set_ylabel(label)
+        figure.colorbar(points, ax=row, label="over the rms of the first", shrink=0.8)
+    for column, axis in enumerate(axes[1]):
+        ratio = result.relative[0, column]
+        axis.set_xlabel(f"eigenvector {result.shown[column]}\n$\\lambda/\\lambda_1$ = {ratio:.2g}")
     return figure
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the size of the responses and the normalisation of Eq. (4.24) (Fig. 4.4)."""
+    """Measure the responses with and without the factor of Eq. (4.24), and its norm (Fig. 4.4)."""
+    as_printed = result.response / np.sqrt(result.relative)
+    sizes = ", ".join(f"{value:.3g}" for value in (as_printed / as_printed[:, :1]).mean(0))
     return {
         "leading-dominates": result.by_run(
+            as_printed[:, 1:].max(1) / as_printed[:, 0],
+            f"largest root mean square of the others, over the leading one's; all four: {sizes}",
+        ),
+        "projection-dominates": result.by_run(
             result.response[:, 1:].max(1) / result.response[:, 0],
             "largest root mean square projection of the others, over the leading one's",
         ),

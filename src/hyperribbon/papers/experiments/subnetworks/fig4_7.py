@@ -8,39 +8,16 @@ from itertools import pairwise
 import numpy as np
 
 from hyperribbon.application.inspection import measure_anisotropy
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
+from hyperribbon.papers.experiments.judging import Measurements
 from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure
-from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.experiments.statements import Band, observe
 from hyperribbon.papers.experiments.subnetworks import _runs, _spectra
 
 TITLE = "Effective rank of the top 100 eigenvectors during training"
 
 _COARSE = (0, 1, 2, 3, 5, 10, 20, 30, 45, 60, 75, 90, 100)
 
-_QUOTE = (
-    "the average effective ranks of the top eigenvectors, corresponding to the 100 largest "
-    "eigenvalues, consistently decrease throughout training until convergence to a minimum"
-)
-
 STATEMENTS = (
-    _spectra.says_fisher(
-        "falls",
-        "Sec. 4.3.4, Fig. 4.7",
-        _QUOTE,
-        "The effective rank, averaged over the top 100 eigenvectors, is lower after training than "
-        "at the start.",
-        Band.at_most(0.0, "words"),
-    ),
-    says(
-        "consistently",
-        "Sec. 4.3.4, Fig. 4.7",
-        _QUOTE,
-        "It decreases from the first epoch on.",
-        Band.at_most(0.0, "words"),
-        setting=_spectra.FISHER,
-        needs=_spectra.OPEN,
-        changed="2026-11-17: 'fails' before, for the one N and start that were tried",
-    ),
     observe(
         "any-n",
         "Fig. 4.7",
@@ -165,19 +142,10 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the fall, its monotony, and what it depends on (Fig. 4.7 of [subnetworks])."""
+    """Measure what the fall in training depends on (Fig. 4.7 of [subnetworks])."""
     rank = result.effective_rank
-    first = int(np.argmin(np.abs(result.epochs - 1)))
     whole = rank[:, -1] / rank[:, 0] - 1
     return {
-        "falls": result.by_run(
-            whole, f"relative change from {rank[:, 0].mean():,.0f}, N = {result.samples}"
-        ),
-        "consistently": over_seeds(
-            rank[:, first] / rank[:, 0] - 1,
-            f"relative change over the first epoch, N = {result.samples}; {result.source}",
-            comparable=False,
-        ),
         "any-n": result.by_run(
             result.other_rank[:, 1] / result.other_rank[:, 0] - 1 - whole,
             f"relative change with N = {result.other_samples} minus that with N = {result.samples}",

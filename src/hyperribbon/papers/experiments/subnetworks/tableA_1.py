@@ -16,6 +16,8 @@ TITLE = "Means, standard deviations and correlations of the weights, layer by la
 
 _FINAL_SD = np.array([0.054, 0.058, 0.058, 0.158])
 _CORRELATION = np.array([0.930, 0.906, 0.921, 0.753])
+_INITIAL_MEAN = np.array([0.000, 0.000, 0.000, 0.002])
+_FINAL_MEAN = np.array([0.000, 0.003, 0.004, 0.002])
 _SD_TOLERANCE = np.array([0.001, 0.001, 0.001, 0.005])
 _CORRELATION_TOLERANCE = np.array([0.004, 0.004, 0.004, 0.015])
 _COLUMNS = ("initial_mean", "initial_sd", "final_mean", "final_sd", "correlation")
@@ -36,9 +38,13 @@ STATEMENTS = (
             _ROWS[layer],
             f"{words}, {_runs.LAYERS[layer].lower()}: {printed[layer]:.3f} in a run.",
             Band.around(printed[layer], "printed", atol=0.0005),
+            # An interval around a number printed as zero is always wider than the number.
+            compare="prediction" if printed[layer] else "run",
         )
         for layer in range(4)
         for name, words, printed in (
+            ("initial-mean", "Mean of the initial weights", _INITIAL_MEAN),
+            ("final-mean", "Mean of the final weights", _FINAL_MEAN),
             ("final-sd", "Standard deviation of the final weights", _FINAL_SD),
             ("correlation", "Correlation of initial and final weights", _CORRELATION),
         )
@@ -147,5 +153,5 @@ def measure(result: Result) -> Measurements:
     return {
         f"{key.replace('_', '-')}-{layer + 1}": result.by_run(getattr(result, key)[:, layer], why)
         for layer in range(len(_runs.LAYERS))
-        for key in ("final_sd", "correlation")
+        for key in ("initial_mean", "final_mean", "final_sd", "correlation")
     }
