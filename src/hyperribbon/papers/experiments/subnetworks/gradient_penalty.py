@@ -90,7 +90,8 @@ def compute(config: Config, context: Context) -> Result:
 
 def _train_all(item: Item) -> dict[str, Any]:
     generator = torch_generator(item["seed"], "regression")
-    inputs = torch.randn(item["samples"], 2, generator=generator, dtype=torch.float64)
+    draw = {"generator": generator, "dtype": torch.float64}
+    inputs = torch.randn(item["samples"], 2, **draw, device="cpu")
     targets = torch.sin(2 * inputs[:, :1]) + inputs[:, 1:] ** 2 / 2
 
     def descend(step: float, penalty: float, time: float) -> nn.Module:

@@ -133,7 +133,8 @@ def _half_squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def _measure(item: Item) -> dict[str, Any]:
     data = load_data("digits").flat()
-    chosen = torch.randperm(len(data.targets), generator=torch_generator(item["seed"], "digits"))
+    generator = torch_generator(item["seed"], "digits")
+    chosen = torch.randperm(len(data.targets), generator=generator, device="cpu")
     inputs = data.inputs[chosen[: item["samples"]]].double()
     labels = data.targets[chosen[: item["samples"]]]
     targets = nn.functional.one_hot(labels, 10).double()
@@ -178,9 +179,8 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> tuple[np.ndarray, np.
 def _expansions(item: Item, model: nn.Module, inputs: torch.Tensor) -> dict[str, np.ndarray]:
     """Return how far divergence and outputs are from the metric along one random direction."""
     vector = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    direction = torch.randn(
-        len(vector), generator=torch_generator(item["seed"], "direction"), dtype=torch.float64
-    )
+    generator = torch_generator(item["seed"], "direction")
+    direction = torch.randn(len(vector), generator=generator, dtype=torch.float64, device="cpu")
     direction /= direction.norm()
     forms = [
         float(direction @ (Fisher(model, inputs, likelihood=likelihood) @ direction))

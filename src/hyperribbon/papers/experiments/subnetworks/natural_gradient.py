@@ -90,10 +90,11 @@ def compute(config: Config, context: Context) -> Result:
 def _descend(item: Item) -> dict[str, Any]:
     generator = torch_generator(item["seed"], "regression")
     shape = (item["samples"], item["features"])
-    inputs = torch.randn(shape, generator=generator, dtype=torch.float64)
-    planted = torch.randn(item["features"], generator=generator, dtype=torch.float64)
+    draw = {"generator": generator, "dtype": torch.float64}
+    inputs = torch.randn(shape, **draw, device="cpu")
+    planted = torch.randn(item["features"], **draw, device="cpu")
     chance = torch.sigmoid(inputs @ planted)
-    labels = (torch.rand(len(chance), generator=generator, dtype=torch.float64) < chance).double()
+    labels = (torch.rand(len(chance), **draw, device="cpu") < chance).double()
     scales = np.geomspace(1, item["condition"] ** -0.5, item["features"])
     scaled = inputs * torch.from_numpy(scales)
     targets = labels[:, None]

@@ -99,8 +99,8 @@ class _Wide(nn.Module):
         super().__init__()
         generator = torch_generator(seed, "weights")
         draw = {"generator": generator, "dtype": torch.float64}
-        self.inner = nn.Parameter(torch.randn(width, inputs, **draw))
-        self.outer = nn.Parameter(torch.randn(1, width, **draw))
+        self.inner = nn.Parameter(torch.randn(width, inputs, **draw, device="cpu"))
+        self.outer = nn.Parameter(torch.randn(1, width, **draw, device="cpu"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(x @ self.inner.T / x.shape[1] ** 0.5)
@@ -123,7 +123,7 @@ def compute(config: Config, context: Context) -> Result:
 def _width(item: Item) -> np.ndarray:
     generator = torch_generator(item["seed"], "data")
     draw = {"generator": generator, "dtype": torch.float64}
-    inputs = torch.randn(item["samples"], item["inputs"], **draw)
+    inputs = torch.randn(item["samples"], item["inputs"], **draw, device="cpu")
     targets = torch.sin(inputs.sum(1, keepdim=True))
     kernels, rows = [], []
     for start in range(item["starts"]):
