@@ -1,4 +1,8 @@
-"""The paper's inequalities on the eigenvalues of the PCA matrix, each beside the truth."""
+"""The paper's inequalities on the eigenvalues of the PCA matrix, each beside the truth.
+
+For C outputs the residuals live in n·C dimensions and move by K⊗I, whose eigenvalues are those of
+K, C times each; with these, and ‖y‖² summed over the outputs, every inequality holds as printed.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +115,8 @@ def weight_bound(ribbon: Ribbon) -> Bound:
     >>> bound.truth[[0, 1, 10]].round(6)
     array([1.      , 0.717633, 0.371911])
     """
-    _require(ribbon)
-    x = ribbon.alpha * ribbon.eigenvalues
+    _require(ribbon, start=True)
+    x = ribbon.alpha * _repeat(ribbon)
     scale = ribbon.sigma_w**2 / ribbon.alpha
     upper = scale * np.minimum(1, 2 * ribbon.steps * x) / (2 - x)
     return Bound(ribbon.steps * ribbon.P1_sigma, upper, np.zeros_like(upper))
@@ -147,7 +151,7 @@ def target_norm_bound(ribbon: Ribbon) -> Bound:
         The eigenvalue (1,) with both bounds.
     """
     _require(ribbon)
-    norm = np.atleast_1d(ribbon.targets @ ribbon.targets)
+    norm = np.atleast_1d((ribbon.targets**2).sum())
     longest = square_sums(ribbon.alpha * ribbon.eigenvalues[-1:], ribbon.steps)
     return Bound(ribbon.steps * ribbon.spectrum("P1_y")[:1], norm * longest, norm)
 
@@ -168,32 +172,32 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
     K(K + μI)⁻¹y that of y; the paper keeps y and adds μ to w.
 
     Args:
-        ribbon: One output, α(λ₁ + μ) ≤ 1.
+        ribbon: α(λ₁ + μ) ≤ 1, initial outputs with the covariance of linear regression.
         form: "verified", or "printed" for the text of the paper, without the running minimum.
 
     Returns:
         The ratios (n,) and their upper bounds; the lower ones are zero.
     """
     check_choice("form", form, ("verified", "printed"))
-    _require(ribbon, variants=True)
+    _require(ribbon, variants=True, start=True)
     printed = form == "printed"
-    decayed = ribbon.eigenvalues + ribbon.weight_decay
+    eigenvalues = _repeat(ribbon)
+    decayed = eigenvalues + ribbon.weight_decay
     n, T, alpha = len(decayed), ribbon.steps, ribbon.alpha
-    targets = ribbon.targets
+    targets = ribbon.targets.ravel()
     if ribbon.weight_decay and not printed:
-        targets = targets * ribbon.eigenvalues / decayed
+        targets = targets * eigenvalues / decayed
+    norm = targets @ targets
     noise = 0.0
     if ribbon.batch_size is not None:
         noise = alpha / ribbon.batch_size * (1 if printed else T)
     decay = ribbon.weight_decay if printed else 0.0
     rho, k = decay_base(decayed), split_index(decayed, alpha, T)
     index = np.arange(1, n + 1)
-    partner = ribbon.eigenvalues[np.clip(index - k, 0, n - 1)]
-    head = 4 * rho ** -(index - 1.0) + (ribbon.sigma_w**2 / alpha + noise + decay) / (
-        targets @ targets
-    )
+    partner = eigenvalues[np.clip(index - k, 0, n - 1)]
+    head = 4 * rho ** -(index - 1.0) + (ribbon.sigma_w**2 / alpha + noise + decay) / norm
     reach = np.minimum(1, 2 * alpha * T * partner) * ribbon.sigma_w**2 / alpha
-    beyond = 4 * rho ** -(k - 1.0) + (reach + noise * partner + decay) / (targets @ targets)
+    beyond = 4 * rho ** -(k - 1.0) + (reach + noise * partner + decay) / norm
     upper = np.where(index <= 2 * k, np.minimum(1, head), beyond)
     if not printed:
         upper = np.minimum.accumulate(upper)
@@ -224,17 +228,20 @@ def split_index(eigenvalues: np.ndarray, alpha: float, steps: int) -> int:
     return max(1, int(best))
 
 
-def _require(ribbon: Ribbon, *, variants: bool = False) -> None:
+def _repeat(ribbon: Ribbon) -> np.ndarray:
+    """Return the eigenvalue of K of every coordinate: of every direction, once per output."""
+    return np.repeat(ribbon.eigenvalues, ribbon.targets.size // len(ribbon.eigenvalues))
+
+
+def _require(ribbon: Ribbon, *, variants: bool = False, start: bool = False) -> None:
+    """Raise if a bound does not cover a ribbon: one of `variants`, or with a `start` of its own."""
     largest = ribbon.eigenvalues[0] + ribbon.weight_decay
     if ribbon.alpha * largest > 1 + 1e-12:
         reason = "the bound assumes alpha at most 1/λ₁ (assumption iii of the paper)"
         raise ArgumentError("alpha", ribbon.alpha, reason, f"Choose alpha up to {1 / largest:.4g}.")
-    varied = bool(ribbon.weight_decay) or ribbon.batch_size is not None
-    if ribbon.targets.ndim > 1 or (varied and not variants):
-        raise ArgumentError(
-            "ribbon",
-            ribbon,
-            "the bound is for one output"
-            + ("" if variants else ", full-batch gradient descent and no weight decay"),
-            "Give a ribbon without these.",
-        )
+    if (ribbon.weight_decay or ribbon.batch_size is not None) and not variants:
+        reason = "the bound is for full-batch gradient descent without weight decay"
+        raise ArgumentError("ribbon", ribbon, reason, "Give a ribbon without these.")
+    if ribbon.start is not None and start:
+        reason = "the bound assumes initial outputs of covariance σw²K, as of linear regression"
+        raise ArgumentError("ribbon", ribbon, reason, "Give a ribbon without start=.")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated as Float
 from typing import Literal
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from hyperribbon.core.checks import (
     ArgumentError,
+    Check,
+    check_array,
     check_choice,
     check_fraction,
     check_shape,
@@ -22,7 +25,6 @@ from hyperribbon.core.checks import (
     matrices,
     matrix,
     positive,
-    row,
     validate,
     zero_or_more,
 )
@@ -32,10 +34,14 @@ from hyperribbon.theory.ribbons.truncation import dimensions_of
 
 __all__ = ["TrajectoryCovariance", "kernels_bound", "several_kernels", "sgd"]
 
+_targets: Check = partial(check_array, ndim=(1, 2))
+
 
 @dataclass(frozen=True, eq=False)
 class TrajectoryCovariance:
     """Covariance P = P1 − P2 of the points on trajectories, in the basis of the samples.
+
+    Of C outputs the coordinates are those of the first sample, then of the second: n·C for n below.
 
     Attributes:
         P1: (n, n), second moment of the residuals divided by √n.
@@ -62,7 +68,7 @@ class TrajectoryCovariance:
         return dimensions_of(self.spectrum(), check_fraction("fraction", fraction))
 
 
-@validate(X=matrix, y=row, sigma_w=zero_or_more, alpha=positive, steps=count, batch_size=count)
+@validate(X=matrix, y=_targets, sigma_w=zero_or_more, alpha=positive, steps=count, batch_size=count)
 def sgd(
     X: np.ndarray,
     y: np.ndarray,
@@ -78,12 +84,14 @@ def sgd(
 
         M_{t+1} = K_d M_t K_d + (α²/b)·[n·K·diag(M_t)·K − K M_t K],
 
-    so the noise vanishes with the residuals. "constant" replaces the bracket by K², the Langevin
-    model of Eq. (11) of [ribbons] with residuals divided by √n; it never vanishes.
+    so the noise vanishes with the residuals. Of several outputs, which share their batches, the
+    moments of any two, E[r_t^a (r_t^b)ᵀ], obey the same. "constant" replaces the bracket by K²
+    (zero between outputs), the Langevin model of Eq. (11) of [ribbons] with residuals divided by
+    √n; it never vanishes.
 
     Args:
         X: (n, d), data.
-        y: (n,), targets.
+        y: (n,) or (n, C), targets.
         sigma_w: Standard deviation of the initial weights.
         alpha: Learning rate.
         steps: T, points of each trajectory.
@@ -95,29 +103,30 @@ def sgd(
     """
     check_choice("noise", noise, ("exact", "constant"))
     n = len(X)
-    check_shape("y", y, (n,), f"X has {n} samples (rows)")
+    check_shape("y", y, (n, *y.shape[1:]), f"X has {n} samples (rows)")
     K = X @ X.T / n
-    residual = -y / np.sqrt(n)
-    M = sigma_w**2 * K + np.outer(residual, residual)
+    residual = -y.reshape(n, -1).T / np.sqrt(n)
+    same = np.eye(len(residual))[:, :, None, None]
+    M = sigma_w**2 * same * K + _outer(residual)
     kick = alpha**2 / batch_size
     decay = np.eye(n) - alpha * K
-    total, mean = np.zeros_like(K), np.zeros(n)
+    total, mean = np.zeros_like(M), np.zeros_like(residual)
     losses = np.zeros(steps)
     for t in range(steps):
-        losses[t] = np.trace(M) / 2
+        losses[t] = np.einsum("aaii", M) / 2
         total += M
         mean += residual
-        spread = (n * K * np.diagonal(M)) @ K - K @ M @ K if noise == "exact" else K @ K
+        sizes = np.diagonal(M, axis1=2, axis2=3)[:, :, None]
+        spread = (n * K * sizes) @ K - K @ M @ K if noise == "exact" else same * (K @ K)
         M = decay @ M @ decay + kick * spread
-        residual = decay @ residual
+        residual = residual @ decay
         if not losses[t] < 1e12 * (losses[0] + sigma_w**2 + 1):
             reason = f"with batches of {batch_size} the second moment diverges (step {t})"
             raise ArgumentError("alpha", alpha, reason, "Lower alpha or raise batch_size.")
-    mean /= steps
-    return TrajectoryCovariance(total / steps, np.outer(mean, mean), losses)
+    return _covariance(total / steps, mean / steps, losses)
 
 
-@validate(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
+@validate(grams=matrices, y=_targets, sigma_w=zero_or_more, alpha=positive, steps=count)
 def several_kernels(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> TrajectoryCovariance:
@@ -128,8 +137,8 @@ def several_kernels(
     Implements Sec. III of [ribbons]. The kernels share samples, targets and learning rate.
 
     Args:
-        grams: Gram matrices k(xᵢ, xⱼ), each (n, n); K is gram/n.
-        y: (n,), targets.
+        grams: Gram matrices k(xᵢ, xⱼ), each (n, n) and shared by all outputs; K is gram/n.
+        y: (n,) or (n, C), targets.
         sigma_w: Standard deviation of the initial functions, σw·GP(0, k).
         alpha: Learning rate.
         steps: T, points of each trajectory.
@@ -137,18 +146,19 @@ def several_kernels(
     n = len(y)
     for index, gram in enumerate(grams):
         check_shape(f"grams[{index}]", gram, (n, n), f"there are {n} targets")
-    y = y / np.sqrt(n)
-    second, mean = np.zeros((n, n)), np.zeros(n)
+    y = y.reshape(n, -1).T / np.sqrt(n)
+    same = np.eye(len(y))[:, :, None, None]
+    second, mean = np.zeros((len(y), len(y), n, n)), np.zeros_like(y)
     for eigenvalues, U in _spectra(grams, alpha):
-        rates, targets = alpha * eigenvalues, U.T @ y
-        part = np.outer(targets, targets) * pair_sums(rates, steps)
-        part += np.diag(sigma_w**2 * eigenvalues * square_sums(rates, steps))
+        rates, targets = alpha * eigenvalues, y @ U
+        part = _outer(targets) * pair_sums(rates, steps)
+        part += same * np.diag(sigma_w**2 * eigenvalues * square_sums(rates, steps))
         second += U @ part @ U.T / (steps * len(grams))
-        mean += U @ (mean_powers(rates, steps) * targets) / len(grams)
-    return TrajectoryCovariance(second, np.outer(mean, mean), np.zeros(0))
+        mean += (mean_powers(rates, steps) * targets) @ U.T / len(grams)
+    return _covariance(second, mean, np.zeros(0))
 
 
-@validate(grams=matrices, y=row, sigma_w=zero_or_more, alpha=positive, steps=count)
+@validate(grams=matrices, y=_targets, sigma_w=zero_or_more, alpha=positive, steps=count)
 def kernels_bound(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> Bound:
@@ -161,7 +171,7 @@ def kernels_bound(
 
     Implements Eq. (12) of [ribbons]. The paper states the first line for i ≤ 2k*; Weyl's
     inequality needs j there, and that is what is used. As for `spectrum_bound`, the running
-    minimum is taken.
+    minimum is taken, and for C outputs every eigenvalue counts C times.
 
     Returns:
         The ratios (n,) and their upper bounds; the lower ones are zero.
@@ -174,7 +184,8 @@ def kernels_bound(
     truth = several_kernels(grams, y, sigma_w, alpha, steps).spectrum("P1")
     spectra = [eigenvalues[eigenvalues > 0] for eigenvalues, _ in _spectra(grams, alpha)]
     n, count = len(truth), len(grams)
-    weight = sigma_w**2 / (alpha * (y @ y / n))
+    spectra = [np.repeat(spectrum, n // len(y)) for spectrum in spectra]
+    weight = sigma_w**2 / (alpha * ((y**2).sum() / len(y)))
     rhos = np.array([decay_base(spectrum) for spectrum in spectra])[:, None]
     k = min(split_index(spectrum, alpha, steps) for spectrum in spectra)
     j = np.arange(n) // count + 1
@@ -186,6 +197,19 @@ def kernels_bound(
     beyond: NDArray[np.float64] = np.mean(4 * rhos ** -(k - 1.0) + reach, axis=0)
     upper = np.minimum.accumulate(np.where(j <= 2 * k, np.minimum(1, head), beyond))
     return Bound(truth / truth[0], upper, np.zeros(n))
+
+
+def _outer(rows: np.ndarray) -> np.ndarray:
+    """Return the outer products of any two rows (C, n): (C, C, n, n)."""
+    return rows[:, None, :, None] * rows[:, None]
+
+
+def _covariance(second: np.ndarray, mean: np.ndarray, losses: np.ndarray) -> TrajectoryCovariance:
+    """Return the covariance from moments by output, (C, C, n, n) and (C, n)."""
+    flat = mean.T.ravel()
+    size = (len(flat), len(flat))
+    moment = second.transpose(2, 0, 3, 1).reshape(size)
+    return TrajectoryCovariance(moment, np.outer(flat, flat), losses)
 
 
 def _spectra(grams: Sequence[np.ndarray], alpha: float) -> list[tuple[np.ndarray, np.ndarray]]:
