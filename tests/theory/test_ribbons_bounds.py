@@ -71,6 +71,12 @@ def test_the_printed_noise_term_is_violated():
     assert (printed.truth / printed.upper).max() > 10
 
 
+def test_the_bound_of_lemma_3_does_not_rise_beyond_the_split():
+    ribbon = Ribbon.exponential(50, 0.2, sigma_star=2**0.5, sigma_w=0.1**0.5, steps=50)
+    assert (np.diff(spectrum_bound(ribbon, "printed").upper) > 0).any()
+    assert (np.diff(spectrum_bound(ribbon).upper) <= 0).all()
+
+
 def test_bounds_bite():
     """A bound that is always above one would prove nothing."""
     ribbon = Ribbon.exponential(50, 0.05, sigma_star=10.0, steps=1000)
