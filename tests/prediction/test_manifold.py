@@ -35,6 +35,7 @@ def test_a_linear_model_follows_its_prediction_to_rounding(data):
         f = y.numpy()[:, 0] + decay @ (f - y.numpy()[:, 0])
     measured = found.measure(networks=30)
     assert max(measured.kernel_drift.values()) < 1e-12
+    assert measured.uncertainty == pytest.approx(2 * measured.spread)
     assert abs(measured.measured - measured.expected) < 3 * measured.spread + 1
     assert measured.captured > 0.93
 
@@ -69,6 +70,20 @@ def test_narrow_networks_have_kernels_of_their_own():
     found = hr.predict_manifold(model, nn.MSELoss(), (X, torch.sign(X[:, :1])), steps=60, lr=0.03)
     seen = found.measure(networks=20)
     assert abs(seen.measured - seen.expected) <= 2
+
+
+def test_a_network_that_leaves_its_linearisation_is_inside_the_uncertainty():
+    """Its kernel grows several times: the prediction is off, and says so."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    X = torch.randn(20, 1, 8, 8, generator=generator)
+    y = torch.sign(X.mean(dim=(1, 2, 3)))[:, None]
+    layers = [nn.Conv2d(1, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 1))
+    found = hr.predict_manifold(model, nn.MSELoss(), (X, y), steps=60, lr=0.2)
+    seen = found.measure(networks=10)
+    assert max(seen.kernel_drift.values()) > 1
+    assert abs(seen.measured - seen.expected) > 2 * seen.spread + 1
+    assert abs(seen.measured - seen.expected) <= seen.uncertainty <= 2 * seen.expected
 
 
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.SmoothL1Loss(beta=0.5)])
@@ -142,7 +157,7 @@ def test_own_runs_are_compared_and_drawn(data):
     found = hr.predict_manifold(two_layers(), nn.MSELoss(), data, steps=6, lr=0.05)
     runs = [outputs.reshape(6, 24, 1) for outputs, _ in found._problem.train(8, 0.05, 6)]
     result = found.compare(runs)
-    assert (result.runs, result.kernel_drift) == (8, {})
+    assert (result.runs, result.kernel_drift) == (8, {}) and np.isnan(result.uncertainty)
     assert list(result.to_frame().columns) == ["predicted", "measured"]
     assert len(result.plot().lines) == 4
     with pytest.raises(ArgumentError, match="6 steps of 24 outputs"):

@@ -203,6 +203,21 @@ class ManifoldComparison(Result):
     runs: int
     kernel_drift: dict[int, float]
 
+    @property
+    def uncertainty(self) -> float:
+        r"""Return how far the measured dimensions may lie from the expected ones.
+
+        Two standard deviations over sets of runs, and the error of the linearisation: it describes
+        the network as long as its kernel changes by little, so of d expected dimensions
+
+        $$d\, \min\{1, \max_t \|\Theta_t - \Theta_0\|/\|\Theta_0\|\}$$
+
+        are uncertain. NaN where the kernel was not followed.
+        """
+        if not self.kernel_drift:
+            return float("nan")
+        return 2 * self.spread + self.expected * min(1.0, max(self.kernel_drift.values()))
+
     def to_frame(self) -> pd.DataFrame:
         """Return predicted and measured variances, one row per principal component."""
         own = {"predicted": self.predicted_spectrum, "measured": self.measured_spectrum}

@@ -13,12 +13,13 @@ from hyperribbon.core import derive_seed
 from hyperribbon.core.data import load_data
 from hyperribbon.core.devices.modes import preserve_random_state
 from hyperribbon.operators import NTK
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
+from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
 from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure
 from hyperribbon.papers.experiments.kit import presets as make_presets
 from hyperribbon.papers.experiments.statements import Band, observe
 from hyperribbon.prediction import predict_manifold
 from hyperribbon.prediction.initial import draw_networks
+from hyperribbon.theory.ribbons import dimensions_of, trajectory_covariance
 
 TITLE = "The predicted manifold of networks, and the drift of their kernels with width"
 RANDOM = "trained networks"
@@ -38,6 +39,23 @@ STATEMENTS = (
         "found up to 5.8 at width 128 and T = 100. Predictions take the kernels of several "
         "initialisations since, not their mean; these sets, which were used for that, are "
         "replaced by others",
+    ),
+    observe(
+        "linearised",
+        "Eq. (5), networks",
+        "The same networks, each linearised with its own kernel from its own initial outputs, have "
+        "the expected dimensions within two, for every kind and width: what remains of the "
+        "difference is the drift of the kernel.",
+        Band.at_most(2.0, "words"),
+        needs="the widths of preset laptop",
+    ),
+    observe(
+        "uncertainty",
+        "Eq. (5), networks",
+        "Measured dimensions lie within the uncertainty of the expected ones, which counts the "
+        "drift of the kernel: the largest difference over the uncertainty.",
+        Band.at_most(1.0, "closed form"),
+        needs="the widths of preset laptop",
     ),
     observe(
         "drift",
@@ -85,6 +103,8 @@ class Result(Frozen):
     expected: np.ndarray  # (rows,), those that as many runs show, on average
     spread: np.ndarray  # (rows,), their standard deviation
     measured: np.ndarray  # (rows,), dimensions of trained networks
+    linearised: np.ndarray  # (rows,), of the same networks, linearised one by one
+    uncertainty: np.ndarray  # (rows,), of the expected dimensions
     drift: np.ndarray  # (rows,), relative change of the tangent kernel at the last step
     networks: int  # trained for each row
 
@@ -101,7 +121,7 @@ def compute(config: Config, context: Context) -> Result:
         for width in config.widths
     ]
     rows = context.map(_measure, items, "networks")
-    columns = ("predicted", "expected", "spread", "measured", "drift")
+    columns = ("predicted", "expected", "spread", "measured", "linearised", "uncertainty", "drift")
     return Result(
         sets=[item["set"] for item in items],
         kinds=[item["kind"] for item in items],
@@ -117,7 +137,7 @@ def _measure(item: Item) -> dict[str, float]:
     with preserve_random_state():
         torch.default_generator.manual_seed(item["seed"])
         model = _network(item["kind"], item["width"], item["share"], X)
-    fresh = draw_networks(model, _STARTS, None, item["seed"])
+    fresh = list(draw_networks(model, max(_STARTS, item["networks"]), None, item["seed"]))
     kernels = [NTK(network, X).to_dense().double().numpy() for network in fresh]
     top = max(float(np.linalg.eigvalsh(kernel)[-1]) for kernel in kernels)
     lr = item["rate"] * len(X) / (2 * top)  # MSELoss has the gradient 2(f − y)/n
@@ -128,8 +148,29 @@ def _measure(item: Item) -> dict[str, float]:
         "expected": seen.expected,
         "spread": seen.spread,
         "measured": seen.measured,
+        "linearised": _linearise(fresh[: item["networks"]], kernels, X, y, lr, item["T"]),
+        "uncertainty": seen.uncertainty,
         "drift": seen.kernel_drift[max(seen.kernel_drift)],
     }
+
+
+def _linearise(
+    networks: list[nn.Module],
+    kernels: list[np.ndarray],
+    X: torch.Tensor,
+    y: torch.Tensor,
+    lr: float,
+    steps: int,
+) -> int:
+    """Return the dimensions of training with the kernels and outputs that networks start with."""
+    goal, paths = y.double().numpy()[:, 0], []
+    for network, kernel in zip(networks, kernels, strict=False):
+        with torch.no_grad():
+            path = [network(X).double().numpy()[:, 0]]
+        for _ in range(steps - 1):
+            path.append(path[-1] - lr * 2 / len(goal) * kernel @ (path[-1] - goal))
+        paths.append(np.array(path))
+    return dimensions_of(np.linalg.eigvalsh(trajectory_covariance(paths))[::-1])
 
 
 def _task(name: str, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -193,10 +234,12 @@ def plot(result: Result) -> Figure:
                 look: dict[str, Any] = {"color": color, "marker": marks[name], "ms": 4, "lw": 1}
                 error = result.spread[rows]
                 axes[0].errorbar(result.widths[rows], gap[rows], error, capsize=2, **look)
+                own = (result.linearised - result.expected)[rows]
+                axes[0].plot(result.widths[rows], own, ls="", **{**look, "lw": 0, "mfc": "white"})
                 axes[1].loglog(result.widths[rows], result.drift[rows], **look)
     axes[0].axhspan(-2, 2, color="0.9", lw=0, zorder=0)
-    axes[0].set(xscale="log", xlabel="width", ylabel="dimensions, measured − expected")
-    axes[0].set_title(f"(a) {result.networks} runs, T = {last}")
+    axes[0].set(xscale="log", xlabel="width", ylabel="dimensions − expected ones")
+    axes[0].set_title(f"(a) {result.networks} runs, T = {last}: trained, linearised (open)")
     axes[1].set(xlabel="width", ylabel=r"$\|\Theta_T-\Theta_0\|/\|\Theta_0\|$")
     axes[1].set_title("(b) drift of the tangent kernel")
     for axis in axes:
@@ -247,6 +290,19 @@ def measure(result: Result) -> Measurements:
             "one value for each network, data set and T; dimensions expected (± standard "
             f"deviation) and measured: {'; '.join(listed)}",
             comparable=bool(wide.any()),
+        ),
+        "linearised": over_seeds(
+            np.abs(result.linearised - result.expected), "one value for each network, data and T"
+        ),
+        "uncertainty": exact(
+            (np.abs(gap) / result.uncertainty).max(),
+            "measured, expected ± uncertainty: "
+            + "; ".join(
+                f"{kind} {width}: {result.measured[i]:.0f}, {result.expected[i]:.1f} ± "
+                f"{result.uncertainty[i]:.1f}"
+                for i, (kind, width) in enumerate(zip(result.kinds, result.widths, strict=True))
+                if result.steps[i] == result.steps.max()
+            ),
         ),
         "drift": over_seeds(
             falls, "drift of the widest over that of the narrowest, by data and kind"
