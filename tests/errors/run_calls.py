@@ -33,7 +33,7 @@ from hyperribbon.papers.training.optimizers import make_optimizer
 
 def _training() -> Iterator[Call]:
     t = training
-    image = {"shape": (1, 8, 8), "classes": 3, "seed": 0}
+    image = {"shape": (1, 8, 8), "classes": 3, "seed": 0, "width": 1.0}
     yield Call(
         t.mlp,
         {

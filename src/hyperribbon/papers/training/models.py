@@ -77,35 +77,41 @@ def linear(inputs: int, outputs: int, seed: Seed = 0, *, init: Init = "torch") -
     return mlp((inputs, outputs), seed=seed, init=init)
 
 
-@validate(shape=checks.image, classes=checks.count)
-def all_convolutional(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
+@validate(shape=checks.image, classes=checks.count, width=checks.positive)
+def all_convolutional(
+    shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
+) -> nn.Module:
     """Return an all-convolutional network: strided convolutions and global average pooling.
 
     Args:
         shape: (channels, height, width) of an image.
         classes: Number of outputs.
         seed: A seed, or a generator to draw from.
+        width: Factor on the numbers of channels, 16 and 32, rounded to multiples of four.
     """
+    few, many = _scale(16, width), _scale(32, width)
 
     def make() -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(shape[0], 16, 3, padding=1, stride=2),
+            nn.Conv2d(shape[0], few, 3, padding=1, stride=2),
             nn.ReLU(),
-            nn.Conv2d(16, 16, 3, padding=1),
+            nn.Conv2d(few, few, 3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(16, 32, 3, padding=1, stride=2),
+            nn.Conv2d(few, many, 3, padding=1, stride=2),
             nn.ReLU(),
-            nn.Conv2d(32, 32, 3, padding=1),
+            nn.Conv2d(many, many, 3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(32, classes, 1),
+            nn.Conv2d(many, classes, 1),
             _Mean(-2, -1),
         )
 
     return build(make, _generator(seed), "kaiming")
 
 
-@validate(shape=checks.image, classes=checks.count)
-def conv_mixer(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
+@validate(shape=checks.image, classes=checks.count, width=checks.positive)
+def conv_mixer(
+    shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
+) -> nn.Module:
     """Return a ConvMixer: patch embedding, then two depthwise and pointwise convolutions.
 
     Patches are 4×4 pixels, or 2×2 in images with an edge below 16.
@@ -114,33 +120,39 @@ def conv_mixer(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.
         shape: (channels, height, width) of an image.
         classes: Number of outputs.
         seed: A seed, or a generator to draw from.
+        width: Factor on the number of channels, 32, rounded to a multiple of four.
     """
-    width, patch = 32, 4 if min(shape[1:]) >= 16 else 2
+    size, patch = _scale(32, width), 4 if min(shape[1:]) >= 16 else 2
 
     def block() -> nn.Module:
         depthwise = nn.Sequential(
-            nn.Conv2d(width, width, 5, padding=2, groups=width), nn.GELU(), nn.GroupNorm(1, width)
+            nn.Conv2d(size, size, 5, padding=2, groups=size), nn.GELU(), nn.GroupNorm(1, size)
         )
-        pointwise = nn.Sequential(nn.Conv2d(width, width, 1), nn.GELU(), nn.GroupNorm(1, width))
+        pointwise = nn.Sequential(nn.Conv2d(size, size, 1), nn.GELU(), nn.GroupNorm(1, size))
         return nn.Sequential(_Residual(depthwise), pointwise)
 
     def make() -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(shape[0], width, patch, stride=patch),
+            nn.Conv2d(shape[0], size, patch, stride=patch),
             nn.GELU(),
-            nn.GroupNorm(1, width),
+            nn.GroupNorm(1, size),
             block(),
             block(),
             _Mean(-2, -1),
-            nn.Linear(width, classes),
+            nn.Linear(size, classes),
         )
 
     return build(make, _generator(seed))
 
 
-@validate(shape=checks.image, classes=checks.count, patch=checks.count)
+@validate(shape=checks.image, classes=checks.count, patch=checks.count, width=checks.positive)
 def vision_transformer(
-    shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, patch: int | None = None
+    shape: tuple[int, int, int],
+    classes: int,
+    seed: Seed = 0,
+    *,
+    patch: int | None = None,
+    width: float = 1.0,
 ) -> nn.Module:
     """Return a small vision transformer (pre-norm, learned positions, mean over tokens).
 
@@ -152,6 +164,7 @@ def vision_transformer(
         seed: A seed, or a generator to draw from.
         patch: Edge of a patch, a divisor of height and width; by default the first of 7, 8, 4, 2
             and 1 that is.
+        width: Factor on the size of tokens, 32, rounded to a multiple of four.
 
     Raises:
         ArgumentError: The patch does not divide the image.
@@ -161,59 +174,68 @@ def vision_transformer(
         patch = next(size for size in (7, 8, 4, 2, 1) if not rows % size and not columns % size)
     if rows % patch or columns % patch:
         raise ArgumentError("patch", patch, f"it does not divide {shape}", "Choose a divisor.")
-    width, tokens = 32, (rows // patch) * (columns // patch)
+    size, tokens = _scale(32, width), (rows // patch) * (columns // patch)
 
     def block() -> nn.Module:
         feed_forward = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+            nn.LayerNorm(size), nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size)
         )
-        attention = nn.Sequential(nn.LayerNorm(width), _SelfAttention(width, heads=2))
+        attention = nn.Sequential(nn.LayerNorm(size), _SelfAttention(size, heads=2))
         return nn.Sequential(_Residual(attention), _Residual(feed_forward))
 
     def make() -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(channels, width, patch, stride=patch),
+            nn.Conv2d(channels, size, patch, stride=patch),
             nn.Flatten(2),
-            _Positions(tokens, width),
+            _Positions(tokens, size),
             block(),
             block(),
-            nn.LayerNorm(width),
+            nn.LayerNorm(size),
             _Mean(-2),
-            nn.Linear(width, classes),
+            nn.Linear(size, classes),
         )
 
     return build(make, _generator(seed))
 
 
-@validate(shape=checks.image, classes=checks.count)
-def wide_resnet(shape: tuple[int, int, int], classes: int, seed: Seed = 0) -> nn.Module:
+@validate(shape=checks.image, classes=checks.count, width=checks.positive)
+def wide_resnet(
+    shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
+) -> nn.Module:
     """Return a small wide residual network (pre-activation, group norm, two stages).
 
     Args:
         shape: (channels, height, width) of an image.
         classes: Number of outputs.
         seed: A seed, or a generator to draw from.
+        width: Factor on the numbers of channels, 16 and 32, rounded to multiples of four.
     """
+    few, many = _scale(16, width), _scale(32, width)
 
     def make() -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(shape[0], 16, 3, padding=1, stride=2),
-            _ResidualBlock(16, 16, stride=1),
-            _ResidualBlock(16, 32, stride=2),
-            nn.GroupNorm(4, 32),
+            nn.Conv2d(shape[0], few, 3, padding=1, stride=2),
+            _ResidualBlock(few, few, stride=1),
+            _ResidualBlock(few, many, stride=2),
+            nn.GroupNorm(4, many),
             nn.ReLU(),
             _Mean(-2, -1),
-            nn.Linear(32, classes),
+            nn.Linear(many, classes),
         )
 
     return build(make, _generator(seed))
 
 
-def _fully_connected(shape: tuple[int, int, int], classes: int, seed: Seed) -> nn.Module:
-    return mlp((math.prod(shape), 128, 128, classes), "relu", seed)
+def _fully_connected(
+    shape: tuple[int, int, int], classes: int, seed: Seed, *, width: float = 1.0
+) -> nn.Module:
+    size = _scale(128, width)
+    return mlp((math.prod(shape), size, size, classes), "relu", seed)
 
 
-def _linear_image(shape: tuple[int, int, int], classes: int, seed: Seed) -> nn.Module:
+def _linear_image(
+    shape: tuple[int, int, int], classes: int, seed: Seed, *, width: float = 1.0
+) -> nn.Module:
     return linear(math.prod(shape), classes, seed)
 
 
@@ -227,13 +249,26 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-@validate(shape=checks.image, classes=checks.count)
+@validate(shape=checks.image, classes=checks.count, width=checks.positive)
 def make_architecture(
-    name: str, shape: tuple[int, int, int], classes: int, seed: Seed = 0
+    name: str, shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
 ) -> nn.Module:
-    """Return one of `ARCHITECTURES` for images of a shape (channels, height, width)."""
+    """Return one of `ARCHITECTURES` for images of a shape (channels, height, width).
+
+    Args:
+        name: Key of `ARCHITECTURES`.
+        shape: (channels, height, width) of an image.
+        classes: Number of outputs.
+        seed: A seed, or a generator to draw from.
+        width: Factor on its hidden units or channels; a linear model has none.
+    """
     check_choice("name", name, ARCHITECTURES)
-    return ARCHITECTURES[name](shape, classes, seed)
+    return ARCHITECTURES[name](shape, classes, seed, width=width)
+
+
+def _scale(units: int, width: float) -> int:
+    """Return `width` times as many units, a multiple of four (for groups and heads)."""
+    return max(4, 4 * round(units * width / 4))
 
 
 def _generator(seed: Seed) -> torch.Generator:

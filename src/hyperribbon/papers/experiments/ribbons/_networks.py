@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from hyperribbon.core.data import load_data
 from hyperribbon.papers.experiments.kit import Item
 from hyperribbon.papers.simulation import scattering_features
-from hyperribbon.papers.training import linear, make_architecture, train_ensemble
+from hyperribbon.papers.training import linear, make_architecture, train
 
 LINEAR = {"linear": 0, "scattering-1": 1, "scattering-2": 2}
 """Linear models and the layers of the scattering transform they are trained on."""
@@ -29,8 +30,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     "nesterov": {"optimizer": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True},
     "adam": {"optimizer": "adam", "lr": 2e-3},
     "adam, decay, shifts": {"optimizer": "adam", "lr": 2e-3, "weight_decay": 1e-4},
-    "sgd": {"optimizer": "sgd", "lr": 0.1},
 }
+"""Optimiser, rate, weight decay and augmentation; training goes on until every image is right."""
+
+_GROWTH = 1.06  # of the step from one record to the next
 
 
 def load_task(item: Item) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -45,61 +48,77 @@ def load_task(item: Item) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def train_architecture(item: Item) -> dict[str, Any]:
-    """Train one architecture by one recipe from several seeds.
+    """Train one architecture by one recipe from several seeds, each until it fits every image.
 
-    Predictions are recorded often, and of each training the snapshots are kept that lie evenly
-    along its path.
+    Predictions are recorded at steps that grow geometrically, and of each training the snapshots
+    are kept that lie evenly along its path. The learning rate falls to a tenth over the second half
+    of the epochs allowed.
 
     Returns:
-        "logs": (seeds, snapshots, samples, classes), log-probabilities; "steps": (seeds,
-        snapshots); "accuracy": (seeds,), on the training samples that models are read on.
+        "logs": (snapshots, samples, classes) for each seed, log-probabilities; "epochs": (seeds,),
+        passes taken; "accuracy": (seeds,), on all training images.
     """
     images, labels, probe = load_task(item)
-    name, classes = item["architecture"], int(labels.max()) + 1
-    inputs = images
+    name, classes, recipe = item["architecture"], int(labels.max()) + 1, item["recipe"]
+    inputs, shape = images, (images.shape[1], images.shape[2], images.shape[3])
     if name in LINEAR:
         layers = LINEAR[name]
         inputs = scattering_features(images, layers=layers) if layers else images.flatten(1)
         inputs = inputs - inputs.mean(dim=0)
         largest = torch.linalg.matrix_norm(inputs, ord=2) ** 2 / len(inputs)
         inputs = inputs * (item["linear_eigenvalue"] / largest).sqrt()
-    recipe = item["recipe"]
-    shape = (images.shape[1], images.shape[2], images.shape[3])
-
-    def make(seed: int) -> torch.nn.Module:
+    length = -(-len(images) // item["batch_size"])
+    logs, epochs, accuracy = [], [], []
+    for seed in item["seeds"]:
         if name in LINEAR:
-            return linear(inputs[0].numel(), classes, seed)
-        return make_architecture(name, shape, classes, seed)
-
-    steps = item["epochs"] * -(-len(images) // item["batch_size"])
-    ensemble = train_ensemble(
-        make,
-        cross_entropy,
-        (inputs, labels),
-        seeds=item["seeds"],
-        epochs=item["epochs"],
-        batch_size=item["batch_size"],
-        probe=inputs[probe],
-        every=_recorded_steps(steps, 4 * item["snapshots"]).tolist(),
-        augment=_shift if "shifts" in recipe and inputs.ndim == 4 and name not in LINEAR else None,
-        **RECIPES[recipe],
-    )
-    paths = [np.asarray(member.predictions, dtype=np.float32) for member in ensemble]
-    kept = [even_snapshots(path, item["snapshots"]) for path in paths]
-    logs = np.stack([path[rows] for path, rows in zip(paths, kept, strict=True)])
-    right = logs[:, -1].argmax(axis=2) == labels[probe].numpy()
-    times = np.asarray(ensemble[0].steps)
-    return {
-        "logs": logs,
-        "steps": np.stack([times[rows] for rows in kept]),
-        "accuracy": right.mean(axis=1),
-    }
+            model = linear(inputs[0].numel(), classes, seed)
+        else:
+            model = make_architecture(name, shape, classes, seed, width=item["width"])
+        path = _Path(inputs, labels, probe)
+        path.record(0, model)
+        result = train(
+            model,
+            cross_entropy,
+            (inputs, labels),
+            epochs=item["epochs"],
+            batch_size=item["batch_size"],
+            seed=seed,
+            schedule=partial(_rate, item["epochs"]),
+            augment=_shift if "shifts" in recipe and name not in LINEAR else None,
+            on_step=path.record,
+            **RECIPES[recipe],
+        )
+        path.record(result.steps, model, last=True)
+        found = np.stack(path.logs)
+        logs.append(found[even_snapshots(found, item["snapshots"])])
+        epochs.append(result.steps / length)
+        accuracy.append(path.accuracy)
+    return {"logs": logs, "epochs": np.array(epochs), "accuracy": np.array(accuracy)}
 
 
-def _recorded_steps(steps: int, count: int) -> np.ndarray:
-    """Return steps to record at, half of them evenly and half evenly in the logarithm."""
-    even, log = np.linspace(1, steps, count // 2), np.geomspace(1, steps, count // 2)
-    return np.unique(np.concatenate([even, log]).round().astype(int))
+class _Path:
+    """Predictions along one training, which ends when they are all right."""
+
+    def __init__(self, inputs: torch.Tensor, labels: torch.Tensor, probe: torch.Tensor) -> None:
+        self.inputs, self.labels, self.probe = inputs, labels, probe
+        self.logs: list[np.ndarray] = []
+        self.accuracy, self._due, self._seen = 0.0, 0.0, -1
+
+    def record(self, step: int, model: torch.nn.Module, last: bool = False) -> bool:
+        """Keep the predictions if it is time, and return whether all of them are right."""
+        if step == self._seen or not (last or step >= self._due):
+            return False
+        self._seen, self._due = step, max(step + 1, _GROWTH * step)
+        with torch.no_grad():
+            found = model(self.inputs).log_softmax(dim=1)
+        self.accuracy = float((found.argmax(dim=1) == self.labels).double().mean())
+        self.logs.append(found[self.probe].numpy())
+        return self.accuracy == 1
+
+
+def _rate(epochs: int, epoch: int) -> float:
+    """Return the factor on the learning rate: 1, then down to a tenth in the second half."""
+    return 0.1 ** max(0.0, 2 * epoch / epochs - 1)
 
 
 def even_snapshots(logs: np.ndarray, count: int) -> np.ndarray:
