@@ -33,7 +33,7 @@ class Config(Frozen):
     alpha: float = 1.0  # learning rate
     batches: int = 10  # independent batches of trained models
     initialisations: int = 1000  # models in a batch
-    draws: int = 2000  # draws of the true weights, for the spread of the dimension
+    draws: int = 2000  # draws of the true weights, for the spread of the targets' norm
 
 
 PRESETS = presets(
@@ -51,8 +51,7 @@ class Result(Frozen):
     P1_y: np.ndarray  # part of the targets
     P1_sigma: np.ndarray  # part of the initial weights
     lambda_P2: float  # the eigenvalue of P₂
-    dimensions: int  # for 95% of the variance of P, with fixed targets
-    drawn_dimensions: np.ndarray  # (draws,), the same for drawn targets
+    norms: np.ndarray  # (draws,), ‖y‖²/(σ*² tr K) of drawn targets
     simulated: np.ndarray  # (batches, n), eigenvalues of P(N, T), one row for each batch alone
     simulated_together: np.ndarray  # (n,), of all batches together
     # (batches,), their second moments along the three leading eigenvectors of P₁, over the closed
@@ -70,7 +69,7 @@ def compute(config: Config, context: Context) -> Result:
     ribbon = Ribbon.exponential(config.samples, config.slope, steps=config.steps, **setting)
     rng = context.rng("targets")
     drawn = [
-        Ribbon.exponential(config.samples, config.slope, steps=config.steps, rng=rng, **setting)
+        Ribbon.exponential(config.samples, config.slope, rng=rng, **sigma).targets
         for _ in range(config.draws)
     ]
     own = {"dimensions": config.dimensions, "slope": config.slope, "steps": [config.steps]}
@@ -87,8 +86,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(
         **{part: ribbon.spectrum(part) for part in ("P", "P1", "P1_y", "P1_sigma")},
         lambda_P2=float(ribbon.spectrum("P2")[0]),
-        dimensions=ribbon.dimensions(),
-        drawn_dimensions=np.array([one.dimensions() for one in drawn]),
+        norms=(np.square(drawn).sum(axis=1)) / (config.variance_star * ribbon.eigenvalues.sum()),
         simulated=np.array(each),
         simulated_together=pca_spectra(moments, config.initialisations, (config.steps,))[0],
         projections=np.array(

@@ -9,7 +9,7 @@ from hyperribbon.core.data import sloppy_inputs
 from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
 from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
-from hyperribbon.papers.experiments.statements import Band, says
+from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, weight_bound
 
@@ -34,6 +34,21 @@ STATEMENTS = (
         "At T = 1e14 the last eigenvalue is σw²/(2α) within 2%.",
         Band.around(1.0, "words", atol=0.02),
         setting=f"{_SETTING}; λ1/λn is 4e10",
+    ),
+    says(
+        "envelope",
+        "Fig. 4, caption",
+        "For larger values of i, the minimum comes from the other term and therefore λi^σw decays "
+        "to much smaller values ∼ 1/(2/λn − α). This is the lower envelope of the curves above.",
+        "The last eigenvalue is 1/(2/λn − α) within a factor of two, at every T below λ1/λn.",
+        Band(0.5, 2.0, "words"),
+        setting=f"{_SETTING}; T = 1 to 10^6, λ1/λn is 4e10",
+    ),
+    observe(
+        "envelope-corrected",
+        "Fig. 4, caption",
+        "The last eigenvalue is 2Tσw²/(2/λn − α) within 1%, at every T below λ1/λn.",
+        Band.around(1.0, "closed form", atol=0.01),
     ),
     says(
         "simulation",
@@ -82,6 +97,7 @@ class Result(Frozen):
     ratios: np.ndarray  # (batches,), simulated over closed form, mean over indices at the last time
     initialisations: int  # number of initial weights simulated
     alpha: float  # learning rate
+    last: float  # λn, the smallest eigenvalue of K
 
 
 def compute(config: Config, context: Context) -> Result:
@@ -109,6 +125,7 @@ def compute(config: Config, context: Context) -> Result:
         ratios=(np.array(simulated)[:, -1] / last).mean(axis=1),
         initialisations=config.batches * config.initialisations,
         alpha=config.alpha,
+        last=float(np.exp(-config.slope * (config.samples - 1))),
     )
 
 
@@ -162,12 +179,23 @@ def _power(steps: int) -> str:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the bound, the limit of long training and the simulation (Fig. 4 of [ribbons])."""
+    """Measure the bound, both limits of training time and the simulation (Fig. 4 of [ribbons])."""
+    short = result.steps < 1e-3 / result.last
+    tails = result.closed_form[short, -1] * (2 / result.last - result.alpha)
+    corrected = tails / (2 * result.steps[short])
     return {
         "bound": exact(result.violations, f"entries above the bound, of {result.bound.size}"),
         "long-training": exact(
             result.closed_form[-1, -1] * 2 * result.alpha,
             f"last eigenvalue at T = {result.steps[-1]:.0e} over σw²/(2α)",
+        ),
+        "envelope": exact(
+            tails[np.abs(np.log(tails)).argmax()],
+            "the ratio farthest from one; by T "
+            + ", ".join(f"{t}: {r:.3g}" for t, r in zip(result.steps[short], tails, strict=True)),
+        ),
+        "envelope-corrected": exact(
+            corrected[np.abs(corrected - 1).argmax()], "the ratio farthest from one"
         ),
         "simulation": over_seeds(
             result.ratios,

@@ -8,7 +8,7 @@ from hyperribbon.papers.experiments.judging import Measurements, estimate, over_
 from hyperribbon.papers.experiments.kit import COLORS, Figure, new_figure
 from hyperribbon.papers.experiments.ribbons import _parts
 from hyperribbon.papers.experiments.ribbons._shared import simulation_says
-from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.experiments.statements import Band, says
 
 TITLE = "Head and tail of the second moment of trajectories"
 RANDOM = "trained models"
@@ -35,13 +35,15 @@ STATEMENTS = (
         setting=f"{_SETTING}; targets at their typical size in every direction",
     ),
     simulation_says(_SETTING),
-    observe(
+    says(
         "concentration",
         "Eq. (10)",
-        "One draw of the true weights stands for all: their dimensions differ by less than one "
-        "half (standard deviation).",
-        Band.at_most(0.5, "words"),
-        compare="mean",
+        "the norm of the targets concentrates around the value ‖y‖² ≈ σ*² Σ λi",
+        "Over draws of the true weights ‖y‖² has a relative standard deviation of at most a tenth.",
+        Band.at_most(0.1, "words"),
+        setting=f"{_SETTING}; it depends neither on T nor on σ*",
+        changed="2026-11-18: an observation on the spread of the dimensions before, whose verdict "
+        "depended on σ*/σw; the sentence is about the norm",
     ),
 )
 
@@ -64,14 +66,17 @@ def plot(result: _parts.Result) -> Figure:
 
 def measure(result: _parts.Result) -> Measurements:
     """Measure the head, the tail, the simulation and the spread over targets (Fig. 5)."""
-    drawn = result.drawn_dimensions
+    spread, draws = result.norms.std(ddof=1), len(result.norms)
+    # Of the standard deviation of draws with kurtosis κ: σ√((κ − 1)/4N).
+    kurtosis = ((result.norms - result.norms.mean()) ** 4).mean() / spread**4
     return {
         **_parts.measure_head_and_tail(result, "P1"),
         "simulation": over_seeds(result.projections, "one value per batch of models"),
         "concentration": estimate(
-            drawn.std(),
-            drawn.std() / np.sqrt(2 * len(drawn)),
-            f"mean {drawn.mean():.1f}; few eigenvalues carry the trace, so little averages out",
-            freedom=len(drawn) - 1,
+            spread,
+            spread * np.sqrt((kurtosis - 1) / (4 * draws)),
+            f"mean {result.norms.mean():.2f} of σ*² tr K over {draws} draws; few eigenvalues carry "
+            "the trace, so little averages out",
+            freedom=draws - 1,
         ),
     }

@@ -231,8 +231,7 @@ def _surfaces(result: Result) -> Figure:
     axes = (np.log10(result.grid_ratios), result.grid_slopes, np.log10(result.grid_steps))
     # Coordinates of different units: the light falls on the box as it is drawn.
     light = np.array([0.4, -0.3, 0.85]) / np.linalg.norm([0.4, -0.3, 0.85])
-    # Rounds off what lies between neighbours of the grid.
-    field = np.exp(scipy.ndimage.gaussian_filter(np.log(result.grid_smooth), 1.0, mode="nearest"))
+    field = _round_off(result.grid_smooth)
     for level, color in zip(_LEVELS, _LEVEL_COLORS, strict=True):
         corners = isosurface(field, level)
         size = np.array(result.grid_smooth.shape) - 1
@@ -244,9 +243,9 @@ def _surfaces(result: Result) -> Figure:
         colors = np.clip(shade[:, None] * (0.15 + 0.85 * np.array(to_rgb(color))), 0, 1)
         z, x, y = (np.interp(corners[..., k], range(len(a)), a) for k, a in enumerate(axes))
         triangles = np.stack([x, y, z], axis=-1)
-        axis.add_collection3d(
-            Poly3DCollection(triangles, facecolors=colors, alpha=0.75, lw=0, rasterized=True)
-        )
+        # Antialiased edges of translucent triangles would show as a grid.
+        look: dict[str, Any] = {"alpha": 0.75, "lw": 0, "antialiased": False, "rasterized": True}
+        axis.add_collection3d(Poly3DCollection(triangles, facecolors=colors, **look))
         axis.plot([], [], [], "s", color=color, label=f"{level} dimensions")
     ticks = np.array([1, 3, 10, 30])
     axis.set_zticks(np.log10(ticks), [str(tick) for tick in ticks])
@@ -262,14 +261,20 @@ def _surfaces(result: Result) -> Figure:
     return figure
 
 
+def _round_off(field: np.ndarray) -> np.ndarray:
+    """Return a field smoothed over one cell: interpolated dimensions have kinks at whole ones."""
+    return np.exp(scipy.ndimage.gaussian_filter(np.log(field), 1.0, mode="nearest"))
+
+
 def _contours(result: Result) -> Figure:
     figure, axes = new_figure(1, 2, width="full", ratio=0.72, sharey=True)
     rows = zip(axes, "ef", _LEVELS, result.contour_ratios, result.contours, strict=False)
     for axis, letter, level, ratios, fields in rows:
         colors = plt_colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(ratios)))
         for color, ratio, field in zip(colors, ratios, fields, strict=True):
+            smooth = _round_off(field).T
             axis.contour(
-                result.slopes, result.steps[1:], field.T, [level], colors=[color], linewidths=1.3
+                result.slopes, result.steps[1:], smooth, [level], colors=[color], linewidths=1.3
             )
             axis.plot([], [], color=color, label=f"{ratio:g}")
         axis.set(yscale="log", xlabel="slope $c$")

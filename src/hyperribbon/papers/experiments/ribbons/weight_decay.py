@@ -27,9 +27,11 @@ STATEMENTS = (
         "Sec. III, weight decay",
         "All our calculations in Section II hold with K replaced by Kλ, i.e., with each λi^Kλ = "
         "λi^K + λ.",
-        "With that replacement Eq. (5) gives the dimensions of trained models, within one.",
-        Band(-1, 1, "words"),
+        "With that replacement Eq. (5) gives the last eigenvalue of trained models within 10%.",
+        Band.around(1.0, "words", atol=0.1),
         setting="Fig. 5's setting with weight decay 0.01; the paper gives no numbers",
+        changed="2026-11-18: the dimensions within one before, which targets three times as large "
+        "decide by themselves",
     ),
     says(
         "bound-printed",
@@ -86,6 +88,8 @@ class Result(Frozen):
     simulated: np.ndarray  # (m, n), trained models
     dimensions: np.ndarray  # (m, 3), for 95% of the variance: exact, printed, simulated
     ratios: np.ndarray  # (m, batches), largest eigenvalue of trained models over exact theory
+    # (m, batches, 2), last eigenvalue of both forms over that of trained models
+    last: np.ndarray
     violations: int  # of Lemma 3 in the verified form, over many settings
     printed_violations: int  # in the printed form
     settings: int  # number of those settings
@@ -117,6 +121,7 @@ def compute(config: Config, context: Context) -> Result:
                 "printed": printed,
                 "simulated": together,
                 "ratios": each[:, 0] / exact[0],
+                "last": np.array([exact[-1], printed[-1]]) / each[:, -1:],
                 "dimensions": counts,
             }
         )
@@ -169,9 +174,10 @@ def measure(result: Result) -> Measurements:
     settings = f"settings of {result.settings} with a violation"
     return {
         "printed": over_seeds(
-            [printed - simulated],
-            f"{printed} dimensions by it, {simulated} of trained models, {exact} in the exact "
-            "form: the initial covariance stays σw²K, and the fixed point is not y",
+            result.last[row, :, 1],
+            f"one value per batch of models; {printed} dimensions by it, {simulated} of trained "
+            f"models, {exact} in the exact form: the initial covariance stays σw²K, and the fixed "
+            "point is not y",
         ),
         "bound-printed": exactly(result.printed_violations, settings),
         "bound": exactly(result.violations, settings),
