@@ -535,7 +535,7 @@ def measure(result: Result) -> Measurements:
         gap = draws[:, one, 1] - draws[:, other, 1]
         return curves[one, 1] - curves[other, 1], gap.std(ddof=1)
 
-    free = {"freedom": networks - 1}
+    free: dict[str, Any] = {"freedom": networks - 1}
     several = len(by_images) > 1 and len(by_width) > 1 and depth >= max(_SHOWN)
     return {
         "two-dimensions": estimate(
