@@ -181,7 +181,7 @@ def _verdict(drop: float, stderr: float, tolerance: float) -> str:
 def _samples(measured: torch.Tensor | float) -> torch.Tensor:
     found = tensor("metric", measured).detach().double().reshape(-1)
     if not found.numel():
-        raise ArgumentError("metric", "a function", "it returned no number", "Return a number.")
+        raise ArgumentError("metric", "a function", "it returned nothing", "Return a number.")
     return check_finite("metric", found)
 
 
