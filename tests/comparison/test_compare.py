@@ -134,7 +134,7 @@ def test_each_group_counts_along_its_own_and_the_others_directions():
     model, loss = nn.Linear(12, 1, bias=False).double(), nn.MSELoss()
     data = (x, torch.zeros(64, 1, dtype=torch.float64))
     side = Side(Subject(model, loss, data, memory=1e9), 4, 0, "")
-    found = measure_sharpness(side.grouped("hessian"), 1, 0)
+    found = measure_sharpness(side.hessians(), 1, 0)
     inputs = [next(group.source.batches())[0] for group in side.groups]
     parts = [2 * rows.T @ rows / 16 for rows in inputs]
     inside, outside = [], []
@@ -157,7 +157,7 @@ def test_scaled_matrices_are_the_dense_ones():
     v = torch.randn(len(H), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for scale in (networks.magnitudes, networks.filter_norms):
         D = scale(side)
-        matrix = side.grouped("hessian", D)
+        matrix = side.hessians(D)
         torch.testing.assert_close(matrix.whole @ v, D * (H @ (D * v)))
         rest = sum(matrix.groups[g] @ v for g in (1, 2, 3)) / 3
         torch.testing.assert_close(matrix.without(0, v), rest)

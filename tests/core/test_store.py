@@ -116,7 +116,7 @@ def test_a_run_is_held_by_one_process_at_a_time(tmp_path):
     code = (
         "import sys; from pathlib import Path; from hyperribbon.core.store import RunFolder\n"
         "try:\n"
-        "    with RunFolder(Path(sys.argv[1])).locked(): print('held')\n"
+        "    with RunFolder(Path(sys.argv[1])).lock(): print('held')\n"
         "except ValueError as error: print(error)\n"
     )
 
@@ -124,7 +124,7 @@ def test_a_run_is_held_by_one_process_at_a_time(tmp_path):
         command = [sys.executable, "-c", code, str(run.path)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    with run.locked():
+    with run.lock():
         assert "another process is computing this run" in other_process()
     assert other_process() == "held\n"
 

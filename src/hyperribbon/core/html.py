@@ -75,7 +75,7 @@ def bullets(sentences: Iterable[tuple[str, str] | str]) -> str:
     return f'<ul style="margin:.3em 0;padding-left:1.3em">{"".join(items)}</ul>' if items else ""
 
 
-def folded(title: str, *parts: str) -> str:
+def details(title: str, *parts: str) -> str:
     """Return HTML parts that open on a click."""
     content = "".join(parts)
     return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""
@@ -119,7 +119,7 @@ def frame(data: pd.DataFrame, rows: int, more: int) -> str:
     cells = list(listed.iloc[: rows + more].itertuples(index=False, name=None))
     rest = len(listed) - rows
     title = f"{min(rest, more):,} of {rest:,} more" if rest > more else f"{rest:,} more"
-    folds = folded(title, table(columns, cells[rows:])) if rest > 0 else ""
+    folds = details(title, table(columns, cells[rows:])) if rest > 0 else ""
     return table(columns, cells[:rows]) + folds
 
 

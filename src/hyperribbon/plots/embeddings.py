@@ -111,7 +111,7 @@ def plot_dendrogram(
     axes: Axes = new_figure()[1] if ax is None else ax
     pairs = np.triu_indices(len(distances), 1)
     if not distances[pairs].any():
-        reason = "all runs are the same"
+        reason = "all runs are identical"
         raise ArgumentError("distances", distances, reason, "Give runs that differ.")
     tree: Any = linkage((distances + distances.T)[pairs] / 2, "average")
     dendrogram(tree, labels=list(labels), orientation="left", ax=axes, color_threshold=0)

@@ -49,7 +49,7 @@ def draw_interactive(chart: Chart) -> go.Figure:
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
         hovermode="closest",
     )
-    axes = {"x": escape(chart.x_label), "y": _wrapped(chart.y_label)}
+    axes = {"x": escape(chart.x_label), "y": _wrap(chart.y_label)}
     if chart.is_spatial:
         look = {"gridcolor": "#9aa0a6", "showbackground": False, "tickfont": {"size": 10}}
         names = {**axes, "z": escape(chart.z_label)}
@@ -73,7 +73,7 @@ def draw_interactive(chart: Chart) -> go.Figure:
     return figure
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     """Return an axis title in lines that fit beside a small chart."""
     return "<br>".join(escape(line) for line in wrap(text, _LONG))
 
@@ -84,7 +84,7 @@ def _color(index: int) -> str:
     return "#888888" if index == _BLACK else COLORS[index]
 
 
-def _named(mark: Curve | Bars | Path | Level) -> dict[str, Any]:
+def _legend_entry(mark: Curve | Bars | Path | Level) -> dict[str, Any]:
     return {"name": escape(mark.label), "showlegend": bool(mark.label)}
 
 
@@ -98,7 +98,7 @@ def _curve(figure: go.Figure, mark: Curve, color: str) -> None:
     mode = {"line": "lines", "points": "markers", "both": "lines+markers"}[mark.style]
     line = {"color": color, "dash": "dash" if mark.dashed else "solid"}
     look = {"line": line, "marker": {"color": color, "size": 6}}
-    figure.add_scatter(x=mark.x, y=mark.y, mode=mode, **look, **_named(mark))
+    figure.add_scatter(x=mark.x, y=mark.y, mode=mode, **look, **_legend_entry(mark))
 
 
 def _bars(figure: go.Figure, mark: Bars, color: int) -> None:
@@ -106,7 +106,7 @@ def _bars(figure: go.Figure, mark: Bars, color: int) -> None:
     look = {"color": [_color(i) for i in mark.colors or (color,) * len(mark.names)]}
     bars = {"x": mark.values, "y": [escape(name) for name in mark.names], "orientation": "h"}
     shown = None if mark.errors is None else errors
-    figure.add_bar(**bars, error_x=shown, marker=look, **_named(mark))
+    figure.add_bar(**bars, error_x=shown, marker=look, **_legend_entry(mark))
 
 
 def _path(figure: go.Figure, mark: Path, color: str) -> None:
@@ -117,7 +117,7 @@ def _path(figure: go.Figure, mark: Path, color: str) -> None:
         marker = {"size": 4, "color": mark.values, "colorscale": "Viridis", "colorbar": bar}
     notes = [escape(note) for note in mark.notes] or None
     look = {"mode": "lines+markers", "line": {"color": color, "width": 3}, "marker": marker}
-    figure.add_scatter3d(x=x, y=y, z=z, text=notes, **look, **_named(mark))
+    figure.add_scatter3d(x=x, y=y, z=z, text=notes, **look, **_legend_entry(mark))
 
 
 def _level(figure: go.Figure, chart: Chart, mark: Level) -> None:
@@ -132,4 +132,4 @@ def _level(figure: go.Figure, chart: Chart, mark: Level) -> None:
         ends = [np.nanmin(values), np.nanmax(values)]
     x, y = (ends, [mark.at] * 2) if mark.axis == "y" else ([mark.at] * 2, ends)
     look = {"color": "#888888", "dash": "dot", "width": 1.5}
-    figure.add_scatter(x=x, y=y, mode="lines", line=look, **_named(mark))
+    figure.add_scatter(x=x, y=y, mode="lines", line=look, **_legend_entry(mark))

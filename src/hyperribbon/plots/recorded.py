@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # it brings torch, which figures do without
 _MOST_CURVES = 8
 
 
-def _recorded(argument: str, value: Any) -> Any:
+def _trajectory(argument: str, value: Any) -> Any:
     if not hasattr(value, "metric_names"):
         raise ArgumentError(
             argument, value, "expected a Trajectory", "Give Trajectory.open(folder)."
@@ -25,14 +25,14 @@ def _recorded(argument: str, value: Any) -> Any:
     return value
 
 
-@validate(trajectory=_recorded, name=text)
+@validate(trajectory=_trajectory, name=text)
 def draw_metric(trajectory: Trajectory, name: str, ax: Axes | None = None) -> Axes:
     """Draw a metric over training and return the axes; see `metric_chart`."""
     figure = draw(metric_chart(trajectory, name), ax)
     return figure.axes[0] if ax is None else ax
 
 
-@validate(trajectory=_recorded, name=text)
+@validate(trajectory=_trajectory, name=text)
 def metric_chart(trajectory: Trajectory, name: str) -> Chart:
     """Return a chart of a metric over training, with "name.limit" if that was recorded.
 
@@ -50,13 +50,13 @@ def metric_chart(trajectory: Trajectory, name: str) -> Chart:
     several = rows.shape[1] > 1
     marks = []
     for column, row in enumerate(rows.T):
-        x, y = _measured(trajectory.steps, row)
+        x, y = _finite_points(trajectory.steps, row)
         if len(x):
             marks.append(Curve(x, y, f"{name} {column + 1}" if several else name, "both"))
     base = name.removesuffix(".eigenvalues")
     caption = ""
     if f"{base}.limit" in trajectory.metric_names():
-        x, y = _measured(trajectory.steps, trajectory.metric(f"{base}.limit"))
+        x, y = _finite_points(trajectory.steps, trajectory.metric(f"{base}.limit"))
         varies = len(y) > 0 and bool(np.ptp(y) > 1e-9 * abs(y).max())
         label = "stability limit at each record" if varies else "stability limit"
         marks.append(Curve(x, y, label, "line", dashed=True))
@@ -71,6 +71,6 @@ def metric_chart(trajectory: Trajectory, name: str) -> Chart:
     return Chart(name, f"{name} over training", "step", name, tuple(marks), caption=caption.strip())
 
 
-def _measured(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _finite_points(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     there = np.isfinite(values)
     return steps[there], values[there]

@@ -13,7 +13,7 @@ import numpy as np
 from hyperribbon.core.checks import ArgumentError, is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import file_digest, make_folder, stored_path
-from hyperribbon.core.store.record_log import damaged
+from hyperribbon.core.store.record_log import damage_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,14 +115,14 @@ def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
             seconds,
         )
     except (KeyError, TypeError) as error:
-        raise damaged(folder, f"record {index} cannot be read ({error!r})") from None
+        raise damage_error(folder, f"record {index} cannot be read ({error!r})") from None
     is_step = type(record.step) is int and abs(record.step) < 2**63
     are_names = isinstance(content["metrics"], list) and all(
         isinstance(name, str) for name in record.metrics
     )
     are_times = all(isinstance(time, float | int | None) for time in (epoch, seconds))
     if not is_step or not are_names or not are_times:
-        raise damaged(folder, f"record {index} cannot be read")
+        raise damage_error(folder, f"record {index} cannot be read")
     return record
 
 

@@ -23,7 +23,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.result import Result
 from hyperribbon.core.store.atomic import ensure_folder, file_digest
-from hyperribbon.core.store.record_log import RecordLog, damaged
+from hyperribbon.core.store.record_log import RecordLog, damage_error
 from hyperribbon.core.store.trajectory_files import (
     HEADER,
     begin_change,
@@ -125,7 +125,7 @@ class Trajectory(Result):
         Raises:
             ArgumentError: There is no trajectory, a record is missing or damaged, a file refers to
                 a path outside the folder, or a newer version of hyperribbon wrote it.
-        """  # noqa: DOC501 - damaged() returns an ArgumentError
+        """  # noqa: DOC501 - damage_error() returns an ArgumentError
         folder = Path(folder)
         if not (folder / HEADER).is_file():
             remedy = "Give a Recorder's folder, or use Trajectory.from_checkpoints for checkpoints."
@@ -135,7 +135,9 @@ class Trajectory(Result):
         for index in range(len(log)):
             record = as_record(folder, index, log.content(index))
             if records and record.step <= records[-1].step:
-                raise damaged(folder, f"record {index} has an earlier step than the one before")
+                raise damage_error(
+                    folder, f"record {index} has an earlier step than the one before"
+                )
             records.append(record)
         return cls(folder, records, log)
 
@@ -297,7 +299,7 @@ class Trajectory(Result):
             raise ArgumentError("index", index, reason, "Record with weights=True.")
         digest = self._log.content(self._records[index].index).get("digest") if self._log else None
         if digest is not None and path.is_file() and file_digest(path) != digest:
-            raise damaged(self.folder, f"{path.relative_to(self.folder)} has a wrong checksum")
+            raise damage_error(self.folder, f"{path.relative_to(self.folder)} has a wrong checksum")
         return load_state(path)
 
     @validate()

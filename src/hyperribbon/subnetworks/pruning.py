@@ -180,7 +180,7 @@ class Prunable(Result, plot="plot_prunable"):
         """Show the answer, the curve and the layers, in a notebook."""
         picture = html.picture(cast("Figure", self.plot().figure), "Prunable")
         title = f"{self.fraction:.1%} of the {self.unit} can be zero"
-        layers = html.folded("layers", html.frame(self.layer_frame(), 12, 200))
+        layers = html.details("layers", html.frame(self.layer_frame(), 12, 200))
         return html.card(title, html.bullets(self.summary().splitlines()), picture, layers)
 
     def _format(self, value: float) -> str:

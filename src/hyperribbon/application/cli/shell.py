@@ -33,7 +33,7 @@ def check_out(out: Path) -> tuple[Path | None, Path]:
         ensure_folder("--out", out)
         return out, out / "report.html"
     if out.is_dir():
-        reason = "it is a folder, and its name ends like that of a page"
+        reason = "it is a folder whose name ends in .html"
         raise ArgumentError("--out", str(out), reason, "Choose another name.")
     ensure_folder("--out", out.parent)
     return None, out

@@ -270,9 +270,9 @@ class Inspection(Result):
         columns = ("", "value", "how", "how certain")
         undone = [f"{o.step}: {o.status}. {o.reason}" for o in self.outcomes if o.status != "done"]
         pieces = [html.note(f"measured on {self.where}"), html.bullets(told)]
-        pieces += [html.folded(p.title, *map(_picture, p.charts)) for p in self.parts.values()]
-        pieces.append(html.folded(f"All {len(rows)} numbers", html.table(columns, rows)))
-        pieces.append(html.folded("What was not done", html.bullets(undone)))
+        pieces += [html.details(p.title, *map(_picture, p.charts)) for p in self.parts.values()]
+        pieces.append(html.details(f"All {len(rows)} numbers", html.table(columns, rows)))
+        pieces.append(html.details("What was not done", html.bullets(undone)))
         return html.card(self.title, *pieces)
 
     def __repr__(self) -> str:

@@ -169,18 +169,18 @@ def read_idx(path: Path) -> np.ndarray:
 
     Raises:
         ArgumentError: The file is damaged, truncated or of another format.
-    """  # noqa: DOC501 - _damaged() returns an ArgumentError
+    """  # noqa: DOC501 - _damage_error() returns an ArgumentError
     content = _read(path)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
-        raise _damaged(path, "it does not begin like an IDX file")
+        raise _damage_error(path, "it does not begin like an IDX file")
     dtype, dimensions = np.dtype(_IDX_TYPES[content[2]]), content[3]
     header = 4 + 4 * dimensions
     if len(content) < header:
-        raise _damaged(path, "its header is cut off")
+        raise _damage_error(path, "its header is cut off")
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, offset=4))
     expected = header + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if len(content) != expected:
-        raise _damaged(path, f"it holds {len(content)} bytes where its header says {expected}")
+        raise _damage_error(path, f"it holds {len(content)} bytes where its header says {expected}")
     return np.frombuffer(content, dtype, offset=header).reshape(shape)
 
 
@@ -192,16 +192,16 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
     Raises:
         ArgumentError: The file is damaged, truncated or holds labels above 9.
-    """  # noqa: DOC501 - _damaged() returns an ArgumentError
+    """  # noqa: DOC501 - _damage_error() returns an ArgumentError
     content = _read(path)
     if not content or len(content) % _CIFAR_RECORD:
-        raise _damaged(
+        raise _damage_error(
             path, f"its {len(content)} bytes are not a whole number of {_CIFAR_RECORD}-byte records"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
     labels = records[:, 0]
     if labels.max() > 9:
-        raise _damaged(path, f"it holds label {labels.max()}, and CIFAR-10 has labels 0 to 9")
+        raise _damage_error(path, f"it holds label {labels.max()}, and CIFAR-10 has labels 0 to 9")
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
 
 
@@ -209,10 +209,10 @@ def _read(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise _damaged(path, f"it cannot be decompressed ({error})") from None
+        raise _damage_error(path, f"it cannot be decompressed ({error})") from None
 
 
-def _damaged(path: Path, reason: str) -> ArgumentError:
+def _damage_error(path: Path, reason: str) -> ArgumentError:
     return ArgumentError("file", str(path), reason, "It is damaged or truncated: fetch it again.")
 
 

@@ -66,16 +66,18 @@ class Frame:
 
         Raises:
             ArgumentError: Its checksum is wrong.
-        """  # noqa: DOC501 - damaged() returns an ArgumentError
+        """  # noqa: DOC501 - damage_error() returns an ArgumentError
         if name not in self.arrays:
-            raise damaged(self.block.parent.parent, f"record {self.content['index']} has no {name}")
+            raise damage_error(
+                self.block.parent.parent, f"record {self.content['index']} has no {name}"
+            )
         dtype, shape, digest, place = self.arrays[name]
         with open_regular(self.block) as file:
             file.seek(place)
             content = file.read(_size(dtype, shape))
         if digest_of(content) != digest:
             where = f"record {self.content['index']} ({name}) in {self.block.name}"
-            raise damaged(self.block.parent.parent, f"{where} has a wrong checksum")
+            raise damage_error(self.block.parent.parent, f"{where} has a wrong checksum")
         return np.ndarray(shape, dtype, content).copy()
 
     def value(self, name: str) -> np.ndarray:
@@ -103,7 +105,7 @@ class Damage:
     end: int
 
 
-def damaged(folder: Path, what: str) -> ArgumentError:
+def damage_error(folder: Path, what: str) -> ArgumentError:
     """Return the error for a damaged record log, with the remedy."""
     remedy = f"Verify it with: hyperribbon check {folder}; keep the intact records with --repair."
     return ArgumentError("folder", str(folder), f"it is damaged: {what}", remedy)
@@ -207,24 +209,24 @@ class RecordLog:
             self._read(block, is_last=block == blocks[-1])
         if len(self) < self._reported:
             lost = self._reported - len(self)
-            raise self._damaged(f"the last {lost} of {self._reported} records are missing")
+            raise self._damage_error(f"the last {lost} of {self._reported} records are missing")
 
     def _read(self, block: Path, *, is_last: bool) -> None:
         if first_index(block) != len(self.frames):
-            raise self._damaged(f"record {len(self.frames)} is missing before {block.name}")
+            raise self._damage_error(f"record {len(self.frames)} is missing before {block.name}")
         found = list(scan_block(block))
         # The end of the last block may be what a killed write left: then it is no record.
         if is_last and found and not (isinstance(found[-1], Frame) and found[-1].is_whole()):
             found.pop()
         for frame in found:
             if isinstance(frame, Damage):
-                raise self._damaged(f"record {len(self.frames)} in {block.name} is not whole")
+                raise self._damage_error(f"record {len(self.frames)} in {block.name} is not whole")
             if frame.content["index"] != len(self.frames):
-                raise self._damaged(f"record {len(self.frames)} in {block.name} is missing")
+                raise self._damage_error(f"record {len(self.frames)} in {block.name} is missing")
             self.frames.append(frame)
 
-    def _damaged(self, what: str) -> ArgumentError:
-        return damaged(self.folder.parent, what)
+    def _damage_error(self, what: str) -> ArgumentError:
+        return damage_error(self.folder.parent, what)
 
     def append(self, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Add a record; when this returns it is on disk and whole."""

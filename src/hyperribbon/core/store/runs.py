@@ -166,7 +166,7 @@ class RunFolder:
         return html.card(title, html.note(str(self.path)), "<br/>", *pictures, table)
 
     @contextmanager
-    def locked(self) -> Generator[None]:
+    def lock(self) -> Generator[None]:
         """Hold the run for this process; the lock vanishes with the process that holds it."""
         lock = FileLock(self.path / ".lock", mode=0o644)
         try:

@@ -31,7 +31,7 @@ from hyperribbon.core.store.record_log import (
     COUNT,
     RecordLog,
     block_files,
-    damaged,
+    damage_error,
     read_count,
     write_count,
 )
@@ -46,7 +46,7 @@ _WEIGHTS_FILE = re.compile(r"\d+\.safetensors")
 def begin_records(folder: Path) -> RecordLog:
     """Write the header of a trajectory that has no records yet."""
     if block_files(folder / "records"):
-        raise damaged(folder, f"{HEADER} is missing")
+        raise damage_error(folder, f"{HEADER} is missing")
     for name in ("records", "weights"):
         make_folder(stored_path(folder, f"{name}/file").parent)
     write_count(folder / "records", 0)
@@ -59,7 +59,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
     Raises:
         ArgumentError: The header is damaged.
-    """  # noqa: DOC501 - damaged() returns an ArgumentError
+    """  # noqa: DOC501 - damage_error() returns an ArgumentError
     about: Any = read_header(folder).get("about", {})
     names: Any = about.get("parameters", []) if isinstance(about, dict) else None
     if (
@@ -68,7 +68,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         or not isinstance(about.get("omitted", {}), dict)
         or not isinstance(about.get("predictions", ""), str)
     ):
-        raise damaged(folder, f"{HEADER} says {str(about)[:80]!r} of the records")
+        raise damage_error(folder, f"{HEADER} says {str(about)[:80]!r} of the records")
     return about
 
 
@@ -82,14 +82,14 @@ def read_header(folder: Path) -> dict[str, Any]:
 
     Raises:
         ArgumentError: It is damaged, of another kind, or of a newer hyperribbon.
-    """  # noqa: DOC501 - damaged() returns an ArgumentError
+    """  # noqa: DOC501 - damage_error() returns an ArgumentError
     try:
         header = read_json(folder / HEADER)
         kind, version = header["format"], header["version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(folder, f"{HEADER} cannot be read ({error!r})") from None
+        raise damage_error(folder, f"{HEADER} cannot be read ({error!r})") from None
     if kind != _FORMAT or type(version) is not int or version < _VERSION:
-        raise damaged(folder, f"{HEADER} says format {kind!r}, version {version!r}")
+        raise damage_error(folder, f"{HEADER} says format {kind!r}, version {version!r}")
     if version > _VERSION:
         reason = (
             f"written by a newer hyperribbon: trajectory format {version}; this version reads "
@@ -98,7 +98,9 @@ def read_header(folder: Path) -> dict[str, Any]:
         remedy = "Install a newer hyperribbon: pip install --upgrade hyperribbon."
         raise ArgumentError("folder", str(folder), reason, remedy)
     if not is_record_folder(header.get("records")):
-        raise damaged(folder, f"{HEADER} names {header.get('records')!r} as folder of the records")
+        raise damage_error(
+            folder, f"{HEADER} names {header.get('records')!r} as folder of the records"
+        )
     return header
 
 
@@ -107,13 +109,13 @@ def open_records(folder: Path) -> RecordLog:
 
     Raises:
         ArgumentError: The header or a record is damaged, or the format is newer than this code.
-    """  # noqa: DOC501 - damaged() returns an ArgumentError
+    """  # noqa: DOC501 - damage_error() returns an ArgumentError
     header = read_header(folder)
     records = records_folder(folder, header)
     if not records.is_dir():
-        raise damaged(folder, f"the folder {records.name} is missing")
+        raise damage_error(folder, f"the folder {records.name} is missing")
     if read_count(records) is None:
-        raise damaged(folder, f"{records.name}/{COUNT} is missing")
+        raise damage_error(folder, f"{records.name}/{COUNT} is missing")
     return RecordLog(records)
 
 

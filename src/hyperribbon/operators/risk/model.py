@@ -392,7 +392,7 @@ def as_model(model: Any, params: Any) -> tuple[nn.Module, Any]:
         )
     if params is None or isinstance(params, str) or callable(params):
         reason = "the model is a function f(params, x), and these are not its tensors"
-        remedy = "Give them: params={'w': w, 'b': b}; a list, a tuple or one tensor will do too."
+        remedy = "Give them: params={'w': w, 'b': b}; a list, a tuple or one tensor also work."
         raise ArgumentError("params", params, reason, remedy)
     return FunctionModel(model, params), None
 

@@ -89,7 +89,7 @@ def run(
         claims = [experiment.claims(experiment.result(tree)) for tree in trees]
         return combine(claims, experiment.comparisons, level)
 
-    with folder.locked():
+    with folder.lock():
         if fresh:
             context(seed).forget()
             folder.reset()

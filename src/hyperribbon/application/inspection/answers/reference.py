@@ -69,9 +69,9 @@ class Reference:
         sizes = sorted(network["parameters"] for network in chosen)
         (low, is_bound), (high, _) = values[0], values[-1]
         bounds = sum(bounded for _, bounded in values)
-        told = f"{_shown(low, format)} to {_shown(high, format)}"
+        told = f"{_format(low, format)} to {_format(high, format)}"
         if bounds:
-            told = f"{_shown(low, format)} or more" if is_bound else f"{told} or more"
+            told = f"{_format(low, format)} or more" if is_bound else f"{told} or more"
             told += f" (lower bounds: {bounds} of {len(chosen)} values)"
         return (
             f"{len(chosen)} small trained {name}networks of {sizes[0]:,} to {sizes[-1]:,} weights "
@@ -79,10 +79,10 @@ class Reference:
         )
 
 
-def _shown(value: float, format: str) -> str:
+def _format(value: float, format: str) -> str:
     """Return a reference value in a format; two digits without exponent by default.
 
-    >>> _shown(103.7, ""), _shown(0.0123, ""), _shown(0.5, ".0%")
+    >>> _format(103.7, ""), _format(0.0123, ""), _format(0.5, ".0%")
     ('100', '0.012', '50%')
     """
     if format or abs(value) < 10:

@@ -338,7 +338,7 @@ def _compare(
         return late
 
     def sharpness(key: str, name: str, scale: Any) -> _Measured:
-        scaled = [side.grouped("hessian", scale and scale(side)) for side in (a, b)]
+        scaled = [side.hessians(scale and scale(side)) for side in (a, b)]
         first, second = (measure_sharpness(g, 1 if scale else k, seed) for g in scaled)
         rounding = first.rounding + second.rounding
         found = paired(key, name, first.groups, second.groups, a.shares, rounding)

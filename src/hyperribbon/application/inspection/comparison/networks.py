@@ -47,7 +47,7 @@ class Grouped:
     def __init__(
         self,
         whole: LinearOperator,
-        groups: list[LinearOperator],
+        groups: Sequence[LinearOperator],
         shares: np.ndarray,
         scale: torch.Tensor | None = None,
     ) -> None:
@@ -86,10 +86,10 @@ class Side:
         """The weights of a compared network as coordinates (P,)."""
         return self.groups[0].vector
 
-    def grouped(self, matrix: str, scale: torch.Tensor | None = None) -> Grouped:
-        """Return a matrix of all samples and of groups: "hessian", "ggn" or "covariance"."""
-        parts = [getattr(group, matrix) for group in self.groups]
-        return Grouped(getattr(self.subject, matrix), parts, self.shares, scale)
+    def hessians(self, scale: torch.Tensor | None = None) -> Grouped:
+        """Return the Hessian of a compared network on all samples and on each group."""
+        parts = [group.hessian for group in self.groups]
+        return Grouped(self.subject.hessian, parts, self.shares, scale)
 
     def each(self, measure: Callable[[Subject], float]) -> np.ndarray:
         """Return a number of each group of samples of a compared network, (G,)."""

@@ -20,8 +20,8 @@ from hyperribbon.application.inspection.parts.matrices import (
     pairs_table,
     share_chart,
     share_reading,
-    shortened,
     spectral_chart,
+    unconverged_note,
 )
 from hyperribbon.application.inspection.quantities import (
     Part,
@@ -82,7 +82,7 @@ def fisher_part(level: Level, notebook: Notebook) -> Part:
     part.arrays |= pairs_arrays(found.spectrum)
     if not how:
         part.tables["Leading eigenvalues of the Fisher information"] = pairs_table(found.spectrum)
-        part.shortened += shortened(found.spectrum)
+        part.shortened += unconverged_note(found.spectrum)
     return part
 
 
@@ -190,7 +190,7 @@ def noise_part(level: Level, notebook: Notebook) -> Part:
     part.notes.append(
         "Detailed balance and alignment speak of the subspace of the leading Hessian eigenvectors."
     )
-    part.shortened += shortened(spectrum)
+    part.shortened += unconverged_note(spectrum)
     return part
 
 

@@ -126,7 +126,7 @@ def pairs_table(spectrum: Spectrum) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def shortened(spectrum: Spectrum) -> tuple[str, ...]:
+def unconverged_note(spectrum: Spectrum) -> tuple[str, ...]:
     """Return the note that says which eigenpairs have not settled, if any."""
     late = int((~spectrum.converged).sum())
     return (f"{late} of {len(spectrum)} eigenpairs did not settle.",) if late else ()

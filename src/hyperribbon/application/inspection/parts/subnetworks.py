@@ -72,7 +72,7 @@ def subnetworks_part(level: Level, notebook: Notebook) -> Part:
     names = {n for n, _ in (*subject.model.named_parameters(), *subject.model.named_buffers())}
     state = {n: t.detach() for n, t in subject.model.state_dict().items() if n in names}
     metric, part = _Metric(subject), Part("subnetworks", "Sub-networks", "Sub-networks")
-    ranking = rank(subject.model, params=_chosen(subject))
+    ranking = rank(subject.model, params=_weight_names(subject))
     found = find_prunable(
         metric,
         metric.reestimate if metric.is_normalised else None,
@@ -82,7 +82,9 @@ def subnetworks_part(level: Level, notebook: Notebook) -> Part:
         metric=metric.name,
         seed=notebook.seed,
     )
-    random = rank(subject.model, params=_chosen(subject), criterion="random", seed=notebook.seed)
+    random = rank(
+        subject.model, params=_weight_names(subject), criterion="random", seed=notebook.seed
+    )
     curves = {"pruned at random": _curve(metric, lambda f: prune(state, random.select(f)))}
     _add_prunable(part, found, notebook.tolerance)
     if notebook.initial is not None:
@@ -121,7 +123,7 @@ def _add_start(
     scale = max(abs(baseline), 1e-6) if is_loss else 1.0
     options = {"tolerance": _CRITICAL * scale, "higher_is_better": not is_loss}
     found = layer_criticality(state, start, metric, draws=2, seed=notebook.seed, **options)
-    chosen = {"model": subject.model, "params": _chosen(subject)}
+    chosen = {"model": subject.model, "params": _weight_names(subject)}
     ranking = rank(state, start, criterion="change", **chosen)
     returned = _curve(metric, lambda f: reinitialize(state, start, ranking.select(f)))
     worse = returned - baseline if is_loss else baseline - returned
@@ -149,7 +151,7 @@ def _add_start(
     return {"re-initialised, least changed first": returned}
 
 
-def _chosen(subject: Subject) -> list[str] | None:
+def _weight_names(subject: Subject) -> list[str] | None:
     """Return the matrices among the coordinates; None for all trained ones."""
     if subject.params is None:
         return None

@@ -174,7 +174,7 @@ def simulate_one_layer(
     hot = 0
     if anneal != 1:
         if waited > _MOST_STEPS * anneal:
-            raise ArgumentError("anneal", anneal, "burning in would not end", "Give one above 1.")
+            raise ArgumentError("anneal", anneal, "burn-in would never end", "Give more than 1.")
         hot = math.ceil(waited / anneal)
         waited = hot + math.ceil(_AFTER_ANNEALING * slowest)
     spacing = max(1, int(0.1 / (lr * rates[-1])))
