@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
 import tempfile
 import tomllib
@@ -17,7 +18,16 @@ from formulas import draw_formulas
 from gallery import gallery_page, thumbnail
 from ledger import ledger_page
 from mkdocs.structure.files import File, Files
-from notebooks import as_notebook, as_page, execute, needs, title_of
+from notebooks import (
+    as_notebook,
+    as_page,
+    download_link,
+    example_notebook,
+    execute,
+    needs,
+    title_of,
+)
+from packaging.version import Version
 from running import put_results, run_page
 
 import hyperribbon
@@ -49,6 +59,28 @@ ROOMS = (
 )
 
 
+VERSION = hyperribbon.__version__
+
+
+def on_config(config: Any) -> Any:
+    """Build the pages of each version into a folder of its own, so that older ones stay."""
+    config.site_dir = str(Path(config.site_dir) / VERSION)
+    config.site_name = f"{config.site_name} {VERSION}"
+    config.extra["version"] = {"provider": "mike"}  # the theme's menu, which reads versions.json
+    return config
+
+
+def on_post_build(config: Any) -> None:
+    """List the versions, newest first, and lead visitors to the newest."""
+    site = Path(config.site_dir).parent
+    found = [folder.name for folder in site.iterdir() if (folder / "index.html").is_file()]
+    found.sort(key=Version, reverse=True)
+    listed = [{"version": name, "title": name, "aliases": []} for name in found]
+    write_text(site / "versions.json", json.dumps(listed))
+    leading = f'<meta http-equiv="refresh" content="0; url={found[0]}/"/>'
+    write_text(site / "index.html", f"<!doctype html><title>hyperribbon</title>{leading}\n")
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     verdicts = _stored_verdicts()
@@ -62,7 +94,7 @@ def on_files(files: Files, config: Any) -> Files:
         pages[f"papers/{paper}.md"] = _paper_page(paper, verdicts)
     for room in ROOMS:
         module = attrgetter(room)(hyperribbon).__name__
-        pages[f"reference/{room}.md"] = f"# {room}\n\n::: {module}\n"
+        pages[f"reference/{room}.md"] = f"# {room}\n\nVersion {VERSION}.\n\n::: {module}\n"
     pages["reference/index.md"] = _reference_index()
     pages["performance.md"] = _performance()
     pages |= _tutorials()
@@ -74,6 +106,9 @@ def on_files(files: Files, config: Any) -> Files:
         )
         if book is not None:
             files.append(File.generated(config, f"tutorials/{name}", content=nbformat.writes(book)))
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        content = nbformat.writes(example_notebook(path.read_text()))
+        files.append(File.generated(config, f"tutorials/{path.stem}.ipynb", content=content))
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     for id, stored in verdicts.items():
@@ -119,7 +154,8 @@ def _tutorials() -> dict[str, str]:
         code = source.split('"""', 2)[2].strip()
         name = path.stem.replace("_", " ").capitalize()
         pages[f"tutorials/{path.stem}.md"] = (
-            f"# {name}\n\n{title}\n{rest}\n\n```python\n{code}\n```\n"
+            f"# {name}\n\n{title}\n{rest}\n\n```python\n{code}\n```\n\n"
+            f"{download_link(f'{path.stem}.ipynb')}\n"
         )
         lines.append(f"- [{name}]({path.stem}.md): {title}")
     return pages | {"tutorials/index.md": "\n".join(lines) + "\n"}
@@ -222,7 +258,7 @@ def _count_verdicts(stored: dict[str, Any] | None) -> dict[str, int]:
 
 
 def _reference_index() -> str:
-    lines = ["# Reference", "", "Generated from the docstrings.", ""]
+    lines = ["# Reference", "", f"Version {VERSION}, generated from its docstrings.", ""]
     for room in ROOMS:
         module = attrgetter(room)(hyperribbon)
         lines.append(f"- [`{room}`]({room}.md): {(module.__doc__ or '').strip().splitlines()[0]}")

@@ -5,6 +5,7 @@ By hand: python docs/notebooks.py docs/tutorials/transformer.py transformer.ipyn
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -17,7 +18,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-__all__ = ["as_notebook", "as_page", "execute", "needs", "title_of"]
+__all__ = ["as_notebook", "as_page", "download_link", "example_notebook", "execute", "needs"]
+__all__ += ["title_of"]
 
 _SECONDS = 600  # a cell that takes longer has hung
 
@@ -71,8 +73,20 @@ def as_page(book: NotebookNode, name: str) -> str:
         parts.append(f"```python\n{cell.source}\n```")
         parts += [shown for output in _joined(cell.outputs) if (shown := _output(output))]
     title, *rest = "\n\n".join(parts).split("\n", 1)
-    link = f"[Download this page as a notebook]({name}){{ .md-button }}"
-    return "\n\n".join([title, *rest, link]) + "\n"
+    return "\n\n".join([title, *rest, download_link(name)]) + "\n"
+
+
+def download_link(name: str) -> str:
+    """Return the button that downloads the notebook beside a page."""
+    return f"[Download this page as a notebook]({name}){{ .md-button }}"
+
+
+def example_notebook(source: str) -> NotebookNode:
+    """Return a script with a docstring as a notebook of text and code, without results."""
+    about = ast.get_docstring(ast.parse(source)) or ""
+    code = source.split('"""', 2)[2].strip()
+    words = "\n".join(f"# {line}".rstrip() for line in about.splitlines())
+    return as_notebook(f"# %% [markdown]\n{words}\n# %%\n{code}\n")
 
 
 def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:

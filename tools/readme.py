@@ -1,6 +1,8 @@
-"""Run the example of README.md, and put what it prints and its picture into the page.
+"""Make the pictures of the documentation, and what the example of README.md prints.
 
-`make docs` calls it, so that the page shows what the present version does.
+`make docs` calls it, so that the pages show what the present version does: the example's answers
+(answers.png), the first page of its report (report.png, with Chromium) and the charts of the demo
+(demo-*.svg).
 """
 
 from __future__ import annotations
@@ -12,11 +14,25 @@ import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import matplotlib as mpl
+
 from hyperribbon.application.inspection import Inspection
 from hyperribbon.application.inspection.answers.pictures import draw_answers
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<printed>.*?)```\n", re.S)
+
+
+IMAGES = ROOT / "docs" / "images"
+CHROMIUM = "/usr/bin/chromium"
+CHARTS = {
+    "spectrum": "spectrum",
+    "noise": "noise-against-curvature",
+    "layers": "criticality",
+    "fractions": "fractions",
+    "path": "inpca",
+}
+"""Charts of the demo by the end of their file's name."""
 
 
 def run_example(text: str) -> tuple[str, Inspection]:
@@ -36,15 +52,47 @@ def run_example(text: str) -> tuple[str, Inspection]:
     return "\n".join(lines) + "\n", names["found"]
 
 
+def photograph(found: Inspection) -> None:
+    """Save the first page of an inspection's report as a picture, where there is a browser."""
+    if not Path(CHROMIUM).exists():
+        print(f"{CHROMIUM} is not installed: report.png stays as it is")
+        return
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1000, "height": 1150})
+        page.goto(found.report(Path(folder) / "report.html").as_uri())
+        page.wait_for_function("() => [...document.images].every(image => image.complete)")
+        page.screenshot(path=IMAGES / "report.png")
+        browser.close()
+
+
+def draw_demo() -> None:
+    """Train and inspect the demo's network, and save its charts."""
+    from rich.console import Console
+
+    from hyperribbon.application.cli.demo import train_and_inspect
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = train_and_inspect(Path(folder), 10, 60.0, 0, Console(quiet=True))
+    for name, chart in CHARTS.items():
+        with mpl.rc_context({"svg.hashsalt": name}):
+            figure = found.plot(chart).figure
+            figure.savefig(IMAGES / f"demo-{name}.svg", metadata={"Date": None})
+
+
 def main() -> None:
-    """Rewrite the page and its picture."""
+    """Rewrite the page and the pictures."""
     page = ROOT / "README.md"
     text = page.read_text(encoding="utf-8")
     printed, found = run_example(text)
     start, end = EXAMPLE.search(text).span("printed")  # type: ignore[union-attr]
     page.write_text(text[:start] + printed + text[end:], encoding="utf-8")
     figure = draw_answers(found.answers(), found.parts, found.config)
-    figure.savefig(ROOT / "docs" / "images" / "answers.png", dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / "answers.png", dpi=110, metadata={"Software": None})
+    photograph(found)
+    draw_demo()
 
 
 if __name__ == "__main__":

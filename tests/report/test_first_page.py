@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from html import unescape
 
 import pytest
 import torch
@@ -53,17 +54,18 @@ def test_every_answer_has_its_picture(found, stored, page):
 
 
 def test_every_plus_minus_is_a_sampling_error_or_the_solvers(found, page):
-    for quantity in found:
-        if quantity.error > 0 and "(solver)" not in quantity.text():
+    quantities = [*found, *found.statistics.values()]
+    for quantity in quantities:
+        if "±" in quantity.text() and "(solver)" not in quantity.text():
             assert re.search(SAMPLING, quantity.certainty), quantity
-    shown = {q.text(): q for q in found if q.error > 0}
-    numbers = re.findall(r"[-\d.,e]+ ± [\d.e+-]+(?: \(solver\))?", page)
-    assert len(numbers) > 10
-    for text in numbers:
-        number = text.split(" ±")[0]
-        owners = [q for key, q in shown.items() if key.split(" ±")[0] == number]
-        if owners and not any(re.search(SAMPLING, q.certainty) for q in owners):
-            assert "(solver)" in text, text
+    errors = [q.error for q in quantities if q.error > 0 and re.search(SAMPLING, q.certainty)]
+    known = {f"{e:.2g}" for e in errors} | {f"{e:,.2g}" for e in errors}
+    known |= {f"{100 * e:.{digits}f}%" for e in errors for digits in (0, 1)}
+    known |= {f"{e:.2f}" for e in errors}
+    text = unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)))
+    behind = re.findall(r"± ?([\d.,e+-]*\d%?)( \(solver\))?", text)
+    assert len(behind) > 10 and len(behind) == text.count("±")
+    assert [error for error, solver in behind if not solver and error not in known] == []
 
 
 def test_what_was_skipped_is_one_line(stored, tmp_path):

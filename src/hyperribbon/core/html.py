@@ -38,7 +38,11 @@ def error_text(error: float, certainty: str) -> str:
 
     >>> error_text(0.25, "standard error over samples"), error_text(1e-6, "residual of the pair")
     ('± 0.25', '± 1e-06 (solver)')
+    >>> error_text(2.5, "a lower bound: too few samples")
+    '(lower bound)'
     """
+    if "a lower bound" in certainty:
+        return "(lower bound)"
     return f"± {error:.2g}" + (" (solver)" if "residual" in certainty else "")
 
 

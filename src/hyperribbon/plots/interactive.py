@@ -9,14 +9,29 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
 from hyperribbon.core.checks import instance, validate
 from hyperribbon.plots.charts import Bars, Chart, Curve, Level, Path, Surface
 from hyperribbon.plots.style import COLORS
 
 _BLACK = COLORS.index("#000000")
-_CAMERA = {"eye": {"x": 1.9, "y": 1.8, "z": 1.0}, "center": {"x": 0, "y": 0, "z": -0.12}}
+CAMERA = {"eye": {"x": 2.2, "y": 2.1, "z": 1.2}, "center": {"x": 0, "y": 0, "z": -0.12}}
 _LONG = 34  # characters of a vertical axis title that fit beside a small chart
+
+
+def log_step(*values: ArrayLike) -> str | None:
+    """Return the labels of a logarithmic axis: "D2" for 1, 2 and 5, None for plotly's own choice.
+
+    Over one to three decades that is every digit, and the labels of 7, 8 and 9 touch.
+
+    >>> log_step([1.0, 30.0]), log_step([1.0, 2.0]), log_step([1e-9, 1.0])
+    ('D2', None, None)
+    """
+    numbers = np.concatenate([np.ravel(np.asarray(one, dtype=float)) for one in values or [[]]])
+    numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
+    decades = float(np.ptp(np.log10(numbers))) if len(numbers) else 0.0
+    return "D2" if 0.8 < decades < 3 else None
 
 
 @validate(chart=instance(Chart, "Give plots.Chart(...)."))
@@ -58,13 +73,14 @@ def draw_interactive(chart: Chart) -> go.Figure:
             for name, text in names.items()
         }
         figure.update_layout(
-            scene={**titles, "aspectmode": "cube", "camera": _CAMERA}, margin={"l": 0, "b": 0}
+            scene={**titles, "aspectmode": "cube", "camera": CAMERA}, margin={"l": 0, "b": 0}
         )
         return figure
     for name, text, is_log in (("x", axes["x"], chart.log_x), ("y", axes["y"], chart.log_y)):
         layout: dict[str, Any] = {"title": {"text": text}, "type": "log" if is_log else None}
         if is_log:
-            layout |= {"exponentformat": "power", "dtick": None}
+            values = [getattr(m, name) for m in chart.marks if isinstance(m, Curve)]
+            layout |= {"exponentformat": "power", "dtick": log_step(*values)}
         figure.update_layout({f"{name}axis": layout})
     if any(isinstance(mark, Bars) for mark in chart.marks):
         figure.update_layout(

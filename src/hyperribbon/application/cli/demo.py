@@ -31,7 +31,7 @@ def demo(
     began = time.monotonic()
     console = Console()
     ensure_folder("--out", out)
-    found = _train_and_inspect(out, epochs, seconds, seed, console)
+    found = train_and_inspect(out, epochs, seconds, seed, console)
     _reproduce(out / "runs", seed, console)
     folders = [out / name for name in ("inspection", "training", "runs")]
     page = write_report(folders, out / "report.html", title="hyperribbon demo")
@@ -42,7 +42,8 @@ def demo(
     console.print(f"Next: hyperribbon {following}", markup=False, highlight=False)
 
 
-def _train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, console: Console):
+def train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, console: Console):
+    """Train the demo's network with a recorder and return its inspection, both kept in a folder."""
     from torch import nn
 
     from hyperribbon.application.inspection import inspect

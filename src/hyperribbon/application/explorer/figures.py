@@ -11,6 +11,7 @@ from dash import dcc, html
 from numpy.typing import ArrayLike
 
 from hyperribbon.application.explorer.controls import aria
+from hyperribbon.plots.interactive import log_step
 
 __all__ = ["Drawing", "axes_layout", "blend_in", "code_block", "curve"]
 __all__ += ["drawing", "plain", "picture_block"]
@@ -59,8 +60,6 @@ def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, An
     }
     if x == "step":  # whole numbers, as they are counted
         axes["xaxis"] |= {"exponentformat": "none", "separatethousands": True, "nticks": 6}
-    if "y" in log:
-        axes["yaxis"]["nticks"] = 6  # so that a short one does not label every digit
     return {
         "margin": {"l": 64, "r": 16, "t": 32, "b": 52},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
@@ -74,7 +73,12 @@ def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, An
 
 def drawing(traces: Sequence[dict[str, Any]], x: str, y: str, **layout: Any) -> Drawing:
     """Return a figure of the given traces; other arguments as in `axes_layout`."""
-    return {"data": list(traces), "layout": axes_layout(x, y, **layout)}
+    shown = axes_layout(x, y, **layout)
+    for name in "xy":
+        if shown[f"{name}axis"]["type"] == "log":
+            values = [trace[name] for trace in traces if trace["type"] == "scatter"]
+            shown[f"{name}axis"]["dtick"] = log_step(*values)
+    return {"data": list(traces), "layout": shown}
 
 
 def curve(

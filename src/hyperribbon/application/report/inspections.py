@@ -102,7 +102,7 @@ def inspection_tabs(folders: list[Path]) -> list[Tab]:
     if many:
         numbers = {run.title: run.numbers for run in runs}
         side_by_side[0].tables.append(_side_by_side("comparison", numbers))
-    tabs = {"Summary": [*damaged, *side_by_side, *(run.summary for run in runs)]}
+    tabs = {"Summary": [*damaged, *(run.summary for run in runs), *side_by_side]}
     for name in dict.fromkeys(name for run in runs for name in run.parts):
         parts = {run.title: run.parts[name] for run in runs if name in run.parts}
         group = next(iter(parts.values())).group

@@ -9,6 +9,7 @@ import numpy as np
 from hyperribbon.application.explorer.figures import Drawing, curve, drawing, plain
 from hyperribbon.manifold import InPCA
 from hyperribbon.manifold.predictions import as_probabilities
+from hyperribbon.plots.interactive import CAMERA
 from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -87,6 +88,9 @@ def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, Drawing]:
         figure = draw_metric(trajectories, name, title)
         if figure["data"]:
             figures[title] = figure
+    places = [x for figure in figures.values() for trace in figure["data"] for x in trace["x"]]
+    for figure in figures.values():  # one range for all: charts are read below each other
+        figure["layout"]["xaxis"]["range"] = [min(places), max(places)]
     return figures
 
 
@@ -141,7 +145,7 @@ def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
     colors = {"step": trajectory.steps.astype(float)}
     if not np.isnan(trajectory.epochs).any():
         colors["epoch"] = trajectory.epochs
-    for name in trajectory.metric_names():
+    for name in (name for name in trajectory.metric_names() if not name.endswith(_NO_CHART)):
         values = np.asarray(trajectory.metric(name), dtype=float)
         colors[name if values.ndim == 1 else f"{name}, first"] = _first(values)
     return colors
@@ -164,7 +168,15 @@ def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS
     texts = [
         f"step {n}<br>{color} {v:.4g}" for n, v in zip(trajectory.steps[rows], shade, strict=True)
     ]
-    bar = {"title": {"text": color}, "thickness": 12}
+    title = {"text": color, "side": "top"}
+    bar = {
+        "title": title,
+        "thickness": 10,
+        "orientation": "h",
+        "y": 0,
+        "yanchor": "top",
+        "len": 0.9,
+    }
     trace = {
         "type": "scatter3d",
         "name": color,
@@ -175,8 +187,9 @@ def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS
         "text": texts,
         "hoverinfo": "text",
     }
-    look = {"gridcolor": "rgba(128,128,128,.3)", "backgroundcolor": "rgba(0,0,0,0)"}
-    look |= {"nticks": 4, "zeroline": False}
-    scene = {f"{n}axis": {**look, "title": {"text": f"inPCA {i}"}} for i, n in enumerate("xyz", 1)}
-    scene["camera"] = {"eye": {"x": 1.5, "y": 1.5, "z": 1.0}}
-    return drawing([trace], "", "", margin={"l": 0, "r": 0, "t": 0, "b": 0}, scene=scene)
+    look = {"gridcolor": "#9aa0a6", "backgroundcolor": "rgba(0,0,0,0)", "tickfont": {"size": 10}}
+    look |= {"nticks": 4, "zeroline": False, "color": "#7d8590"}  # read on light and dark alike
+    titles = {n: {"text": f"inPCA {i}", "font": {"size": 11}} for i, n in enumerate("xyz", 1)}
+    scene = {f"{name}axis": {**look, "title": title} for name, title in titles.items()}
+    scene |= {"camera": CAMERA, "aspectmode": "cube"}
+    return drawing([trace], "", "", margin={"l": 0, "r": 0, "t": 0, "b": 48}, scene=scene)

@@ -314,8 +314,9 @@ def _verdict(found: Comparison, first: str, second: str) -> list[Any]:
     rows = []
     for entry in found.differences:
         low, high = entry.interval
+        known = f"{low:.3g} to {high:.3g}" if isfinite(high - low) else "not measured"
         numbers = [f"{entry.a:.4g}", f"{entry.b:.4g}", f"{entry.difference:.3g}"]
-        rows.append([entry.name, *numbers, f"{low:.3g} to {high:.3g}"])
+        rows.append([entry.name, *numbers, known])
     table = html.Table(
         [
             html.Thead(html.Tr([html.Th(head) for head in heads])),

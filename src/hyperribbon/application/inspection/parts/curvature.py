@@ -171,12 +171,12 @@ def density_part(level: Level, notebook: Notebook) -> Part:
     title, axes = "Density of Hessian eigenvalues", ("eigenvalue", "density")
     caption = (
         f"{found.method.capitalize()}, {done} probes of {steps} steps, smoothed with a width of "
-        f"{found.width:.2g}; the band is ± 2 standard errors."
+        f"{found.width:.2g}; the band is two standard errors to either side."
     )
     part = Part("density", "Spectral density", arrays={"grid": grid, "values": values})
     scales = {"log_y": True, "toggles": ("y",)}
     part.charts.append(Chart("density", title, *axes, (curve,), **scales, caption=caption))
-    how = f"mass of the density within ± {width:.2g}"
+    how = f"mass of the density closer to zero than {width:.2g}"
     bulk = bulk, float("nan"), how, f"{done} random probes; see the band of the chart"
     part.number("density.bulk", "Share of eigenvalues next to zero", *bulk)
     if done < probes and found.matvecs < level.subject.dimension:

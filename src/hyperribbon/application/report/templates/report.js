@@ -97,7 +97,7 @@
       const isLog = () => chart.layout[`${axis}axis`].type === "log";
       const button = tool(tools, `log ${axis}`, () => {
         const type = isLog() ? "linear" : "log";
-        Plotly.relayout(chart, { [key]: type, [`${axis}axis.autorange`]: true });
+        Plotly.relayout(chart, { [key]: type, [`${axis}axis.dtick`]: null, [`${axis}axis.autorange`]: true });
         button.setAttribute("aria-pressed", String(type === "log"));
       });
       button.setAttribute("aria-pressed", String(isLog()));
