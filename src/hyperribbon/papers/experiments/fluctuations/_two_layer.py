@@ -126,7 +126,42 @@ def first_layer_spectra(found: EnsembleModes, chains1: np.ndarray) -> tuple[np.n
     return measured, np.sort(np.concatenate([rest, D2 / (D1 + D2)]))[::-1]
 
 
-def draw_spectra(axis: Axes, predicted: np.ndarray, first: np.ndarray, linear: np.ndarray) -> None:
+def random_spectra(item: kit.Item, draws: int = 50) -> tuple[np.ndarray, np.ndarray]:
+    """Return the eigenvalues of M₁₁ and M₂₂ for weights drawn as at the start, descending.
+
+    Means over `draws` networks, in the unit λσ²/(2S): the Gaussian lines of Figs. 8(b) and (c).
+    """
+    N_i, N_h = item["inputs"], item["hidden"]
+    rng = numpy_generator(item["seed"], "random weights", N_i, N_h)
+    first, second = [], []
+    for _ in range(draws):
+        W1 = np.sqrt(item["init1"] / N_i) * rng.normal(size=(N_h, N_i))
+        modes = theory.decompose(W1, np.sqrt(item["init2"] / N_h) * rng.normal(size=(1, N_h)))
+        second.append(np.sort(modes.D1 / (modes.D1 + modes.D2))[::-1])
+        first.append(np.sort(modes.D2 / modes.sums[:, 0])[::-1])
+    return np.mean(first, axis=0), np.mean(second, axis=0)
+
+
+def column_share(chains1: np.ndarray) -> float:
+    """Return how much of a column's variance of δW₁ is along one direction, mean over columns."""
+    deviation = chains1.astype(float) - chains1.mean(axis=0, dtype=float)
+    values = np.linalg.svd(deviation.transpose(2, 0, 1), compute_uv=False) ** 2
+    return float(np.mean(values[:, 0] / values.sum(axis=1)))
+
+
+def element_correlations(chains2: np.ndarray) -> np.ndarray:
+    """Return |r| of every pair of elements of δW₂, one output."""
+    r = np.corrcoef(chains2[:, 0, :].astype(float).T)
+    return np.abs(r[np.triu_indices(len(r), 1)])
+
+
+def draw_spectra(
+    axis: Axes,
+    predicted: np.ndarray,
+    first: np.ndarray,
+    linear: np.ndarray,
+    random: tuple[np.ndarray, np.ndarray],
+) -> None:
     """Draw the prediction for δW₂, and the spectrum of δW₁ twice as far as linear theory reaches.
 
     Args:
@@ -134,6 +169,7 @@ def draw_spectra(axis: Axes, predicted: np.ndarray, first: np.ndarray, linear: n
         predicted: Variances of δW₂ by Eq. (3.34).
         first: Measured eigenvalues of cov δW₁.
         linear: Those of Eq. (3.30).
+        random: Those of `random_spectra`.
     """
     modes, label = np.arange(1, len(first) + 1), r"$\delta W_2$, Eq. (3.34)"
     axis.semilogy(modes[: len(predicted)], predicted, "-", color=kit.COLORS[0], label=label)
@@ -141,4 +177,10 @@ def draw_spectra(axis: Axes, predicted: np.ndarray, first: np.ndarray, linear: n
     axis.semilogy(modes[shown], first[shown], "s", mfc="none", color=kit.COLORS[1], label=label)
     label = r"$\delta W_1$, Eq. (3.30)"
     axis.semilogy(modes[: len(linear)], linear, "-", color=kit.COLORS[1], label=label)
+    for values, style, color, name in (
+        (random[0], "--", kit.COLORS[1], r"$\delta W_1$"),
+        (random[1], "-.", kit.COLORS[0], r"$\delta W_2$"),
+    ):
+        label = f"{name}, Gaussian weights"
+        axis.semilogy(modes[: len(values)], values, style, color=color, lw=1, label=label)
     axis.set(xlabel="mode", ylabel=r"eigenvalues [$\lambda\sigma_y^2/2S$]")

@@ -46,9 +46,9 @@ class Config(_regression.RegressionConfig):
 
     inputs: int = 50
     samples: int = 52
-    steps: int = 300_000
+    steps: int = 2_500_000
     points: int = 120
-    chains: int = 48
+    chains: int = 8
     modes: tuple[int, ...] = (0, 1, 5, 25)
     realisations: int = 400
 
@@ -58,7 +58,7 @@ PRESETS = kit.presets(
     smoke=Config(
         inputs=20, samples=24, steps=8000, points=40, chains=16, modes=(0, 1, 5), realisations=40
     ),
-    paper=Config(steps=3_000_000),
+    paper=Config(chains=48),
 )
 
 
@@ -139,10 +139,11 @@ def plot(result: Result) -> kit.Figure:
     left.legend()
     right.loglog(result.times, result.loss, color=kit.COLORS[0], label="loss, one run")
     right.axhline(result.final_loss, color="0.6", label="$L^*$")
-    remaining, color = abs(1 - predicted[:, 0]), kit.COLORS[1]
-    right.loglog(result.times, remaining, "--", color=color, label="slowest mode, $|1-z_0/z_0^*|$")
-    right.axvline(min(result.slowest, result.times[-1]), color=color, lw=0.8, ls=":")
-    right.set_xlabel(r"time $t = \lambda\tau$")
+    color = kit.COLORS[1]
+    right.loglog(result.times, abs(result.single[:, 0]), color=color, label="$|z_0|$, one run")
+    right.loglog(result.times, abs(result.theory[:, 0]), "--", color=color, label="Eq. (2.27)")
+    right.axvline(result.slowest, color="0.6", lw=0.8, ls=":", label=r"$1/\omega_0$")
+    right.set(xlabel=r"time $t = \lambda\tau$", ylabel="loss, $|z_0|$")
     right.legend()
     return figure
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.fluctuations import GOOD, _regression
+from hyperribbon.papers.simulation import trace_one_layer
 from hyperribbon.theory import fluctuations as theory
 
 TITLE = "Weight variance through the interpolation threshold"
@@ -93,6 +94,7 @@ class Result(kit.Frozen):
     spatial: np.ndarray
     train_loss: np.ndarray
     test_loss: np.ndarray
+    spatial_run: np.ndarray  # variance across weights of one run at its end
     theory_error: float
     realisations: int
     limit: float
@@ -117,6 +119,7 @@ def compute(config: Config, context: kit.Context) -> Result:
         np.array([np.trace(p["theory"]) / len(p["theory"]) for p in parts]),
         np.array(config.predicted),
         *rows.mean(axis=1).T,
+        spatial_run=np.array([_across_weights(item) for item in items]),
         theory_error=float(rows[0, :, 0].std(ddof=1) / np.sqrt(config.realisations)),
         realisations=config.realisations,
         limit=theory.isotropic_variance(config.lr, config.label_variance, config.batch_size),
@@ -133,6 +136,13 @@ def _closed_forms(config: Config, N: int, seed: int) -> np.ndarray:
     return np.array([variance, np.var(w), theory.regression_loss(X, Y, w), test])
 
 
+def _across_weights(item: kit.Item) -> float:
+    """Return the variance across the weights of one run of SGD, 1000 steps from the solution."""
+    X, Y, _ = _regression.data_of(item)
+    options = _regression.select(item, "lr", "batch_size", "seed")
+    return float(np.var(trace_one_layer(X, Y, record=[1000], **options)[0, 0]))
+
+
 def plot(result: Result) -> kit.Figure:
     """Draw the variances and losses against N (Fig. 5(a) of [fluctuations])."""
     figure, axis = kit.new_figure(width="column", ratio=0.95)
@@ -140,18 +150,21 @@ def plot(result: Result) -> kit.Figure:
     simulated, error = result.variance[under], 2 * result.variance_error[under]
     blue, orange, green, purple = kit.COLORS[:4]
     label = "variance over time, SGD"
-    axis.errorbar(result.simulated[under], simulated, error, fmt="o", color=blue, label=label)
+    axis.errorbar(result.simulated[under], simulated, error, fmt="s-", color=blue, label=label)
+    label = "variance across weights, SGD"
+    axis.plot(result.simulated, result.spatial_run, "o", color=orange, label=label)
     axis.axhline(result.limit, ls=":", color=blue, label="Eq. (2.34)")
     for values, style, color, label in (
         (result.theory, "-.", blue, "Eq. (2.30)"),
-        (result.spatial, "--", orange, "variance across weights"),
+        (result.spatial, "--", orange, r"variance across weights of $w^*$"),
         (result.test_loss, "-", green, "test loss"),
         (result.train_loss, "-", purple, "train loss"),
     ):
         positive = values > 0
         axis.plot(result.predicted[positive], values[positive], style, color=color, label=label)
     axis.axvline(result.samples, color="0.7", lw=0.8)
-    axis.set(yscale="log", ylim=(result.limit * 1e-2, None), xlabel="input dimension N")
+    axis.set(yscale="log", ylim=(result.limit * 1e-2, None))
+    axis.set(xlabel="input dimension N", ylabel="variance of the weights, loss")
     axis.legend(fontsize=7, loc="upper right")
     axis.set_title("N > P: variance over time is exactly zero", fontsize=8)
     return figure

@@ -27,6 +27,19 @@ STATEMENTS = kit.at_scale(
         setting=_SETTING,
     ),
     kit.says(
+        "ranks",
+        "Sec. III B 2",
+        "rank([cov(R1)]) = Ni according to Eq. (3.21a). For zero-balanced initial conditions […], "
+        "one "
+        "has rank([cov(R2)]) = […] = 1, while for random initial conditions, typically "
+        "rank([cov(R2)]) = […] = Nh.",
+        "The covariances of the layers' gradients over the samples have these three ranks: none is "
+        "off.",
+        kit.Band(0, 0, "printed"),
+        setting="the solutions of this network from a random and from a zero-balanced start, "
+        "finite P",
+    ),
+    kit.says(
         "first-layer-weak",
         "Sec. III C 1",
         "its off-diagonal elements are typically small, implying that the components of z1 are "
@@ -57,14 +70,34 @@ class Result(kit.Frozen):
     predicted: np.ndarray
     measured: np.ndarray
     chains: int
+    ranks: np.ndarray  # of cov R₁ and cov R₂ from a random start, of cov R₂ from a balanced one
+    stated: np.ndarray
 
 
 def compute(config: Config, context: kit.Context) -> Result:
     """Evaluate Eq. (3.30) at the ensemble's mean and measure the same matrix (Fig. 8(a))."""
-    _, found = _two_layer.share_ensemble(context, config.item(context.seed))
+    item = config.item(context.seed)
+    _, found = _two_layer.share_ensemble(context, item)
     M = theory.layer_covariance(found.modes, 2.0, 1, 1.0)
     measured = np.cov(np.hstack([found.z1, found.z2]).T) / found.unit
-    return Result(config.inputs, M, measured, config.chains)
+    stated = np.array([config.inputs, config.hidden, 1])
+    return Result(config.inputs, M, measured, config.chains, _ranks(item), stated)
+
+
+def _ranks(item: kit.Item) -> np.ndarray:
+    """Return the ranks of the layers' noise, from a random and from a zero-balanced start."""
+    X, Y, W1, W2 = _two_layer.linear_network(item)
+    w, hidden = W2 @ W1, item["hidden"]
+    size = np.sqrt(np.linalg.norm(w))
+    balanced1 = np.zeros_like(W1)
+    balanced1[0], balanced2 = w[0] / size, size * np.eye(1, hidden)
+    own, other = (
+        theory.two_layer_noise(X, Y, *weights, item["batch_size"])
+        for weights in ((W1, W2), (balanced1, balanced2))
+    )
+    n = W1.size
+    blocks = (own[:n, :n], own[n:, n:], other[n:, n:])
+    return np.array([np.linalg.matrix_rank(block, hermitian=True) for block in blocks])
 
 
 def plot(result: Result) -> kit.Figure:
@@ -85,6 +118,10 @@ def measure(result: Result) -> kit.Measurements:
     """Measure the correlations within each layer (Fig. 8(a) of [fluctuations])."""
     return {
         "second-layer-diagonal": _mean_square(result, slice(result.inputs, None)),
+        "ranks": kit.exact(
+            np.count_nonzero(result.ranks - result.stated),
+            "ranks {}, {} and {}; stated are {}, {} and {}".format(*result.ranks, *result.stated),
+        ),
         "first-layer-weak": _mean_square(result, slice(result.inputs)),
     }
 

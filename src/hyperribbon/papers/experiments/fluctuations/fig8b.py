@@ -15,7 +15,7 @@ _SETTING = (
 )
 
 STATEMENTS = kit.at_scale(
-    "N_i = 30 and 500 chains",
+    "N_i = 30 and 2000 chains",
     kit.says(
         "single-mode",
         "Sec. III C 2, on Fig. 8(b)",
@@ -39,6 +39,27 @@ STATEMENTS = kit.at_scale(
         changed="2026-11-17: within 15% before",
     ),
     kit.says(
+        "columns-alike",
+        "Sec. III B 4",
+        "all Nh elements in the ith column of δW1 fluctuate in the same way, i.e., their dynamics "
+        "is "
+        "controlled by the scalar z1,i(t), up to time-independent prefactors contained in V.",
+        "One direction holds nine tenths or more of the variance of a column of δW₁ (our "
+        "threshold), in the mean over columns.",
+        kit.Band.at_least(1 - GOOD, "words"),
+        setting=_SETTING,
+    ),
+    kit.says(
+        "elements-alike",
+        "Sec. III B 4",
+        "all elements of δW2 fluctuate identically up to individual scaling factors determining "
+        "their variance.",
+        "Two elements of δW₂ are correlated by three quarters or more (our threshold), median over "
+        "pairs.",
+        kit.Band.at_least(1 - ROUGH, "words"),
+        setting=_SETTING + "; the start is nearly zero-balanced, not exactly",
+    ),
+    kit.says(
         "first-layer-rank",
         "Sec. III C 2",
         "Eigenvalues of cov(δW1) with index larger than Ni vanish according to the linear theory",
@@ -54,7 +75,7 @@ class Config(_two_layer.TwoLayerConfig):
     """Network and task of Fig. 8(b) of [fluctuations], initial variances 10⁻⁴/N; an ensemble."""
 
     steps: int = 6000
-    chains: int = 500
+    chains: int = 2000
     init1: float = 1e-4
     init2: float = 1e-4
 
@@ -76,6 +97,10 @@ class Result(kit.Frozen):
     second: np.ndarray
     first: np.ndarray
     first_predicted: np.ndarray
+    first_random: np.ndarray
+    second_random: np.ndarray
+    column_share: float
+    correlation: float
 
 
 def compute(config: Config, context: kit.Context) -> Result:
@@ -89,6 +114,9 @@ def compute(config: Config, context: kit.Context) -> Result:
         found.predicted,
         np.linalg.eigvalsh(np.cov(found.z2.T))[::-1] / found.unit,
         *_two_layer.first_layer_spectra(found, ensemble["chains1"]),
+        *_two_layer.random_spectra(item),
+        _two_layer.column_share(ensemble["chains1"]),
+        float(np.median(_two_layer.element_correlations(ensemble["chains2"]))),
     )
 
 
@@ -97,9 +125,10 @@ def plot(result: Result) -> kit.Figure:
     figure, axis = kit.new_figure(width="column", ratio=0.85)
     modes = np.arange(1, len(result.second) + 1)
     axis.semilogy(modes, result.second, "o", color=kit.COLORS[0], label=r"$\delta W_2$, ensemble")
-    _two_layer.draw_spectra(axis, result.predicted, result.first, result.first_predicted)
+    random = (result.first_random, result.second_random)
+    _two_layer.draw_spectra(axis, result.predicted, result.first, result.first_predicted, random)
     axis.set_ylim(1e-5, 10)
-    axis.legend()
+    axis.legend(fontsize=6)
     return figure
 
 
@@ -118,6 +147,8 @@ def measure(result: Result) -> kit.Measurements:
         "leading-variance": kit.estimate(
             ratio, ratio * spread, f"over {result.predicted[0]:.2f}, in {result.chains} chains"
         ),
+        "columns-alike": kit.over_seeds(result.column_share, "share of one direction"),
+        "elements-alike": kit.over_seeds(result.correlation, "median |r| over pairs of elements"),
         "first-layer-rank": kit.estimate(
             inside, error(inside), f"share of the first {result.inputs} modes"
         ),

@@ -98,14 +98,19 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 def plot(result: Result) -> kit.Figure:
     """Draw the variance of each scheme against the number of samples."""
-    figure, axis = kit.new_figure(width="column", ratio=0.8)
-    for scheme, ratio, error in zip(SCHEMES, result.ratio.T, result.error.T, strict=True):
-        label = scheme.replace("_", " ")
-        axis.errorbar(result.samples, ratio, 2 * error, fmt="o-", label=label)
-    axis.plot(result.samples, result.finite_factor, "--", color="k", lw=0.9, label="(P−S)/(P−1)")
-    axis.set(xscale="log", xlabel="samples P")
-    axis.set(yscale="log", ylabel="variance / theory with replacement")
-    axis.legend()
+    figure, (above, below) = kit.new_figure(rows=2, width="column", ratio=0.6, sharex=True)
+    for axis, shown in ((above, (0, 1)), (below, (2,))):
+        for row in shown:
+            label, style = SCHEMES[row].replace("_", " "), ("o-", "s-", "^-")[row]
+            values, error = result.ratio[:, row], 2 * result.error[:, row]
+            axis.errorbar(
+                result.samples, values, error, fmt=style, color=kit.COLORS[row], label=label
+            )
+    above.plot(result.samples, result.finite_factor, "--", color="k", lw=0.9, label="(P−S)/(P−1)")
+    below.set(xscale="log", yscale="log", xlabel="samples P")
+    for axis in (above, below):
+        axis.legend()
+    figure.supylabel("variance / theory with replacement", fontsize=8)
     return figure
 
 
