@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hyperribbon.core import numpy_generator
 from hyperribbon.papers.experiments import Experiment
 from hyperribbon.papers.experiments.fluctuations import discrete, fig2a, fig8a, fig9a, relaxation
 from hyperribbon.papers.experiments.fluctuations._regression import (
@@ -15,9 +16,12 @@ from hyperribbon.papers.experiments.fluctuations._regression import (
 )
 from hyperribbon.papers.experiments.fluctuations._two_layer import (
     TwoLayerConfig,
+    column_share,
+    element_correlations,
     first_layer_spectra,
     linear_network,
     measure_modes,
+    random_spectra,
 )
 from hyperribbon.papers.experiments.fluctuations.fig3a import Config
 from hyperribbon.theory import fluctuations as theory
@@ -120,11 +124,11 @@ def test_exponent_of_the_projector_is_that_of_the_figure_but_not_of_many_samples
         0.01 * off,
         diagonal,
         off,
-        float(np.polyfit(np.log(ratios), np.log(off[-1]), 1)[0]),
+        np.array([-1.72, -1.8, -1.87]),  # of windows that disagree
         float(np.log10(far[1] / far[0])),
     )
     assert verdicts(fig2a, result) == {
-        "exponent-in-window": "holds",
+        "exponent-in-window": "undecided",
         "exponent": "fails",
         "superimpose": "holds",
         "diagonal": "holds",
@@ -136,41 +140,57 @@ def test_exponent_of_the_projector_is_that_of_the_figure_but_not_of_many_samples
 
 
 def two_layer_result(D1, D2=1.0, chains=10**6):
-    variances = np.stack([D1 / (D1 + D2), D1 / (D1 + 100 * D2)])
-    both = np.stack([D1, D1])
-    exponents = np.array([theory.fit_exponent(v, D1) for v in variances])
-    return fig9a.Result(
-        0.02,
-        0.1,
-        1.0,
-        both,
-        np.array([D2, 100 * D2]),
-        variances,
-        variances,
-        0.5 * 0.02 * 0.01 * both,
-        exponents,
-        np.full(2, 0.01),
-        exponents,
-        chains,
-    )
+    variances = D1 / (D1 + D2)
+    loss = 0.5 * 0.02 * 0.01 * D1
+    exponent, small = (theory.fit_exponent(D1 / (D1 + d), D1) for d in (D2, 100 * D2))
+    measured = (variances, variances, variances, loss, variances, loss)
+    exponents = (exponent + 0.2, 0.01, 0.2, exponent, small, 0.01, small)  # the bias is taken off
+    return fig9a.Result(0.02, 0.1, D1, D2, *measured, *exponents, chains)
 
 
 def test_exponent_two_needs_a_small_first_layer():
     usual = verdicts(fig9a, two_layer_result(np.geomspace(0.01, 3.6, 40)[::-1]))
     small = verdicts(fig9a, two_layer_result(np.geomspace(0.001, 0.1, 40)[::-1]))
-    assert usual["inverse-relation"] == usual["psi-local"] == usual["psi-tends-to-two"] == "holds"
+    assert usual["inverse-relation"] == usual["psi-local"] == usual["psi-is-two"] == "holds"
     assert small["second-form"] == small["psi-is-two"] == "holds"
-    large = verdicts(fig9a, two_layer_result(np.geomspace(1.0, 30.0, 40)[::-1]))
+    large = verdicts(fig9a, two_layer_result(np.geomspace(100.0, 3000.0, 40)[::-1]))
     assert large["second-form"] == large["psi-is-two"] == "fails"
+
+
+def test_gaussian_lines_are_the_spectra_of_weights_as_drawn():
+    item = TwoLayerConfig(8, 5, 400).item(0)
+    first, second = random_spectra(item, draws=3)
+    rng = numpy_generator(0, "random weights", 8, 5)
+    brute = []
+    for _ in range(3):
+        W1, W2 = rng.normal(size=(5, 8)) / np.sqrt(8), rng.normal(size=(1, 5)) / np.sqrt(5)
+        J = np.hstack([np.kron(np.eye(8), W2), W1.T])
+        M = np.linalg.pinv(J) @ J
+        brute.append([np.linalg.eigvalsh(block)[::-1] for block in (M[40:, 40:], M[:40, :40])])
+    np.testing.assert_allclose(second, np.mean([b[0] for b in brute], axis=0), atol=1e-10)
+    np.testing.assert_allclose(first, np.mean([b[1][:8] for b in brute], axis=0), atol=1e-10)
+
+
+def test_columns_and_elements_that_move_together_are_seen():
+    rng = np.random.default_rng(0)
+    V, z = rng.normal(size=4), rng.normal(size=(500, 6))
+    assert column_share(np.einsum("h,ci->chi", V, z)) == pytest.approx(1)
+    assert column_share(rng.normal(size=(4000, 4, 6))) == pytest.approx(0.25, abs=0.03)
+    together = rng.normal(size=(500, 1, 1)) * np.array([[[1.0, -2.0, 3.0]]])
+    np.testing.assert_allclose(element_correlations(together), 1)
+    assert element_correlations(rng.normal(size=(4000, 1, 3))).max() < 0.07
 
 
 def test_correlated_modes_of_the_second_layer_are_noticed():
     predicted = np.diag([1.0, 1.0, 1.0, 0.5, 0.4, 0.3])
     together = predicted.copy()
     together[3, 4] = together[4, 3] = 0.3
-    free, tied = (fig8a.Result(3, predicted, measured, 1500) for measured in (predicted, together))
+    free, tied = (
+        fig8a.Result(3, predicted, measured, 1500, np.ones(3), np.ones(3))
+        for measured in (predicted, together)
+    )
     assert verdicts(fig8a, free)["second-layer-diagonal"] == "holds"
-    (claim, _) = Experiment(fig8a).claims(tied)
+    (claim, *_) = Experiment(fig8a).claims(tied)
     assert claim.measured > claim.expected.high
 
 

@@ -46,9 +46,9 @@ class Config(_regression.RegressionConfig):
 
     inputs: int = 50
     samples: int = 52
-    steps: int = 2_500_000
+    steps: int = 2_000_000
     points: int = 120
-    chains: int = 8
+    chains: int = 4
     modes: tuple[int, ...] = (0, 1, 5, 25)
     realisations: int = 400
 

@@ -19,7 +19,7 @@ _SETTING = (
 )
 
 STATEMENTS = kit.at_scale(
-    "N = 40 and 24 data sets",
+    "N = 40 and 12 data sets",
     kit.says(
         "flat",
         "Sec. II C 2, on Fig. 6(b)",
@@ -55,14 +55,14 @@ class Config(_regression.RegressionConfig):
     inputs: int = 40
     samples: int = 200
     steps: int = 60_000
-    chains: int = 128
-    realisations: int = 24
+    chains: int = 64
+    realisations: int = 12
 
 
 PRESETS = kit.presets(
     Config(),
     smoke=Config(inputs=10, samples=50, steps=3000, chains=64, realisations=3),
-    paper=Config(steps=300_000, realisations=20),
+    paper=Config(steps=300_000, realisations=24),
 )
 
 

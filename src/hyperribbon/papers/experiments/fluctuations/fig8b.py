@@ -15,7 +15,7 @@ _SETTING = (
 )
 
 STATEMENTS = kit.at_scale(
-    "N_i = 30 and 2000 chains",
+    "N_i = 30 and 1200 chains",
     kit.says(
         "single-mode",
         "Sec. III C 2, on Fig. 8(b)",
@@ -75,7 +75,7 @@ class Config(_two_layer.TwoLayerConfig):
     """Network and task of Fig. 8(b) of [fluctuations], initial variances 10⁻⁴/N; an ensemble."""
 
     steps: int = 6000
-    chains: int = 2000
+    chains: int = 1200
     init1: float = 1e-4
     init2: float = 1e-4
 

@@ -16,7 +16,7 @@ _SETTING = (
 )
 
 STATEMENTS = kit.at_scale(
-    "N_i = 50 and 1500 chains",
+    "N_i = 50 and 1000 chains",
     kit.says(
         "inverse-relation",
         "Sec. I C",
@@ -38,7 +38,7 @@ STATEMENTS = kit.at_scale(
         "threshold), "
         "median over modes.",
         kit.Band.at_most(GOOD, "words"),
-        setting=_SETTING + "; 400 chains of SGF",
+        setting=_SETTING + "; 200 chains of SGF",
     ),
     kit.says(
         "psi-is-two",
@@ -82,11 +82,11 @@ class Config(_two_layer.TwoLayerConfig):
     hidden: int = 40
     target_variance: float = 1.0
     batch_size: int = 100
-    steps: int = 1500
-    chains: int = 1500
+    steps: int = 1200
+    chains: int = 1000
     small_init: float = 0.02
-    small_chains: int = 600
-    flow_chains: int = 400
+    small_chains: int = 400
+    flow_chains: int = 200
     theta: float = 0.1
 
 
