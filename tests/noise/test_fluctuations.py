@@ -1,15 +1,17 @@
 """Fluctuations of a network under its optimiser: exact, resumable, beside the theory."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
+from hyperribbon.noise.fluctuations import _gradients, _noise
 
 LOSS = nn.MSELoss()
 
@@ -129,6 +131,7 @@ def test_an_interrupted_measurement_resumes_with_the_same_result(tmp_path):
     assert len(list(tmp_path.glob("state/*"))) == 1
     resumed = hr.fluctuations(model, LOSS, loader, optimizer, folder=tmp_path, **options)
     whole = hr.fluctuations(model, LOSS, loader, optimizer, **options)
+    assert resumed.losses == pytest.approx(whole.losses, rel=1e-9)
     for name in whole.layers:
         np.testing.assert_array_equal(resumed[name].variances, whole[name].variances)
         np.testing.assert_array_equal(resumed[name].curvatures, whole[name].curvatures)
@@ -185,7 +188,7 @@ def test_frozen_and_tied_weights_and_buffers_are_skipped():
     found = hr.fluctuations(model, LOSS, loader, optimizer, steps=30)
     assert list(found.layers) == ["0"]
     assert found["0"].weights == 16
-    assert "batch" in found["0"].no_prediction  # batch norm
+    assert found["0"].no_prediction == ""  # the steps give the noise, also of batch norm
 
 
 def test_a_recorded_training_gives_the_same(tmp_path):
@@ -294,3 +297,90 @@ def test_psi_of_weights_that_stay_is_not_marked():
     assert high - low < 1
     assert "not stationary" not in found.summary() + repr(found) + repr(layer.flatness)
     assert found.plot().get_legend() is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.8},
+        {"momentum": 0.8, "dampening": 0.3},
+        {"momentum": 0.9, "nesterov": True},
+    ],
+)
+def test_gradients_follow_from_the_steps(options):
+    """What `fluctuations` takes from weights alone is what torch computed."""
+    model, data = network(), batches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **options)
+    weights, gradients = [], []
+    for step in range(60):
+        x, y = data[step % len(data)]
+        optimizer.zero_grad()
+        LOSS(model(x), y).backward()
+        optimizer.step()
+        weights.append(model[0].weight.detach().reshape(-1).clone())
+        gradients.append(model[0].weight.grad.reshape(-1).clone())
+    path = torch.stack(weights).numpy()
+    found = _gradients({"0": SimpleNamespace(projections=path)}, {"lr": 0.05, **options})
+    true = torch.stack(gradients).numpy()[-len(found) :]
+    np.testing.assert_allclose(found, true, atol=1e-9 * abs(true).max())
+    assert len(found) >= 19
+
+
+def test_noise_is_the_covariance_of_the_gradients():
+    draws, H = np.random.default_rng(0), np.diag([0.1, 0.02])
+    noise = draws.normal(size=(40_000, 2)) @ np.array([[1.0, 0.3], [0.0, 0.5]])
+    expected = np.cov(noise.T)
+    weights = np.zeros(2)
+    gradients = []
+    for xi in noise:
+        gradients.append(H @ weights + xi)
+        weights = weights - 0.1 * gradients[-1]
+    np.testing.assert_allclose(_noise(np.array(gradients), None), expected, atol=0.03)
+    epochs = noise[:40_000].reshape(-1, 4, 2)
+    epochs = epochs - epochs.mean(axis=1, keepdims=True)  # sums to zero in every epoch of four
+    found = _noise(epochs.reshape(-1, 2), 4)
+    inside = np.diff(epochs, axis=1).reshape(-1, 2)
+    np.testing.assert_allclose(
+        inside.T @ inside / len(inside) / 2 * 0.75, 0.75 * expected, atol=0.03
+    )
+    assert np.trace(found) == pytest.approx(0.75 * np.trace(expected), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}),
+        (torch.optim.Adam, {"lr": 0.01, "betas": (0.9, 0.99)}),
+        (torch.optim.RMSprop, {"lr": 0.003, "alpha": 0.99}),
+    ],
+)
+def test_predictions_hold_for_linear_regression(kind, options):
+    X, Y = problem(samples=400, inputs=6)
+    model = nn.Sequential(nn.Linear(6, 1, bias=False)).double()
+    data = TensorDataset(X, Y)
+    sampler = RandomSampler(data, replacement=True, generator=generator(2))
+    loader = DataLoader(data, 20, sampler=sampler)
+    optimizer = kind(model.parameters(), **options)
+    for _ in range(60):  # to the end, so that Adam's preconditioner has settled
+        for x, y in loader:
+            optimizer.zero_grad()
+            LOSS(model(x), y).backward()
+            optimizer.step()
+    found = hr.fluctuations(model, LOSS, loader, optimizer, steps=3000, samples=None)["0"]
+    assert found.ratio == pytest.approx(1, abs=0.3)
+    assert not [text for text in found.broken if "noise" in text or "preconditioner" in text]
+    np.testing.assert_allclose(found.noise_change, 1, atol=0.35)
+
+
+def test_a_loss_that_falls_is_named():
+    X, Y = problem()
+    model = network()
+    loader = DataLoader(TensorDataset(X, Y * 0 + X.sum(dim=1, keepdim=True)), 6, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    found = hr.fluctuations(model, LOSS, loader, optimizer, steps=400)
+    assert found.losses[0] > 1.5 * found.losses[1]
+    assert "training loss went from" in found.summary()
+    assert any(
+        "noise is not constant" in text for row in found.layers.values() for text in row.broken
+    )

@@ -47,6 +47,7 @@ from hyperribbon.recording.measurements import random_state, set_random_state
 from hyperribbon.recording.resume_state import load_parts, pack_parts, save_state
 from hyperribbon.spectra import eigsh
 from hyperribbon.theory import fluctuations as theory
+from hyperribbon.theory.fluctuations.one_layer import batch_factor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +58,11 @@ _FEWEST = 12  # steps of a covariance
 _SAVES = 10  # of the progress, over all steps
 _DIVERGES = "the update diverges"
 _AGREES = 1.5  # factor between measured and predicted variance up to which they agree
+_MIXED = 0.5  # share of a preconditioned mode beside the others that is named
+_SHARE = 0.2  # of the training, that curvature may cost
+_PASSES = 1.5  # training passes that a Hessian-vector product costs
+_SAMPLES = (128, 1024)  # fewest and most of them
+_FORGOTTEN = 40  # steps after which nothing is left of an unknown buffer: (β/(1+β))^40 < 1e-12
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
             epochs, whose anticorrelated noise shortens them.
         no_prediction: Why nothing is predicted; empty where something is.
         captured: Share of the layer's variance along the modes.
+        noise_change: Gradient noise along the modes in the first and in the last tenth of the
+            steps, over its mean; both one in a stationary state. NaN for a trajectory.
         broken: Assumptions of the theory that do not hold here, one sentence each.
     """
 
@@ -96,6 +104,7 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
     predicted_times: Float[np.ndarray, "k"] | None
     no_prediction: str
     captured: float
+    noise_change: tuple[float, float]
     broken: tuple[str, ...]
 
     @property
@@ -157,6 +166,8 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         steps: Optimisation steps, or records of a trajectory.
         along: "covariance" or "hessian".
         samples: Samples behind the curvature.
+        losses: Training loss over the first and over the last tenth of the steps, and the standard
+            error of their difference; NaN for a trajectory.
         training_seconds: Time of the steps alone.
         recording_seconds: Time of keeping the weights beside them.
         curvature_seconds: Time of curvature and prediction.
@@ -166,6 +177,7 @@ class Fluctuations(Result, plot="plot_fluctuations"):
     steps: int
     along: str
     samples: int
+    losses: tuple[float, float, float]
     training_seconds: float
     recording_seconds: float
     curvature_seconds: float
@@ -196,6 +208,10 @@ class Fluctuations(Result, plot="plot_fluctuations"):
     def summary(self) -> str:
         """Return the findings in words: one line per layer, then broken assumptions."""
         lines = [row.summary() for row in self.layers.values()]
+        first, last, error = self.losses
+        low, high = min(first, last), max(first, last)
+        if low > 0 and high > _AGREES * low and high - low > 3 * error:
+            lines.append(f"the training loss went from {first:.3g} to {last:.3g}: not stationary")
         lines += [f"{row.name}: {text}" for row in self.layers.values() for text in row.broken]
         return "\n".join(lines)
 
@@ -215,12 +231,18 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         return f"{found}, {self.steps} steps, along {self.along}"
 
 
+def _sample_number(argument: str, value: Any) -> int | str | None:
+    if isinstance(value, str):
+        return check_choice(argument, value, ("auto",))
+    return optional(count)(argument, value)
+
+
 @validate(
     model=torch_module,
     optimizer=instance(torch.optim.Optimizer, "Give the optimiser you train with."),
     steps=count,
     k=count,
-    samples=optional(count),
+    samples=_sample_number,
     trajectory=instance(Trajectory, "Give hr.Trajectory.open(folder)."),
     folder=path,
     memory=positive,
@@ -237,7 +259,7 @@ def fluctuations(
     layers: ParameterFilter = None,
     along: str = "covariance",
     k: int = 20,
-    samples: int | None = 256,
+    samples: int | str | None = "auto",
     mode: str | None = "train",
     trajectory: Trajectory | None = None,
     folder: str | Path | None = None,
@@ -252,8 +274,9 @@ def fluctuations(
     Curvature is that at the mean weights. For each layer the result holds ψ of variance ∝ F^(−ψ)
     over the modes that were seen for ten correlation times (`hr.variance_flatness`), marked as not
     stationary where the mean weights still move; and variances and correlation times beside those
-    of `theory.fluctuations.stationary_state` for this optimiser and sampling, with gradient noise
-    measured at the mean weights.
+    of `theory.fluctuations.stationary_state` for this optimiser and sampling. The gradient noise is
+    that of the mini-batches on the way, which the steps themselves give; for a recorded trajectory
+    that at the mean weights. Adam and RMSprop count as a fixed preconditioner, the one at the end.
 
     Args:
         model: Any module, best at the end of training.
@@ -266,7 +289,8 @@ def fluctuations(
         along: "covariance" for principal modes of the fluctuations, "hessian" for the leading
             eigenvectors of each layer's Hessian at the start.
         k: Modes per layer.
-        samples: Samples behind curvature and noise, in whole batches; None for all.
+        samples: Samples behind the curvature, in whole batches; None for all. By default as many,
+            from 128 to 1024, as cost about a fifth of the training.
         mode: Mode of the layers for the curvature, as for `hr.Risk`. Training is in training mode.
         trajectory: A recorded training of this model to use instead of new steps.
         folder: Where to keep the progress; the same call resumes from it.
@@ -291,6 +315,11 @@ def fluctuations(
     space = _trained_space(model, optimizer, layers)
     run = _Run(model, loss, data, optimizer, seed)
     parts = space.layers()
+    if samples == "auto":
+        modes = sum(min(k, part.dimension) for part in parts.values())
+        affordable = int(_SHARE * moments * run.batch_size / (_PASSES * modes))
+        samples = min(max(affordable, _SAMPLES[0]), _SAMPLES[1])
+    assert not isinstance(samples, str)
     started = time.perf_counter()
     risk = run.risk(samples, mode, space)  # what cannot be measured is refused before training
     if along == "hessian":
@@ -312,27 +341,38 @@ def fluctuations(
     rules = run.rule()
     offsets = _offsets(space, parts)
     curvature, H = _blocks(Hessian(risk), covariances, offsets)
-    predicted, missing = None, rules if isinstance(rules, str) else ""
+    predicted, missing, mixed = None, rules if isinstance(rules, str) else "", {}
+    levels = np.full((2, len(H)), np.nan)  # noise in the first and in the last tenth, over its mean
     try:
-        if not missing:
-            noise = GradientCovariance(
-                risk, batch_size=run.batch_size, replacement="batches" not in rules
-            )
-            C = _blocks(noise, covariances, offsets)[1]
-            predicted = _predict(H, C, dict(cast("dict[str, Any]", rules)), stride)
+        if not isinstance(rules, str):
+            rule = dict(rules)
+            if "preconditioner" in rule:
+                factors = run.by_name(rule["preconditioner"])
+                rule["preconditioner"], mixed = _within(factors, covariances, parts)
+            if trajectory is None:
+                gradients, batches = _gradients(covariances, rule), rule.get("batches")
+                C, tenth = _noise(gradients, batches), max(len(gradients) // 10, 2)
+                pieces = (gradients[:tenth], gradients[-tenth:])
+                levels = np.array([np.diag(_noise(piece, batches)) for piece in pieces])
+                levels /= np.maximum(np.diag(C), 1e-300)
+            else:
+                C = run.batch_factor() * _blocks(GradientCovariance(risk), covariances, offsets)[1]
+            predicted = _predict(H, C, rule, stride)
     except ArgumentError as error:
-        missing = error.reason
+        missing = missing or error.reason
     ends = np.cumsum([len(c.eigenvalues) for c in covariances.values()])[:-1]
     split = [None] * len(parts) if predicted is None else np.split(predicted, ends, axis=1)
+    changes = [np.median(part, axis=1) for part in np.split(levels, ends, axis=1)]
     found = {
-        name: _layer(name, covariances[name], curvature[name], theirs, missing)
-        for name, theirs in zip(parts, split, strict=True)
+        name: _layer(
+            name, covariances[name], curvature[name], theirs, missing, change, mixed.get(name)
+        )
+        for name, theirs, change in zip(parts, split, changes, strict=True)
     }
     after = before + time.perf_counter() - started
     count = len(next(iter(covariances.values())).projections)
-    return Fluctuations(
-        found, count, along, risk.samples, run.training_seconds, run.recording_seconds, after
-    )
+    seconds = (run.training_seconds, run.recording_seconds, after)
+    return Fluctuations(found, count, along, risk.samples, run.losses(), *seconds)
 
 
 def _trained_space(
@@ -372,6 +412,7 @@ class _Run:
         self._training = self._model.training
         self._loss, self._data, self._seed = loss, data, seed
         self.training_seconds = self.recording_seconds = 0.0
+        self._losses: list[float] = []
         self._device = next(self._model.parameters()).device
         first = data.batch_size if isinstance(data, DataLoader) else None
         self.batch_size = first or batch_size(next(iter(self._epoch(0))))
@@ -460,6 +501,7 @@ class _Run:
                     reason = "it holds the progress of other settings"
                     raise ArgumentError("folder", str(folder), reason, "Choose another folder.")
                 step = notes["step"]
+                self._losses = list(notes["losses"])
             self._model.train()
             with progress_bar(Console(stderr=True)) as progress, torch.enable_grad():
                 task = progress.add_task("training", total=steps, completed=step)
@@ -470,13 +512,14 @@ class _Run:
                     self._optimizer.step()
                     step += 1
                     clock = time.perf_counter()
-                    if not bool(torch.isfinite(value.detach())):
-                        reason = f"the loss is {value.item():g} after {step} steps"
+                    self._losses.append(value.item())
+                    if not np.isfinite(self._losses[-1]):
+                        reason = f"the loss is {self._losses[-1]:g} after {step} steps"
                         raise ArgumentError("optimizer", "lr", reason, "Use a smaller rate.")
                     for name, record in records.items():
                         record.add([tensors[n].detach() for n in names[name]])
                     if folder is not None and step % max(steps // _SAVES, 1) == 0 and step < steps:
-                        notes = {"settings": settings, "step": step}
+                        notes = {"settings": settings, "step": step, "losses": self._losses}
                         old = list(folder.glob("state/progress-*"))
                         new = save_state(folder, "progress", pack_parts(stored, notes))
                         for earlier in old:
@@ -523,6 +566,30 @@ class _Run:
                 for n, value in part.unflatten(torch.from_numpy(means[name])).items():
                     tensors[n].copy_(value.to(tensors[n]))
 
+    def losses(self) -> tuple[float, float, float]:
+        """Return the loss of the first and of the last tenth of the steps, and an error."""
+        if len(self._losses) < 2:
+            return float("nan"), float("nan"), float("nan")
+        tenth = max(len(self._losses) // 10, 2)
+        first, last = np.array(self._losses[:tenth]), np.array(self._losses[-tenth:])
+        error = np.sqrt((first.var(ddof=1) + last.var(ddof=1)) / tenth)
+        return float(first.mean()), float(last.mean()), float(error)
+
+    def batch_factor(self) -> float:
+        """Return the variance of a mini-batch's mean over that of a sample, in the whole set."""
+        sampler = getattr(self._data, "sampler", None)
+        replacement = bool(getattr(sampler, "replacement", False))
+        total = len(cast("Any", cast("DataLoader[Any]", self._data).dataset))
+        return batch_factor(total, min(self.batch_size, total), replacement)
+
+    def by_name(self, factors: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the preconditioner of each weight tensor, from that of all in the optimiser."""
+        names = {id(p): n for n, p in self._model.named_parameters()}
+        owned = [p for group in self._optimizer.param_groups for p in group["params"]]
+        ends = np.cumsum([p.numel() for p in owned])[:-1]
+        pieces = zip(owned, np.split(factors, ends), strict=True)
+        return {names[id(p)]: piece for p, piece in pieces if id(p) in names}
+
     def rule(self) -> dict[str, Any] | str:
         """Return the arguments of `stationary_state`, or why there is no prediction."""
         sampler = getattr(self._data, "sampler", None)
@@ -531,13 +598,9 @@ class _Run:
         try:
             batches = None if sampler.replacement else len(cast("DataLoader[Any]", self._data))
             kind = "independent" if sampler.replacement else "shuffled"
-            rule = read_rule(self._optimizer, kind, batches)
+            return read_rule(self._optimizer, kind, batches)
         except ArgumentError as error:
             return error.reason
-        if "preconditioner" in rule:
-            name = type(self._optimizer).__name__
-            return f"the preconditioner of {name} mixes the modes of a layer with other directions"
-        return rule
 
 
 class _Sketch:
@@ -602,26 +665,35 @@ class _Sketch:
 
     def covariance(self, k: int) -> WeightCovariance:
         """Return the k leading principal modes over all records."""
-        T = self._whole()
-        n = len(T)
-        mean, T = T.mean(dim=0), T - T.mean(dim=0)
         rows = self._rows[: self._used].double().cpu()
-        centre = (self._first.double().cpu() + mean @ rows).numpy()
-        width = rows.shape[1]
+        whole = self._coefficients.shape[1] == 0  # the rows are the records themselves
+        T = None if whole else self._whole()
+        mean = rows.mean(dim=0) if T is None else T.mean(dim=0) @ rows
+        centre = (self._first.double().cpu() + mean).numpy()
+        if T is None:
+            rows, gram = rows - mean, None
+        else:
+            T = T - T.mean(dim=0)
+            gram = rows @ rows.T
+        n, width = len(rows) if T is None else len(T), rows.shape[1]
         k = min(k, width, n - 1)
         if width <= n:
-            X = (T @ rows).numpy()
-            values, modes = scipy.linalg.eigh(X.T @ X, subset_by_index=(width - k, width - 1))
+            X = rows if T is None else T @ rows
+            values, modes = scipy.linalg.eigh(
+                (X.T @ X).numpy(), subset_by_index=(width - k, width - 1)
+            )
             modes = modes[:, ::-1]
-            total = float(np.sum(X**2))
+            total = float((X**2).sum())
         else:
-            K = (T @ self._gram() @ T.T).numpy()
+            K = (rows @ rows.T if T is None or gram is None else T @ gram @ T.T).numpy()
             values, vectors = scipy.linalg.eigh(K, subset_by_index=(n - k, n - 1))
             vectors = vectors[:, ::-1] / np.sqrt(np.maximum(values[::-1], 1e-300))
-            modes = ((T.numpy().T @ vectors).T @ rows.numpy()).T
+            lifted = torch.from_numpy(vectors.copy())
+            modes = (rows.T @ (lifted if T is None else T.T @ lifted)).numpy()
             modes = np.linalg.qr(modes)[0]  # orthonormal also in single precision
             total = float(np.trace(K))
-        along = T.numpy() @ (rows.numpy() @ modes)
+        along = rows @ torch.from_numpy(modes.copy())
+        along = (along if T is None else T @ along).numpy()
         return _covariance(centre, modes, along, (total + self._lost) / (n - 1), principal=True)
 
 
@@ -714,10 +786,8 @@ def _blocks(
     """Return each layer's own block of an operator times its modes, and VᵀAV over all modes."""
     own, columns = {}, []
     for name, covariance in covariances.items():
-        size = (operator.shape[0], covariance.modes.shape[1])
-        block = torch.zeros(size, dtype=operator.dtype, device="cpu")
-        block[offsets[name]] = torch.from_numpy(covariance.modes).to(operator.dtype)
-        product = (operator @ block.to(operator.device)).double().cpu().numpy()
+        block = _columns(operator, covariance.modes, offsets[name])
+        product = (operator @ block).double().cpu().numpy()
         own[name] = product[offsets[name]]
         columns.append(
             np.concatenate([c.modes.T @ product[offsets[n]] for n, c in covariances.items()])
@@ -726,12 +796,74 @@ def _blocks(
     return own, (whole + whole.T) / 2
 
 
+def _columns(operator: Any, modes: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+    """Return modes of a layer as columns in the whole space."""
+    size = (operator.shape[0], modes.shape[1])
+    block = torch.zeros(size, dtype=operator.dtype, device="cpu")
+    block[rows] = torch.from_numpy(modes).to(operator.dtype)
+    return block.to(operator.device)
+
+
+def _gradients(
+    covariances: dict[str, WeightCovariance], rule: dict[str, Any]
+) -> Float[np.ndarray, "steps K"]:
+    """Return the mini-batch gradients along all modes that the recorded steps were made of.
+
+    A step is −λPb with a buffer b ← βb + (1−δ)g, so that the weights of successive steps give g,
+    but for weight decay, which changes little from step to step.
+    """
+    path = np.concatenate([c.projections for c in covariances.values()], axis=1)
+    steps = -np.diff(path, axis=0) / rule["lr"]
+    if "preconditioner" in rule:
+        steps = np.linalg.solve(rule["preconditioner"], steps.T).T
+    momentum, entering = rule.get("momentum", 0.0), 1 - rule.get("dampening", 0.0)
+    if not rule.get("nesterov"):
+        return (steps[1:] - momentum * steps[:-1]) / entering
+    found, buffer = [], np.zeros(steps.shape[1])
+    for step in steps:  # −Δw/λ = g + β(βb + g); what b was at first is forgotten after a few
+        found.append((step - momentum**2 * buffer) / (1 + momentum))
+        buffer = momentum * buffer + found[-1]
+    return np.array(found[_FORGOTTEN:])
+
+
+def _noise(gradients: np.ndarray, batches: int | None) -> np.ndarray:
+    """Return the covariance (K×K) of the gradient noise, from differences of successive steps.
+
+    Half of their mean square is C·B/(B−1) for shuffled epochs of B batches, and C otherwise.
+    """
+    change = np.diff(gradients, axis=0)
+    share = 1.0 if batches is None else 1 - 1 / batches
+    return share * change.T @ change / (2 * len(change))
+
+
+def _within(
+    factors: dict[str, np.ndarray],
+    covariances: dict[str, WeightCovariance],
+    parts: dict[str, ParameterSpace],
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Return VᵀPV of a preconditioner P over the modes of all layers, and the share of PV beside V.
+
+    Where that share is large the preconditioner carries modes into other directions, and what is
+    predicted within their span need not hold.
+    """
+    blocks, beside = [], {}
+    for name, covariance in covariances.items():
+        scaled = np.concatenate([factors[n] for n in parts[name].names])[:, None] * covariance.modes
+        inside = covariance.modes.T @ scaled
+        blocks.append((inside + inside.T) / 2)
+        rest = np.linalg.norm(scaled - covariance.modes @ inside) / np.linalg.norm(scaled)
+        beside[name] = float(rest)
+    return scipy.linalg.block_diag(*blocks), beside
+
+
 def _layer(
     name: str,
     found: WeightCovariance,
     curvature: np.ndarray,
     predicted: np.ndarray | None,
     missing: str,
+    change: np.ndarray,
+    mixed: float | None,
 ) -> LayerFluctuations:
     """Return what is known of a layer."""
     H = found.modes.T @ curvature
@@ -757,6 +889,17 @@ def _layer(
         )
     if not found.stationarity.stationary:
         broken.append(found.stationarity.doubt)
+    if np.isfinite(change).all() and not ((change > 1 / _AGREES) & (change < _AGREES)).all():
+        broken.append(
+            f"gradient noise along the modes is {change[0]:.2g} times its mean in the first tenth "
+            f"of the steps and {change[1]:.2g} times in the last: the noise"
+            + (" is not constant" if mixed is None else " or the preconditioner is not constant")
+        )
+    if mixed is not None and mixed > _MIXED:
+        broken.append(
+            f"{mixed:.0%} of what the preconditioner makes of the modes lies beside them: they do "
+            "not fluctuate on their own"
+        )
     whole = float(found.eigenvalues.sum())
     layer = LayerFluctuations(
         name,
@@ -772,6 +915,7 @@ def _layer(
         None if predicted is None else predicted[1],
         missing,
         whole / found.total if found.total > 0 else float("nan"),
+        (float(change[0]), float(change[1])),
         (),
     )
     if not broken and np.isfinite(layer.ratio) and not 1 / _AGREES < layer.ratio < _AGREES:
@@ -788,18 +932,24 @@ def _predict(H: np.ndarray, C: np.ndarray, rule: dict[str, Any], stride: float) 
     Within the span of the modes of all layers, and of that in the directions of positive curvature
     only; NaN along modes that lie mostly elsewhere.
     """
+    root = np.eye(len(H))
+    if "preconditioner" in rule:  # w = P^{1/2}u, and u has the plain update
+        factors, axes = np.linalg.eigh(rule.pop("preconditioner"))
+        root = (axes * np.sqrt(np.maximum(factors, 0.0))) @ axes.T
+        H = root @ (H + rule.pop("weight_decay", 0.0) * np.eye(len(H))) @ root
+        C = root @ C @ root
     rates, vectors = np.linalg.eigh(H)
     V = vectors[:, rates > 1e-6 * max(rates[-1], 0.0)]
     if not V.shape[1]:
         return np.full((2, len(H)), np.nan)
     state = theory.stationary_state(V.T @ H @ V, V.T @ C @ V, rule.pop("lr"), **rule)
-    along = (V @ state.directions) ** 2 * np.diag(
+    along = (root @ V @ state.directions) ** 2 * np.diag(
         state.directions.T @ state.covariance @ state.directions
     )
     share = along / np.maximum(along.sum(axis=1, keepdims=True), 1e-300)
     decay = np.exp(-stride / np.maximum(state.correlation_steps, 1e-9))
     times = share @ ((1 + decay) / np.maximum(1 - decay, 1e-12))
-    variances = np.einsum("ij,jk,ik->i", V, state.covariance, V)
+    variances = np.einsum("ij,jk,ik->i", root @ V, state.covariance, root @ V)
     if "batches" in rule:  # anticorrelated noise shortens the memory of a step
         times[:] = np.nan
     inside = np.sum(V**2, axis=1) > 0.5

@@ -25,7 +25,7 @@ class TwoLayerConfig(kit.Frozen):
     target_variance: float = 0.1
     lr: float = 0.1
     batch_size: int = 10
-    steps: int = 3000
+    steps: int = 1500
     chains: int = 1500
 
     def item(self, seed: int, **own: Any) -> dict[str, Any]:

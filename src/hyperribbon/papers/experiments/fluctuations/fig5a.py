@@ -58,8 +58,8 @@ class Config(_regression.RegressionConfig):
         *(10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 190, 195, 200),
         *(205, 210, 230, 260, 300, 400),
     )
-    steps: int = 100_000
-    chains: int = 32
+    steps: int = 30_000
+    chains: int = 16
     anneal: float = 10.0
     realisations: int = 20
 

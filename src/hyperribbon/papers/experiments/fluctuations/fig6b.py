@@ -19,7 +19,7 @@ _SETTING = (
 )
 
 STATEMENTS = kit.at_scale(
-    "N = 40 and 12 data sets",
+    "N = 40 and 8 data sets",
     kit.says(
         "flat",
         "Sec. II C 2, on Fig. 6(b)",
@@ -56,7 +56,7 @@ class Config(_regression.RegressionConfig):
     samples: int = 200
     steps: int = 60_000
     chains: int = 64
-    realisations: int = 12
+    realisations: int = 8
 
 
 PRESETS = kit.presets(

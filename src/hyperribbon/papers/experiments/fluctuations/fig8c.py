@@ -68,8 +68,8 @@ STATEMENTS = (
         "The leading mode of W₁ over a long run points along the way from its first to its last "
         "weights: their cosine is three quarters or more (our threshold).",
         kit.Band.at_least(1 - ROUGH, "words"),
-        setting="200,000 steps of the same networks, the mean of 8 runs of each",
-        needs="200,000 steps",
+        setting="100,000 steps of the same networks, the mean of 4 runs of each",
+        needs="100,000 steps",
     ),
     kit.says(
         "loss-falls",
@@ -79,8 +79,8 @@ STATEMENTS = (
         "In a long run δL/θ² = σx²D₁/2, mean over the modes of W₂, falls below nine tenths of its "
         "start (our threshold).",
         kit.Band.at_most(1 - GOOD, "words"),
-        setting="200,000 steps of the same networks, the mean of 8 runs of each",
-        needs="200,000 steps",
+        setting="100,000 steps of the same networks, the mean of 4 runs of each",
+        needs="100,000 steps",
     ),
     kit.says(
         "drift",
@@ -90,8 +90,8 @@ STATEMENTS = (
         "of the eigenvalues",
         "In a long run D₂ = ‖W₂‖² falls below nine tenths of its start (our threshold).",
         kit.Band.at_most(1 - GOOD, "words"),
-        setting="200,000 steps of the same networks, the mean of 8 runs of each",
-        needs="200,000 steps",
+        setting="100,000 steps of the same networks, the mean of 4 runs of each",
+        needs="100,000 steps",
         changed="2026-11-17: a long run had to show the spectrum without drift before; the paper "
         "reports the drift",
     ),
@@ -101,9 +101,9 @@ STATEMENTS = (
 class Config(_two_layer.TwoLayerConfig):
     """Network, task and batch of Fig. 8(c); an ensemble and long runs of several networks."""
 
-    long_steps: int = 200_000
-    long_chains: int = 8
-    networks: int = 5
+    long_steps: int = 100_000
+    long_chains: int = 4
+    networks: int = 4
 
 
 _SMOKE = {"inputs": 8, "hidden": 5, "samples": 400, "steps": 400, "chains": 300, "batch_size": 50}

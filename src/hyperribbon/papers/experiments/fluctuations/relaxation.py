@@ -55,6 +55,7 @@ class Config(_two_layer.TwoLayerConfig):
     hidden: int = 12
     samples: int = 4000
     batch_size: int = 100
+    steps: int = 3000
     chains: int = 1000
     points: int = 13
 
