@@ -109,6 +109,15 @@ def test_tolerances_are_relative_to_the_value_or_to_a_tenth_of_the_norm():
     torch.testing.assert_close(tolerances(values, 10.0, 1e-9, 1e-6), torch.full((4,), 1e-8))
 
 
+def test_a_basis_beside_which_the_operator_is_pushed_down_gives_no_more_room():
+    """Residuals of larger Ritz values push B down in their own direction only."""
+    ritz = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    residuals = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    slack = torch.tensor([0.1], dtype=torch.float64)
+    ((_, limit),) = complement_limits(ritz, residuals, ritz[:1], slack, "LA")
+    assert limit == pytest.approx(1.1)
+
+
 def test_within_the_limits_beside_a_basis_no_eigenvalue_is_missing(matrix_of):
     """Any matrix with a given part on a basis and B within the limits has its Ritz values on top.
 

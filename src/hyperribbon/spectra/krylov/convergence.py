@@ -145,8 +145,9 @@ def complement_limits(
         (θ − x) ⊕ (B + U Γ(x) Uᵀ − x),    Γ(x) = R (x − θ)⁻¹ Rᵀ,
 
     B being A on what is orthogonal to V. So by Sylvester's law of inertia A has as many eigenvalues
-    above x as there are Ritz values, if B ≤ x − ‖Γ(x)‖ (its largest eigenvalue). That makes a
-    wanted value λ right if it holds for some x between λ and λ + slack.
+    above x as there are Ritz values, if B ≤ x − γ with the largest eigenvalue γ of U Γ(x) Uᵀ: that
+    of Γ(x), or 0 if it is negative. A wanted value λ is right if that holds for some x between λ
+    and λ + slack.
 
     Args:
         ritz: θ, (m,).
@@ -171,7 +172,7 @@ def complement_limits(
         if len(residuals):
             inverse = 1 / (points.unsqueeze(2) - sign * ritz)
             gamma = torch.einsum("am,knm,bm->knab", residuals, inverse, residuals)
-            room = points - torch.linalg.eigvalsh(gamma.nan_to_num())[..., -1]
+            room = points - torch.linalg.eigvalsh(gamma.nan_to_num())[..., -1].clamp_min(0.0)
             room = torch.where(gamma.isfinite().all(-1).all(-1), room, -inf)
         limits.append((sign, float(room.amax(1).min())))
     return limits
