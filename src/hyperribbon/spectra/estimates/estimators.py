@@ -70,15 +70,15 @@ def trace(
     """Return the trace of a symmetric operator.
 
     Exact for matrices, for operators that say `has_exact_trace` where four products confirm it, and
-    for those with no more than `max_matvecs` coordinates. Otherwise Hutch++ (Meyer, Musco, Musco
-    and Woodruff, 2021) with an adaptive split: Q is an orthonormal basis of the leading directions,
-    found from the images of earlier probes, and
+    for those with no more than `max_matvecs` coordinates. Otherwise XTrace (Epperly, Tropp and
+    Webber, 2024): Q is an orthonormal basis of the images of some probes, and
 
-        tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q).
+        tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q),
 
-    A pilot shows how many probes bring the standard error below `precision` times the value; so
-    many are drawn, and `interval()` has the coverage it says, rounding included. With few of them Q
-    stays empty, and that is Hutchinson's estimator; `method` says which it was.
+    where each probe ω counts beside the Q of all the others, with further ones beside all of Q.
+    A pilot shows how many bring the standard error below `precision` times the value; so many are
+    drawn, and `interval()` has the coverage it says, rounding included. With few of them Q stays
+    empty, and that is Hutchinson's estimator; `method` says which it was.
 
     Raises an ArgumentError when the trace is not finite, an argument does not fit, or the memory is
     too small for a product, and a StoppedError when `should_stop` returned True before two probes

@@ -1,4 +1,4 @@
-"""Sums over all directions from random probes: Hutchinson's estimator and Hutch++."""
+"""Sums over all directions from random probes: Hutchinson's estimator and XTrace."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hyperribbon.spectra.products import StoppedError
 __all__ = ["SQUARES", "TRACE", "Target", "estimate"]
 
 _FIRST = 12  # probes of the pilot
-_LEAST = 10  # probes orthogonal to Q
-_AMPLE = 1.2  # by which a deviation is raised, so that the precision is mostly reached
-_DEPENDENT = 2.0  # variance of one value over that of several that depend on each other
+_LEAST = 20  # probes orthogonal to Q where the variance of a value is not known from its image
+_AMPLE = 1.1  # by which a deviation is raised, so that the precision is mostly reached
+_DEPENDENT = 1.5  # variance of a mean of leave-one-out values over that of independent ones
 _PAIRED = 6  # probes together from which a deviation is taken from pairs
 
 
@@ -93,11 +93,14 @@ SQUARES = Target(
 
 @dataclass(frozen=True)
 class _Mean:
-    """A mean of some values, the variance of one, and the degrees of freedom of that variance."""
+    """A mean of some values, the variance of one, and the degrees of freedom of that variance.
+
+    The count is that of independent values whose mean is as uncertain.
+    """
 
     value: float
     variance: float
-    count: int
+    count: float
     freedom: float
 
     @property
@@ -129,12 +132,11 @@ def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int)
     variance is taken from the images of the probes, since that of few skewed values is uncertain,
     with Satterthwaite's degrees of freedom, ν = 2/(relative variance of the variance).
 
-    Where many would be needed, their images become directions of Q (Hutch++; Meyer, Musco, Musco
-    and Woodruff, 2021), more and more until it is cheaper to draw probes orthogonal to Q. How many
-    of these are needed is known before they are drawn, from the values of the earlier probes, each
-    beside the Q of the others (as in XTrace; Epperly, Tropp and Webber, 2024). Only the last ones
-    count: the former depend on each other, and a deviation that decides when to stop is too small
-    on average. Rounding adds to the standard error, see `Sketch.rounding`.
+    Where many would be needed, their images become directions of Q, more and more until it is
+    cheaper to draw probes orthogonal to Q, and each probe gives an estimate beside the Q of all the
+    others: XTrace (Epperly, Tropp and Webber, 2024). These depend on each other, so their mean
+    counts as one of fewer values; the further probes that it still takes are independent, and join
+    it. Rounding adds to the standard error, see `Sketch.rounding`.
 
     Args:
         sketch: Where probes come from, with no directions yet.
@@ -147,36 +149,33 @@ def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int)
             probes so far are the estimate: when to stop was not decided by their values.
     """
     products, omegas, images = sketch.products, [], []
-    pilot = _draw(sketch, target, max(min(_FIRST, max_matvecs), 2), omegas, images)
-    mean, more = pilot, pilot.needed(precision) - pilot.count
-    least = target.order * _LEAST
+    mean = _draw(sketch, target, max(min(_FIRST, max_matvecs), 2), omegas, images)
+    more, least = mean.needed(precision) - mean.count, 0 if target.order == 1 else _LEAST
     try:
-        while more > 2 * pilot.count:
+        while more > 2 * (count := sketch.rank or _FIRST):
             waiting = sum(map(len, omegas))  # probes that are not in the sketch yet
             left = max_matvecs - products.matvecs - least
-            if left < (waiting or 2 * pilot.count) or (not waiting and sketch.room < pilot.count):
+            if left < (waiting or 2 * count) or (waiting or sketch.room) < count:
                 break
             if not waiting:
-                _draw(sketch, target, pilot.count, omegas, images, plain=True)
+                _draw(sketch, target, count, omegas, images, plain=True)
             while omegas:
                 sketch.absorb(omegas[0], images[0])
                 del omegas[0], images[0]
-            pilot = _leave_one_out(sketch, target)
-            more = max(pilot.needed(precision), least)
+            mean = _leave_one_out(sketch, target)
+            more = max(mean.needed(precision) - mean.count, least)
         omegas.clear()
         images.clear()
         more = int(min(ceil(min(more, 1e9)), max_matvecs - products.matvecs))
-        if sketch.rank:
+        if more > 1:
             known = float(target.matrix(sketch).diagonal().sum())
-            mean = _draw(sketch, target, max(more, 2), known=known)
-        elif more > 1:
-            mean = mean.join(_draw(sketch, target, more))
+            mean = mean.join(_draw(sketch, target, more, known=known))
     except StoppedError:
-        mean = pilot if sketch.rank and pilot.error < mean.error else mean
+        pass  # the mean is that of the probes so far
     floor = sketch.rounding(target.order, mean.value)
     stderr = sqrt(max(mean.error, 0.0) + floor**2)
     freedom = mean.freedom if mean.error > floor**2 else inf
-    method = "hutch++" if sketch.rank else "hutchinson"
+    method = "xtrace" if sketch.rank else "hutchinson"
     return Estimate(mean.value, stderr, False, products.matvecs, method, freedom)
 
 
@@ -240,7 +239,7 @@ def _mean(values: torch.Tensor, parts: torch.Tensor, order: int) -> _Mean:
 
 
 def _leave_one_out(sketch: Sketch, target: Target) -> _Mean:
-    """Return the mean of the estimates by each probe beside the directions of all the others.
+    """Return XTrace: the mean of the estimates by each probe beside the directions of the others.
 
     Without the image of the i-th probe Q spans what is orthogonal to Q sᵢ, with sᵢ the i-th column
     of R⁻ᵀ scaled to unit length.
@@ -258,8 +257,7 @@ def _leave_one_out(sketch: Sketch, target: Target) -> _Mean:
     forms = target.forms(sketch, X)
     values = known - (S * (K @ S)).sum(0) + scale * forms
     if target.order > 1:
-        alone = _mean(values, values[:0], target.order)
-        return replace(alone, variance=_DEPENDENT * alone.variance)
+        return replace(_mean(values, values[:0], target.order), count=count / _DEPENDENT)
     beyond = (X * ((G - H @ H) @ X)).sum(0) + (S * (R - H @ X)).sum(0).square()
     parts = 2 * scale.square() * (beyond - forms.square() / lengths).clamp(min=0)
-    return _mean(values, parts, target.order)
+    return replace(_mean(values, parts, target.order), count=count / _DEPENDENT)
