@@ -9,12 +9,7 @@ from matplotlib.axes import Axes
 
 from hyperribbon.papers.experiments.judging import Observed, exact
 from hyperribbon.papers.experiments.kit import COLORS, Context, Frozen, presets
-from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, training_item
-from hyperribbon.papers.simulation.ribbons.trajectories import (
-    moments_of_training,
-    pca_spectra,
-    projected_variances,
-)
+from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, Trained, training_item
 from hyperribbon.theory.ribbons import Ribbon
 
 _LATE = (10**6, 10**7)
@@ -77,21 +72,18 @@ def compute(config: Config, context: Context) -> Result:
         training_item(config, context, "weights", batch, **own, **setting)
         for batch in range(config.batches)
     ]
-    moments = context.map(moments_of_training, items, "gradient descent")
+    trained = Trained(context, items)
     late = [
         Ribbon.exponential(config.samples, config.slope, steps=steps, **setting).spectrum("P2")[0]
         for steps in _LATE
     ]
-    each = [pca_spectra([batch], config.initialisations, (config.steps,))[0] for batch in moments]
     return Result(
         **{part: ribbon.spectrum(part) for part in ("P", "P1", "P1_y", "P1_sigma")},
         lambda_P2=float(ribbon.spectrum("P2")[0]),
         norms=(np.square(drawn).sum(axis=1)) / (config.variance_star * ribbon.eigenvalues.sum()),
-        simulated=np.array(each),
-        simulated_together=pca_spectra(moments, config.initialisations, (config.steps,))[0],
-        projections=np.array(
-            [projected_variances(*pair)[:3].mean() for pair in zip(items, moments, strict=True)]
-        ),
+        simulated=trained.each[:, 0],
+        simulated_together=trained.together[0],
+        projections=trained.projections,
         mean_exponent=float(np.diff(np.log(late))[0] / np.diff(np.log(_LATE))[0]),
         initialisations=config.batches * config.initialisations,
         steps=config.steps,

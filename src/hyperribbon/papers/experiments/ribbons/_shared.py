@@ -1,14 +1,20 @@
-"""What several figures of [ribbons] share: items of training, a statement, a legend."""
+"""What several figures of [ribbons] share: trained models, a statement, a legend."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from hyperribbon.core import derive_seed
 from hyperribbon.papers.experiments.kit import Context
 from hyperribbon.papers.experiments.statements import Band, Statement, says
+from hyperribbon.papers.simulation.ribbons.trajectories import (
+    moments_of_training,
+    pca_spectra,
+    projected_variances,
+)
 
 CIRCLES: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "white", "ms": 3}
 """How trained models are drawn."""
@@ -30,6 +36,50 @@ def training_item(config: Any, context: Context, *seeds: Any, **own: Any) -> dic
         "inputs_seed": derive_seed(context.seed, "inputs"),
     }
     return {**shared, **({"seed": derive_seed(context.seed, *seeds)} if seeds else {}), **own}
+
+
+class Trained:
+    """Batches of trained models, and the PCA matrix P(N, T) of their points.
+
+    Args:
+        context: Keeps what is finished.
+        items: For each batch one item of `moments_of_training`; they differ in the seed.
+        label: What the progress display calls it.
+    """
+
+    def __init__(
+        self, context: Context, items: list[dict[str, Any]], label: str = "gradient descent"
+    ) -> None:
+        self._items = items
+        self._moments = context.map(moments_of_training, items, label)
+        self._count, self._steps = items[0]["initialisations"], tuple(items[0]["steps"])
+
+    @property
+    def together(self) -> np.ndarray:
+        """Eigenvalues of P(N, T) of all batches: (t, n)."""
+        return pca_spectra(self._moments, self._count, self._steps)
+
+    @property
+    def each(self) -> np.ndarray:
+        """Eigenvalues of P(N, T) of every batch alone: (b, t, n)."""
+        return np.array([pca_spectra([one], self._count, self._steps) for one in self._moments])
+
+    @property
+    def projections(self) -> np.ndarray:
+        """Second moments along the three leading eigenvectors of P₁ over the closed form: (b,)."""
+        times = range(len(self._steps))
+        pairs = zip(self._items, self._moments, strict=True)
+        return np.array(
+            [np.mean([projected_variances(*pair, t)[:3] for t in times]) for pair in pairs]
+        )
+
+
+def line_fits(values: np.ndarray) -> tuple[float, float]:
+    """Return R² of log λ against the index i, and against log i, where λ is positive."""
+    index = np.flatnonzero(values > 0) + 1.0
+    logs = np.log(values[values > 0])
+    by_index, by_log = (np.corrcoef(x, logs)[0, 1] ** 2 for x in (index, np.log(index)))
+    return float(by_index), float(by_log)
 
 
 def simulation_says(setting: str) -> Statement:

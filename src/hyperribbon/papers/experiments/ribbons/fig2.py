@@ -13,6 +13,7 @@ from hyperribbon.core.data.sources import default_folder
 from hyperribbon.core.data.text import read_sequences
 from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, stack
+from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, line_fits
 from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, slope
@@ -234,7 +235,7 @@ def plot(result: Result) -> Figure:
         left.semilogy(fitted, result.lines[row], color=color, ls="--", lw=0.9)
         index = np.arange(1, len(theory) + 1)
         right.semilogy(index, theory / theory[0], color=color)
-        right.semilogy(index, trained / theory[0], "o", color=color, mfc="white", ms=3)
+        right.semilogy(index, trained / theory[0], color=color, **CIRCLES)
     left.set(title="(a) input correlations", ylim=(1e-10, 2))
     left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$")
     figure.legend(handles=left.get_legend_handles_labels()[0], loc="outside upper center", ncols=3)
@@ -242,7 +243,7 @@ def plot(result: Result) -> Figure:
     right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$")
     # This legend lies above the largest value, which is 1.
     right.plot([], [], color="0.3", label="closed form")
-    right.plot([], [], "o", color="0.3", mfc="white", ms=3, label="trained")
+    right.plot([], [], color="0.3", label="trained", **CIRCLES)
     right.set_ylim(top=3)
     right.legend(loc="upper right", ncols=2)
     return figure
@@ -256,7 +257,7 @@ def measure(result: Result) -> Measurements:
     spectra = [np.asarray(spectrum) for spectrum in result.spectra]
     spans = np.array([np.log(1 / s[s > 1e-10][-1]) for s in spectra])
     heads = [slope(s, last=_HEAD).value for s in spectra] / result.slopes
-    power = np.array([_power_law(s[s > 1e-10]) for s in spectra])
+    power = np.array([line_fits(s[s > 1e-10])[1] for s in spectra])
     bends = (result.local.max(axis=1) - result.local.min(axis=1)) / result.stderrs
 
     def name_values(values: np.ndarray) -> str:
@@ -286,8 +287,3 @@ def measure(result: Result) -> Measurements:
             f"traces of P(N, T) over P(T): {name_values(result.trained_share.mean(axis=1))}",
         ),
     }
-
-
-def _power_law(spectrum: np.ndarray) -> float:
-    """Return R² of log λ against log i (Fig. 2 of [ribbons])."""
-    return float(np.corrcoef(np.log(np.arange(1, len(spectrum) + 1)), np.log(spectrum))[0, 1] ** 2)

@@ -201,7 +201,7 @@ def plot(result: Result) -> Figure:
     ):
         axis.semilogy(index, truth, color=color, label=f"$c={slope:g}$")
         axis.semilogy(index, np.minimum(bound, 1), color=color, ls="--", lw=1)
-        axis.semilogy(index[::4], simulated[::4], "o", color=color, mfc="white", ms=3)
+        axis.semilogy(index[::4], simulated[::4], color=color, **CIRCLES)
     for name, (first, last) in zip(("head", "plateau", "tail"), _REGIMES, strict=True):
         axis.axvline(first + 1, color="0.85", lw=0.8, zorder=0)
         middle = (first + last) / 2 + 1

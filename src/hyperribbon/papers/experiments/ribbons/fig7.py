@@ -9,13 +9,13 @@ from matplotlib import colormaps
 
 from hyperribbon.papers.experiments.judging import Measurements, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, presets
-from hyperribbon.papers.experiments.ribbons._shared import simulation_says, training_item
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.papers.simulation.ribbons.trajectories import (
-    moments_of_training,
-    pca_spectra,
-    projected_variances,
+from hyperribbon.papers.experiments.ribbons._shared import (
+    CIRCLES,
+    Trained,
+    simulation_says,
+    training_item,
 )
+from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory.ribbons import Ribbon
 
@@ -109,25 +109,19 @@ def compute(config: Config, context: Context) -> Result:
         training_item(config, context, "weights", batch, **own, **setting)
         for batch in range(config.batches)
     ]
-    moments = context.map(moments_of_training, items, "gradient descent")
+    trained = Trained(context, items)
     ribbons = [
         Ribbon.exponential(config.samples, config.slope, steps=steps, **setting)
         for steps in config.steps
     ]
-    count = config.initialisations
     return Result(
         steps=np.array(config.steps),
         closed_form=np.array([ribbon.spectrum() for ribbon in ribbons]),
-        simulated=pca_spectra(moments, count, config.steps),
-        batches=np.array([pca_spectra([batch], count, config.steps) for batch in moments]),
-        projections=np.array(
-            [
-                np.mean([projected_variances(*pair, t)[:3] for t in range(len(config.steps))])
-                for pair in zip(items, moments, strict=True)
-            ]
-        ),
+        simulated=trained.together,
+        batches=trained.each,
+        projections=trained.projections,
         lambda_P2=np.array([ribbon.spectrum("P2")[0] for ribbon in ribbons]),
-        initialisations=count * config.batches,
+        initialisations=config.initialisations * config.batches,
     )
 
 
@@ -141,7 +135,7 @@ def plot(result: Result) -> Figure:
     ):
         for axis, scale in ((left, 1), (right, steps)):
             axis.semilogy(index, scale * truth, color=color, label=f"$T={steps}$")
-            axis.semilogy(index[::3], scale * simulated[::3], "o", color=color, mfc="white", ms=3)
+            axis.semilogy(index[::3], scale * simulated[::3], color=color, **CIRCLES)
     left.set(xlabel="index $i$", ylabel="eigenvalue of $P(T)$", title="(a) covariance")
     right.set(
         xlabel="index $i$", ylabel=r"eigenvalue of $T\cdot P(T)$", title="(b) summed over the steps"

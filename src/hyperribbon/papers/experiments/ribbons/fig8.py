@@ -134,16 +134,9 @@ class Result(Frozen):
 def compute(config: Config, context: Context) -> Result:
     """Evaluate the diagrams and train models at a few points of them (Fig. 8 of [ribbons])."""
     n = config.samples
-    steps = np.unique(np.round(np.geomspace(1, 1e5, config.times)))
-    slopes = np.linspace(0.02, 1.0, config.slopes)
-    panels = phase_diagram(n, steps, slopes, np.array(config.panel_ratios))
-    grid = phase_diagram(
-        n,
-        np.unique(np.round(np.geomspace(2, 1e5, config.coarse))),
-        np.linspace(0.02, 1.0, config.coarse),
-        np.geomspace(0.5, 40, config.ratios),
-    )
-    contours = phase_diagram(n, steps[1:], slopes, np.concatenate(_RATIO_LEVELS)).interpolated
+    # Exact, so that all seeds share them.
+    names = ("samples", "panel_ratios", "slopes", "times", "ratios", "coarse")
+    diagrams = context.shared(_diagrams, {name: getattr(config, name) for name in names})
     setting = {"sigma_star": 3.0, "sigma_w": 1.0, "alpha": 1.0}
     times = list(config.simulated_times)
     items = [
@@ -153,25 +146,43 @@ def compute(config: Config, context: Context) -> Result:
     simulated = context.map(_dimensions_of_training, items, "gradient descent")
     predicted = phase_diagram(n, config.simulated_times, config.simulated_slopes, 3.0)
     return Result(
-        slopes=slopes,
-        steps=steps,
-        panel_ratios=panels.ratios,
-        panels=panels.dimensions,
-        panels_smooth=panels.interpolated,
-        grid_slopes=grid.slopes,
-        grid_steps=grid.steps,
-        grid_ratios=grid.ratios,
-        grid=grid.dimensions,
-        grid_smooth=grid.interpolated,
+        **diagrams,
         contour_ratios=np.array(_RATIO_LEVELS),
-        contours=contours.reshape(*np.shape(_RATIO_LEVELS), *contours.shape[1:]),
         simulated_slopes=np.array(config.simulated_slopes),
         simulated_steps=np.array(config.simulated_times),
         simulated=np.array(simulated),
         predicted=predicted.dimensions,
         samples=n,
-        largest_kept=int(panels.kept.max()),
     )
+
+
+def _diagrams(item: Item) -> dict[str, Any]:
+    """Return the dimensions on all grids, and the grids (Fig. 8)."""
+    n = item["samples"]
+    steps = np.unique(np.round(np.geomspace(1, 1e5, item["times"])))
+    slopes = np.linspace(0.02, 1.0, item["slopes"])
+    panels = phase_diagram(n, steps, slopes, np.array(item["panel_ratios"]))
+    grid = phase_diagram(
+        n,
+        np.unique(np.round(np.geomspace(2, 1e5, item["coarse"]))),
+        np.linspace(0.02, 1.0, item["coarse"]),
+        np.geomspace(0.5, 40, item["ratios"]),
+    )
+    contours = phase_diagram(n, steps[1:], slopes, np.concatenate(_RATIO_LEVELS)).interpolated
+    return {
+        "slopes": slopes,
+        "steps": steps,
+        "panel_ratios": panels.ratios,
+        "panels": panels.dimensions,
+        "panels_smooth": panels.interpolated,
+        "grid_slopes": grid.slopes,
+        "grid_steps": grid.steps,
+        "grid_ratios": grid.ratios,
+        "grid": grid.dimensions,
+        "grid_smooth": grid.interpolated,
+        "contours": contours.reshape(*np.shape(_RATIO_LEVELS), *contours.shape[1:]),
+        "largest_kept": int(panels.kept.max()),
+    }
 
 
 def _dimensions_of_training(item: Item) -> list[int]:

@@ -9,6 +9,7 @@ from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.core.data import load_data
 from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
+from hyperribbon.papers.experiments.ribbons._shared import CIRCLES
 from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, kernels_bound, several_kernels
@@ -246,9 +247,7 @@ def plot(result: Result) -> Figure:
         right.semilogy(index, np.where(single > 1e-10, single, np.nan), color=color, lw=1)
     right.semilogy(index, result.together, color="black", lw=2, label="all, closed form")
     mean = result.simulated.mean(axis=0)
-    right.semilogy(
-        index[::3], mean[::3], "o", color="black", mfc="white", ms=3.5, label="all, trained"
-    )
+    right.semilogy(index[::3], mean[::3], color="black", label="all, trained", **CIRCLES)
     scale = result.together[0]
     bound = scale * np.minimum(result.bound, 1)
     right.semilogy(index, bound, color="0.5", ls="--", label="Eq. (12), scaled")

@@ -7,14 +7,10 @@ import numpy as np
 from hyperribbon.core import ArgumentError, derive_seed
 from hyperribbon.papers.experiments.judging import Measurements, over_seeds
 from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
-from hyperribbon.papers.experiments.ribbons._shared import training_item
+from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, Trained, training_item
 from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.experiments.statements import exact as exactly
-from hyperribbon.papers.simulation.ribbons.trajectories import (
-    fixed_problem,
-    moments_of_training,
-    pca_spectra,
-)
+from hyperribbon.papers.simulation.ribbons.trajectories import fixed_problem
 from hyperribbon.theory.ribbons import Ribbon, sgd, spectrum_bound, split_index
 
 TITLE = "Stochastic gradient descent: two models of its noise beside simulation"
@@ -138,18 +134,15 @@ def compute(config: Config, context: Context) -> Result:
     for b in config.batch_sizes:
         seeds = [derive_seed(context.seed, "sgd", b, batch) for batch in range(config.batches)]
         items = [{**item, "batch_size": b, "seed": seed} for seed in seeds]
-        runs.append(context.map(moments_of_training, items, f"SGD, b = {b}"))
-    time = (config.steps,)
-    each = np.array(
-        [[pca_spectra([run], config.initialisations, time)[0] for run in group] for group in runs]
-    )
+        runs.append(Trained(context, items, f"SGD, b = {b}"))
+    each = np.array([trained.each[:, 0] for trained in runs])
     printed, verified = _excess()
     return Result(
         batch_sizes=np.array(config.batch_sizes),
         descent=ribbon.spectrum(),
         constant=np.array([found.spectrum() for found in theory["constant"]]),
         exact=exact,
-        simulated=np.array([pca_spectra(group, config.initialisations, time)[0] for group in runs]),
+        simulated=np.array([trained.together[0] for trained in runs]),
         ratios=each[:, :, _MIDDLE].sum(axis=2) / exact[:, None, _MIDDLE].sum(axis=2),
         printed_excess=printed,
         verified_excess=verified,
@@ -221,7 +214,7 @@ def plot(result: Result) -> Figure:
     for color, b, exact, constant, simulated in rows:
         left.semilogy(index, exact, color=color, label=f"$b={b}$")
         left.semilogy(index, constant, color=color, ls=":")
-        left.semilogy(index[::3], simulated[::3], "o", color=color, mfc="white", ms=3)
+        left.semilogy(index[::3], simulated[::3], color=color, **CIRCLES)
     for color, b, exact, constant in zip(
         COLORS, result.batch_sizes, result.losses_exact, result.losses_constant, strict=False
     ):
@@ -233,7 +226,7 @@ def plot(result: Result) -> Figure:
         *left.get_legend_handles_labels()[0],
         left.plot([], [], color="0.3", label="exact noise")[0],
         left.plot([], [], color="0.3", ls=":", label="constant noise")[0],
-        left.plot([], [], "o", color="0.3", mfc="white", ms=3, label="simulated SGD")[0],
+        left.plot([], [], color="0.3", label="simulated SGD", **CIRCLES)[0],
     ]
     left.set_ylim(top=30 * result.exact.max())
     left.legend(handles=handles, ncols=2, loc="upper right")

@@ -14,6 +14,7 @@ from hyperribbon.papers.experiments.judging import Measurements, over_seeds
 from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure
 from hyperribbon.papers.experiments.kit import presets as make_presets
 from hyperribbon.papers.experiments.ribbons._networks import even_snapshots
+from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, line_fits
 from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.training import mlp, train_ensemble
 from hyperribbon.spectra import eigsh
@@ -158,8 +159,8 @@ def plot(result: Result) -> Figure:
         axis.semilogy(index, np.where(values > 0, values, np.nan), **look, label=title)
         if name == "inpca":
             marked = index[np.asarray(result.time_like)]
-            axis.semilogy(marked, values[marked - 1], "o", color=color, mfc="white", ms=3)
-    axis.plot([], [], "o", color="0.3", mfc="white", ms=3, label="time-like")
+            axis.semilogy(marked, values[marked - 1], color=color, **CIRCLES)
+    axis.plot([], [], color="0.3", label="time-like", **CIRCLES)
     axis.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$")
     figure.legend(loc="outside upper center", ncols=2)
     return figure
@@ -171,7 +172,7 @@ def measure(result: Result) -> Measurements:
     falls = {name: -np.log10(abs(values[19])) for name, values in spectra.items()}
     three = [falls[name] for name in ("inputs", "fisher", "inpca")]
     related = {name: _relation(spectra["inputs"], spectra[name]) for name in ("hessian", "fisher")}
-    shapes = {name: _straightness(values) for name, values in spectra.items()}
+    shapes = {name: float(np.subtract(*line_fits(v))) for name, v in spectra.items()}
     return {
         "pattern": over_seeds([min(three)], "log10(λ1/λ20): " + _list(falls)),
         "hessian-inputs": over_seeds([min(related.values())], "correlation: " + _list(related)),
@@ -190,10 +191,3 @@ def _list(values: dict[str, float]) -> str:
 def _relation(inputs: np.ndarray, other: np.ndarray) -> float:
     both = (inputs > 0) & (other > 0)
     return float(np.corrcoef(np.log(inputs[both]), np.log(other[both]))[0, 1])
-
-
-def _straightness(values: np.ndarray) -> float:
-    index = np.flatnonzero(values > 0) + 1.0
-    logs = np.log(values[values > 0])
-    fits = [np.corrcoef(x, logs)[0, 1] ** 2 for x in (index, np.log(index))]
-    return float(fits[0] - fits[1])

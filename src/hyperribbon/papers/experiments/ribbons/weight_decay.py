@@ -7,14 +7,15 @@ import numpy as np
 from hyperribbon.core import derive_seed
 from hyperribbon.papers.experiments.judging import Measurements, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, presets, stack
-from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
+from hyperribbon.papers.experiments.ribbons._shared import (
+    CIRCLES,
+    Trained,
+    explain_styles,
+    training_item,
+)
 from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.experiments.statements import exact as exactly
-from hyperribbon.papers.simulation.ribbons.trajectories import (
-    fixed_problem,
-    moments_of_training,
-    pca_spectra,
-)
+from hyperribbon.papers.simulation.ribbons.trajectories import fixed_problem
 from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, dimensions_of, spectrum_bound
 
@@ -109,10 +110,8 @@ def compute(config: Config, context: Context) -> Result:
         replaced = Ribbon(plain.eigenvalues + mu, plain.targets, plain.sigma_w, alpha, config.steps)
         seeds = [derive_seed(context.seed, "wd", batch) for batch in range(config.batches)]
         items = [{**item, "seed": seed} for seed in seeds]
-        runs = context.map(moments_of_training, items, f"weight decay {mu:g}")
-        time, count = (config.steps,), config.initialisations
-        each = np.array([pca_spectra([run], count, time)[0] for run in runs])
-        together = pca_spectra(runs, count, time)[0]
+        trained = Trained(context, items, f"weight decay {mu:g}")
+        each, together = trained.each[:, 0], trained.together[0]
         exact, printed = ribbon.spectrum(), replaced.spectrum()
         counts = [ribbon.dimensions(), replaced.dimensions(), dimensions_of(together)]
         rows.append(
@@ -159,7 +158,7 @@ def plot(result: Result) -> Figure:
     for color, mu, exact, printed, simulated in rows:
         axis.semilogy(index, exact, color=color, label=rf"$\mu={mu:g}$")
         axis.semilogy(index, printed, color=color, ls=":")
-        axis.semilogy(index[::3], simulated[::3], "o", color=color, mfc="white", ms=3)
+        axis.semilogy(index[::3], simulated[::3], color=color, **CIRCLES)
     axis.set(xlabel="index $i$", ylabel="eigenvalue of $P(T)$", ylim=(1e-8, 2))
     axis.add_artist(axis.legend(loc="upper right"))
     everywhere = r"$K\to K+\mu I$ everywhere"
