@@ -21,6 +21,7 @@ from hyperribbon.manifold import (
 from hyperribbon.papers.experiments.judging import Measurements, estimate, exact, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, shades
 from hyperribbon.papers.experiments.ribbons import _networks
+from hyperribbon.papers.experiments.ribbons._shared import line_fits
 from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
 
@@ -223,29 +224,27 @@ def compute(config: Config, context: Context) -> Result:
     """Train the networks, measure all distances, embed (Fig. 1 of [ribbons])."""
     studies = [(images, 1.0) for images in config.images]
     studies += [(config.width_images, width) for width in config.widths if width != 1]
-    jobs = [[_job(*study, *pair) for pair in _pairs(config)] for study in studies]
+    pairs = list(product(config.architectures, config.recipes))
+    jobs = [[_job(*study, *pair) for pair in pairs] for study in studies]
     names = ("data", "probe", "epochs", "batch_size", "snapshots", "linear_eigenvalue")
     common: dict[str, Any] = {name: getattr(config, name) for name in names}
     common["seeds"] = [derive_seed(context.seed, "start", seed) for seed in range(config.seeds)]
     keys = ("samples", "width", "architecture", "recipe")
     wanted = list(dict.fromkeys(job for study in jobs for job in study))
     items = [common | dict(zip(keys, job, strict=True)) for job in wanted]
-    maps = context.map(_networks.train_architecture, items, "networks")
-    trained = dict(zip(wanted, maps, strict=True))
-    found = []
-    with context.progress("embeddings", len(studies) * (1 + config.resamples)) as advance:
+    found = context.map(_networks.train_architecture, items, "networks")
+    trained = dict(zip(wanted, found, strict=True))
+    groups, stress, resampled = [], [], []
+    with context.progress("embeddings", len(studies) * config.resamples) as advance:
         for number, study in enumerate(jobs):
             group = _Group([trained[job] for job in study], [job[2] for job in study])
-            stress = group.cross_stress()
-            advance()
-            rngs = [context.rng("networks", number, draw) for draw in range(config.resamples)]
-            resampled = []
-            for rng in rngs:
-                resampled.append(group.resample(rng))
+            groups.append(group)
+            stress.append(group.cross_stress())
+            resampled.append([])
+            for draw in range(config.resamples):
+                resampled[-1].append(group.resample(context.rng("networks", number, draw)))
                 advance()
-            found.append((group, stress, np.array(resampled)))
-    groups, stress, resampled = zip(*found, strict=True)
-    depth = min(len(curves[0]) for curves in stress)
+    depth = min(curves.shape[1] for curves in stress)
     shape = (len(studies), len(config.architectures), -1)
     last = len(config.images) - 1
     return Result(
@@ -256,17 +255,13 @@ def compute(config: Config, context: Context) -> Result:
         models=np.array([len(group.run) for group in groups]),
         networks=np.array([group.run[-1] + 1 for group in groups]),
         stress=np.array([curves[:, :depth] for curves in stress]),
-        resampled=np.array([curves[..., :depth] for curves in resampled]),
+        resampled=np.array([[curves[:, :depth] for curves in draws] for draws in resampled]),
         **{
             name: np.array([[trained[job][name] for job in study] for study in jobs]).reshape(shape)
             for name in ("accuracy", "epochs")
         },
         **groups[last].describe(common | {"samples": config.images[last]}, config.architectures),
     )
-
-
-def _pairs(config: Config) -> list[tuple[str, str]]:
-    return list(product(config.architectures, config.recipes))
 
 
 def _job(images: int, width: float, name: str, recipe: str) -> tuple[int, float, str, str]:
@@ -520,9 +515,7 @@ def measure(result: Result) -> Measurements:
         f"{networks} networks"
     )
     drawn = "standard error over networks drawn with replacement"
-    index = np.arange(1, depth + 1)
-    logs = np.log(np.abs(result.eigenvalues[:depth]))
-    geometric, power = (np.corrcoef(x, logs)[0, 1] ** 2 for x in (index, np.log(index)))
+    geometric, power = line_fits(np.abs(result.eigenvalues[:depth]))
     deep = [i for i, name in enumerate(result.architectures) if name not in _networks.LINEAR]
     fits = ", ".join(
         f"{result.architectures[i]} {result.accuracy[:, i].min():.3f} after at most "
