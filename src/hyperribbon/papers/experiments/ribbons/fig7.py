@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
+from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
 from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, presets
 from hyperribbon.papers.experiments.ribbons._shared import (
     CIRCLES,
@@ -49,6 +49,17 @@ STATEMENTS = (
         Band.at_least(1.0, "printed"),
         setting=_SETTING + _AS_PLOTTED,
         changed=_CHANGED,
+    ),
+    says(
+        "head-cause",
+        "Fig. 7, caption",
+        "This also causes an increase in the largest eigenvalue in the head, due to the "
+        "diminishing magnitude of P2(T)",
+        "Without P2, in T·P1, the largest eigenvalue grows by less than half as much, in "
+        "logarithms.",
+        Band.at_most(0.5, "words"),
+        setting=_SETTING + _AS_PLOTTED,
+        changed="2026-11-18: new, with a band chosen after the number was known",
     ),
     simulation_says(_SETTING),
     observe(
@@ -96,7 +107,7 @@ class Result(Frozen):
     # (b,), second moments of each batch along the three leading eigenvectors of P₁ over the closed
     # form, mean over training times
     projections: np.ndarray
-    lambda_P2: np.ndarray  # (t,), the eigenvalue of P₂
+    largest_P1: np.ndarray  # (t,), the largest eigenvalue of P₁
     initialisations: int  # N of all batches
 
 
@@ -120,7 +131,7 @@ def compute(config: Config, context: Context) -> Result:
         simulated=trained.together,
         batches=trained.each,
         projections=trained.projections,
-        lambda_P2=np.array([ribbon.spectrum("P2")[0] for ribbon in ribbons]),
+        largest_P1=np.array([ribbon.spectrum("P1")[0] for ribbon in ribbons]),
         initialisations=config.initialisations * config.batches,
     )
 
@@ -154,9 +165,17 @@ def measure(result: Result) -> Measurements:
     def growth(values: np.ndarray) -> np.ndarray:
         return values[:, last] / values[:, first]
 
+    logs = np.log([result.largest_P1, result.closed_form[:, 0]])
+    without, with_mean = logs[:, last] - logs[:, first] + np.log(longer)
+
     return {
         "tail-grows": over_seeds(longer * growth(tails), times),
         "head-grows": over_seeds(longer * growth(heads), times),
+        "head-cause": exact(
+            without / with_mean,
+            f"growth by {np.exp(without):.2f} of T·P1 and by {np.exp(with_mean):.2f} of T·P, in "
+            "closed form",
+        ),
         "simulation": over_seeds(result.projections, "one value per batch of models"),
         "tail-share": over_seeds(growth(tails / heads), times),
         "tail-of-P": over_seeds(growth(tails), times),
