@@ -8,7 +8,7 @@ import pytest
 from hyperribbon.papers.experiments import Experiment
 from hyperribbon.papers.experiments.fluctuations import fig3b, fig5b, fig5c
 from hyperribbon.papers.experiments.judging import combine
-from hyperribbon.papers.experiments.linear_networks import depth, fig4
+from hyperribbon.papers.experiments.linear_networks import balance, depth, edge, fig4, flattening
 from hyperribbon.papers.experiments.ribbons import fig7
 from hyperribbon.papers.experiments.subnetworks import fig3_3, fig3_4, fig3_6, fig4_2
 
@@ -253,6 +253,75 @@ def test_depth_must_amplify_what_the_largest_share_does():
     steep = np.array([[[1.0, 1.0, 1.0], [2.0, 3.0, 9.0]]])  # four times the difference, not 3/2
     other = replace(result, trained=steep, general=steep, printed=steep)
     assert failing(depth, other) == {"leading-factor"}
+
+
+def test_balance_is_judged_in_each_setting():
+    time = np.array([0.0, 50.0, 100.0])
+    flow = np.array([[time, [0, rate, rate], time] for rate in (0.4, 0.2)])
+    decays = np.array([0.003, 0.01])
+    decay = np.array([[time, 5 * np.exp(-2 * value * time), time] for value in decays])
+    still = np.array([time, [5.0, 5.0, 5.0], [0.3, 0.3, 0.3]])
+    result = balance.Result(
+        samples=5000,
+        rates=np.array([0.1, 0.05]),
+        flow=flow,
+        decays=decays,
+        decay=decay,
+        small=still,
+        edge=still * [[1], [1], [0.5]],
+        edge_rate=0.8,
+        norm=100.0,
+        sharpness=np.array([2.0, 3.0]),
+    )
+    assert failing(balance, result) == set()
+    assert failing(balance, replace(result, norm=10.0)) == {"flow"}
+    assert failing(balance, replace(result, edge=still)) == {"edge"}
+    assert failing(balance, replace(result, rates=np.array([0.1, 0.01]))) == {"order-of-rate"}
+    assert failing(balance, replace(result, decays=2 * decays)) == {"rate-of-decay"}
+    rising = decay.copy()
+    rising[0, 1, 1] = 5.1
+    assert failing(balance, replace(result, decay=rising)) == {"decay"}
+
+
+def test_the_edge_separates_minima_that_are_stable():
+    places = np.array([2.0, 0.5, -0.1])
+    edges = 2 + places  # between 2, balanced, and 3, small steps
+    result = edge.Result(
+        data="digits",
+        samples=349,
+        places=places,
+        rates=2 / edges,
+        trained=np.array([3.0, 2.45, 1.95]),
+        loss=np.array([0.1, 0.1, 0.2]),
+        floor=0.1,
+        balanced=2.0,
+        small=3.0,
+    )
+    assert failing(edge, result) == set()
+    assert failing(edge, replace(result, small=3.1)) == {"small-steps"}
+    sharper = replace(result, trained=np.array([3.0, 2.6, 1.95]))
+    assert failing(edge, sharper) == {"at-the-edge"}
+    assert failing(edge, replace(result, loss=np.full(3, 0.1))) == {"beyond"}
+    diverged = replace(
+        result, trained=np.array([3.0, 2.45, np.nan]), loss=np.array([0.1, 0.1, np.inf])
+    )
+    assert failing(edge, diverged) == set()
+
+
+def test_flattening_needs_norm_sharpness_and_trace_to_fall_together():
+    epochs = np.array([0, 100, 200, 400])
+    falls = np.array([[[1.0, 0.9, 0.8, 1.2]]])
+    result = flattening.Result(
+        ["digits"], np.array([1500]), np.array([2]), epochs, falls, falls, falls, np.ones((1, 1))
+    )
+    assert failing(flattening, result) == set()
+    slow = replace(result, norm=np.array([[[1.0, 1.01, 0.8, 1.2]]]))
+    assert failing(flattening, slow) == {"norm"}
+    sharp = replace(result, sharpness=np.array([[[1.0, 0.9, 1.1, 1.2]]]))
+    assert failing(flattening, sharp) == {"sharpness"}
+    apart = replace(result, trace=np.array([[[1.0, 1.1, 1.0, 1.2]]]))
+    assert failing(flattening, apart) == {"together"}
+    assert failing(flattening, replace(result, slope=np.full((1, 1), 1.1))) == {"alignment"}
 
 
 def ribbons(tail, head):

@@ -20,7 +20,7 @@ from hyperribbon.papers.training.loop import DivergenceError
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
 
 
-def descend_on_data(weights, X, Y, lr, epochs, schedule=None):
+def descend_on_data(weights, X, Y, lr, epochs, schedule=None, decay=0.0):
     """Autograd's gradient descent on the samples, in double precision."""
     layers = [torch.tensor(w, requires_grad=True) for w in weights]
     X, Y = torch.from_numpy(X), torch.from_numpy(Y)
@@ -38,7 +38,7 @@ def descend_on_data(weights, X, Y, lr, epochs, schedule=None):
         gradients = torch.autograd.grad(loss, layers)
         with torch.no_grad():
             for layer, gradient in zip(layers, gradients, strict=True):
-                layer -= lr * gradient
+                layer -= lr * (gradient + decay * layer)
     return [layer.detach().numpy() for layer in layers], np.array(losses), lr
 
 
@@ -48,10 +48,11 @@ def descend_on_data(weights, X, Y, lr, epochs, schedule=None):
     samples=st.integers(1, 20),
     start=st.sampled_from(LINEAR_STARTS),
     white=st.booleans(),
+    decay=st.sampled_from([0.0, 0.5]),
     seed=st.integers(0, 1000),
 )
 def test_weights_and_losses_are_those_of_gradient_descent_on_the_data(
-    widths, samples, start, white, seed
+    widths, samples, start, white, decay, seed
 ):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((widths[0], samples))
@@ -60,8 +61,8 @@ def test_weights_and_losses_are_those_of_gradient_descent_on_the_data(
     widths = [len(X), *widths[1:]]
     Y = rng.standard_normal((widths[-1], samples))
     weights = draw_linear_weights(widths, start, generator=rng)
-    run = train_linear(weights, Moments.of(X, Y), lr=0.02, epochs=60)
-    expected, losses, _ = descend_on_data(weights, X, Y, 0.02, 60)
+    run = train_linear(weights, Moments.of(X, Y), lr=0.02, epochs=60, weight_decay=decay)
+    expected, losses, _ = descend_on_data(weights, X, Y, 0.02, 60, decay=decay)
     assert np.allclose(run.losses, losses, rtol=1e-10, atol=1e-12)
     for ours, theirs in zip(run.weights, expected, strict=True):
         assert np.abs(ours - theirs).max() < 1e-10

@@ -1,7 +1,9 @@
 """The Hessian spectrum of linear networks.
 
+- balance: Balance of the layers along training: flow, weight decay, edge of stability
 - counts: Non-zero eigenvalues of rectangular networks, counted
 - depth: Sharpness by depth and label imbalance, trained and predicted
+- edge: Sharpness against the learning rate, up to the edge of stability and beyond
 - fig1_left: Every Hessian eigenvalue of a balanced solution, from the labels
 - fig1_middle: Sharpness by depth and by the spectral norm of the labels
 - fig1_right: Sharpness of trained balanced networks against label imbalance
@@ -10,6 +12,7 @@
 - fig2_right: Sharpness of trained Tanh networks against label imbalance
 - fig3: Sum of eigenvalues along training, sampled and in closed form
 - fig4: Error of Eq. (15) for the top ten eigenvalues of two layers
+- flattening: Early flattening: sharpness, trace and parameter norm of new networks
 - size: Sharpness of balanced solutions against the number of samples
 """
 

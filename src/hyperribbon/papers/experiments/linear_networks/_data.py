@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ NAMES = {
     "cifar10": "CIFAR-10",
 }
 
-_SPLITS = {"digits": "all", "mnist5k": "all"}
+SPLITS = {"digits": "all", "mnist5k": "all"}
 _FILE = "moments.safetensors"
 _EMPTY = 1e-14  # variance over the largest below which a direction counts as empty
 
 
 def fitting_samples(data: str, share: float, samples: int) -> int:
     """Return how many images there can be, at most `samples`, with a share of class 0."""
-    targets = load_data(data, _SPLITS.get(data, "train")).targets
+    targets = load_data(data, SPLITS.get(data, "train")).targets
     others = int(targets.max())
     available = int((targets == 0).sum())
     while samples - others * int((1 - share) / others * samples + 1e-9) > available:
@@ -46,7 +47,7 @@ def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
     Raises:
         ArgumentError: A class has too few images; see `fitting_samples`.
     """
-    split = _SPLITS.get(data, "train")
+    split = SPLITS.get(data, "train")
     others = int(load_data(data, split).targets.max())
     shares = [share] + [(1 - share) / others] * others
     return load_data(data, split, limit=samples, proportions=shares, seed=seed).flat()
@@ -119,9 +120,14 @@ def read_moments(item: kit.Item, *, white: bool = True) -> tuple[Moments, dict[s
     loss and the random starts do not know one direction of input space from another.
     """
     facts = load_tree(Path(item["folder"]) / _FILE)
+    return to_moments(facts, white=white), facts
+
+
+def to_moments(facts: Mapping[str, Any], *, white: bool) -> Moments:
+    """Return the moments that `moments_of` found, of white inputs or of raw ones."""
     cross, scales = facts["cross"], facts["scales"]
     if white:
-        return Moments(np.ones(len(scales)), cross, 1.0), facts
+        return Moments(np.ones(len(scales)), cross, 1.0)
     empty = ((0, 0), (0, facts["dropped"]))
     variances = np.pad(scales**2, (0, facts["dropped"]))
-    return Moments(variances, np.pad(cross * scales, empty), 1.0), facts
+    return Moments(variances, np.pad(cross * scales, empty), 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 from hyperribbon.application.inspection import leading_eigenvalues, linear_measurements
 from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.linear_networks import _training
-from hyperribbon.papers.experiments.linear_networks._data import NAMES, read_moments
+from hyperribbon.papers.experiments.linear_networks._data import read_moments
 from hyperribbon.theory import linear_networks as theory
 from hyperribbon.theory.linear_networks.moments import Moments
 
@@ -98,20 +98,20 @@ def _train(item: kit.Item) -> dict[str, Any]:
         "epochs": run.epochs,
         "history": history,
         "rate": run.rates[-1],
-        "exact": balanced_sharpness(run.weights, moments),
+        "exact": balanced_sharpness(run.weights, moments, item["depth"]),
         **predictions(facts, item["depth"]),
     }
 
 
-def balanced_sharpness(weights: Sequence[np.ndarray], moments: Moments) -> float:
+def balanced_sharpness(weights: Sequence[np.ndarray], moments: Moments, depth: int) -> float:
     """Return the sharpness by Eq. (9) for inputs of any covariance, from the end-to-end map.
 
-    It is that of the Gauss-Newton matrix of the balanced network with this map.
+    It is that of the Gauss-Newton matrix of the balanced network of that depth with this map.
     """
     product = reduce(lambda total, weight: weight @ total, weights)
     left, singular, right = np.linalg.svd(product, full_matrices=False)
-    shared, units = singular ** (1 / len(weights)), np.eye(len(singular))
-    bases = [right.T, *[units] * (len(weights) - 1), left]
+    shared, units = singular ** (1 / depth), np.eye(len(singular))
+    bases = [right.T, *[units] * (depth - 1), left]
     layers = [after * shared @ before.T for before, after in pairwise(bases)]
     return float(leading_eigenvalues(layers, moments, matrix=theory.ggn)[0])
 
@@ -158,29 +158,55 @@ def plot_sweep(result: SweepResult, trained: str) -> kit.Figure:
 
 def draw_sweep(result: SweepResult, axes: np.ndarray, trained: str) -> None:
     """Draw sharpness against the largest share into panels, one for each data set."""
+    draw_theory(result, axes)
+    draw_trained(result, axes, result.trained, trained)
+
+
+def draw_theory(result: Any, axes: np.ndarray) -> None:
+    """Draw both forms of the prediction into panels, one for each data set."""
     for row, axis in enumerate(axes):
-        shares, starts = result.shares[row], result.trained[row]
+        shares = result.shares[row]
         grid = np.linspace(shares.min(), 1, 200)
         rest = np.full(result.classes - 1, 1 / (result.classes - 1))
         printed = [theory.label_sharpness([s, *(1 - s) * rest], result.depth) for s in grid]
         axis.plot(grid, printed, color=kit.COLORS[0], label="Eq. (14)")
         look = {"ls": "", "color": kit.COLORS[2], "zorder": 3}
         axis.plot(shares, result.general[row], marker="_", ms=14, label="Eq. (13), general", **look)
-        few = result.samples[row] < result.inputs[row]
-        for chosen, fill, label in (
-            (~few, kit.COLORS[1], trained),
-            (few, "white", f"{trained}, $n<d_0$"),
-        ):
-            if chosen.any():
-                look = {"mfc": fill, "mec": kit.COLORS[1], "ms": 5, "ls": "", "zorder": 4}
-                axis.plot(shares[chosen], starts.mean(axis=1)[chosen], "o", label=label, **look)
-        if starts.shape[1] > 1:
-            axis.vlines(shares, starts.min(axis=1), starts.max(axis=1), color=kit.COLORS[1])
-        most, least = result.samples[row].max(), result.samples[row].min()
-        images = f"n = {most:,}" if most == least else f"n = {most:,} to {least:,}"
-        axis.set_title(f"{NAMES[result.data[row]]}, {images}", fontsize=8)
+        axis.set_title(_training.panel_title(result.data[row], result.samples[row]), fontsize=8)
         axis.set(xlabel=r"largest label share $\alpha_{\max}$", xlim=(0.02, 1.03))
     axes[0].set_ylabel(r"sharpness $\lambda_{\max}$")
+
+
+def draw_trained(
+    result: Any,
+    axes: np.ndarray,
+    trained: np.ndarray,
+    label: str,
+    color: str = kit.COLORS[1],
+    marker: str = "o",
+) -> None:
+    """Draw trained sharpness (m, s, r) into panels; open where there are fewer images than pixels.
+
+    Args:
+        result: Has shares, samples and inputs.
+        axes: The panels, m.
+        trained: For each start; the mean is drawn, and the range.
+        label: What to call the trained networks.
+        color: Of the markers.
+        marker: Its shape.
+    """
+    for row, axis in enumerate(axes):
+        shares, starts = result.shares[row], trained[row]
+        few = result.samples[row] < result.inputs[row]
+        look = {"mec": color, "ms": 5, "ls": "", "zorder": 4, "marker": marker}
+        for chosen, fill, name in (
+            (~few, color, label),
+            (few, "white", f"{label}, $n<d_0$"),
+        ):
+            if chosen.any():
+                axis.plot(shares[chosen], starts.mean(axis=1)[chosen], label=name, mfc=fill, **look)
+        if starts.shape[1] > 1:
+            axis.vlines(shares, starts.min(axis=1), starts.max(axis=1), color=color)
 
 
 def add_legend(figure: kit.Figure, axes: np.ndarray) -> None:

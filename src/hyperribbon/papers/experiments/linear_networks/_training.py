@@ -125,6 +125,21 @@ def record_times(epochs: int, records: int = 12) -> list[int]:
     return sorted({0, *later.astype(int).tolist(), epochs})
 
 
+def label_epochs(axis: Any, epochs: np.ndarray) -> None:
+    """Set an axis of epochs that begins at 0 and is logarithmic from 30 on."""
+    axis.set_xscale("symlog", linthresh=30)
+    axis.set_xlim(-3, 1.3 * epochs[-1])
+    axis.set_xticks([0, *(t for t in (100, 1000, 10_000) if t <= epochs[-1])])
+    axis.set_xlabel("epoch")
+
+
+def panel_title(data: str, samples: np.ndarray | int) -> str:
+    """Return a panel's title: the data set and how many images its networks are trained on."""
+    most, least = int(np.max(samples)), int(np.min(samples))
+    images = f"n = {most:,}" if most == least else f"n = {most:,} to {least:,}"
+    return f"{NAMES[data]}, {images}"
+
+
 def panels(data: list[str], *, sharey: bool = False) -> tuple[kit.Figure, np.ndarray]:
     """Return a figure with one titled panel for each data set, side by side."""
     several = len(data) > 1

@@ -128,6 +128,7 @@ def draw_linear_weights(
     moments=checks.instance(Moments, "Give Moments.of(X, Y)."),
     lr=checks.positive,
     epochs=checks.count,
+    weight_decay=checks.zero_or_more,
     schedule=checks.instance(HalvingSchedule, "Give HalvingSchedule()."),
     measure=checks.mapping,
     at=checks.list_of(checks.whole),
@@ -138,13 +139,15 @@ def train_linear(
     *,
     lr: float,
     epochs: int,
+    weight_decay: float = 0.0,
     schedule: HalvingSchedule | None = None,
     measure: Mapping[str, Callable[[list[np.ndarray]], Any]] | None = None,
     at: Iterable[int] = (),
 ) -> LinearRun:
     r"""Train a deep linear network on the squared loss by full-batch gradient descent.
 
-    $$ W_\ell \leftarrow W_\ell - \eta \, S_\ell^\top (W \Sigma - M) P_\ell^\top $$
+    $$ W_\ell \leftarrow (1 - \eta\lambda) W_\ell
+    - \eta \, S_\ell^\top (W \Sigma - M) P_\ell^\top $$
 
     The loss is (1/2n)‖W X − Y‖² with W = W_L ⋯ W_1. An epoch needs only the moments Σ and M, so
     its cost does not depend on the number of samples; directions that training never enters are
@@ -159,6 +162,7 @@ def train_linear(
         moments: Of inputs and targets.
         lr: Learning rate η at the start.
         epochs: Number of steps.
+        weight_decay: λ, as torch's SGD takes it; the losses do not include its penalty.
         schedule: Lowers the rate; None keeps it.
         measure: Functions of the layers [W1, …, WL], by name; each returns a number or an array of
             fixed shape.
@@ -180,6 +184,13 @@ def train_linear(
         checks.function(f"measure[{name!r}]", one)
     reduced = reduce_chain(weights, moments)
     layers, small = reduced.weights, reduced.moments
+    frozen = reduced.expand([np.zeros_like(layer) for layer in layers])  # decays, and nothing else
+    kept = 1.0
+
+    def expand() -> list[np.ndarray]:
+        full = reduced.expand(layers)
+        return [own - (1 - kept) * rest for own, rest in zip(full, frozen, strict=True)]
+
     measured: dict[str, list[Any]] = {name: [] for name in measure or {}}
     losses, rates = np.empty(epochs + 1), np.empty(epochs)
     since = 0
@@ -188,7 +199,7 @@ def train_linear(
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported as an error
         for epoch in range(epochs + 1):
             if epoch == due:
-                full = reduced.expand(layers)
+                full = expand()
                 for name, one in (measure or {}).items():
                     measured[name].append(one(full))
                 due = next(waiting)
@@ -204,9 +215,11 @@ def train_linear(
             rates[epoch] = lr
             for layer, gradient in zip(layers, gradients, strict=True):
                 gradient *= lr
+                layer *= 1 - lr * weight_decay
                 layer -= gradient
+            kept *= 1 - lr * weight_decay
     values = {name: np.asarray(series) for name, series in measured.items()}
-    return LinearRun(reduced.expand(layers), losses, rates, np.array(times, dtype=int), values)
+    return LinearRun(expand(), losses, rates, np.array(times, dtype=int), values)
 
 
 def _loss_and_gradients(
