@@ -206,3 +206,24 @@ def test_bad_requests_are_explained(plain):
         prunable(model, LOSS, data, criterion="size")
     with pytest.raises(ArgumentError, match="data"):
         prunable(model, LOSS)
+
+
+def test_pruning_is_not_credited_for_re_estimated_statistics():
+    """They improve the whole network from 60% to 90%; pruning a share p then costs p/2."""
+    state = {"weight": torch.linspace(1, 2, 400).reshape(20, 20), "renewed": torch.zeros(())}
+
+    def scores(state):
+        share = float((state["weight"] == 0).double().mean())
+        right = (0.9 if state["renewed"] else 0.6) - share / 2
+        return (torch.arange(10_000) < round(10_000 * right)).double()
+
+    found = find_prunable(
+        scores,
+        lambda state: {**state, "renewed": torch.ones(())},
+        state,
+        rank(state),
+        tolerance=0.05,
+        metric="accuracy",
+    )
+    assert found.baseline == 0.9 and found.statistics_drop == pytest.approx(-0.3)
+    assert found.fraction == pytest.approx(0.1, abs=0.003)
