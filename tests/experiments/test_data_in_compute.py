@@ -19,10 +19,8 @@ from hyperribbon.papers.experiments import all_experiments
 from hyperribbon.papers.experiments.ribbons import kernels
 from hyperribbon.papers.experiments.statements import Ledger, exact, observe
 
-_NO_SHARE = "preset smoke changes no share of the weights as small as 0.5%"
 UNMOVED_BY_DATA = {
-    "subnetworks/fig4.8/rank-rises": _NO_SHARE,
-    "subnetworks/fig4.8/random-slow": _NO_SHARE,
+    "subnetworks/natural_gradient/invariant": "zero on every problem, whatever its scales",
     "fluctuations/bias/warning": "a yes or no that is yes in every repetition",
     "fluctuations/nonlinear/psi-four": "gives no number at preset smoke, and is never judged",
 }

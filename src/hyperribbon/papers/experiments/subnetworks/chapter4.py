@@ -202,8 +202,8 @@ class Config(_runs.TrainingConfig):
 
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
     Config,
-    smoke={"samples": (10,), "moments": (4,), "init": 0.1, "seeds": 1},
-    laptop={"seeds": 2},
+    smoke={"samples": (20,), "moments": (4,), "init": 0.1, "seeds": 1},
+    laptop={"seeds": 1},
     paper={"samples": (100, 200, 500, 1000), "seeds": 3},
 )
 

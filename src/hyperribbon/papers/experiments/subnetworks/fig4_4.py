@@ -21,16 +21,17 @@ STATEMENTS = (
         "the eigenvector associated with the largest eigenvalue exhibits the most significant "
         "response to changes in the data",
         "Of the four eigenvectors shown, the first has the largest root mean square of u as Eq. "
-        "(4.24) normalises it, over the test images.",
-        Band.at_most(1.0, "words"),
+        "(4.24) normalises it, over the test images: the logarithm of the largest of the others "
+        "over it is at most 0.",
+        Band.at_most(0.0, "words"),
         changed="2026-11-18: before, projections without the printed factor 1/√λ were judged",
     ),
     observe(
         "projection-dominates",
         "Fig. 4.4",
         "Without the factor 1/√λ the first eigenvector has the largest root mean square projection "
-        "of the gradients of the test images.",
-        Band.at_most(1.0, "words"),
+        "of the gradients of the test images: the same logarithm is at most 0.",
+        Band.at_most(0.0, "words"),
         needs=_runs.SCALE,
     ),
     says(
@@ -148,12 +149,12 @@ def measure(result: Result) -> Measurements:
     sizes = ", ".join(f"{value:.3g}" for value in (as_printed / as_printed[:, :1]).mean(0))
     return {
         "leading-dominates": result.by_run(
-            as_printed[:, 1:].max(1) / as_printed[:, 0],
-            f"largest root mean square of the others, over the leading one's; all four: {sizes}",
+            np.log10(as_printed[:, 1:].max(1) / as_printed[:, 0]),
+            f"log10 of the ratio; all four over the first: {sizes}",
         ),
         "projection-dominates": result.by_run(
-            result.response[:, 1:].max(1) / result.response[:, 0],
-            "largest root mean square projection of the others, over the leading one's",
+            np.log10(result.response[:, 1:].max(1) / result.response[:, 0]),
+            "log10 of the largest root mean square projection of the others over the leading one's",
         ),
         "unit-norm": over_seeds(
             result.single_norm[:, 0],
