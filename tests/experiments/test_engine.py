@@ -18,11 +18,11 @@ from hyperribbon.papers.experiments import (
     Context,
     ProcessWorkers,
     all_experiments,
-    batch,
     find_experiment,
     run,
     run_experiments,
 )
+from hyperribbon.papers.experiments.costs import cost_of
 
 
 def square(item):
@@ -196,12 +196,8 @@ def test_side_by_side_the_longest_experiments_begin_first():
             begun.extend(job[0] for job in jobs)
             return iter(())
 
-    ids = ["subnetworks/fig3.1", "subnetworks/fig4.1", "ribbons/fig4", "subnetworks/tickets"]
-    assert list(run_experiments(ids, workers=Recording())) == []
-    assert begun == [
-        "subnetworks/tickets",
-        "subnetworks/fig4.1",
-        "subnetworks/fig3.1",
-        "ribbons/fig4",
-    ]
-    assert set(batch._LONG) <= set(all_experiments())
+    ids = ["ribbons/fig4", "subnetworks/fig4.1", "nothing/here", "subnetworks/tickets"]
+    seconds = {id: cost_of(find_experiment(id), "laptop").seconds for id in ids if "here" not in id}
+    assert len(set(seconds.values())) == 3
+    assert list(run_experiments(ids, workers=Recording(), preset="laptop")) == []
+    assert begun == [*sorted(seconds, key=seconds.get, reverse=True), "nothing/here"]

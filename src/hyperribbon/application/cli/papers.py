@@ -27,10 +27,9 @@ from rich.table import Column, Table
 import hyperribbon
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
 from hyperribbon.core.claims import ORIGINS, VERDICTS, Claim
+from hyperribbon.papers.experiments.names import PAPERS, PRESETS, experiment_id, natural_order
 
-PAPERS = ("ribbons", "subnetworks", "fluctuations", "linear_networks")
 _TITLE = re.compile(r'^TITLE = (".*")$', re.MULTILINE)
-_PRESETS = ("smoke", "laptop", "paper")
 _VAGUE = 30  # above this ratio of bounds, the upper one is uninformative
 _SECONDS_BETWEEN_LINES = 10.0
 _COLORS = {"holds": "green", "fails": "red", "undecided": "yellow", "not comparable": "cyan"}
@@ -58,10 +57,10 @@ def list_experiments(
     if as_json:
         typer.echo(json.dumps([{"id": id, "title": titles[id]} for id in chosen], indent=2))
         return
-    headings = _PRESETS if cost else ("what it shows",)
+    headings = PRESETS if cost else ("what it shows",)
     table = Table(Column("id", no_wrap=True), *headings, box=None, pad_edge=False)
     for id in chosen:
-        table.add_row(id, *([_cost(id, preset) for preset in _PRESETS] if cost else [titles[id]]))
+        table.add_row(id, *([_cost(id, preset) for preset in PRESETS] if cost else [titles[id]]))
     Console().print(table)
 
 
@@ -97,21 +96,10 @@ def experiment_titles() -> dict[str, str]:
     package = Path(hyperribbon.__file__).parent / "papers" / "experiments"
     found = {}
     for paper in PAPERS:
-        for path in sorted((package / paper).glob("[!_]*.py"), key=_natural_order):
+        for path in sorted((package / paper).glob("[!_]*.py"), key=lambda p: natural_order(p.stem)):
             (title,) = _TITLE.findall(path.read_text())
-            found[f"{paper}/{_figure(path.stem)}"] = literal_eval(title)
+            found[experiment_id(f"{paper}.{path.stem}")] = literal_eval(title)
     return found
-
-
-def _figure(name: str) -> str:
-    if not name.startswith(("fig", "table")):
-        return name
-    return re.sub(r"_(?=\d)", ".", name).replace("_", "-")
-
-
-def _natural_order(path: Path) -> list[tuple[int, int | str]]:
-    parts = re.findall(r"\d+|\D", path.stem + "\0")
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
 
 
 def _complete_ids(incomplete: str) -> list[tuple[str, str]]:
@@ -276,7 +264,7 @@ class _ConsoleProgress:
 
 
 def _choose(ids: list[str], paper: str | None, everything: bool) -> list[str]:
-    from hyperribbon.papers.experiments import PAPERS, all_experiments, find_experiment
+    from hyperribbon.papers.experiments import all_experiments, find_experiment
 
     ways = [bool(ids), paper is not None, everything]
     if sum(ways) != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -11,22 +12,10 @@ from typing import Any
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, validate
 from hyperribbon.core.store import RunFolder
 from hyperribbon.papers.experiments.context import Progress, show_progress
+from hyperribbon.papers.experiments.costs import cost_of
+from hyperribbon.papers.experiments.registry import find_experiment
 from hyperribbon.papers.experiments.runner import run as run_one
 from hyperribbon.papers.experiments.workers import DaskWorkers, SerialWorkers, Workers
-
-_LONG = (
-    "ribbons/fig1",
-    "subnetworks/tickets",
-    "subnetworks/fig4.7",
-    "subnetworks/fig4.1",
-    "linear_networks/fig2-right",
-    "fluctuations/nonlinear",
-    "linear_networks/fig3",
-    "subnetworks/fig4.5",
-    "subnetworks/fig4.4",
-    "fluctuations/fig8c",
-)
-"""Experiments of two minutes or more at preset laptop; started last, they leave cores idle."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +65,23 @@ def run_experiments(
         for id in ids:
             yield _attempt(id, {**options, "workers": workers, "progress": progress})
         return
-    rank = {id: place for place, id in enumerate(_LONG)}
-    longest_first = sorted(ids, key=lambda id: rank.get(id, len(rank)))
+    preset = options.get("preset", "smoke")
+    longest_first = sorted(ids, key=lambda id: _seconds(id, preset), reverse=True)
     attempt = _attempt_on_cluster if isinstance(workers, DaskWorkers) else _attempt
     jobs = [(id, options) for id in longest_first]
     with show_progress(progress, "experiments", len(ids)) as advance:
         for outcome in workers.run(attempt, jobs, _report_death):
             advance()
             yield outcome
+
+
+def _seconds(id: str, preset: str) -> float:
+    """Return how long an experiment of a batch takes at least; infinite where it is not known."""
+    try:
+        cost = cost_of(find_experiment(id), preset)
+    except (ArgumentError, ValueError):  # running it says what is wrong
+        return 0.0
+    return math.inf if cost is None else cost.seconds
 
 
 def _attempt(id: str, options: dict[str, Any]) -> RunOutcome:

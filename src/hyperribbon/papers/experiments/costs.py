@@ -13,14 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from hyperribbon.papers.experiments.names import PRESETS
 from hyperribbon.papers.experiments.registry import Experiment
 
 try:
     import resource
 except ImportError:  # not on this system: the memory stays unknown
     resource = None
-
-_ORDER = ("smoke", "laptop", "paper")
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,9 @@ def cost_of(experiment: Experiment, preset: str) -> RunCost | None:
         return RunCost(seconds, seconds, megabytes, True)
     if not known:
         return None
-    place = _ORDER.index(preset)
-    below = [name for name in _ORDER[:place] if name in known]
-    above = [name for name in _ORDER[place:] if name in known]
+    place = PRESETS.index(preset)
+    below = [name for name in PRESETS[:place] if name in known]
+    above = [name for name in PRESETS[place:] if name in known]
     if above:
         (longest, megabytes), shortest = known[above[0]], known[below[-1]][0] if below else 0.0
         return RunCost(shortest, longest, megabytes, False)

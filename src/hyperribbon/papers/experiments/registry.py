@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -19,10 +18,8 @@ from hyperribbon.core.claims import Claim
 from hyperribbon.papers.experiments.context import Context
 from hyperribbon.papers.experiments.fingerprint import fingerprint
 from hyperribbon.papers.experiments.judging import Comparison
+from hyperribbon.papers.experiments.names import PAPERS, PRESETS, experiment_id, natural_order
 from hyperribbon.papers.experiments.statements import Ledger
-
-PAPERS = ("ribbons", "subnetworks", "fluctuations", "linear_networks")
-_PRESETS = ("smoke", "laptop", "paper")
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Experiment:
     @property
     def id(self) -> str:
         """Paper and figure, such as "ribbons/fig4"; claims are named by it."""
-        return _id_of(self.module.__name__)
+        return experiment_id(self.module.__name__)
 
     @property
     def paper(self) -> str:
@@ -97,7 +94,7 @@ class Experiment:
             preset: "smoke", "laptop" or "paper".
             with_data: Whether the full data sets are available.
         """
-        check_choice("preset", preset, _PRESETS)
+        check_choice("preset", preset, PRESETS)
         presets = self.module.PRESETS
         if with_data:
             presets = getattr(self.module, "PRESETS_WITH_DATA", presets)
@@ -123,7 +120,7 @@ def all_experiments() -> dict[str, Experiment]:
     for paper in PAPERS:
         room = import_module(f"{package.__name__}.{paper}")
         names = sorted(
-            (info.name for info in pkgutil.iter_modules(room.__path__)), key=_natural_order
+            (info.name for info in pkgutil.iter_modules(room.__path__)), key=natural_order
         )
         for name in names:
             if not name.startswith("_"):
@@ -151,20 +148,3 @@ def find_experiment(id: str) -> Experiment:
     raise ArgumentError(
         "id", id, "there is no such experiment", f"{hint}See them all with: hyperribbon list"
     )
-
-
-def _id_of(module: str) -> str:
-    """Return the id of an experiment: its file stands for the figure as the paper numbers it.
-
-    >>> _id_of("thesis.figA_2"), _id_of("paper.fig1_left"), _id_of("paper.own_name")
-    ('thesis/figA.2', 'paper/fig1-left', 'paper/own_name')
-    """
-    paper, name = module.split(".")[-2:]
-    if name.startswith(("fig", "table")):
-        name = re.sub(r"_(?=\d)", ".", name).replace("_", "-")
-    return f"{paper}/{name}"
-
-
-def _natural_order(name: str) -> list[tuple[int, int | str]]:
-    parts = re.findall(r"\d+|\D", name + "\0")
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
