@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from rich.console import Console
@@ -67,6 +69,7 @@ def store(tmp_path_factory):
         with torch.no_grad():
             next(model.parameters()).mul_(1 + seed)
         options = {"probe": data.inputs[:60], "measure": ["sharpness", "spectrum", "gradient"]}
+        options["max_overhead"] = math.inf
         recorder = hr.Recorder(folder / f"training-{seed}", every="1ep", **options)
         shared = {"batch_size": 64, "seed": seed}
         trained = hr.train(model, loss, data, epochs=6, lr=0.1, recorder=recorder, **shared)

@@ -1,15 +1,17 @@
 """Answers: few, true, with numbers and uncertainties, and every word explained."""
 
 import io
-import json
+import itertools
 from dataclasses import replace
-from importlib.resources import files
 
+import numpy as np
 import pytest
 from rich.console import Console
 from torch import nn
 
+from hyperribbon.application.cli.demo import WIDTHS
 from hyperribbon.application.inspection.answers import TERMS, Reference, answers, kind_of
+from hyperribbon.application.inspection.answers.reference import usual_range
 from hyperribbon.application.inspection.quantities import (
     NOT_OVER_SAMPLES,
     PROBES,
@@ -115,50 +117,117 @@ def test_every_term_has_two_paragraphs():
         assert len(term.reading.split()) > 25, name
 
 
-def test_what_is_usual_is_told_from_stored_networks():
-    path = files("hyperribbon.application.inspection.answers") / "reference.json"
-    stored = json.loads(path.read_text())
-    assert "benchmarks/reference.py" in stored["made"]
-    reference = Reference(
-        "",
-        tuple(
-            {"kind": kind, "parameters": size, "statistics": {"sharpness": value}}
-            for kind, size, value in (("a", 10, 1.0), ("a", 20, 2.0), ("a", 30, 3.0), ("b", 5, 9.0))
-        ),
-    )
-    assert reference.usual("sharpness", "a").startswith("3 small trained a networks of 10 to 30")
-    assert "1 to 3." in reference.usual("sharpness", "a")
-    assert reference.usual("sharpness", "b").startswith("4 small trained networks")
-    assert reference.usual("nothing", "a") == ""
+def _network(data, value, statistic="sharpness", *, kind="a", size=100, accuracy=0.9, bound=False):
+    at_least = [statistic] if bound else []
+    about = {"data": data, "network": "", "kind": kind, "parameters": size, "accuracy": accuracy}
+    return {**about, "statistics": {statistic: value}, "at_least": at_least}
+
+
+def _networks(statistic, *values, **about):
+    return [_network(f"data {i}", x, statistic, **about) for i, x in enumerate(values)]
+
+
+def test_similar_networks_have_the_kind_the_size_and_the_accuracy():
+    """A network at 47% is not laid beside others at 94%, nor a large one beside small ones."""
+    others = [{"kind": "b"}, {"size": 1001}, {"size": 9}, {"accuracy": 0.79}, {"accuracy": 1.01}]
+    networks = [_network(data, 1.0) for data in "uvw"] + [_network("u", 9.0, **o) for o in others]
+    reference = Reference("", tuple(networks))
+    assert len(reference.similar("a", 100, 0.9)) == 3
+    assert len(reference.similar("a", 1000, 0.8)) == 5
+    assert reference.similar("a", 100, None) == []  # a regression has no accuracy
+
+
+def test_nothing_is_said_where_too_few_data_sets_are_similar():
+    networks = [_network(data, 1.0 + i) for i, data in enumerate("uuvvu")]
+    assert Reference("", tuple(networks)).usual("sharpness", "a", 100, 0.9) == ""
+    assert Reference("", (*networks, _network("w", 2.0))).usual("sharpness", "a", 100, 0.9)
+    assert Reference("", (*networks, _network("w", 2.0))).usual("trace", "a", 100, 0.9) == ""
+
+
+def test_the_range_is_that_of_a_new_draw():
+    """Of normal logarithms, the range of n data sets holds a new value nine times in ten."""
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        *known, new = np.exp(rng.standard_normal(6))
+        low, high = usual_range("sharpness", _networks("sharpness", *known))
+        inside += low <= new <= high
+    assert abs(inside / 2000 - 0.9) < 4 * (0.09 / 2000) ** 0.5
+
+
+def test_ranges_of_shares_negative_values_and_lower_bounds():
+    shares = _networks("share10", 0.9, 0.95, 0.99)
+    assert usual_range("share10", shares)[1] == 1.0
+    signed = _networks("negativity", -0.1, -0.2, -0.4)
+    low, high = usual_range("negativity", signed)
+    assert low < -0.4 and -0.1 < high < 0
+    bounds = [*_networks("noise_scale", 1.0, 2.0), _network("w", 4.0, "noise_scale", bound=True)]
+    assert usual_range("noise_scale", bounds)[1] == np.inf
+    told = Reference("", tuple(bounds)).usual("noise_scale", "a", 100, 0.9)
+    assert "or more (3 a ones of 100 to 100 weights, accuracy 90% to 90%)" in told
+
+
+def test_the_stored_networks_are_many_and_of_many_kinds():
+    stored = Reference.stored()
+    settings = {(network["data"], network["network"]) for network in stored.networks}
+    assert len(settings) >= 60 and len(stored.networks) == 3 * len(settings)
+    assert len({network["data"] for network in stored.networks}) >= 5
+    assert {network["kind"] for network in stored.networks} == {
+        *("linear", "fully connected", "recurrent", "attention"),
+        *("convolutional", "convolutional with batch norm"),
+    }
+    demo = sum((a + 1) * b for a, b in itertools.pairwise(WIDTHS))
+    assert all(network["parameters"] != demo for network in stored.networks)
+
+
+@pytest.mark.parametrize("apart", [("data",), ("data", "network")])
+def test_networks_that_are_left_out_fall_into_the_stated_range(apart):
+    """All seeds of a network, or all networks of a data set, beside the range of the others."""
+    stored, inside = Reference.stored(), []
+    for network in stored.networks:
+        others = [o for o in stored.networks if any(o[name] != network[name] for name in apart)]
+        like = network["kind"], network["parameters"], network["accuracy"]
+        similar = Reference("", tuple(others)).similar(*like)
+        for statistic, value in network["statistics"].items():
+            found = usual_range(statistic, similar)
+            if found is not None and statistic not in network["at_least"]:
+                inside.append(found[0] <= value <= found[1])
+    assert len(inside) > 300
+    assert 0.85 <= np.mean(inside) <= 0.95
+
+
+def test_a_network_measured_otherwise_is_not_compared():
+    """Another loss, or a part of the weights, has other numbers: the range is left out."""
+    accuracy = Quantity("model.accuracy", "", 0.98, 0.0, "", "", 512)
+    numbers = {**_numbers(), "model.accuracy": accuracy}
+    config = {**CONFIG, "parameters": 40_000}
+    like = answers(numbers, "fully connected", {**config, "is_like_reference": True})
+    assert "Nine in ten similar networks" in like[0].usual
+    assert all(answer.usual == "" for answer in answers(numbers, "fully connected", config))
 
 
 @pytest.mark.parametrize(
-    ("bounded", "told"),
+    ("loss", "params", "is_like"),
     [
-        ((), "have 10 to 400."),
-        ((3,), "have 10 to 400 or more (lower bounds: 1 of 4 values)."),
-        ((1,), "have 10 to 400 or more (lower bounds: 1 of 4 values)."),
-        ((0, 3), "have 10 or more (lower bounds: 2 of 4 values)."),
+        (nn.CrossEntropyLoss(), None, True),
+        (nn.functional.cross_entropy, None, True),
+        (nn.CrossEntropyLoss(reduction="sum"), None, False),
+        (nn.MultiMarginLoss(), None, False),
+        (nn.CrossEntropyLoss(), "*.weight", False),
     ],
 )
-def test_lower_bounds_are_told_as_such(bounded, told):
-    """A bound of 100 may be a value of 10,000: it leaves the largest open, whichever it is."""
-    records = [
-        {"kind": "a", "parameters": 10, "statistics": {"noise_scale": value}, "at_least": []}
-        for value in (10.0, 100.0, 200.0, 400.0)
-    ]
-    for place in bounded:
-        records[place]["at_least"] = ["noise_scale"]
-    assert Reference("", tuple(records)).usual("noise_scale", "a", ",.0f").endswith(told)
+def test_what_an_inspection_is_like(loss, params, is_like, trained, quiet):
+    from hyperribbon.application.inspection import inspect
+
+    model, _, data, _ = trained
+    found = inspect(model, loss, data, k=2, budget=2, params=params, console=quiet)
+    assert found.config["is_like_reference"] is is_like
 
 
 def test_stored_noise_scales_near_their_samples_are_lower_bounds():
-    for network in Reference.stored().networks:
-        scale = network["statistics"]["noise_scale"]
-        assert network["at_least"] == (["noise_scale"] if scale > 0.2 * 512 else [])
-    assert "or more (lower bounds: 2 of 4 values)" in Reference.stored().usual(
-        "noise_scale", "fully connected", ",.0f"
-    )
+    bounded = [n for n in Reference.stored().networks if n["at_least"]]
+    assert bounded and all(n["at_least"] == ["noise_scale"] for n in bounded)
+    assert all(n["statistics"]["noise_scale"] > 30 for n in bounded)
 
 
 @pytest.mark.parametrize(("scale", "is_bound"), [(100.0, False), (103.0, True)])
@@ -170,7 +239,10 @@ def test_a_noise_scale_near_its_samples_is_a_bound_in_the_table_too(scale, is_bo
 
 def test_kinds():
     attention = nn.MultiheadAttention(4, 1)
-    assert kind_of(nn.Sequential(nn.Linear(2, 2))) == "fully connected"
+    assert kind_of(nn.Sequential(nn.Linear(2, 2))) == "linear"
+    assert kind_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == "fully connected"
+    normalised = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))
+    assert kind_of(normalised) == "convolutional with batch norm"
     assert kind_of(nn.Sequential(nn.LSTM(2, 2))) == "recurrent"
     assert kind_of(nn.ModuleList([nn.Conv1d(1, 1, 1), attention])) == "attention"
 
@@ -214,11 +286,3 @@ def test_an_error_over_probes_is_not_one_over_samples():
     (answer,) = answers({"gauss_newton.trace": trace}, "", {})
     assert "random probes" in answer.meaning
     assert NOT_OVER_SAMPLES in answer.meaning
-
-
-def test_what_is_usual_has_no_exponents():
-    records = tuple(
-        {"kind": "a", "parameters": 10, "statistics": {"trace": value}}
-        for value in (0.62, 62.3, 103.7)
-    )
-    assert Reference("", records).usual("trace", "a").endswith("have 0.62 to 100.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated as Float
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -54,6 +54,32 @@ class DistanceReport:
     stderr: float
 
 
+@overload
+def bhattacharyya(
+    P: Any,
+    Q: Any = None,
+    *,
+    log: bool = False,
+    floor: float | None = None,
+    subset: int | None = None,
+    seed: int = 0,
+    precision: Literal["single", "double"] = "single",
+    threads: int | None = None,
+    report: Literal[False] = False,
+) -> np.ndarray: ...
+@overload
+def bhattacharyya(
+    P: Any,
+    Q: Any = None,
+    *,
+    log: bool = False,
+    floor: float | None = None,
+    subset: int | None = None,
+    seed: int = 0,
+    precision: Literal["single", "double"] = "single",
+    threads: int | None = None,
+    report: Literal[True],
+) -> tuple[np.ndarray, DistanceReport]: ...
 @validate()
 def bhattacharyya(
     P: Any,

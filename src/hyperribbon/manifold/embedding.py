@@ -100,6 +100,9 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """
 
     runs_: Trajectories | None
+    embedding_: np.ndarray
+    eigenvalues_: np.ndarray
+    explained_stress_: np.ndarray
 
     def __init__(
         self,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from math import exp, inf, log
 from typing import Any
 
+import numpy as np
+from scipy import stats
 from torch import nn
 
+_SIZE, _ACCURACY = 10.0, 0.1
+"""Factor of the weights and difference of the accuracy up to which networks are similar."""
 _FEWEST = 3
-"""Networks of a kind below which those of all kinds are shown instead."""
+"""Data sets below which nothing is said."""
+_COVERED = 0.9
+"""Share of similar networks in the stated range."""
 
 
 def kind_of(model: nn.Module) -> str:
@@ -26,8 +34,10 @@ def kind_of(model: nn.Module) -> str:
     if any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in model.modules()):
         return "recurrent"
     if any(name.startswith("conv") for name in names):
-        return "convolutional"
-    return "fully connected"
+        normalised = any("batchnorm" in name for name in names)
+        return "convolutional with batch norm" if normalised else "convolutional"
+    layers = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    return "linear" if len(layers) == 1 else "fully connected"
 
 
 @dataclass(frozen=True)
@@ -36,8 +46,8 @@ class Reference:
 
     Attributes:
         made: How they were made.
-        networks: One record for each network: name, kind, parameters, statistics, and under
-            "at_least" the names of those that are lower bounds.
+        networks: One record for each network: data, network, seed, kind, parameters, accuracy,
+            statistics, and under "at_least" the names of those that are lower bounds.
     """
 
     made: str
@@ -51,32 +61,77 @@ class Reference:
         content = json.loads(path.read_text(encoding="utf-8"))
         return cls(content["made"], tuple(content["networks"]))
 
-    def usual(self, statistic: str, kind: str, format: str = "") -> str:
-        """Say between which values a statistic of trained networks lies; "" when unknown.
+    def similar(self, kind: str, parameters: int, accuracy: float | None) -> list[dict[str, Any]]:
+        """Return the networks of a kind with similar size and accuracy.
 
-        Where some of the values are lower bounds, the largest of all is one too. The smallest is
-        known where it is none of them: every true value is at least what is stored.
+        Args:
+            kind: As `kind_of` names it.
+            parameters: Number of weights; similar ones have at most ten times as many or as few.
+            accuracy: On the samples of the inspection; similar ones differ by at most 0.1. None
+                for a network without class labels, to which no stored one is similar.
         """
-        known = [n for n in self.networks if n["statistics"].get(statistic) is not None]
-        same = [network for network in known if network["kind"] == kind]
-        chosen, name = (same, f"{kind} ") if len(same) >= _FEWEST else (known, "")
-        if len(chosen) < _FEWEST:
+        if accuracy is None or parameters < 1:
+            return []
+        return [
+            network
+            for network in self.networks
+            if network["kind"] == kind
+            and abs(log(network["parameters"] / parameters)) <= log(_SIZE)
+            and abs(network["accuracy"] - accuracy) <= _ACCURACY
+        ]
+
+    def usual(
+        self,
+        statistic: str,
+        kind: str,
+        parameters: int,
+        accuracy: float | None,
+        format: str = "",
+    ) -> str:
+        """Say which values of a statistic similar networks have; "" when too few are known."""
+        similar = self.similar(kind, parameters, accuracy)
+        found = usual_range(statistic, similar)
+        if found is None:
             return ""
-        values = sorted(
-            (network["statistics"][statistic], statistic in network.get("at_least", ()))
-            for network in chosen
-        )
-        sizes = sorted(network["parameters"] for network in chosen)
-        (low, is_bound), (high, _) = values[0], values[-1]
-        bounds = sum(bounded for _, bounded in values)
-        told = f"{_format(low, format)} to {_format(high, format)}"
-        if bounds:
-            told = f"{_format(low, format)} or more" if is_bound else f"{told} or more"
-            told += f" (lower bounds: {bounds} of {len(chosen)} values)"
+        known = [network for network in similar if statistic in network["statistics"]]
+        sizes = sorted(network["parameters"] for network in known)
+        scores = sorted(network["accuracy"] for network in known)
+        low, high = (_format(end, format) for end in sorted(found, key=abs))
+        values = f"{low} or more" if inf in found else f"{low} to {high}"
         return (
-            f"{len(chosen)} small trained {name}networks of {sizes[0]:,} to {sizes[-1]:,} weights "
-            f"have {told}."
+            f"Nine in ten similar networks have {values} ({len(known)} {kind} ones of "
+            f"{sizes[0]:,} to {sizes[-1]:,} weights, accuracy {scores[0]:.0%} to {scores[-1]:.0%})."
         )
+
+
+def usual_range(statistic: str, networks: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
+    r"""Return the range in which nine in ten networks like these have a statistic, or None.
+
+    $$\bar y \pm t_{m-1}\, s\, \sqrt{1 + 1/m}$$
+
+    with mean and standard deviation of y = log|x| (of x itself for a share). Seeds of a network are
+    alike, so m counts networks and not seeds. The upper end is infinite where some values are lower
+    bounds.
+
+    Args:
+        statistic: Its name.
+        networks: Records of similar networks, on at least three data sets.
+    """
+    known = [network for network in networks if statistic in network["statistics"]]
+    if len({network["data"] for network in known}) < _FEWEST:
+        return None
+    count = len({(network["data"], network["network"]) for network in known})
+    values = np.array([network["statistics"][statistic] for network in known])
+    is_share = statistic.startswith("share")
+    scaled = values if is_share else np.log(np.abs(values))
+    quantile = float(stats.t.ppf(0.5 + _COVERED / 2, count - 1))
+    middle, reach = scaled.mean(), quantile * scaled.std(ddof=1) * (1 + 1 / count) ** 0.5
+    if is_share:
+        return max(middle - reach, 0.0), min(middle + reach, 1.0)
+    low, high = exp(middle - reach), exp(middle + reach)
+    if any(statistic in network["at_least"] for network in known):
+        high = inf
+    return (-high, -low) if (values < 0).all() else (low, high)
 
 
 def _format(value: float, format: str) -> str:

@@ -61,10 +61,12 @@ class Answer:
 
 def answers(numbers: Numbers, kind: str, config: Mapping[str, Any]) -> list[Answer]:
     """Return at most six answers, from the numbers that were measured."""
-    reference = Reference.stored()
+    reference, accuracy = Reference.stored(), numbers.get("model.accuracy")
+    size = int(config.get("parameters", 0)) if config.get("is_like_reference") else 0
 
     def usual(statistic: str, format: str = "") -> str:
-        return reference.usual(statistic, kind, format)
+        score = None if accuracy is None else accuracy.value
+        return reference.usual(statistic, kind, size, score, format)
 
     found = [make(numbers, usual, config) for make in _MAKERS]
     return [answer for answer in found if answer is not None][:MOST]

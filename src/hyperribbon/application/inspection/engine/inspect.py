@@ -18,7 +18,7 @@ from torch import nn
 from hyperribbon.application.inspection import parts
 from hyperribbon.application.inspection.answers import kind_of
 from hyperribbon.application.inspection.engine.clock import Budget, Clock
-from hyperribbon.application.inspection.engine.notebook import Notebook
+from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.scheduler import Measurement, Scheduler
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.loading import open_trajectory
@@ -36,6 +36,7 @@ from hyperribbon.core.progress import progress_bar
 from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.operators.risk.forward import Forward
+from hyperribbon.operators.risk.torch_losses import CrossEntropyLoss, NLLLoss
 from hyperribbon.prediction.update_rules import update_rule
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -167,6 +168,7 @@ def inspect(
     config["optimizer"] = "" if notebook.rule is None else notebook.rule.text
     config |= {"batch_size": notebook.batch_size, "kind": kind_of(subject.model), "mode": mode}
     config["is_normalised"] = subject.is_normalised
+    config["is_like_reference"] = _is_like_reference(notebook.finest("loss"))
     return Inspection(
         title,
         plan,
@@ -179,6 +181,18 @@ def inspect(
         missing=notebook.missing,
         skipped=skipped,
     )
+
+
+def _is_like_reference(level: Level | None) -> bool:
+    """Whether a model is measured as the reference networks are: all weights, cross-entropy."""
+    if level is None:
+        return False
+    subject = level.subject
+    is_whole = subject.dimension == sum(p.numel() for p in subject.model.parameters())
+    is_evaluated = subject.mode == "eval" or not subject.is_normalised
+    criterion = subject.risk.criterion
+    is_mean = isinstance(criterion, CrossEntropyLoss | NLLLoss) and criterion.reduction == "mean"
+    return is_whole and is_evaluated and is_mean
 
 
 def _where(subject: Subject, parts: list[Part], samples: int) -> str:
