@@ -12,17 +12,8 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_positive,
-    check_positive_int,
-    count,
-    flag,
-    instance,
-    path,
-    row,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int, validate
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.core.result import Result, frame
 from hyperribbon.manifold.krylov import leading_pairs
@@ -72,7 +63,7 @@ class Streaming:
 
     def __post_init__(self) -> None:
         if self.folder is not None:
-            path("folder", self.folder)
+            checks.path("folder", self.folder)
         if self.disk is not None:
             check_positive("disk", self.disk, zero=True)
         if self.memory is not None:
@@ -80,7 +71,7 @@ class Streaming:
         if self.executor is not None and not hasattr(self.executor, "submit"):
             reason = "it has no submit()"
             raise ArgumentError("executor", self.executor, reason, "Give ProcessPoolExecutor(2).")
-        flag("progress", self.progress)
+        checks.flag("progress", self.progress)
         check_positive("tol", self.tol)
 
     @property
@@ -157,10 +148,10 @@ class StreamedInPCA(Result, plot="plot_points"):
 
 
 @validate(
-    n_components=count,
-    sample_weight=row,
-    rule=instance(TileRule, "Give manifold.TileRule(...)."),
-    streaming=instance(Streaming, "Give hr.Streaming(...)."),
+    n_components=checks.count,
+    sample_weight=checks.row,
+    rule=checks.instance(TileRule, "Give manifold.TileRule(...)."),
+    streaming=checks.instance(Streaming, "Give hr.Streaming(...)."),
 )
 def stream_inpca(
     X: Any,

@@ -8,19 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     Check,
-    array,
     check_array,
     check_choice,
     check_shape,
-    count,
-    list_of,
-    positive,
-    row,
     validate,
-    wholes,
 )
 from hyperribbon.manifold.distances import bhattacharyya
 
@@ -38,23 +33,23 @@ def _probabilities(ndim: int) -> Check:
 _model, _models = _probabilities(2), _probabilities(3)
 
 
-@validate(classes=count)
+@validate(classes=checks.count)
 def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the one-hot model of the true labels, (samples, classes)."""
-    labels = wholes("targets", targets)
+    labels = checks.wholes("targets", targets)
     if labels.max() >= classes:
         reason = f"there are {classes} classes, 0 to {classes - 1}"
         raise ArgumentError("targets", targets, reason, "Give labels below the number of classes.")
     return np.eye(classes)[labels]
 
 
-@validate(samples=count, classes=count)
+@validate(samples=checks.count, classes=checks.count)
 def ignorance(samples: int, classes: int) -> Float[np.ndarray, "samples classes"]:
     """Return the uniform model, (samples, classes): equal probability for every class."""
     return np.full((samples, classes), 1 / classes)
 
 
-@validate(start=_model, end=_model, tau=array)
+@validate(start=_model, end=_model, tau=checks.array)
 def geodesic(
     start: np.ndarray, end: np.ndarray, tau: float | np.ndarray
 ) -> Float[np.ndarray, "*k samples classes"]:
@@ -126,7 +121,7 @@ def progress(
     return (low + high) / 2
 
 
-@validate(path=_models, along=row, grid=row)
+@validate(path=_models, along=checks.row, grid=checks.row)
 def resample(
     path: np.ndarray, along: np.ndarray, grid: np.ndarray
 ) -> Float[np.ndarray, "grid samples classes"]:
@@ -159,7 +154,7 @@ def resample(
     )
 
 
-@validate(paths=list_of(_models), floor=positive)
+@validate(paths=checks.list_of(_models), floor=checks.positive)
 def trajectory_distances(
     paths: Sequence[np.ndarray], *, floor: float | None = None
 ) -> Float[np.ndarray, "paths paths"]:

@@ -13,17 +13,13 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import stdtrit
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
     check_finite,
     check_fraction,
-    count,
-    flag,
-    function,
-    operator,
     validate,
-    whole,
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.result import Result, frame
@@ -122,13 +118,11 @@ class VarianceFlatness(Result, plot="plot_variance_flatness"):
 
 
 @validate(
-    curvature=operator,
-    k=count,
-    start=whole,
-    window=count,
-    loss=function,
-    warn=flag,
-    strict=flag,
+    curvature=checks.operator,
+    k=checks.count,
+    start=checks.whole,
+    window=checks.count,
+    loss=checks.function,
 )
 @plain_arithmetic()
 def variance_flatness(

@@ -17,18 +17,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    count,
-    instance,
-    optional,
-    path,
-    positive,
-    seed_number,
-    torch_module,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.devices.gpus import seed_gpus
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import derive_seed, torch_generator
@@ -51,8 +41,6 @@ from hyperribbon.theory.fluctuations.one_layer import batch_factor
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Fluctuations", "LayerFluctuations", "fluctuations"]
 
 _FEWEST = 12  # steps of a covariance
 _SAVES = 10  # of the progress, over all steps
@@ -234,19 +222,18 @@ class Fluctuations(Result, plot="plot_fluctuations"):
 def _sample_number(argument: str, value: Any) -> int | str | None:
     if isinstance(value, str):
         return check_choice(argument, value, ("auto",))
-    return optional(count)(argument, value)
+    return checks.optional(checks.count)(argument, value)
 
 
 @validate(
-    model=torch_module,
-    optimizer=instance(torch.optim.Optimizer, "Give the optimiser you train with."),
-    steps=count,
-    k=count,
+    model=checks.torch_module,
+    optimizer=checks.instance(torch.optim.Optimizer, "Give the optimiser you train with."),
+    steps=checks.count,
+    k=checks.count,
     samples=_sample_number,
-    trajectory=instance(Trajectory, "Give hr.Trajectory.open(folder)."),
-    folder=path,
-    memory=positive,
-    seed=seed_number,
+    trajectory=checks.instance(Trajectory, "Give hr.Trajectory.open(folder)."),
+    folder=checks.path,
+    memory=checks.positive,
 )
 @plain_arithmetic()
 def fluctuations(

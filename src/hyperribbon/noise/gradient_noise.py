@@ -9,15 +9,12 @@ from typing import Annotated as Float
 import numpy as np
 from torch import nn
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_choice,
     check_positive_int,
     check_shape,
-    covariance,
-    instance,
-    operator,
-    symmetric,
     validate,
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
 _FIRST = 10  # directions that are tried first
 _MOST = 160  # directions that are compared at the most
 _ENOUGH = 0.9  # share of the noise that they should hold
-_covariance = instance(GradientCovariance, "Give hr.GradientCovariance(model, loss, data).")
+_covariance = checks.instance(GradientCovariance, "Give hr.GradientCovariance(model, loss, data).")
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def measure_noise(
     return compare_noise(kind(risk), GradientCovariance(risk), k=k, seed=seed)
 
 
-@validate(H=operator, C=_covariance)
+@validate(H=checks.operator, C=_covariance)
 @plain_arithmetic()
 def compare_noise(
     H: Any, C: GradientCovariance, *, k: int | None = None, seed: int = 0
@@ -192,7 +189,7 @@ def noise_scale(C: GradientCovariance) -> float:
     return total / square if square > 0 else float("inf")
 
 
-@validate(H=symmetric, C=covariance)
+@validate(H=checks.symmetric, C=checks.covariance)
 def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
     """Return α = tr(HC)/tr(H²) and the defect ‖C − αH‖/‖C‖ (0 proportional, 1 unrelated).
 

@@ -10,6 +10,7 @@ from typing import Annotated as Float
 import numpy as np
 import torch
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -17,10 +18,6 @@ from hyperribbon.core.checks import (
     check_choice,
     check_finite,
     check_positive,
-    count,
-    covariance,
-    operator,
-    symmetric,
     validate,
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
@@ -85,7 +82,7 @@ class LeadingCovariance(Result, plot="plot_relation"):
         return detailed_balance_defect(np.diag(self.curvatures), self.noise)
 
 
-@validate(H=symmetric, C=covariance)
+@validate(H=checks.symmetric, C=checks.covariance)
 def detailed_balance_defect(H: np.ndarray, C: np.ndarray) -> float:
     """Return ‖Q‖/‖C‖ with the antisymmetric Q of Eq. (2.31) of [fluctuations].
 
@@ -140,7 +137,7 @@ def stationary_covariance(
     k: int | None = ...,
     seed: int = ...,
 ) -> LeadingCovariance: ...
-@validate(H=operator, C=operator, batches=count, k=count)
+@validate(H=checks.operator, C=checks.operator, batches=checks.count, k=checks.count)
 @plain_arithmetic()
 def stationary_covariance(
     H: Any,

@@ -8,8 +8,6 @@ from hyperribbon.core.checks import ArgumentError, check_finite, instance, tenso
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.operators.base import Cost, LinearOperator
 
-__all__ = ["Projected", "Rescaled", "Restricted"]
-
 _RESCALED = 3  # vectors that a rescaling takes beside a product
 _operator = instance(LinearOperator, "Give an operator, such as hr.Hessian(model, loss, data).")
 

@@ -21,8 +21,6 @@ from hyperribbon.core.devices.tensors import host_array
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
-__all__ = ["Cost", "LinearOperator", "Scaled", "Sum"]
-
 _COLUMNS = 64  # columns of the identity multiplied at once when a matrix is written out
 
 

@@ -19,8 +19,6 @@ from hyperribbon.operators.risk.memory import Meter
 from hyperribbon.operators.risk.risk import GradientSums
 from hyperribbon.operators.risk_operator import RiskOperator
 
-__all__ = ["FactoredOperator"]
-
 Self = TypeVar("Self", bound="FactoredOperator")
 
 _JOINED = 1.5  # memory of factors while those of pieces of the data are joined, over their own

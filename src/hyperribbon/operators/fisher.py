@@ -14,8 +14,6 @@ from hyperribbon.core.checks import (
     check_choice,
     check_positive_int,
     count,
-    flag,
-    seed_number,
     validate,
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
@@ -38,8 +36,6 @@ from hyperribbon.operators.risk.likelihoods import (
 )
 from hyperribbon.operators.risk.risk import OUTPUTS_ONLY
 from hyperribbon.operators.risk_operator import RiskOperator, risk_of
-
-__all__ = ["Fisher"]
 
 _KINDS: dict[str, Callable[..., Likelihood]] = {
     "categorical": Categorical,
@@ -103,7 +99,7 @@ class Fisher(FactoredOperator):
             positive definite, there is no closed form for "exact", or as for `Hessian`.
     """
 
-    @validate(samples=count, centre=flag, seed=seed_number)
+    @validate(samples=count)
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,

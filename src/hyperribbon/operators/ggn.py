@@ -7,8 +7,6 @@ import torch
 from hyperribbon.operators.factored import FactoredOperator
 from hyperribbon.operators.risk import Chunk
 
-__all__ = ["GGN"]
-
 
 class GGN(FactoredOperator):
     """The generalised Gauss-Newton matrix G = (1/amount) Σ_n J_nᵀ (∂²ℓ_n/∂f²) J_n.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int, flag, validate
+from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_int, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
@@ -18,8 +18,6 @@ from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk_operator import risk_of
-
-__all__ = ["GradientCovariance"]
 
 
 class GradientCovariance(FactoredOperator):
@@ -54,7 +52,7 @@ class GradientCovariance(FactoredOperator):
 
     _needs_loss = True
 
-    @validate(centered=flag, replacement=flag)
+    @validate()
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,

@@ -21,17 +21,6 @@ from hyperribbon.operators.derivatives.factors import (
 )
 from hyperribbon.operators.risk import Chunk, Risk
 
-__all__ = [
-    "centre_rows",
-    "GramParts",
-    "Rows",
-    "Window",
-    "squared_columns",
-    "squared_norm",
-    "squared_parts",
-    "structured_everywhere",
-]
-
 Rows = Callable[[Chunk], torch.Tensor]
 
 _ROWS_AT_ONCE = 64  # rows that are squared together: with more, batching gains nothing further

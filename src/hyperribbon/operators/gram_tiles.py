@@ -14,8 +14,6 @@ from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer, m
 from hyperribbon.operators.gram import GramParts, Rows, Window, structured_everywhere
 from hyperribbon.operators.risk import Risk
 
-__all__ = ["tiled_gram_matrix"]
-
 _BLOCK_BYTES = 64 * 2**20  # gradients of this size are written out at once
 
 

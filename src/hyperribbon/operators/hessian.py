@@ -8,8 +8,6 @@ from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.risk import Chunk
 from hyperribbon.operators.risk_operator import RiskOperator
 
-__all__ = ["Hessian"]
-
 
 class Hessian(RiskOperator):
     """The Hessian H = ∇²L(θ) of L(θ) = (1/amount) Σ_n ℓ(f(x_n; θ), y_n).

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hyperribbon.core.checks import flag, validate
+from hyperribbon.core.checks import validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
@@ -23,8 +23,6 @@ from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.loss import one_element_each
 from hyperribbon.operators.risk.risk import OUTPUTS_ONLY, GradientSums
 from hyperribbon.operators.risk_operator import risk_of
-
-__all__ = ["Jacobian", "NTK"]
 
 
 class OutputOperator(LinearOperator):
@@ -154,7 +152,7 @@ class NTK(OutputOperator):
         process_group: As for `Jacobian`.
     """
 
-    @validate(centre=flag)
+    @validate()
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | Risk,

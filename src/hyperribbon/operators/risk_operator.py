@@ -24,8 +24,6 @@ from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.objective import no_own_loss
 from hyperribbon.operators.risk.risk import GradientSums
 
-__all__ = ["RiskOperator", "risk_of"]
-
 Self = TypeVar("Self", bound="RiskOperator")
 
 

@@ -14,8 +14,6 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.modes import preserve_random_state
 from hyperribbon.core.generators import derive_seed
 
-__all__ = ["average_last_layer", "draw_networks"]
-
 
 def draw_networks(
     model: nn.Module, count: int, init: Callable[[], nn.Module] | None, seed: int

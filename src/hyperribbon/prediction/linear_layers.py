@@ -18,8 +18,6 @@ from hyperribbon.operators import Risk
 from hyperribbon.operators.risk.loss import wide
 from hyperribbon.theory.linear_networks.moments import Moments
 
-__all__ = ["FoundChain", "find_chain", "find_layers", "names_of"]
-
 _Calls = list[tuple[str, nn.Module, Any, Any]]
 _SHOWN = 16  # samples on which the layers are found
 _ROWS = 1024  # samples evaluated at once

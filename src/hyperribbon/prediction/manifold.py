@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["ManifoldComparison", "ManifoldPrediction", "predict_manifold"]
-
 _MOST_OUTPUTS = 6000  # n·C: a dense kernel and its eigenvectors
 _KERNELS = 4, 32  # initialisations whose tangent kernels are taken, at least and at most
 _EIGENVECTORS = 2**22  # entries of their eigenvectors, which decide how many between these

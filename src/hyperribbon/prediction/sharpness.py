@@ -18,7 +18,7 @@ from scipy.stats import t as student
 from torch import nn
 
 from hyperribbon.core import html
-from hyperribbon.core.checks import ArgumentError, count, seed_number, torch_module, validate
+from hyperribbon.core.checks import ArgumentError, count, torch_module, validate
 from hyperribbon.core.devices.modes import plain_arithmetic, preserve_random_state
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.core.result import Result
@@ -34,8 +34,6 @@ from hyperribbon.prediction.surrogate import (
 )
 from hyperribbon.prediction.update_rules import preconditioned_limit, update_rule
 from hyperribbon.spectra import eigsh
-
-__all__ = ["SharpnessPrediction", "predict_sharpness"]
 
 _STUDY = "sharpness_study.json"
 _SAMPLES = 1024  # on which a surrogate is trained that does not reduce to moments
@@ -151,7 +149,7 @@ class SharpnessPrediction(Result):
         return html.card("Sharpness forecast", html.bullets(self.summary().split("\n")))
 
 
-@validate(model=torch_module, steps=count, seed=seed_number)
+@validate(model=torch_module, steps=count)
 @plain_arithmetic()
 @preserve_random_state()
 def predict_sharpness(

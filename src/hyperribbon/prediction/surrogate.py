@@ -14,8 +14,6 @@ from torch.overrides import TorchFunctionMode
 
 from hyperribbon.prediction.linear_layers import FoundChain
 
-__all__ = ["ACTIVATIONS", "ChainSurrogate", "LinearSurrogate", "squares", "stand_in_data"]
-
 _NAMES = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus")
 _NAMES += ("hardtanh", "hardswish", "tanh", "sigmoid", "softsign", "logsigmoid")
 ACTIVATIONS: dict[Any, str] = {

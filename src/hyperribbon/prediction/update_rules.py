@@ -11,8 +11,6 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, check_positive
 
-__all__ = ["UpdateRule", "preconditioned_limit", "update_rule"]
-
 PerParameter = Mapping[str, "torch.Tensor | float"]
 
 

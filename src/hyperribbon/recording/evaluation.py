@@ -10,18 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    check_readable,
-    count,
-    flag,
-    function,
-    optional,
-    text,
-    torch_module,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, check_readable, validate
 from hyperribbon.operators.risk.batches import batch_size as size_of
 from hyperribbon.operators.risk.batches import concatenate, move, plain, tensors
 from hyperribbon.operators.risk.data import Data, Source, is_batch
@@ -125,7 +115,7 @@ def count_right(
     return right.sum(1), told.sum(1)
 
 
-@validate(model=torch_module, batch_size=count, log_probabilities=flag)
+@validate(model=checks.torch_module, batch_size=checks.count)
 @torch.no_grad()
 def predict(
     model: nn.Module, probe: Data, *, log_probabilities: bool = True, batch_size: int = 2000
@@ -153,7 +143,12 @@ def predict(
     return found.log_softmax(-1)
 
 
-@validate(model=torch_module, loss=optional(function), batch_size=count, prefix=text)
+@validate(
+    model=checks.torch_module,
+    loss=checks.optional(checks.function),
+    batch_size=checks.count,
+    prefix=checks.text,
+)
 @torch.no_grad()
 def evaluate(
     model: nn.Module, loss: Loss, data: Data, *, batch_size: int = 2000, prefix: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from hyperribbon.core.checks import count, seed_number, validate
+from hyperribbon.core.checks import count, validate
 from hyperribbon.core.generators import torch_generator
 
 _PIECE = 1 << 18  # weights taken at once
@@ -34,7 +34,7 @@ class Projection:
     torch.Size([8])
     """
 
-    @validate(k=count, seed=seed_number)
+    @validate(k=count)
     def __init__(self, k: int = 1000, seed: int = 0) -> None:
         self.k, self.seed = int(k), int(seed)
         self._places: torch.Tensor | None = None  # (P,) of int32: ±(place + 1)

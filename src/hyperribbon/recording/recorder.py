@@ -15,19 +15,8 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    as_number,
-    flag,
-    instance,
-    iterable,
-    mapping,
-    optional,
-    text,
-    validate,
-    whole,
-    zero_or_more,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, as_number, validate
 from hyperribbon.core.store import ensure_folder, git_commit
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.recording.cadence import Cadence, Overhead, Position, TimeShare
@@ -118,7 +107,7 @@ class Recorder:
         config: Likewise.
     """
 
-    @validate(wait=flag, resume=optional(flag), config=mapping)
+    @validate(resume=checks.optional(checks.flag), config=checks.mapping)
     def __init__(
         self,
         folder: str | Path,
@@ -144,13 +133,13 @@ class Recorder:
         self._resume = resume
         self._keeps_state = weights is True if resume is None else resume
         self._loss, self._data, self._wait = loss, data, wait
-        self.config = {text("config", name): value for name, value in (config or {}).items()}
+        self.config = {checks.text("config", name): value for name, value in (config or {}).items()}
         for name, value in self.config.items():
             if not isinstance(value, int | float | str):
                 reason, remedy = "expected a number or a str", "Convert it."
                 raise ArgumentError(f"config[{name!r}]", value, reason, remedy)
         several = not isinstance(log, str) and not callable(log)
-        self._targets: list[Any] = list(iterable("log", log)) if several else [log]
+        self._targets: list[Any] = list(checks.iterable("log", log)) if several else [log]
         self._lock = FileLock(self.folder / LOCK)
         self._writer = RecordWriter(self.folder)
         self._loggers: list[ScalarLogger] = []
@@ -164,7 +153,7 @@ class Recorder:
         self._scalars: dict[str, Any] = {}
         self._about: dict[str, Any] = {}
 
-    @validate(optimizer=instance(Stateful, "Give a torch optimiser."), step=whole)
+    @validate(optimizer=checks.instance(Stateful, "Give a torch optimiser."), step=checks.whole)
     def attach(
         self,
         model: nn.Module,
@@ -289,7 +278,7 @@ class Recorder:
             )
         return b""
 
-    @validate(loss=_scalar, epoch=zero_or_more, metrics=mapping, step=whole)
+    @validate(loss=_scalar, epoch=checks.zero_or_more, metrics=checks.mapping, step=checks.whole)
     def step(
         self,
         loss: float | torch.Tensor | None = None,

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_readable,
-    flag,
-    mapping,
-    number,
-    path,
-    text,
-    validate,
-    whole,
-    zero_or_more,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_readable, validate
 from hyperribbon.core.result import Result
 from hyperribbon.core.store.atomic import ensure_folder, file_digest
 from hyperribbon.core.store.record_log import RecordLog, damage_error
@@ -84,7 +74,7 @@ class Trajectory(Result):
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     @classmethod
-    @validate(folder=path, resume=flag, about=mapping)
+    @validate(folder=checks.path, about=checks.mapping)
     def create(
         cls, folder: str | Path, *, resume: bool = True, about: Mapping[str, Any] | None = None
     ) -> Trajectory:
@@ -115,7 +105,7 @@ class Trajectory(Result):
         return found
 
     @classmethod
-    @validate(folder=path)
+    @validate(folder=checks.path)
     def open(cls, folder: str | Path) -> Trajectory:
         """Open a recorded trajectory from its folder.
 
@@ -142,7 +132,7 @@ class Trajectory(Result):
         return cls(folder, records, log)
 
     @classmethod
-    @validate(folder=path)
+    @validate(folder=checks.path)
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
         """Read a folder of checkpoints named by step, such as step-500.safetensors.
 
@@ -186,11 +176,11 @@ class Trajectory(Result):
         return np.array([np.nan if r.seconds is None else r.seconds for r in self._records])
 
     @validate(
-        step=whole,
-        epoch=zero_or_more,
+        step=checks.whole,
+        epoch=checks.zero_or_more,
         weights=check_tensors,
         predictions=check_numbers,
-        metrics=mapping,
+        metrics=checks.mapping,
     )
     def append(
         self,
@@ -250,14 +240,14 @@ class Trajectory(Result):
             raise ArgumentError("step", draft.step, f"the last record has step {last}", remedy)
         for what in ("weights", "metrics"):
             for name, entry in (getattr(draft, what) or {}).items():
-                check_readable(f"{what}[{text(what, name)!r}]", entry)
+                check_readable(f"{what}[{checks.text(what, name)!r}]", entry)
         rows = rows_of(draft)
         for name, row in rows.items():
             self._check_shape(name, row)
         self._shapes |= {name: row.shape for name, row in rows.items()}
         return rows
 
-    @validate(step=number)
+    @validate(step=checks.number)
     def truncate(self, step: int) -> None:
         """Delete the records after a step, to resume from there."""
         count = sum(record.step <= step for record in self._records)
@@ -348,7 +338,7 @@ class Trajectory(Result):
         values = self._log.rows(rows, "predictions")
         return values[0] if isinstance(index, int) else values
 
-    @validate(allow_nan=True, name=text)
+    @validate(allow_nan=True, name=checks.text)
     def metric(self, name: str) -> np.ndarray:
         """Return a metric at all records, (T,) or (T, ...); NaN where it was not measured."""
         present = [record.index for record in self._records if name in record.metrics]
@@ -379,7 +369,7 @@ class Trajectory(Result):
         """Return step, epoch and every metric, as `metrics` does, one row per record."""
         return self.metrics()
 
-    @validate(name=text)
+    @validate(name=checks.text)
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Axes:  # type: ignore[override]
         """Draw a metric over training, with its limit if recorded, and return the axes.
 

@@ -10,7 +10,7 @@ from typing import Annotated as Float
 import numpy as np
 from torch import nn
 
-from hyperribbon.core.checks import ArgumentError, count, positive, seed_number, validate
+from hyperribbon.core.checks import ArgumentError, count, positive, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.generators import numpy_generator
@@ -23,8 +23,6 @@ from hyperribbon.spectra.estimates.estimators import trace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["BatchSharpness", "LayerCurvature", "batch_sharpness", "layer_curvature"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class LayerCurvature(Result, plot="plot_layer_curvature"):
         return f"{len(self.layers)} layers, the sharpest {top}"
 
 
-@validate(batches=count, batch_size=count, seed=seed_number, tol=positive, memory=positive)
+@validate(batches=count, batch_size=count, tol=positive, memory=positive)
 @plain_arithmetic()
 def batch_sharpness(
     model: nn.Module,
@@ -175,7 +173,7 @@ def batch_sharpness(
     return BatchSharpness(values, residuals, pooled, error, size)
 
 
-@validate(k=count, tol=positive, precision=positive, seed=seed_number)
+@validate(k=count, tol=positive, precision=positive)
 def layer_curvature(
     op: RiskOperator, k: int = 1, *, tol: float = 1e-3, precision: float = 0.01, seed: int = 0
 ) -> LayerCurvature:

@@ -37,8 +37,6 @@ from hyperribbon.spectra.rounding import (
     rounded_up,
 )
 
-__all__ = ["ENDS", "as_spectrum", "eigsh", "products_limit"]
-
 _ROUNDING = 1e-15
 _METHODS = ("auto", "lanczos", "gram", "dense")
 ENDS = ("LA", "SA", "LM", "BE")

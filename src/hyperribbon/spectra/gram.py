@@ -12,8 +12,6 @@ from hyperribbon.spectra.krylov.convergence import select, tolerances
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import Audit, random_signs, rounded_up
 
-__all__ = ["gram_spectrum"]
-
 
 def gram_spectrum(
     products: Products, k: int, which: str, tol: float, eigenvectors: bool, seed: int

@@ -7,14 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_positive,
-    check_positive_int,
-    flag,
-    positive,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_positive, check_positive_int, validate
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.result import Result
@@ -116,7 +110,7 @@ class Plan(Result, plot="plot_plan"):
         return f"best: {self.best.name}, {needs}; {gigabytes(self.available)} free{beside}"
 
 
-@validate(eigenvectors=flag, tol=positive)
+@validate(tol=checks.positive)
 @plain_arithmetic()
 def plan(
     op: Any,

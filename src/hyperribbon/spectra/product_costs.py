@@ -9,8 +9,6 @@ import torch
 
 from hyperribbon.spectra.products import Products
 
-__all__ = ["gigabytes", "product_bytes", "product_flops", "product_seconds", "speed"]
-
 _GUESS = 1000.0  # operations a coordinate in a product whose cost is not known
 
 

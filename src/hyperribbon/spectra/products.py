@@ -15,8 +15,6 @@ from hyperribbon.core.checks import ArgumentError, check_readable
 from hyperribbon.core.devices.processes import ALONE, Processes
 from hyperribbon.core.devices.tensors import tensor_of
 
-__all__ = ["Products", "ShouldStop", "StoppedError", "asymmetry_error"]
-
 _TINY = 1e-30  # squares that are nearly too small for float32
 _CHUNK = 8192  # squares that are summed in the vectors' own precision
 

@@ -11,16 +11,6 @@ from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
-__all__ = [
-    "Audit",
-    "in_float64",
-    "is_near_rounding",
-    "least_floor",
-    "precise_images",
-    "random_signs",
-    "rounded_up",
-]
-
 _SAFETY = 4.0  # signs may let errors cancel in part
 _NEAR = 1000.0  # units of rounding below which a tolerance comes near it
 _LEAST = 4.0  # units of rounding of ‖A‖ that are allowed for in any case

@@ -17,8 +17,6 @@ from hyperribbon.core.results import Spectrum
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Alignment", "alignment"]
-
 Subspace = Spectrum | torch.Tensor | np.ndarray
 
 

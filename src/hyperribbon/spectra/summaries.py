@@ -9,24 +9,16 @@ from typing import Annotated as Float
 import numpy as np
 import torch
 
-from hyperribbon.core.checks import (
-    check_array,
-    check_fraction,
-    check_positive_int,
-    number,
-    row,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import check_array, check_fraction, check_positive_int, validate
 from hyperribbon.core.result import Result, frame
 from hyperribbon.core.results import Estimate, Spectrum
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Summary", "effective_rank", "summarize"]
 
-
-@validate(weights=row)
+@validate(weights=checks.row)
 def effective_rank(weights: torch.Tensor | np.ndarray) -> float:
     """Return exp(−Σ pᵢ ln pᵢ) with pᵢ = |wᵢ| / Σ|w|: the number of weights that share evenly.
 
@@ -103,7 +95,7 @@ class Summary(Result):
         return int(np.searchsorted(cumulative, threshold)) + 1 if cumulative[-1] else 0
 
 
-@validate(trace=number)
+@validate(trace=checks.number)
 def summarize(
     eigenvalues: Spectrum | torch.Tensor | np.ndarray, trace: float | Estimate | None = None
 ) -> Summary:

@@ -8,18 +8,8 @@ from typing import Any
 
 import torch
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    count,
-    flag,
-    function,
-    iterable,
-    operator,
-    positive,
-    seed_number,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.results import Spectrum
@@ -28,8 +18,6 @@ from hyperribbon.spectra.krylov.convergence import tolerances
 from hyperribbon.spectra.krylov.lanczos import Search
 from hyperribbon.spectra.planning import agreed_capacity
 from hyperribbon.spectra.products import Products
-
-__all__ = ["Tracker", "track"]
 
 _SCOUT = (1e-4, 1e-2)  # bounds of the tolerance as the part of what may be wanted next in a start
 _NOISE = 0.3  # random part of a start, relative to that part
@@ -68,7 +56,7 @@ class Tracker:
     [4.0, 8.0]
     """
 
-    @validate(k=count, make=function, tol=positive, seed=seed_number)
+    @validate(k=checks.count, make=checks.function, tol=checks.positive)
     def __init__(
         self,
         k: int,
@@ -200,7 +188,7 @@ class Tracker:
         self._room = gap / 2 if drift is None else self._room - drift
 
 
-@validate(eigenvectors=flag)
+@validate()
 def track(
     operators: Iterable[Any] | Callable[[Any], Any],
     k: int,
@@ -238,12 +226,12 @@ def track(
         remedy = "Give track(make_operator, k, weights=[...]) or track([operator, ...], k)."
         raise ArgumentError("weights", weights, reason, remedy)
     make = operators if callable(operators) else None
-    items = iterable("weights", weights) if make else _each(operators)
+    items = checks.iterable("weights", weights) if make else _each(operators)
     tracker = Tracker(k, make, which=which, tol=tol, seed=seed)
     spectra = map(tracker, items)
     return [s if eigenvectors else replace(s, eigenvectors=None) for s in spectra]
 
 
 def _each(operators: Any) -> Iterator[Any]:
-    for index, op in enumerate(iterable("operators", operators)):
-        yield operator(f"operators[{index}]", op)
+    for index, op in enumerate(checks.iterable("operators", operators)):
+        yield checks.operator(f"operators[{index}]", op)

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from hyperribbon.core import ArgumentError, Mask, derive_seed
-from hyperribbon.core.checks import (
-    check_finite,
-    count,
-    function,
-    list_of,
-    positive,
-    tensor,
-    text,
-    validate,
-)
+from hyperribbon.core import ArgumentError, Mask, checks, derive_seed
+from hyperribbon.core.checks import check_finite, validate
 from hyperribbon.core.result import Result
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
@@ -90,7 +81,7 @@ class Criticality(Result, plot="plot_criticality"):
         return f"{len(critical)} of {len(self.layers)} layers critical{which}"
 
 
-@validate(metric=function, draws=count, tolerance=positive)
+@validate(metric=checks.function, draws=checks.count, tolerance=checks.positive)
 def layer_criticality(
     final: nn.Module | State,
     initial: nn.Module | State,
@@ -179,7 +170,7 @@ def _verdict(drop: float, stderr: float, tolerance: float) -> str:
 
 
 def _samples(measured: torch.Tensor | float) -> torch.Tensor:
-    found = tensor("metric", measured).detach().double().reshape(-1)
+    found = checks.tensor("metric", measured).detach().double().reshape(-1)
     if not found.numel():
         raise ArgumentError("metric", "a function", "it returned nothing", "Return a number.")
     return check_finite("metric", found)
@@ -213,7 +204,9 @@ def _blocks(
             owners.setdefault(layer_of(name), []).append(name)
         return owners
     blocks = {}
-    for layer in list_of(text)("layers", [layers] if isinstance(layers, str) else layers):
+    for layer in checks.list_of(checks.text)(
+        "layers", [layers] if isinstance(layers, str) else layers
+    ):
         below = [name for name in names if name == layer or name.startswith(f"{layer}.")]
         if not below:
             owners_listed = ", ".join(dict.fromkeys(layer_of(name) for name in names))

@@ -217,7 +217,7 @@ def _share(argument: str, value: Any) -> float:
     return value
 
 
-@validate(tolerance=check_positive, held_out=optional(flag), frozen=flag, confidence=_share)
+@validate(tolerance=check_positive, held_out=optional(flag), confidence=_share)
 def prunable(
     model: nn.Module,
     loss: Callable[..., Any] | None = None,

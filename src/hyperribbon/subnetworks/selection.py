@@ -18,7 +18,6 @@ from hyperribbon.core.checks import (
     check_choice,
     check_finite,
     check_fraction,
-    flag,
     mapping,
     validate,
 )
@@ -228,7 +227,7 @@ def select(
         raise ArgumentError("between", between, reason, remedy) from None
 
 
-@validate(frozen=flag)
+@validate()
 def rank_units(
     model: nn.Module,
     initial: nn.Module | State | None = None,

@@ -7,16 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from hyperribbon.core import ArgumentError, ParameterFilter
-from hyperribbon.core.checks import (
-    check_choice,
-    check_readable,
-    check_shape,
-    flag,
-    text,
-    torch_module,
-    validate,
-)
+from hyperribbon.core import ArgumentError, ParameterFilter, checks
+from hyperribbon.core.checks import check_choice, check_readable, check_shape, validate
 from hyperribbon.core.parameters import choose_names, listing, omitted_of_state
 
 State = Mapping[str, torch.Tensor]
@@ -72,7 +64,7 @@ def check_same_architecture(final: State, initial: State, names: list[str]) -> N
             raise ArgumentError("initial", tuple(initial[name].shape), reason, remedy)
 
 
-@validate(frozen=flag)
+@validate()
 def eligible_names(
     source: nn.Module | State,
     include: str = "weights",
@@ -124,7 +116,7 @@ def eligible_names(
 
 def _trained_of_module(module: nn.Module, frozen: bool) -> set[str]:
     """Return the parameters that require gradients; all if none do, or if frozen ones count."""
-    parameters = dict(torch_module("model", module).named_parameters())
+    parameters = dict(checks.torch_module("model", module).named_parameters())
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     chosen = parameters if frozen else trained or parameters
     return {name.removesuffix("_orig") for name in chosen}
@@ -164,7 +156,7 @@ def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.shape == second.shape and torch.equal(first, second.to(first))
 
 
-@validate(name=text)
+@validate(name=checks.text)
 def layer_of(name: str) -> str:
     """Return the module that owns a parameter: "layers.0" for "layers.0.weight"."""
     return name.rpartition(".")[0]

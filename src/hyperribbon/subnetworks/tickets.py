@@ -15,21 +15,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from hyperribbon.core import ArgumentError, Mask, ParameterFilter, derive_seed, torch_generator
-from hyperribbon.core.checks import (
-    as_number,
-    check_absent,
-    check_choice,
-    check_fraction,
-    count,
-    function,
-    iterable,
-    optional,
-    path,
-    tensor,
-    torch_module,
-    validate,
+from hyperribbon.core import (
+    ArgumentError,
+    Mask,
+    ParameterFilter,
+    checks,
+    derive_seed,
+    torch_generator,
 )
+from hyperribbon.core.checks import as_number, check_absent, check_choice, check_fraction, validate
 from hyperribbon.core.devices.modes import preserve_random_state
 from hyperribbon.core.mask import safetensors_path
 from hyperribbon.core.parameters import copies_of
@@ -137,12 +131,12 @@ class Ticket(Result, plot="plot_columns"):
 
 
 @validate(
-    model=torch_module,
-    train=function,
-    metric=function,
-    levels=count,
-    score=optional(function),
-    store=optional(path),
+    model=checks.torch_module,
+    train=checks.function,
+    metric=checks.function,
+    levels=checks.count,
+    score=checks.optional(checks.function),
+    store=checks.optional(checks.path),
 )
 def find_ticket(
     model: nn.Module,
@@ -208,7 +202,7 @@ def find_ticket(
     check_choice("criterion", criterion, ("magnitude", "change"))
     check_choice("schedule", schedule, SCHEDULES)
     check_fraction("fraction", fraction)
-    for branch in iterable("branches", branches):
+    for branch in checks.iterable("branches", branches):
         check_choice("branches", branch, BRANCHES)
     if "reinitialized" not in branches:
         check_absent("initializer", initializer, 'only the branch "reinitialized" uses it')
@@ -392,7 +386,7 @@ def _shuffle(mask: Mask, seed: int) -> Mask:
 def _value(metric: Metric, state: State) -> float:
     found = metric(state)
     if isinstance(found, torch.Tensor):
-        found = tensor("metric", found).double().mean()
+        found = checks.tensor("metric", found).double().mean()
     value = as_number("metric", found)
     if value != value:
         reason = "it is NaN after training"

@@ -12,8 +12,6 @@ from dash import Dash
 from flask import Flask, Response, abort, redirect, request
 from werkzeug.exceptions import HTTPException
 
-__all__ = ["protect"]
-
 _MAX_REQUEST = 30_000_000  # an uploaded file of 20 MB, as text
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LOG = logging.getLogger(__name__)

@@ -18,8 +18,6 @@ from hyperribbon.application.explorer.runs.live import LivePage
 from hyperribbon.application.explorer.runs.stored import StoredPage
 from hyperribbon.application.explorer.runs.table import Factory, TablePage
 
-__all__ = ["create_app"]
-
 _THEORY = (ribbons.PAGE, linear_networks.PAGE, fluctuations.PAGE, fluctuations.TWO_LAYER_PAGE)
 _TOGGLE_THEME = """
 function(clicks) {

@@ -10,9 +10,6 @@ from urllib.parse import parse_qsl, urlencode
 
 from dash import dcc, html
 
-__all__ = ["Choice", "Control", "Slider", "Values", "aria"]
-__all__ += ["read_link", "read_query", "write_link", "write_query"]
-
 Values = dict[str, Any]
 _BAR_HEIGHT = 150
 

@@ -13,9 +13,6 @@ from numpy.typing import ArrayLike
 from hyperribbon.application.explorer.controls import aria
 from hyperribbon.plots.interactive import log_step
 
-__all__ = ["Drawing", "axes_layout", "blend_in", "code_block", "curve"]
-__all__ += ["drawing", "plain", "picture_block"]
-
 Drawing = dict[str, Any]
 """A figure in plotly's JSON. Its classes check every value, which takes longer than the theory."""
 

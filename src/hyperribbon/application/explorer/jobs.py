@@ -11,8 +11,6 @@ from typing import Any
 
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["Job", "Jobs", "Report"]
-
 Report = Callable[[float, Any], bool]
 """Called with the fraction of work done and the result so far; returns False to stop."""
 

@@ -12,9 +12,7 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from hyperribbon.application.explorer.app import create_app
 from hyperribbon.application.explorer.runs.table import Factory
-from hyperribbon.core.checks import ArgumentError, flag, function, path, text, validate, whole
-
-__all__ = ["Explorer", "ExplorerServer", "explore", "serve"]
+from hyperribbon.core.checks import ArgumentError, function, path, text, validate, whole
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -113,7 +111,7 @@ class Explorer:
         return f"The explorer of {escape(str(self._store))}: {link}{escape(self.address)}</a>"
 
 
-@validate(folder=path, host=text, port=whole, browser=flag, factory=function)
+@validate(folder=path, host=text, port=whole, factory=function)
 def explore(
     folder: str | Path = "runs",
     *,

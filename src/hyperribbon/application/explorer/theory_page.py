@@ -13,8 +13,6 @@ from hyperribbon.application.explorer.figures import Drawing, code_block, pictur
 from hyperribbon.application.explorer.jobs import Jobs, Report
 from hyperribbon.core.checks import ArgumentError
 
-__all__ = ["Action", "Numbers", "Picture", "TheoryPage", "keep_link"]
-
 Numbers = Sequence[tuple[str, str]]
 """Numbers below the figures: label and formatted value."""
 

@@ -19,8 +19,6 @@ from hyperribbon.application.report.page import (
 )
 from hyperribbon.core.store import RunFolder, read_json
 
-__all__ = ["experiment_tabs"]
-
 _ORDER = {"fails": 0, "undecided": 1, "holds": 2, "not comparable": 3}
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from hyperribbon.application.report.page import DAMAGE, Picture
 
-__all__ = ["data_uri", "stored_pictures"]
-
 _LARGE_SVG = 400_000
 """Above this many bytes a PNG of the same figure is preferred, if it is smaller."""
 

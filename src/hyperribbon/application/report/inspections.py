@@ -24,8 +24,6 @@ from hyperribbon.application.report.page import (
 from hyperribbon.core.html import error_text
 from hyperribbon.core.store import read_json
 
-__all__ = ["INSPECTION_FILE", "inspection_tabs"]
-
 INSPECTION_FILE = "inspection.json"
 _HEADLINES = (
     *("model.loss", "model.accuracy", "hessian.largest", "gauss_newton.trace"),

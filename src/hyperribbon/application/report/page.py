@@ -13,9 +13,6 @@ from hyperribbon.application.inspection.answers.terms import Term
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.claims import Claim
 
-__all__ = ["DAMAGE", "Answer", "ClaimRow", "Page", "Picture", "Section", "Tab", "Table"]
-__all__ += ["describe_damage", "distinct_labels", "flatten", "format_number", "regular"]
-
 DAMAGE = (
     *(ArgumentError, ArithmeticError, AttributeError, LookupError),
     *(OSError, RecursionError, TypeError, ValueError, csv.Error),

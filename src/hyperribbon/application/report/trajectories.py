@@ -25,8 +25,6 @@ from hyperribbon.application.report.page import (
 from hyperribbon.plots import STYLE, Chart, Curve, Path, draw, draw_interactive
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["trajectory_tabs"]
-
 _MANY = 8
 """Runs above which a legend would hide the chart."""
 _NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")

@@ -18,8 +18,6 @@ from hyperribbon.application.report.page import DAMAGE, Page, Section, Tab, desc
 from hyperribbon.core.checks import ArgumentError, path, text, validate
 from hyperribbon.core.store import RunFolder, ensure_folder, finish_save, write_text
 
-__all__ = ["render", "write_report"]
-
 TRAJECTORY_FILE = "trajectory.json"
 _MARKS = ("run.json", "claims.json", INSPECTION_FILE, TRAJECTORY_FILE)
 

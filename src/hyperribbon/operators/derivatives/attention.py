@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-__all__ = ["self_attention"]
-
 _FLAGS = ("add_zero_attn", "use_separate_proj_weight")
 _TENSORS = ("bias_k", "bias_v", "static_k", "static_v")
 _NAMES = (

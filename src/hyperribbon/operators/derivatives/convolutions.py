@@ -24,8 +24,6 @@ import torch
 
 from hyperribbon.core.devices.torch_private import is_differentiated, is_transformed
 
-__all__ = ["needed_inputs", "only_needed", "convolve"]
-
 _ASKED = threading.local()
 
 

@@ -18,18 +18,6 @@ import torch
 if TYPE_CHECKING:
     from hyperribbon.operators.derivatives.linearisation import Linearisation
 
-__all__ = [
-    "Explicit",
-    "Factor",
-    "Lookup",
-    "Outer",
-    "add_layer_grams",
-    "concatenate_factors",
-    "check_factors",
-    "add_factors",
-    "materialize",
-]
-
 _STRIPES = 6  # stripes a symmetric matrix is formed in, at least
 _STRIPE_BYTES = 64 * 2**20  # a stripe takes no more than this
 _BLOCK_BYTES = 8 * 2**20  # gradients of this size are written out at once

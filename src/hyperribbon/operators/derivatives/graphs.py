@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Nodes", "graph_leaves", "graph_nodes", "operation_names"]
-
 Nodes = Iterable[Any]
 
 

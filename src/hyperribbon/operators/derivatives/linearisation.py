@@ -21,8 +21,6 @@ from hyperribbon.operators.derivatives.replacements import twice_differentiable
 if TYPE_CHECKING:
     from hyperribbon.operators.risk.loss import Loss
 
-__all__ = ["Block", "Evaluation", "Linearisation", "Routes"]
-
 _ARITHMETIC = 1e8  # floating-point operations per row above which a CPU gains nothing by batching
 
 Slopes = Sequence[torch.Tensor | None]  # none where an input is not used

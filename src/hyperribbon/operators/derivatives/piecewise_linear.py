@@ -18,8 +18,6 @@ from torch.overrides import TorchFunctionMode
 from hyperribbon.core.devices.torch_private import as_one_operation, tree_leaves
 from hyperribbon.operators.derivatives.recurrent_layers import RECURRENT
 
-__all__ = ["is_piecewise_linear"]
-
 _SHAPES = (
     "__get__ __getitem__ broadcast_to chunk clone concat contiguous cat diagonal expand expand_as "
     "flatten flip hstack index_select movedim narrow permute pixel_shuffle pixel_unshuffle repeat "

@@ -33,8 +33,6 @@ from hyperribbon.operators.derivatives.rules import (
     sum_to,
 )
 
-__all__ = ["CallRecorder", "Use"]
-
 _VIEWS = (
     "__getitem__",
     "unsqueeze",

@@ -28,8 +28,6 @@ from torch.autograd.function import once_differentiable
 from hyperribbon.core.devices.torch_private import as_one_operation, without_function_modes
 from hyperribbon.operators.derivatives.convolutions import needed_inputs
 
-__all__ = ["CELLS", "recurrent_layer"]
-
 Maybe = torch.Tensor | None
 Steps = Sequence[torch.Tensor]
 """A tensor (n, H) for each step."""

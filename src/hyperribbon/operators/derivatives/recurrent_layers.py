@@ -24,8 +24,6 @@ from hyperribbon.operators.derivatives.factors import Explicit, Factor, Outer
 from hyperribbon.operators.derivatives.recurrence import CELLS, recurrent_layer
 from hyperribbon.operators.derivatives.rules import Maker
 
-__all__ = ["RECURRENT", "Pass", "run_recurrent", "weight_rules"]
-
 RECURRENT = tuple(CELLS)
 """Names of torch's functions."""
 

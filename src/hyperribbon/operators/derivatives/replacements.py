@@ -21,8 +21,6 @@ from hyperribbon.core.devices.torch_private import keeps_other_tensors
 from hyperribbon.operators.derivatives.convolutions import convolve
 from hyperribbon.operators.derivatives.recurrent_layers import RECURRENT, run_recurrent
 
-__all__ = ["twice_differentiable"]
-
 
 @contextmanager
 def twice_differentiable() -> Generator[None]:

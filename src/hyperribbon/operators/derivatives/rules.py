@@ -15,8 +15,6 @@ import torch.nn.functional as F
 
 from hyperribbon.operators.derivatives.factors import Explicit, Factor, Lookup, Outer
 
-__all__ = ["ADDITIONS", "BY_POSITION", "RULES", "Maker", "RowMaker", "shared_rows_rule", "sum_to"]
-
 _PATCH_BYTES = 2**20  # inputs of a convolution that are unfolded at once: they stay in the cache
 
 ADDITIONS = ("add", "__add__", "__radd__", "add_", "__iadd__")

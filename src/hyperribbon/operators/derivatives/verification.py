@@ -15,23 +15,6 @@ import torch
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.operators.derivatives.linearisation import Block, Linearisation
 
-__all__ = [
-    "FIRST_STEP",
-    "SLOPE",
-    "TOTAL",
-    "Disagreement",
-    "Shifted",
-    "check_hvp",
-    "check_jvp",
-    "check_jvp_and_vjp",
-    "find_differences",
-    "inner",
-    "random_direction",
-    "random_vjp",
-    "restrict_to_reached",
-    "some_entries",
-]
-
 _STEPS = (1e-7, 1e-6, 1e-8, 1e-5, 1e-4, 1e-3)  # of differences in float64, relative to the weights
 _COARSE_STEPS = (1e-3, 1e-4, 1e-2)  # in lower precisions
 _AGREE = {torch.float64: 1e-3, torch.float32: 2e-2}

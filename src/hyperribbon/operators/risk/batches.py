@@ -24,23 +24,6 @@ from hyperribbon.core.devices.torch_private import (
     tree_unflatten,
 )
 
-__all__ = [
-    "Fields",
-    "batch_size",
-    "to_precision",
-    "bytes_of",
-    "clone",
-    "cut",
-    "detach",
-    "concatenate",
-    "move",
-    "pick",
-    "plain",
-    "split",
-    "tensors",
-    "with_targets",
-]
-
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 """Keys under which a dict has its targets, the first one found."""
 

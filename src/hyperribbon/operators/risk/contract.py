@@ -33,15 +33,6 @@ from hyperribbon.operators.risk.memory import Meter
 from hyperribbon.operators.risk.model import BatchEvaluation, ModelFunction
 from hyperribbon.operators.risk.objective import OwnLoss
 
-__all__ = [
-    "Probe",
-    "check_finite_loss",
-    "check_same_weights",
-    "check_weights",
-    "probe_contract",
-    "tolerance",
-]
-
 _FEW = 2  # samples on which derivatives are checked
 _WEIGHED = 4  # samples on which the memory of products is measured
 _SEVERAL = 16  # samples that are evaluated together, and apart from the first one

@@ -41,8 +41,6 @@ from hyperribbon.operators.risk.batches import (
     with_targets,
 )
 
-__all__ = ["Data", "Source", "is_batch"]
-
 Data = Any
 """What operators take: tensors, a batch, batches, a Dataset or a DataLoader (see `Source`)."""
 

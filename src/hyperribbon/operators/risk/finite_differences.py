@@ -33,8 +33,6 @@ from hyperribbon.operators.risk.data import Source
 from hyperribbon.operators.risk.loss import Loss
 from hyperribbon.operators.risk.model import BatchEvaluation, ModelFunction
 
-__all__ = ["Verification"]
-
 _ROUNDED = 1e4  # units of rounding that a product may be off
 
 

@@ -14,8 +14,6 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.torch_private import tree_flatten, tree_unflatten
 from hyperribbon.operators.risk.batches import split
 
-__all__ = ["Forward", "Packing", "as_tensor", "call", "call_with_labels", "own_loss_of"]
-
 Forward = Callable[[nn.Module, Any], Any]
 """forward(model, batch) -> outputs, or (outputs, targets) taken from the batch."""
 

@@ -24,17 +24,6 @@ from hyperribbon.operators.risk import softmax
 from hyperribbon.operators.risk.loss import one_element_each, wide
 from hyperribbon.operators.risk.torch_losses import CrossEntropyLoss
 
-__all__ = [
-    "Bernoulli",
-    "Categorical",
-    "FromDistribution",
-    "Gaussian",
-    "Laplace",
-    "Likelihood",
-    "Poisson",
-    "StudentT",
-]
-
 _GROUP = 64  # neighbouring samples whose random numbers come from one generator
 
 

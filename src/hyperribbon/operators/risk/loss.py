@@ -17,16 +17,6 @@ from hyperribbon.operators.derivatives.graphs import graph_leaves, graph_nodes
 from hyperribbon.operators.risk.batches import pick, to_precision
 from hyperribbon.operators.risk.forward import Packing
 
-__all__ = [
-    "additive_kinds",
-    "CallableLoss",
-    "Loss",
-    "no_root",
-    "one_element_each",
-    "wide",
-    "zero_rows",
-]
-
 
 class Loss(ABC):
     """A loss Σ_n ℓ(f_n, y_n)/amount of outputs f (n, …).

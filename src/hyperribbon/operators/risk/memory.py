@@ -17,8 +17,6 @@ import torch
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.torch_private import TorchDispatchMode, tree_leaves
 
-__all__ = ["SHARE", "Footprint", "Layout", "Meter", "measure", "surely_fits"]
-
 SHARE = 0.5
 """Share of the device's free memory that is used when memory= is not given."""
 

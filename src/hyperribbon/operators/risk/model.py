@@ -23,8 +23,6 @@ from hyperribbon.operators.risk.batches import batch_size, clone, cut, detach, t
 from hyperribbon.operators.risk.forward import Forward, Packing, as_tensor, call, call_with_labels
 from hyperribbon.operators.risk.private_copy import private_copy
 
-__all__ = ["BatchEvaluation", "FunctionModel", "ModelFunction", "as_model"]
-
 
 class ModelFunction:
     """Outputs and targets of batches at fixed weights, with leaves to differentiate by.

@@ -18,8 +18,6 @@ from hyperribbon.operators.risk.loss import Loss, additive_kinds
 from hyperribbon.operators.risk.model import ModelFunction
 from hyperribbon.operators.risk.torch_losses import recognise
 
-__all__ = ["Objective", "OwnLoss", "at_weights", "find_own_loss", "no_own_loss"]
-
 
 class Objective:
     """The loss on a batch of a live model, in the mode it is in.

@@ -18,8 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.processes import ALONE, Processes
 
-__all__ = ["private_copy", "unsharded", "unwrapped"]
-
 _HOOKS = (
     "_forward_pre_hooks",
     "_forward_hooks",

@@ -53,8 +53,6 @@ from hyperribbon.operators.risk.objective import find_own_loss, no_own_loss
 from hyperribbon.operators.risk.private_copy import unsharded, unwrapped
 from hyperribbon.operators.risk.torch_losses import recognise
 
-__all__ = ["OUTPUTS_ONLY", "Chunk", "GradientSums", "Risk"]
-
 
 @dataclass
 class Chunk:

@@ -11,15 +11,6 @@ import torch
 
 from hyperribbon.operators.risk.loss import wide
 
-__all__ = [
-    "covariance_product",
-    "covariance_root",
-    "one_hot",
-    "one_position_each",
-    "probabilities",
-    "residual",
-]
-
 
 def probabilities(logits: torch.Tensor) -> torch.Tensor:
     """Return softmax(logits) over the class axis, in single precision at least."""

@@ -21,8 +21,6 @@ from hyperribbon.operators.risk.loss import (
     zero_rows,
 )
 
-__all__ = ["CrossEntropyLoss", "ElementwiseLoss", "NLLLoss", "recognise"]
-
 _FLAT = (nn.L1Loss, nn.KLDivLoss)
 
 

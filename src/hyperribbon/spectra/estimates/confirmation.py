@@ -10,8 +10,6 @@ from hyperribbon.spectra.estimates.sketch import Sketch, row_products, widths
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import in_float64
 
-__all__ = ["ProbeMoments", "confirmed_trace", "exactly"]
-
 _PROBES = 4
 _DEVIATIONS = 8  # standard deviations by which the probes may differ from a number
 _SLACK = 1e-2  # relative rounding of such numbers

@@ -9,7 +9,7 @@ from typing import Annotated as Float
 
 import torch
 
-from hyperribbon.core.checks import check_finite, count, function, positive, seed_number, validate
+from hyperribbon.core.checks import check_finite, count, function, positive, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.result import Result, frame
@@ -22,8 +22,6 @@ from hyperribbon.spectra.products import Products, ShouldStop, StoppedError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["DiagonalEstimate", "diagonal", "frobenius", "trace"]
 
 _COLUMNS = 64  # of the identity that are multiplied at once
 _GRAM_LIMIT = 4096  # largest Gram matrix that is formed for a Frobenius norm
@@ -50,13 +48,7 @@ class DiagonalEstimate(Result):
         return frame({"value": self.values, "stderr": self.stderr}, "coordinate", first=0)
 
 
-@validate(
-    precision=positive,
-    seed=seed_number,
-    max_matvecs=count,
-    memory=positive,
-    should_stop=function,
-)
+@validate(precision=positive, max_matvecs=count, memory=positive, should_stop=function)
 @plain_arithmetic()
 def trace(
     op: Any,
@@ -113,7 +105,7 @@ def trace(
     return estimate(Sketch(products, seed, "trace", vectors), TRACE, precision, max_matvecs)
 
 
-@validate(matvecs=count, seed=seed_number, should_stop=function)
+@validate(matvecs=count, should_stop=function)
 @plain_arithmetic()
 def diagonal(
     op: Any, *, matvecs: int = 100, seed: int = 0, should_stop: ShouldStop | None = None
@@ -168,13 +160,7 @@ def diagonal(
     return DiagonalEstimate(values, stderr, False, products.matvecs)
 
 
-@validate(
-    precision=positive,
-    seed=seed_number,
-    max_matvecs=count,
-    memory=positive,
-    should_stop=function,
-)
+@validate(precision=positive, max_matvecs=count, memory=positive, should_stop=function)
 @plain_arithmetic()
 def frobenius(
     op: Any,

@@ -12,8 +12,6 @@ from hyperribbon.core.results import Estimate
 from hyperribbon.spectra.estimates.sketch import Sketch, cross_products, row_products, widths
 from hyperribbon.spectra.products import StoppedError
 
-__all__ = ["SQUARES", "TRACE", "Target", "estimate"]
-
 _FIRST = 12  # probes of the pilot
 _LEAST = 20  # probes orthogonal to Q where the variance of a value is not known from its image
 _AMPLE = 1.1  # by which a deviation is raised, so that the precision is mostly reached

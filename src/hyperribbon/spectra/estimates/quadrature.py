@@ -24,8 +24,6 @@ from hyperribbon.spectra.krylov.basis import Basis
 from hyperribbon.spectra.planning import affordable_vectors
 from hyperribbon.spectra.products import Products, ShouldStop, StoppedError
 
-__all__ = ["density"]
-
 _WORKING = 8  # vectors in memory at once besides the chain
 _FINEST = 300  # widths in the range of the nodes, at the most
 _FEWER = 0.8  # part of the steps whose rule bounds the error of the quadrature

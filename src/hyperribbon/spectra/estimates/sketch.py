@@ -10,8 +10,6 @@ import torch
 from hyperribbon.core.generators import torch_generator
 from hyperribbon.spectra.products import Products
 
-__all__ = ["LEAST_VECTORS", "Sketch", "cross_products", "row_products", "widths"]
-
 LEAST_VECTORS = 5
 """Vectors of P numbers with which a sketch can work: a probe, its image, and their making."""
 

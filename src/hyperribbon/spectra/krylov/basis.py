@@ -9,8 +9,6 @@ import torch
 from hyperribbon.spectra.krylov.rows import make_rows
 from hyperribbon.spectra.products import Products, asymmetry_error
 
-__all__ = ["Basis"]
-
 _PIECE = 1 << 20  # numbers multiplied at once in an inner product
 _KEPT = 0.7  # part of its length that a vector keeps when it was orthogonal already
 

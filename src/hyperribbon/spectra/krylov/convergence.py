@@ -6,8 +6,6 @@ from math import inf, log, pi, sqrt
 
 import torch
 
-__all__ = ["Evidence", "complement_limits", "directions", "select", "tolerances"]
-
 DOUBT = 0.001
 """Probability allowed for an eigenvalue that was asked for to stay unseen."""
 

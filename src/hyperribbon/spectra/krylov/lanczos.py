@@ -22,8 +22,6 @@ from hyperribbon.spectra.krylov.convergence import (
 from hyperribbon.spectra.products import Products, StoppedError
 from hyperribbon.spectra.rounding import Audit, is_near_rounding, random_signs
 
-__all__ = ["Pairs", "Search", "lanczos"]
-
 _ROOM = 9  # vectors that should fit when a new chain begins
 _NOISE = 1e-2  # random part of a warm start
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["DiskRows", "MemoryRows", "Rows", "make_rows", "piece_length"]
-
 _PIECE = 1 << 20  # columns worked on together
 _CHUNK = 1 << 16  # terms of an inner product that are summed in the rows' own precision
 _SHORT = 8192  # columns of a row that are read at once, at least

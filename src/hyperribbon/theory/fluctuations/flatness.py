@@ -23,17 +23,6 @@ from hyperribbon.core.checks import (
     zero_or_more,
 )
 
-__all__ = [
-    "drift_rates",
-    "fit_exponent",
-    "local_exponent",
-    "loss_along_first_layer_modes",
-    "loss_along_second_layer_modes",
-    "mode_correlation",
-    "mode_variance",
-    "stationarity_ratio",
-]
-
 
 @validate(D1=non_negative_numbers, input_variance=positive, theta=number)
 def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: float) -> np.ndarray:

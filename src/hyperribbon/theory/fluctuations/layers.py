@@ -27,19 +27,6 @@ from hyperribbon.theory.fluctuations.one_layer import minibatch_covariance
 from hyperribbon.theory.fluctuations.stationary import lyapunov_covariance
 from hyperribbon.theory.fluctuations.two_layer import moment_covariances
 
-__all__ = [
-    "balanced_products",
-    "gaussian_noise_covariances",
-    "imbalance",
-    "imbalance_drift",
-    "mean_drift",
-    "reduced_loss",
-    "sample_moment_covariances",
-    "two_layer_covariance",
-    "two_layer_hessian",
-    "two_layer_noise",
-]
-
 _AT_REST = 1e-3  # correlation of errors and inputs up to which weights count as a solution
 
 

@@ -32,24 +32,6 @@ from hyperribbon.core.checks import (
     zero_or_more,
 )
 
-__all__ = [
-    "geometric_brownian_moments",
-    "hessian",
-    "marchenko_pastur_edges",
-    "minibatch_covariance",
-    "minimum_norm_solution",
-    "mode_covariance",
-    "mode_mean",
-    "multiplicative_moments",
-    "noise_covariance",
-    "noise_covariance_limit",
-    "noise_orders",
-    "projector_variance",
-    "regression_loss",
-    "residual_weights",
-    "residuals",
-]
-
 _ONE_EACH = "there is one for each of the rates"
 
 

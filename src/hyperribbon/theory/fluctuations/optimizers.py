@@ -19,20 +19,9 @@ from typing import Annotated as Float
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    count,
-    covariance,
-    flag,
-    positive,
-    row,
-    symmetric,
-    validate,
-    zero_or_more,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.theory.fluctuations.stationary import in_eigenbasis
-
-__all__ = ["StationaryState", "stationary_state"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +44,15 @@ class StationaryState:
 
 
 @validate(
-    H=symmetric,
-    C=covariance,
-    lr=positive,
-    momentum=zero_or_more,
-    dampening=zero_or_more,
-    nesterov=flag,
-    weight_decay=zero_or_more,
-    decoupled_decay=zero_or_more,
-    preconditioner=row,
-    batches=count,
+    H=checks.symmetric,
+    C=checks.covariance,
+    lr=checks.positive,
+    momentum=checks.zero_or_more,
+    dampening=checks.zero_or_more,
+    weight_decay=checks.zero_or_more,
+    decoupled_decay=checks.zero_or_more,
+    preconditioner=checks.row,
+    batches=checks.count,
 )
 def stationary_state(
     H: ArrayLike,

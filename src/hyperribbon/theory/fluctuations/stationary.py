@@ -31,18 +31,6 @@ from hyperribbon.theory.fluctuations.one_layer import (
     noise_covariance,
 )
 
-__all__ = [
-    "antisymmetric_part",
-    "detailed_balance_covariance",
-    "discrete_covariance",
-    "isotropic_variance",
-    "probability_current",
-    "relaxation_steps",
-    "lyapunov_covariance",
-    "sampler_covariance",
-    "sampling_preconditioner",
-]
-
 _NULL = 1e-12
 
 

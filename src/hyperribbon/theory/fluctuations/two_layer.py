@@ -32,21 +32,6 @@ from hyperribbon.core.checks import (
     zero_or_more,
 )
 
-__all__ = [
-    "TwoLayerModes",
-    "decompose",
-    "drift_eigenvalues",
-    "drift_matrix",
-    "first_layer_covariance",
-    "layer_covariance",
-    "layer_noise_covariances",
-    "moment_covariances",
-    "noise_strength",
-    "second_layer_covariance",
-    "second_layer_variances",
-    "second_layer_variances_limit",
-]
-
 
 @dataclass(frozen=True)
 class TwoLayerModes:

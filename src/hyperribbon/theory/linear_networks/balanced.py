@@ -8,33 +8,20 @@ from typing import Annotated as Float
 
 import numpy as np
 
+from hyperribbon.core import checks
 from hyperribbon.core.checks import (
     ArgumentError,
     check_array,
     check_positive_int,
     check_shape,
-    count,
-    matrices,
-    matrix,
-    positive,
-    row,
     validate,
-    whole,
 )
 from hyperribbon.theory.linear_networks.weight_chains import check_chain, check_widths
-
-__all__ = [
-    "balance_defect",
-    "balanced_count",
-    "balanced_eigenvalues",
-    "balanced_eigenvectors",
-    "printed_count",
-]
 
 _BALANCED = 1e-6  # defect of layers whose closed forms hold to as many digits
 
 
-@validate(weights=matrices)
+@validate(weights=checks.matrices)
 def balance_defect(weights: Sequence[np.ndarray]) -> float:
     r"""Return how far consecutive layers are from strong balance.
 
@@ -56,12 +43,12 @@ def balance_defect(weights: Sequence[np.ndarray]) -> float:
 
 
 @validate(
-    depth=count,
-    d_in=count,
-    d_out=count,
-    sigma_x=positive,
-    covariance=matrix,
-    input_directions=matrix,
+    depth=checks.count,
+    d_in=checks.count,
+    d_out=checks.count,
+    sigma_x=checks.positive,
+    covariance=checks.matrix,
+    input_directions=checks.matrix,
 )
 def balanced_eigenvalues(
     singular_values: Sequence[float] | np.ndarray,
@@ -135,7 +122,7 @@ def balanced_eigenvalues(
     return np.sort(found.ravel())[::-1]
 
 
-@validate(weights=matrices, X=matrix)
+@validate(weights=checks.matrices, X=checks.matrix)
 def balanced_eigenvectors(
     weights: Sequence[np.ndarray], X: np.ndarray
 ) -> tuple[Float[np.ndarray, "k"], Float[np.ndarray, "outputs k"]]:
@@ -180,7 +167,7 @@ def balanced_eigenvectors(
     return np.concatenate(values)[order], np.concatenate(vectors, axis=1)[:, order]
 
 
-@validate(rank=whole, depth=count, d_in=count, d_out=count)
+@validate(rank=checks.whole, depth=checks.count, d_in=checks.count, d_out=checks.count)
 def balanced_count(rank: int, depth: int, d_in: int, d_out: int) -> int:
     r"""Return how many eigenvalues of a balanced network are not zero.
 
@@ -203,7 +190,7 @@ def balanced_count(rank: int, depth: int, d_in: int, d_out: int) -> int:
     return d_in * d_out if depth == 1 else rank * (d_in + d_out - rank)
 
 
-@validate(widths=row)
+@validate(widths=checks.row)
 def printed_count(widths: Sequence[int]) -> int:
     """Return (min d)², the count printed after Eq. (9b) of [linear_networks].
 

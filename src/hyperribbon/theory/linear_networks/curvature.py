@@ -11,8 +11,6 @@ from hyperribbon.core.checks import instance, matrices, validate
 from hyperribbon.theory.linear_networks.moments import Moments, check_moments
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
-__all__ = ["ggn", "hessian"]
-
 _moments = instance(Moments, "Give Moments.of(X, Y).")
 
 

@@ -14,8 +14,6 @@ from hyperribbon.core.checks import ArgumentError, check_array, matrices, matrix
 from hyperribbon.theory.linear_networks.moments import Moments
 from hyperribbon.theory.linear_networks.weight_chains import chain_products
 
-__all__ = ["jacobian", "ntk", "sharpness_bound", "trace"]
-
 
 @validate(weights=matrices, X=matrix)
 def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outputs weights"]:

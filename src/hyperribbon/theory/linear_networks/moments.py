@@ -14,8 +14,6 @@ import numpy as np
 from hyperribbon.core.checks import ArgumentError, check_array, check_finite
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
-__all__ = ["Moments", "ReducedChain", "check_labels", "check_moments", "reduce_chain"]
-
 _WHITE = 1e-10  # relative deviation of X Xᵀ/n from σ² I below which inputs count as white
 _RANK = 1e-12  # relative size below which a singular value counts as zero
 

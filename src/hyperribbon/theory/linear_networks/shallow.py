@@ -13,14 +13,6 @@ from hyperribbon.core.checks import matrix, positive, validate
 from hyperribbon.theory.linear_networks.solution import check_white
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
-__all__ = [
-    "shallow_count",
-    "shallow_eigenvalues",
-    "shallow_eigenvectors",
-    "shallow_sharpness",
-    "shallow_trace",
-]
-
 _ZERO = 1e-12  # relative size below which a singular value counts as zero
 
 

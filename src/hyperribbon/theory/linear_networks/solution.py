@@ -10,23 +10,14 @@ from typing import Literal
 
 import numpy as np
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    count,
-    matrix,
-    positive,
-    row,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.theory.linear_networks.moments import check_labels
-
-__all__ = ["check_white", "label_proportions", "label_sharpness", "solution_singular_values"]
 
 _WHITE = 1e-8
 
 
-@validate(X=matrix, width=count)
+@validate(X=checks.matrix, width=checks.count)
 def check_white(X: np.ndarray, width: int | None = None) -> float:
     r"""Return σx of inputs with $X X^\top / n = \sigma_x^2 I$, Assumption 2 of [linear_networks].
 
@@ -54,7 +45,7 @@ def check_white(X: np.ndarray, width: int | None = None) -> float:
     return float(np.sqrt(variance))
 
 
-@validate(X=matrix, Y=matrix, depth=count)
+@validate(X=checks.matrix, Y=checks.matrix, depth=checks.count)
 def solution_singular_values(
     X: np.ndarray,
     Y: np.ndarray,
@@ -90,7 +81,7 @@ def solution_singular_values(
     return values[: min(len(X), len(Y))] ** (1 / depth)
 
 
-@validate(Y=matrix)
+@validate(Y=checks.matrix)
 def label_proportions(Y: np.ndarray) -> Float[np.ndarray, "classes"]:
     r"""Return the share of each class in one-hot labels, αi = σi²(Y)/n in the order of classes.
 
@@ -110,7 +101,7 @@ def label_proportions(Y: np.ndarray) -> Float[np.ndarray, "classes"]:
     return Y.mean(axis=1)
 
 
-@validate(proportions=row, depth=count, sigma_x=positive)
+@validate(proportions=checks.row, depth=checks.count, sigma_x=checks.positive)
 def label_sharpness(
     proportions: Sequence[float] | np.ndarray, depth: int, sigma_x: float = 1.0
 ) -> float:

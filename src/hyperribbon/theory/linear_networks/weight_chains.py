@@ -8,20 +8,10 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_array,
-    check_finite,
-    instance,
-    matrices,
-    numbers,
-    row,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_array, check_finite, validate
 
-__all__ = ["chain_products", "check_chain", "check_widths", "sample_balanced_weights"]
-
-_generator = instance(np.random.Generator, "Give np.random.default_rng(seed).")
+_generator = checks.instance(np.random.Generator, "Give np.random.default_rng(seed).")
 
 
 def check_chain(weights: Sequence[np.ndarray]) -> list[Float[np.ndarray, "_ _"]]:
@@ -62,7 +52,7 @@ def _left_multiplied(product: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return weight @ product
 
 
-@validate(weights=matrices)
+@validate(weights=checks.matrices)
 def chain_products(
     weights: Sequence[np.ndarray],
 ) -> tuple[list[Float[np.ndarray, "_ _"]], list[Float[np.ndarray, "_ _"]]]:
@@ -79,7 +69,7 @@ def chain_products(
     return [first, *before], [*reversed(after), last]
 
 
-@validate(widths=row, singular_values=numbers, generator=_generator)
+@validate(widths=checks.row, singular_values=checks.numbers, generator=_generator)
 def sample_balanced_weights(
     widths: Sequence[int],
     singular_values: float | Sequence[float] | np.ndarray,

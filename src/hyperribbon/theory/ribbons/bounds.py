@@ -12,31 +12,12 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_choice,
-    count,
-    instance,
-    positive,
-    row,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, square_sums
 from hyperribbon.theory.ribbons.model import Ribbon
 
-__all__ = [
-    "Bound",
-    "decay_base",
-    "mean_bound",
-    "spectrum_bound",
-    "split_index",
-    "target_decay_bound",
-    "target_norm_bound",
-    "weight_bound",
-    "weyl_bound",
-]
-
-_ribbon = instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50, 0.2).")
+_ribbon = checks.instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50, 0.2).")
 
 
 @dataclass(frozen=True)
@@ -205,7 +186,7 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
     return Bound(truth / truth[0], upper, np.zeros(n))
 
 
-@validate(eigenvalues=row)
+@validate(eigenvalues=checks.row)
 def decay_base(eigenvalues: np.ndarray) -> float:
     """Return ρ = exp(π²/(2 ln(8λ₁/λ_n − 4))) of Lemma 1; 1 when λ_n is zero."""
     if eigenvalues[-1] <= 0:
@@ -213,7 +194,7 @@ def decay_base(eigenvalues: np.ndarray) -> float:
     return float(np.exp(np.pi**2 / (2 * np.log(8 * eigenvalues[0] / eigenvalues[-1] - 4))))
 
 
-@validate(eigenvalues=row, alpha=positive, steps=count)
+@validate(eigenvalues=checks.row, alpha=checks.positive, steps=checks.count)
 def split_index(eigenvalues: np.ndarray, alpha: float, steps: int) -> int:
     """Return k* = min{ln(2Tα)/(2c), n/2} of Lemma 3, rounded down, at least 1.
 

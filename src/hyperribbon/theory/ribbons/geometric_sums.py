@@ -16,17 +16,6 @@ from typing import Annotated as Float
 import numpy as np
 from scipy.special import bernoulli, comb
 
-__all__ = [
-    "complements",
-    "covariances",
-    "mean_powers",
-    "noise_average",
-    "pair_sums",
-    "pairs",
-    "square_sums",
-    "variances",
-]
-
 _SLOW = 0.5  # rates x with xT below this have moved little, and their powers t ↦ d^t a series
 _ORDER = 17  # terms of it: 0.7^17/17! is below rounding
 _SUMMED = 1000  # steps up to which moments of the times are summed

@@ -12,31 +12,13 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from hyperribbon.core.checks import (
-    ArgumentError,
-    check_array,
-    count,
-    instance,
-    iterable,
-    positive,
-    row,
-    validate,
-)
+from hyperribbon.core import checks
+from hyperribbon.core.checks import ArgumentError, check_array, validate
 from hyperribbon.theory.ribbons.bounds import Bound
 from hyperribbon.theory.ribbons.model import Ribbon
 
-__all__ = [
-    "LyapunovForm",
-    "TargetNorm",
-    "gaussian_kernel_eigenvalues",
-    "lyapunov_form",
-    "target_norm",
-    "taylor_ribbon",
-    "trajectory_covariance",
-]
 
-
-@validate(runs=iterable)
+@validate(runs=checks.iterable)
 def trajectory_covariance(runs: Iterable[Any]) -> Float[np.ndarray, "N N"]:
     r"""Return the covariance of the points of all runs, snapshots taken at any times.
 
@@ -87,7 +69,7 @@ class LyapunovForm:
     gramian: Float[np.ndarray, "n n"]
 
 
-@validate(ribbon=instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50, 0.2)."))
+@validate(ribbon=checks.instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50, 0.2)."))
 def lyapunov_form(ribbon: Ribbon) -> LyapunovForm:
     r"""Return T·P₁^y as the finite-time reachability Gramian of the residual dynamics.
 
@@ -139,7 +121,7 @@ class TargetNorm:
         return float(min(1.0, 2 * np.exp(-least / 8)))
 
 
-@validate(eigenvalues=row, sigma_star=positive)
+@validate(eigenvalues=checks.row, sigma_star=checks.positive)
 def target_norm(eigenvalues: np.ndarray, sigma_star: float = 1.0) -> TargetNorm:
     """Return mean, spread and tails of ‖y‖² for true weights w* ~ N(0, σ*² I).
 
@@ -165,7 +147,7 @@ def target_norm(eigenvalues: np.ndarray, sigma_star: float = 1.0) -> TargetNorm:
     )
 
 
-@validate(radius=positive, terms=count)
+@validate(radius=checks.positive, terms=checks.count)
 def taylor_ribbon(points: np.ndarray, radius: float, terms: int | None = None) -> Bound:
     r"""Return the widths of the model manifold of a smooth function of one variable.
 
@@ -206,7 +188,7 @@ def taylor_ribbon(points: np.ndarray, radius: float, terms: int | None = None) -
     return Bound(widths, upper, np.zeros(len(x)))
 
 
-@validate(number=count, length=positive, sigma=positive)
+@validate(number=checks.count, length=checks.positive, sigma=checks.positive)
 def gaussian_kernel_eigenvalues(
     number: int, length: float, sigma: float = 1.0
 ) -> Float[np.ndarray, "k"]:

@@ -33,8 +33,6 @@ from hyperribbon.theory.ribbons.geometric_sums import (
 )
 from hyperribbon.theory.ribbons.truncation import Count, count_dimensions, dimensions_of
 
-__all__ = ["Part", "Ribbon", "count_points", "dense_gram"]
-
 Part = Literal["P", "P1", "P1_sigma", "P1_y", "P2"]
 _PARTS = ("P", "P1", "P1_sigma", "P1_y", "P2")
 

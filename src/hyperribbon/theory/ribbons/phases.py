@@ -26,8 +26,6 @@ from hyperribbon.theory.ribbons.geometric_sums import square_sums
 from hyperribbon.theory.ribbons.model import Ribbon, count_points, dense_gram
 from hyperribbon.theory.ribbons.truncation import Count
 
-__all__ = ["PhaseDiagram", "phase_diagram", "smallest_model"]
-
 _LARGEST = 1e150  # ratios whose squares are finite
 
 

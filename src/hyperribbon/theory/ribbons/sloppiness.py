@@ -9,9 +9,6 @@ import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, check_array, validate, whole, zero_or_more
 
-__all__ = ["Slope", "slope"]
-
-
 _ROW = "Give one row of eigenvalues; of a data matrix X, np.linalg.eigvalsh(X.T @ X / len(X))."
 
 

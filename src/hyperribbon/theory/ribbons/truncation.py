@@ -12,8 +12,6 @@ import numpy as np
 from hyperribbon.core.checks import check_shape, count, function, matrix, row, validate
 from hyperribbon.core.checks import fraction as share
 
-__all__ = ["Count", "count_dimensions", "dimensions_of"]
-
 _ENTRIES_AT_ONCE = 1 << 17  # of the blocks built together: they stay in the second cache
 _HOPE = 0.3  # share of the missing fraction that a first block may leave outside
 

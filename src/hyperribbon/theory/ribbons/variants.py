@@ -32,8 +32,6 @@ from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, pair_sums, square_sums
 from hyperribbon.theory.ribbons.truncation import dimensions_of
 
-__all__ = ["TrajectoryCovariance", "kernels_bound", "several_kernels", "sgd"]
-
 _targets: Check = partial(check_array, ndim=(1, 2))
 
 

@@ -17,8 +17,6 @@ from hyperribbon.papers.simulation import simulate_one_layer
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory import fluctuations as theory
 
-__all__ = ["PAGE", "TWO_LAYER_PAGE"]
-
 _ROUNDS = 100
 _CHAINS = 64
 _MEASURED_STEPS = 400

@@ -15,8 +15,6 @@ from hyperribbon.papers.simulation.linear_networks.descent import draw_linear_we
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory import linear_networks as theory
 
-__all__ = ["PAGE"]
-
 _CLASSES = 6
 _ROUNDS = 20
 _EPOCHS_PER_ROUND = 300

@@ -17,8 +17,6 @@ from hyperribbon.core.data import load_data
 from hyperribbon.plots.style import COLORS
 from hyperribbon.theory.ribbons import Part, PhaseDiagram, Ribbon, phase_diagram, weyl_bound
 
-__all__ = ["PAGE", "connect_data"]
-
 _CONTROLS = (
     Slider("n", "Samples n", 10, 200, 50, 1, whole=True, help="Training samples."),
     Slider("c", "Slope c", 0.02, 1.5, 0.2, 0.01, help="Decay of the data's log-eigenvalues."),

@@ -12,8 +12,6 @@ from dash import dcc, html
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.theory.ribbons import Slope, slope
 
-__all__ = ["MAX_BYTES", "MAX_ENTRIES", "matrix_slope", "read_matrix", "upload_panel"]
-
 MAX_BYTES = 20_000_000
 MAX_ENTRIES = 2_500_000
 _DATASETS = {"mnist5k": "MNIST, 5,000 digits", "digits": "8×8 digits"}

@@ -17,9 +17,6 @@ from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import finish_save, read_json
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["Entry", "UNREADABLE", "find_entries"]
-
-
 _MOST_BYTES = 64_000_000
 UNREADABLE = (
     *(ArgumentError, ArithmeticError, AttributeError, LookupError),

@@ -16,8 +16,6 @@ from hyperribbon.application.explorer.runs.summaries import RunSummary, sparklin
 from hyperribbon.application.explorer.theory_page import keep_link
 from hyperribbon.plots.style import COLORS
 
-__all__ = ["HomePage"]
-
 _MOST_SHOWN = 300
 _FILTERS = ("all", "running", "recording", "inspection", "experiment", "damaged")
 _CURVE_COLORS = {"loss": COLORS[0], "sharpness": COLORS[1]}

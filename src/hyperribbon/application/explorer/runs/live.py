@@ -22,8 +22,6 @@ from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.status import read_status
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["LivePage"]
-
 _TICK_MS = 700
 _MOST_ON_PATH = 150
 _PICTURES = {

@@ -13,9 +13,6 @@ from hyperribbon.plots.interactive import CAMERA
 from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["draw_embedding", "draw_metric", "draw_metrics", "draw_spectrum", "draw_spectra"]
-__all__ += ["has_path", "point_colors", "series"]
-
 _MOST_RECORDS = 400
 _MOST_MARKERS = 200
 _MOST_POINTS = 1500

@@ -24,8 +24,6 @@ from hyperribbon.application.explorer.runs.summaries import summarize
 from hyperribbon.application.explorer.theory_page import keep_link
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["StoredPage"]
-
 _VERDICTS = ("holds", "fails", "undecided")
 _DEFAULTS: dict[str, Any] = {"color": "step", "fraction": 0.8}
 

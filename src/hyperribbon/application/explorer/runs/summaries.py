@@ -18,8 +18,6 @@ from hyperribbon.recording.disk_space import in_words
 from hyperribbon.recording.status import read_status
 from hyperribbon.recording.trajectory import Trajectory
 
-__all__ = ["RunSummary", "sharpness_name", "sparkline", "summarize"]
-
 _MOST_FILES = 20_000
 _WIDTH, _HEIGHT = 150, 34
 _SETTINGS = ("optimizer", "batch_size", "lr", "weight_decay", "momentum", "commit", "parameters")

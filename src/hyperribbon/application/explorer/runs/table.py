@@ -23,8 +23,6 @@ from hyperribbon.recording.trajectory import Trajectory
 if TYPE_CHECKING:
     from hyperribbon.application.inspection.comparison.result import Comparison
 
-__all__ = ["TablePage", "matches", "smooth"]
-
 _FIRST = ("loss", "accuracy", "test_accuracy", "sharpness")
 _FIRST += ("lr", "batch_size", "optimizer", "commit")
 _MOST_COLUMNS = 12

@@ -18,12 +18,9 @@ from hyperribbon.manifold import (
     progress,
     truth,
 )
-from hyperribbon.papers.experiments.judging import Measurements, estimate, exact, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, shades
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons import _networks
 from hyperribbon.papers.experiments.ribbons._shared import line_fits
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
 
 TITLE = "inPCA of the training of many networks"
 
@@ -32,7 +29,7 @@ _DEPTH = 50  # dimensions of the embeddings compared
 _SHOWN = (2, 3, 10, 50)  # of these, the ones followed with images and width
 _WINDOW = 0.05  # difference of progress below which two models are compared
 _WAYS = ("all → all", "nonlinear → nonlinear", "linear → all", "linear → nonlinear")
-_WAY_COLORS = (COLORS[1], COLORS[4], COLORS[2], COLORS[0])
+_WAY_COLORS = (kit.COLORS[1], kit.COLORS[4], kit.COLORS[2], kit.COLORS[0])
 _PRINTED = {2: 0.71, 50: 0.98}  # of 50,000 images
 _STYLES = dict(
     zip(
@@ -54,89 +51,89 @@ _SMALL = "the architectures of preset laptop, on full data"
 _SEVERAL = "several numbers of images and widths, as in preset laptop"
 
 STATEMENTS = (
-    says(
+    kit.says(
         "two-dimensions",
         "Fig. 1, caption",
         "When the inPCA embedding is computed using all the points on the left, the explained "
         "stress of the first two dimensions is about 71% (red)",
         "Two dimensions explain 71% of the stress of all models, as printed.",
-        Band.around(0.71, "printed", atol=0.005),
+        kit.Band.around(0.71, "printed", atol=0.005),
         setting=_NETWORKS,
         needs=_SCALE,
     ),
-    says(
+    kit.says(
         "fifty-dimensions",
         "Sec. I",
         "A mere 50 dimensions are sufficient to account for 98% of the stress",
         "Fifty dimensions explain at least 98% of the stress, as printed.",
-        Band.at_least(0.975, "printed"),
+        kit.Band.at_least(0.975, "printed"),
         setting=_NETWORKS,
         needs=_SCALE,
     ),
-    says(
+    kit.says(
         "geometric",
         "Sec. I",
         "the stress explained by each successive dimension decays geometrically",
         "log|λ| of the first fifty dimensions is closer to a line in i than in log i.",
-        Band.at_least(0.0, "words"),
+        kit.Band.at_least(0.0, "words"),
         setting=_NETWORKS,
         needs=_SCALE,
     ),
-    says(
+    kit.says(
         "zero-error",
         "Fig. 1, caption",
         "All nonlinear deep networks in this experiment achieve zero training error.",
         "The lowest training accuracy of a nonlinear network is one, over all numbers of images "
         "and widths.",
-        Band.at_least(1.0, "printed"),
+        kit.Band.at_least(1.0, "printed"),
         setting=f"{_NETWORKS}; training ends when every image is right, or its epochs are over",
         needs=_SMALL,
         changed="2026-11-18: networks train until they fit, not for a fixed number of epochs",
     ),
-    says(
+    kit.says(
         "linear-embeds-all",
         "Fig. 1, caption",
         "nonlinear models can be faithfully represented in the embedding constructed using linear "
         "models (green line is close to red and orange)",
         "The explained stress of all models in the linear models' space is within 0.05 of that in "
         "their own, in two dimensions.",
-        Band.at_least(-0.05, "words"),
+        kit.Band.at_least(-0.05, "words"),
         setting=_NETWORKS,
         needs=_SMALL,
         changed="2026-11-17: two standard errors of the same run before, which is no band",
     ),
-    says(
+    kit.says(
         "linear-differs",
         "Fig. 1, caption",
         "there are clearly differences between the manifolds of linear and nonlinear models (blue "
         "curve is lower)",
         "In two dimensions nonlinear models fit less well into the linear models' space than into "
         "their own.",
-        Band.at_most(0.0, "printed"),
+        kit.Band.at_most(0.0, "printed"),
         setting=_NETWORKS,
         needs=_SMALL,
         changed="2026-11-18: the error comes from resampled networks; one seed was undecided",
     ),
-    observe(
+    kit.observe(
         "images",
         "Fig. 1, caption",
         "The stress explained by two dimensions falls with the number of images, towards the 71% "
         "that the paper prints for 50,000: change per doubling of the images.",
-        Band.at_most(0.0, "words"),
+        kit.Band.at_most(0.0, "words"),
         needs=_SEVERAL,
     ),
-    observe(
+    kit.observe(
         "width",
         "Sec. I",
         "The stress explained by two dimensions changes by at most 0.05 when networks become twice "
         "as wide.",
-        Band(-0.05, 0.05, "words"),
+        kit.Band(-0.05, 0.05, "words"),
         needs=_SEVERAL,
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """What is trained (Fig. 1 of [ribbons])."""
 
     data: str = "mnist5k"  # name of the data set
@@ -159,7 +156,7 @@ class Config(Frozen):
     linear_eigenvalue: float = 10.0
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(
         images=(30, 60),
@@ -190,7 +187,7 @@ PRESETS_WITH_DATA = {
 }
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Coordinates of models and how well they keep distances (Fig. 1 of [ribbons]).
 
     Arrays with one row for each study run over numbers of images at width one, then over the other
@@ -220,7 +217,7 @@ class Result(Frozen):
     apart: np.ndarray  # (architectures, architectures), mean distance of models at similar progress
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Train the networks, measure all distances, embed (Fig. 1 of [ribbons])."""
     studies = [(images, 1.0) for images in config.images]
     studies += [(config.width_images, width) for width in config.widths if width != 1]
@@ -320,7 +317,7 @@ class _Group:
             np.concatenate([np.flatnonzero(self.run == one) for one in chosen])
         )
 
-    def describe(self, item: Item, architectures: tuple[str, ...]) -> dict[str, np.ndarray]:
+    def describe(self, item: kit.Item, architectures: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Return coordinates, progress, landmarks and distances at equal progress."""
         space = InPCA(3, metric="precomputed").fit(self.distances)
         _, labels, probe = _networks.load_task(item)
@@ -351,7 +348,7 @@ class _Group:
         }
 
 
-def plot(result: Result) -> dict[str, Figure]:
+def plot(result: Result) -> dict[str, kit.Figure]:
     """Draw the first three coordinates, the explained stress, its scaling, and who is near whom."""
     return {
         "embedding": _embedding(result),
@@ -361,8 +358,8 @@ def plot(result: Result) -> dict[str, Figure]:
     }
 
 
-def _embedding(result: Result) -> Figure:
-    figure, axes = new_figure(1, 3, width="full", ratio=1.0)
+def _embedding(result: Result) -> kit.Figure:
+    figure, axes = kit.new_figure(1, 3, width="full", ratio=1.0)
     signs = np.where(result.eigenvalues[:3] < 0, " (time-like)", "")
     for axis, (i, j) in zip(axes, ((0, 1), (0, 2), (1, 2)), strict=True):
         for run in np.unique(result.run):
@@ -386,8 +383,8 @@ def _embedding(result: Result) -> Figure:
     return figure
 
 
-def _stress(result: Result) -> Figure:
-    figure, axis = new_figure(ratio=0.85)
+def _stress(result: Result) -> kit.Figure:
+    figure, axis = kit.new_figure(ratio=0.85)
     largest, index = _largest(result), np.arange(1, result.stress.shape[2] + 1)
     errors = _errors(result)[largest]
     for color, way, curve, error in zip(
@@ -405,12 +402,12 @@ def _stress(result: Result) -> Figure:
     return figure
 
 
-def _scaling(result: Result) -> Figure:
+def _scaling(result: Result) -> kit.Figure:
     """Draw the stress explained by 2, 3, 10 and 50 dimensions against images and width."""
-    figure, axes = new_figure(1, 2, width="full", ratio=0.7, sharey=True)
+    figure, axes = kit.new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     errors = _errors(result)[:, 0]
     for axis, rows, by in zip(axes, _axes(result), (result.images, result.widths), strict=True):
-        for color, depth in zip(shades(len(_SHOWN)), _SHOWN, strict=True):
+        for color, depth in zip(kit.shades(len(_SHOWN)), _SHOWN, strict=True):
             if depth <= result.stress.shape[2]:
                 share, error = result.stress[rows, 0, depth - 1], errors[rows, depth - 1]
                 look: dict[str, Any] = {"color": color, "marker": "o", "ms": 3, "capsize": 2}
@@ -452,9 +449,9 @@ def _errors(result: Result) -> np.ndarray:
     return result.resampled.std(axis=1, ddof=1)
 
 
-def _apart(result: Result) -> Figure:
-    figure, axis = new_figure(ratio=0.9)
-    image = axis.imshow(result.apart, cmap=SEQUENTIAL)
+def _apart(result: Result) -> kit.Figure:
+    figure, axis = kit.new_figure(ratio=0.9)
+    image = axis.imshow(result.apart, cmap=kit.SEQUENTIAL)
     middle = np.nanmean(image.get_clim())
     for (row, column), value in np.ndenumerate(result.apart):
         if np.isfinite(value):
@@ -495,7 +492,7 @@ def interactive(result: Result) -> Any:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the stress of the four embeddings and the fit of the networks (Fig. 1)."""
     largest = _largest(result)
     curves, draws = result.stress[largest], result.resampled[largest]
@@ -531,32 +528,32 @@ def measure(result: Result) -> Measurements:
     free: dict[str, Any] = {"freedom": networks - 1}
     several = len(by_images) > 1 and len(by_width) > 1 and depth >= max(_SHOWN)
     return {
-        "two-dimensions": estimate(
+        "two-dimensions": kit.estimate(
             curves[0, 1],
             draws[:, 0, 1].std(ddof=1),
             f"{listed}; {drawn}",
             comparable=False,
             **free,
         ),
-        "fifty-dimensions": estimate(
+        "fifty-dimensions": kit.estimate(
             curves[0, -1],
             draws[:, 0, -1].std(ddof=1),
             f"at {depth} dimensions; {small}; {drawn}",
             comparable=False,
             **free,
         ),
-        "geometric": over_seeds(
+        "geometric": kit.over_seeds(
             [geometric - power],
             f"R² of log|λ| against i ({geometric:.3f}) minus that against log i ({power:.3f})",
             comparable=False,
         ),
-        "zero-error": exact(
+        "zero-error": kit.exact(
             result.accuracy[:, deep].min(), f"lowest accuracy on the training images: {fits}"
         ),
-        "linear-embeds-all": estimate(*compare(2, 0), f"{small}; {drawn}", **free),
-        "linear-differs": estimate(*compare(3, 1), f"{small}; {drawn}", **free),
+        "linear-embeds-all": kit.estimate(*compare(2, 0), f"{small}; {drawn}", **free),
+        "linear-differs": kit.estimate(*compare(3, 1), f"{small}; {drawn}", **free),
         **{
-            name: estimate(*found, f"{listed}; {drawn}", comparable=several, **free)
+            name: kit.estimate(*found, f"{listed}; {drawn}", comparable=several, **free)
             for name, found in doubling.items()
         },
     }

@@ -11,11 +11,8 @@ from hyperribbon.core.checks import ArgumentError, MissingExtraError
 from hyperribbon.core.data import load_data
 from hyperribbon.core.data.sources import default_folder
 from hyperribbon.core.data.text import read_sequences
-from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, stack
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, line_fits
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, slope
 
 TITLE = "Real data are sloppy: spectra and slopes"
@@ -46,48 +43,48 @@ _SPREAD = (
     "and sounds) span a very large range and are spread nearly uniformly on a logarithmic scale"
 )
 STATEMENTS = (
-    says(
+    kit.says(
         "drop",
         "Fig. 2, caption",
         "Eigenvalues of the empirical correlation matrices of feature representations of different "
         "types of data exhibit a sharp drop-off among the first few eigenvectors.",
         "The first ten eigenvalues of images, sounds and text fall at least twice as fast as all.",
-        Band.at_least(2.0, "words"),
+        kit.Band.at_least(2.0, "words"),
         setting=_SETTING,
         needs=_NEEDS,
         changed=_CHANGED,
     ),
-    says(
+    kit.says(
         "range",
         "Sec. I",
         _SPREAD,
         "The eigenvalues of images, sounds and text span a factor e^10 and more.",
-        Band.at_least(10, "words"),
+        kit.Band.at_least(10, "words"),
         setting=_SETTING,
         needs=_NEEDS,
         changed=_CHANGED,
     ),
-    says(
+    kit.says(
         "uniform",
         "Sec. I",
         _SPREAD,
         "log λ of images, sounds and text is closer to a line in i than in log i.",
-        Band.at_least(0.0, "words"),
+        kit.Band.at_least(0.0, "words"),
         setting=_SETTING,
         needs=_NEEDS,
         changed=_CHANGED,
     ),
-    observe(
+    kit.observe(
         "one-slope",
         "Assumption (i)",
         "One slope describes a data set: those of its thirds agree within two standard errors.",
-        Band.at_most(2, "words"),
+        kit.Band.at_most(2, "words"),
     ),
-    observe(
+    kit.observe(
         "simulation",
         "Eqs. (3) and (5)",
         "Linear models trained on the data have the closed form's variance within 2%.",
-        Band.around(1.0, "closed form", atol=0.02),
+        kit.Band.around(1.0, "closed form", atol=0.02),
         needs="the models of preset laptop",
         compare="mean",
     ),
@@ -97,7 +94,7 @@ _BATCHES = 10
 _HEAD = 10
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Data sets (Fig. 2 of [ribbons])."""
 
     # names of image sets, "sounds", "sounds, log" or "text"
@@ -110,7 +107,7 @@ class Config(Frozen):
     initialisations: int = 8000  # models trained for each
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(), smoke=Config(samples=600, initialisations=200), paper=Config(initialisations=20_000)
 )
 _SETS = ("cifar10", "fashion_mnist", "mnist", "sounds", "sounds, log", "text")
@@ -121,7 +118,7 @@ PRESETS_WITH_DATA = {
 }
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Spectra by data set (Fig. 2 of [ribbons])."""
 
     names: list[str]  # data sets
@@ -138,7 +135,7 @@ class Result(Frozen):
     trained_share: np.ndarray  # (s, batches), whole variance of trained models over theory's
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Diagonalise correlation matrices, fit slopes, and train linear models on each set."""
     items = [
         {**vars(config), "name": name, "seed": derive_seed(context.seed, "fig2", name)}
@@ -157,11 +154,11 @@ def compute(config: Config, context: Context) -> Result:
         local=np.array([fit.local for fit in fits]),
         r_squared=np.array([fit.r_squared for fit in fits]),
         lines=[fit.line() for fit in fits],
-        **stack(list(found.values()), "theory", "trained", "trained_share"),
+        **kit.stack(list(found.values()), "theory", "trained", "trained_share"),
     )
 
 
-def _measure(item: Item) -> dict[str, Any]:
+def _measure(item: kit.Item) -> dict[str, Any]:
     """Return the spectrum of XXᵀ/n, and PCA spectra of training on a few samples (Fig. 2)."""
     try:
         X, y = _features(item["name"], item["samples"], item["sequences"])
@@ -221,12 +218,12 @@ def _modality(name: str) -> str:
     return name.split(",")[0] if name.split(",")[0] in ("sounds", "text") else "images"
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the spectra with their fitted lines, and PCA spectra of training on the data."""
-    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.8)
+    figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.8)
     trainings = zip(result.theory, result.trained, strict=True)
     for row, (theory, trained) in enumerate(trainings):
-        color, name, spectrum = COLORS[row], result.names[row], result.spectra[row]
+        color, name, spectrum = kit.COLORS[row], result.names[row], result.spectra[row]
         shown = spectrum[spectrum > 1e-10]
         title = _TITLES.get(name, name)
         label = f"{title}: $c={result.slopes[row]:.4f}\\pm{result.stderrs[row]:.4f}$"
@@ -249,7 +246,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the drop, the range, the straightness and the simulation (Fig. 2 of [ribbons])."""
     judged = [index for index, name in enumerate(result.names) if name not in _NOT_JUDGED]
     complete = {"images", "sounds", "text"} <= {_modality(result.names[i]) for i in judged}
@@ -264,25 +261,25 @@ def measure(result: Result) -> Measurements:
         return ", ".join(f"{n} {v:.3g}" for n, v in zip(result.names, values, strict=True))
 
     return {
-        "drop": exact(
+        "drop": kit.exact(
             heads[judged].min(),
             f"slope of the first {_HEAD} over that of all: {name_values(heads)}{gaps}",
             comparable=complete,
         ),
-        "range": exact(
+        "range": kit.exact(
             spans[judged].min(),
             f"ln(λ1/λlast) above 1e-10: {name_values(spans)}{gaps}",
             comparable=complete,
         ),
-        "uniform": exact(
+        "uniform": kit.exact(
             (result.r_squared - power)[judged].min(),
             f"R² against i minus that against log i: {name_values(result.r_squared - power)}{gaps}",
             comparable=complete,
         ),
-        "one-slope": exact(
+        "one-slope": kit.exact(
             bends.max(), f"range of the slopes of thirds in standard errors: {name_values(bends)}"
         ),
-        "simulation": over_seeds(
+        "simulation": kit.over_seeds(
             result.trained_share.mean(axis=0),
             f"traces of P(N, T) over P(T): {name_values(result.trained_share.mean(axis=1))}",
         ),

@@ -6,11 +6,8 @@ import numpy as np
 
 from hyperribbon.core import numpy_generator
 from hyperribbon.core.data import sloppy_inputs
-from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, weight_bound
 
 TITLE = "Contribution of the initial weights, closed form and bound (Eq. 9)"
@@ -18,45 +15,45 @@ RANDOM = "trained models"
 
 _SETTING = "σw² = 1, α = 1 and c = 0.5, as printed; n = 50, as in the other figures"
 STATEMENTS = (
-    says(
+    kit.says(
         "bound",
         "Eq. (9)",
         "the eigenvalue λi^σw is bounded above by (σw²/α)·min{1, 2Tαλi}/(2 − αλi)",
         "No eigenvalue exceeds the bound, at any training time or index.",
-        Band(0, 0, "printed"),
+        kit.Band(0, 0, "printed"),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "long-training",
         "Fig. 4, caption",
         "For very large training times T ≫ λ1/λn […] λi^σw decays to ∼ σw²/2α as the index i "
         "increases",
         "At T = 1e14 the last eigenvalue is σw²/(2α) within 2%.",
-        Band.around(1.0, "words", atol=0.02),
+        kit.Band.around(1.0, "words", atol=0.02),
         setting=f"{_SETTING}; λ1/λn is 4e10",
     ),
-    says(
+    kit.says(
         "envelope",
         "Fig. 4, caption",
         "For larger values of i, the minimum comes from the other term and therefore λi^σw decays "
         "to much smaller values ∼ 1/(2/λn − α). This is the lower envelope of the curves above.",
         "The last eigenvalue is 1/(2/λn − α) within a factor of two, at every T below λ1/λn.",
-        Band(0.5, 2.0, "words"),
+        kit.Band(0.5, 2.0, "words"),
         setting=f"{_SETTING}; T = 1 to 10^6, λ1/λn is 4e10",
     ),
-    observe(
+    kit.observe(
         "envelope-corrected",
         "Fig. 4, caption",
         "The last eigenvalue is 2Tσw²/(2/λn − α) within 1%, at every T below λ1/λn.",
-        Band.around(1.0, "closed form", atol=0.01),
+        kit.Band.around(1.0, "closed form", atol=0.01),
     ),
-    says(
+    kit.says(
         "simulation",
         "Eqs. (3) and (5)",
         "The first term P1^σw(T) = (σw²/T) Σ Kd^2t K depends on the variance of initial weights",
         "Gradient descent from random weights has the closed form's variances along the "
         "eigenvectors of K, within 2% on average.",
-        Band.around(1.0, "closed form", atol=0.02),
+        kit.Band.around(1.0, "closed form", atol=0.02),
         setting=_SETTING,
         needs="the models of preset laptop",
         compare="mean",
@@ -64,7 +61,7 @@ STATEMENTS = (
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of Fig. 4 of [ribbons]."""
 
     samples: int = 50  # n, with as many input dimensions
@@ -78,14 +75,14 @@ class Config(Frozen):
     initialisations: int = 500  # initial weights in a batch
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(simulated_steps=(1, 10, 100), batches=2, initialisations=200),
     paper=Config(simulated_steps=(1, 10, 100, 1000, 10_000), batches=40),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Eigenvalues of T·P₁^σ by training time (Fig. 4 of [ribbons])."""
 
     steps: np.ndarray  # (t,), training times
@@ -100,7 +97,7 @@ class Result(Frozen):
     last: float  # λn, the smallest eigenvalue of K
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Evaluate the closed form and its bound, and run gradient descent beside them (Fig. 4)."""
     bounds = [
         weight_bound(
@@ -129,7 +126,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _simulate(item: Item) -> np.ndarray:
+def _simulate(item: kit.Item) -> np.ndarray:
     """Train a batch of linear models on zero targets (Fig. 4 of [ribbons]).
 
     Returns:
@@ -152,13 +149,13 @@ def _simulate(item: Item) -> np.ndarray:
     return np.array(recorded)
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw eigenvalues against their index: closed form, bound and simulation (Fig. 4)."""
-    figure, axis = new_figure(ratio=0.95)
+    figure, axis = kit.new_figure(ratio=0.95)
     index = np.arange(1, result.closed_form.shape[1] + 1)
     simulated = dict(zip(result.simulated_steps.tolist(), result.simulated, strict=True))
     for color, steps, truth, bound in zip(
-        COLORS, result.steps.tolist(), result.closed_form, result.bound, strict=False
+        kit.COLORS, result.steps.tolist(), result.closed_form, result.bound, strict=False
     ):
         axis.semilogy(index, truth, color=color, label=f"$T={_power(steps)}$")
         axis.semilogy(index, bound, color=color, ls=":", lw=1.2)
@@ -178,26 +175,26 @@ def _power(steps: int) -> str:
     return str(steps) if steps < 1000 else f"10^{{{exponent}}}"
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the bound, both limits of training time and the simulation (Fig. 4 of [ribbons])."""
     short = result.steps < 1e-3 / result.last
     tails = result.closed_form[short, -1] * (2 / result.last - result.alpha)
     corrected = tails / (2 * result.steps[short])
     return {
-        "bound": exact(result.violations, f"entries above the bound, of {result.bound.size}"),
-        "long-training": exact(
+        "bound": kit.exact(result.violations, f"entries above the bound, of {result.bound.size}"),
+        "long-training": kit.exact(
             result.closed_form[-1, -1] * 2 * result.alpha,
             f"last eigenvalue at T = {result.steps[-1]:.0e} over σw²/(2α)",
         ),
-        "envelope": exact(
+        "envelope": kit.exact(
             tails[np.abs(np.log(tails)).argmax()],
             "the ratio farthest from one; by T "
             + ", ".join(f"{t}: {r:.3g}" for t, r in zip(result.steps[short], tails, strict=True)),
         ),
-        "envelope-corrected": exact(
+        "envelope-corrected": kit.exact(
             corrected[np.abs(corrected - 1).argmax()], "the ratio farthest from one"
         ),
-        "simulation": over_seeds(
+        "simulation": kit.over_seeds(
             result.ratios,
             f"one value per batch, {result.initialisations} models in all, T = "
             f"{result.simulated_steps[-1]}",

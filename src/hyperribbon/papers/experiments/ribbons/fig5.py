@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements, estimate, over_seeds
-from hyperribbon.papers.experiments.kit import COLORS, Figure, new_figure
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons import _parts
 from hyperribbon.papers.experiments.ribbons._shared import simulation_says
-from hyperribbon.papers.experiments.statements import Band, says
 
 TITLE = "Head and tail of the second moment of trajectories"
 RANDOM = "trained models"
 
 _SETTING = "n = 50, d = 100, c = 0.2, T = 50, σw² = 0.1, σ*² = 2, as printed"
 STATEMENTS = (
-    says(
+    kit.says(
         "head",
         "Fig. 5, caption",
         "the head is well approximated by the contribution coming from the targets",
         "Before the two parts change order, every eigenvalue of P1 is nearer to the targets' part, "
         "on the logarithmic scale.",
-        Band(1, 1, "words"),
+        kit.Band(1, 1, "words"),
         setting=f"{_SETTING}; targets at their typical size in every direction",
     ),
-    says(
+    kit.says(
         "tail",
         "Fig. 5, caption",
         "The tail of the eigenspectrum of P1(T) is well-approximated by the contribution coming "
         "from the weight initializations",
         "After the two parts change order, every eigenvalue of P1 is nearer to the part of the "
         "initial weights.",
-        Band(1, 1, "words"),
+        kit.Band(1, 1, "words"),
         setting=f"{_SETTING}; targets at their typical size in every direction",
     ),
     simulation_says(_SETTING),
-    says(
+    kit.says(
         "concentration",
         "Eq. (10)",
         "the norm of the targets concentrates around the value ‖y‖² ≈ σ*² Σ λi",
         "Over draws of the true weights ‖y‖² has a relative standard deviation of at most a tenth.",
-        Band.at_most(0.1, "words"),
+        kit.Band.at_most(0.1, "words"),
         setting=f"{_SETTING}; it depends neither on T nor on σ*",
         changed="2026-11-18: an observation on the spread of the dimensions before, whose verdict "
         "depended on σ*/σw; the sentence is about the norm",
@@ -50,13 +48,13 @@ STATEMENTS = (
 Config, PRESETS, Result, compute = _parts.Config, _parts.PRESETS, _parts.Result, _parts.compute
 
 
-def plot(result: _parts.Result) -> Figure:
+def plot(result: _parts.Result) -> kit.Figure:
     """Draw P₁ and its parts; the spectrum over single batches of trained models shows the noise."""
-    figure, axis = new_figure(ratio=0.85)
+    figure, axis = kit.new_figure(ratio=0.85)
     index = np.arange(1, len(result.P) + 1)
     axis.semilogy(index, result.P1, color="0.25", lw=3.5, alpha=0.35, label="$P_1$")
-    axis.semilogy(index, result.P, color=COLORS[2], ls="--", label="$P=P_1-P_2$")
-    _parts.draw_parts(axis, result, color=COLORS[2])
+    axis.semilogy(index, result.P, color=kit.COLORS[2], ls="--", label="$P=P_1-P_2$")
+    _parts.draw_parts(axis, result, color=kit.COLORS[2])
     handover = _parts.handover(result)
     axis.axvline(handover, color="0.6", lw=0.8, ls=":")
     text, place = f"handover at $i={handover}$", (handover + 2.5, 0.75)
@@ -64,15 +62,15 @@ def plot(result: _parts.Result) -> Figure:
     return figure
 
 
-def measure(result: _parts.Result) -> Measurements:
+def measure(result: _parts.Result) -> kit.Measurements:
     """Measure the head, the tail, the simulation and the spread over targets (Fig. 5)."""
     spread, draws = result.norms.std(ddof=1), len(result.norms)
     # Of the standard deviation of draws with kurtosis κ: σ√((κ − 1)/4N).
     kurtosis = ((result.norms - result.norms.mean()) ** 4).mean() / spread**4
     return {
         **_parts.measure_head_and_tail(result, "P1"),
-        "simulation": over_seeds(result.projections, "one value per batch of models"),
-        "concentration": estimate(
+        "simulation": kit.over_seeds(result.projections, "one value per batch of models"),
+        "concentration": kit.estimate(
             spread,
             spread * np.sqrt((kurtosis - 1) / (4 * draws)),
             f"mean {result.norms.mean():.2f} of σ*² tr K over {draws} draws; few eigenvalues carry "

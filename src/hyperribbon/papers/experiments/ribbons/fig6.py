@@ -8,20 +8,17 @@ from typing import Any
 import numpy as np
 
 from hyperribbon.core import derive_seed, numpy_generator
-from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._shared import (
     CIRCLES,
     explain_styles,
     simulation_says,
     training_item,
 )
-from hyperribbon.papers.experiments.statements import Band, says
 from hyperribbon.papers.simulation.ribbons.trajectories import (
     moments_of_training,
     projected_variances,
 )
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, decay_base, spectrum_bound, target_decay_bound
 
 TITLE = "Lemma 3: bound and truth for several slopes"
@@ -35,34 +32,34 @@ _REGIMES = ((0, 9), (9, 24), (24, 49))
 _REGIME_SLOPE = 0.1
 
 STATEMENTS = (
-    says(
+    kit.says(
         "lemma-3",
         "Lemma 3",
         "The eigenvalues of P1(T) in Eq. (5) satisfy λi/λ1 ≤ min{1, 4ρ^(−(i−1)) + σw²/(α‖y‖²)}",
         "No relative eigenvalue of P1 exceeds the bound, in any setting of assumptions (i)-(iv).",
-        Band(0, 0, "printed"),
+        kit.Band(0, 0, "printed"),
         setting="random n, c, α, T, σ*/σw and targets under the lemma's assumptions",
     ),
-    says(
+    kit.says(
         "lemma-1",
         "Lemma 1",
         "λ(1+2i)/λ1 ≤ 4ρ^(−2i)/(1+ρ^(−4i))² < 4ρ^(−2i)",
         "No odd eigenvalue of the targets' part exceeds the bound.",
-        Band(0, 0, "printed"),
+        kit.Band(0, 0, "printed"),
         setting="the same random settings as for Lemma 3",
     ),
-    says(
+    kit.says(
         "twice-as-fast",
         "Sec. II.C",
         "In our experiments, the decay of the eigenspectrum is typically about twice as fast.",
         "For every slope, log λ^y falls by about 2 ln ρ an index when training has converged.",
-        Band(*_ABOUT_TWICE, "words"),
+        kit.Band(*_ABOUT_TWICE, "words"),
         setting="n = 50 and the figure's slopes; Lemma 1 does not depend on T, so its rate is "
         "compared in converged training (T = 1e14)",
         changed="2026-11-17: T = 50 before; the sentence is about the bound, whose rate is the "
         "converged one. 'About twice' is now 2 ± 1/4, before 2 ± 1/2",
     ),
-    says(
+    kit.says(
         "three-regimes",
         "Sec. II.C, on Fig. 6",
         "This lemma correctly predicts the qualitative trends in the eigenspectrum, in the head "
@@ -70,7 +67,7 @@ STATEMENTS = (
         "and in the tail where it again decays quickly.",
         "At c = 0.1, bound and truth as drawn both fall at most half as fast in a plateau as "
         "before and after it.",
-        Band.at_most(0.5, "words"),
+        kit.Band.at_most(0.5, "words"),
         setting="n = 50, σ* = σw and T = 10, the setting of the figure here: the paper does not "
         "print its own; at three times T or σ* bound and truth do not both have a plateau",
         changed="2026-11-18: the best of 20 settings that were not drawn before; the one that is "
@@ -81,7 +78,7 @@ STATEMENTS = (
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of Fig. 6 of [ribbons] (the paper does not state T and the variances)."""
 
     samples: int = 50  # n
@@ -95,14 +92,14 @@ class Config(Frozen):
     cases_at_once: int = 2000  # settings in one item
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(initialisations=40, cases=200, cases_at_once=100),
     paper=Config(cases=500_000, cases_at_once=20_000),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Relative eigenvalues of P₁ (Fig. 6 of [ribbons])."""
 
     slopes: np.ndarray  # (s,)
@@ -120,7 +117,7 @@ class Result(Frozen):
     initialisations: int  # trained models for each slope
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Evaluate bound and truth, train models, and test the lemmas in random settings (Fig. 6)."""
     sigma = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
     setting: dict[str, Any] = {**sigma, "alpha": 1.0}
@@ -160,7 +157,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _test_lemmas(item: Item) -> dict[str, Any]:
+def _test_lemmas(item: kit.Item) -> dict[str, Any]:
     """Count violations of Lemmas 1 and 3 over random n, c, α, T, σ*/σw and targets (Fig. 6)."""
     rng = numpy_generator(item["seed"])
     lemma1 = lemma3 = 0
@@ -190,14 +187,14 @@ def _rate(samples: int, slope: float, setting: Mapping[str, Any]) -> float:
     return float(decay / np.log(decay_base(ribbon.eigenvalues)))
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw truth (solid), bound (dashed) and trained models (circles) by slope; rates beside."""
-    figure, (axis, beside) = new_figure(
+    figure, (axis, beside) = kit.new_figure(
         columns=2, width="full", ratio=0.85, gridspec_kw={"width_ratios": [3, 2]}
     )
     index = np.arange(1, result.truth.shape[1] + 1)
     for color, slope, truth, bound, simulated in zip(
-        COLORS, result.slopes, result.truth, result.bound, result.simulated, strict=False
+        kit.COLORS, result.slopes, result.truth, result.bound, result.simulated, strict=False
     ):
         axis.semilogy(index, truth, color=color, label=f"$c={slope:g}$")
         axis.semilogy(index, np.minimum(bound, 1), color=color, ls="--", lw=1)
@@ -212,7 +209,7 @@ def plot(result: Result) -> Figure:
     explain_styles(axis, {"closed form": {}, "Lemma 3": lemma, "trained models": CIRCLES})
     beside.axhspan(*_ABOUT_TWICE, color="0.9", lw=0)
     beside.axhline(1, color="0.4", ls=":", lw=1)
-    beside.semilogx(result.slopes, result.rates, "o-", color=COLORS[0])
+    beside.semilogx(result.slopes, result.rates, "o-", color=kit.COLORS[0])
     beside.text(result.slopes[0], 1.04, "Lemma 1", color="0.4", fontsize="small")
     beside.text(result.slopes[0], 2.28, "about twice", color="0.4", fontsize="small")
     beside.set(
@@ -226,7 +223,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the lemmas, the decay of the targets' part, the three regimes and the simulation."""
     drawn = int(np.abs(result.slopes - _REGIME_SLOPE).argmin())
     logs = np.log([result.bound[drawn], result.truth[drawn]])
@@ -234,23 +231,25 @@ def measure(result: Result) -> Measurements:
     flatness = plateau / np.maximum(np.minimum(head, tail), np.finfo(float).tiny)
     models = result.initialisations // len(result.projections)
     return {
-        "lemma-3": exact(
+        "lemma-3": kit.exact(
             result.violations,
             f"violations in {result.cases} random settings; the closest comes to "
             f"{result.tightest:.2f} of the bound",
         ),
-        "lemma-1": exact(result.violations_lemma1, f"violations in {result.cases} random settings"),
-        "twice-as-fast": exact(
+        "lemma-1": kit.exact(
+            result.violations_lemma1, f"violations in {result.cases} random settings"
+        ),
+        "twice-as-fast": kit.exact(
             result.rates[np.abs(result.rates - 2).argmax()],
             "the rate farthest from two; by slope "
             + ", ".join(f"{rate:.2f}" for rate in result.rates),
         ),
-        "three-regimes": exact(
+        "three-regimes": kit.exact(
             flatness.max(),
             "decay an index in the plateau over the slower of head and tail: "
             f"{flatness[0]:.2f} for the bound, {flatness[1]:.2f} for the truth",
         ),
-        "simulation": over_seeds(
+        "simulation": kit.over_seeds(
             result.projections, f"mean over slopes, one value per batch of {models} models"
         ),
     }

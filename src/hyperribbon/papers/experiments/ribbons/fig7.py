@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 
-from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, presets
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._shared import (
     CIRCLES,
     Trained,
     simulation_says,
     training_item,
 )
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory.ribbons import Ribbon
 
 TITLE = "Eigenvalues of P(N, T) by training time"
@@ -30,54 +27,54 @@ _AS_PLOTTED = (
 )
 _CHANGED = "2026-11-17: judged of P before, whose points are a mean over T"
 STATEMENTS = (
-    says(
+    kit.says(
         "tail-grows",
         "Fig. 7, caption",
         "As training time T increases, the eigenvalues in the tail increase in magnitude",
         "The last eigenvalue of T·P(N,T) is larger at the last training time than at the second.",
-        Band.at_least(1.0, "printed"),
+        kit.Band.at_least(1.0, "printed"),
         setting=_SETTING + _AS_PLOTTED,
         changed=_CHANGED,
     ),
-    says(
+    kit.says(
         "head-grows",
         "Fig. 7, caption",
         "This also causes an increase in the largest eigenvalue in the head, due to the "
         "diminishing magnitude of P2(T)",
         "The largest eigenvalue of T·P(N,T) is larger at the last training time than at the "
         "second.",
-        Band.at_least(1.0, "printed"),
+        kit.Band.at_least(1.0, "printed"),
         setting=_SETTING + _AS_PLOTTED,
         changed=_CHANGED,
     ),
-    says(
+    kit.says(
         "head-cause",
         "Fig. 7, caption",
         "This also causes an increase in the largest eigenvalue in the head, due to the "
         "diminishing magnitude of P2(T)",
         "Without P2, in T·P1, the largest eigenvalue grows by less than half as much, in "
         "logarithms.",
-        Band.at_most(0.5, "words"),
+        kit.Band.at_most(0.5, "words"),
         setting=_SETTING + _AS_PLOTTED,
         changed="2026-11-18: new, with a band chosen after the number was known",
     ),
     simulation_says(_SETTING),
-    observe(
+    kit.observe(
         "tail-share",
         "Fig. 7",
         "The tail grows relative to the head, λn/λ1.",
-        Band.at_least(1.0, "words"),
+        kit.Band.at_least(1.0, "words"),
     ),
-    observe(
+    kit.observe(
         "tail-of-P",
         "Fig. 7",
         "The last eigenvalue of P itself, a mean over the steps, falls with the training time.",
-        Band.at_most(1.0, "words"),
+        kit.Band.at_most(1.0, "words"),
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of Fig. 7 of [ribbons]; the paper does not state σ*."""
 
     samples: int = 50  # n
@@ -90,14 +87,14 @@ class Config(Frozen):
     initialisations: int = 500  # models in a batch
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(steps=(1, 4, 16, 64, 128), batches=2, initialisations=200),
     paper=Config(steps=(1, 4, 16, 64, 256, 1024, 4096), batches=20),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Eigenvalues by training time (Fig. 7 of [ribbons])."""
 
     steps: np.ndarray  # (t,)
@@ -111,7 +108,7 @@ class Result(Frozen):
     initialisations: int  # N of all batches
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Train models and evaluate the closed form at the same times (Fig. 7 of [ribbons])."""
     sigma = {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
     setting: dict[str, Any] = {**sigma, "alpha": 1.0}
@@ -136,11 +133,11 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw P and T·P by training time: the tail falls in the one and rises in the other."""
-    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     index = np.arange(1, result.closed_form.shape[1] + 1)
-    colors = colormaps[SEQUENTIAL](np.linspace(0, 0.9, len(result.steps)))
+    colors = colormaps[kit.SEQUENTIAL](np.linspace(0, 0.9, len(result.steps)))
     for color, steps, truth, simulated in zip(
         colors, result.steps, result.closed_form, result.simulated, strict=True
     ):
@@ -155,7 +152,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure what training longer does to tail and head (Fig. 7 of [ribbons])."""
     first, last = (1 if len(result.steps) > 1 else 0), -1
     times = f"T = {result.steps[first]} to {result.steps[last]}, one value per batch of models"
@@ -169,14 +166,14 @@ def measure(result: Result) -> Measurements:
     without, with_mean = logs[:, last] - logs[:, first] + np.log(longer)
 
     return {
-        "tail-grows": over_seeds(longer * growth(tails), times),
-        "head-grows": over_seeds(longer * growth(heads), times),
-        "head-cause": exact(
+        "tail-grows": kit.over_seeds(longer * growth(tails), times),
+        "head-grows": kit.over_seeds(longer * growth(heads), times),
+        "head-cause": kit.exact(
             without / with_mean,
             f"growth by {np.exp(without):.2f} of T·P1 and by {np.exp(with_mean):.2f} of T·P, in "
             "closed form",
         ),
-        "simulation": over_seeds(result.projections, "one value per batch of models"),
-        "tail-share": over_seeds(growth(tails / heads), times),
-        "tail-of-P": over_seeds(growth(tails), times),
+        "simulation": kit.over_seeds(result.projections, "one value per batch of models"),
+        "tail-share": kit.over_seeds(growth(tails / heads), times),
+        "tail-of-P": kit.over_seeds(growth(tails), times),
     }

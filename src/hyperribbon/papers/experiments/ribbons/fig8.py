@@ -10,13 +10,10 @@ from matplotlib import colormaps as plt_colormaps
 from matplotlib.colors import LogNorm, to_rgb
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
-from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._isosurface import isosurface
 from hyperribbon.papers.experiments.ribbons._shared import training_item
-from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.simulation.ribbons.trajectories import moments_of_training, pca_spectra
-from hyperribbon.plots.style import SEQUENTIAL, new_figure
 from hyperribbon.theory.ribbons import dimensions_of, phase_diagram
 
 TITLE = "Phase diagram of the dimension of the training manifold"
@@ -30,60 +27,60 @@ _RATIO_LEVELS = ((2, 3, 4.8, 7, 9, 12, 20), (1, 1.5, 2, 2.5, 3.2, 4, 5))
 _MAP = "n = 50, targets at their typical size; the paper does not print n"
 
 STATEMENTS = (
-    says(
+    kit.says(
         "ridge",
         "Sec. II.C, on Fig. 8 (a)",
         "There appears to be a straight line (log T ∝ c) along which the dimensionality is larger",
         "At ratio 4.8, panel (a), the slope with the most dimensions at each T lies on a line in "
         "ln T: their correlation is at least 0.95.",
-        Band.at_least(0.95, "words"),
+        kit.Band.at_least(0.95, "words"),
         setting=f"{_MAP}; all T at which that slope lies inside the map",
         needs="the grid of preset laptop",
         changed="2026-11-18: before, the T with the most dimensions at each slope of panel (b), "
         "which gives a line wherever T = 1 has the most, and could not fail",
     ),
-    says(
+    kit.says(
         "few-dimensions",
         "Sec. II.C, on Fig. 8 (e)",
         "there is a contiguous region in (T, c, σ*/σw)-space with σ*/σw ≳ 9 where the hyper-ribbon "
         "has fewer than three dimensions",
         "Above a ratio of 9, the points with fewer than three dimensions are one connected region.",
-        Band(1, 1, "printed"),
+        kit.Band(1, 1, "printed"),
         setting=f"{_MAP}; 2 ≤ T ≤ 1e5 and 0.02 ≤ c ≤ 1, ratios up to 40",
         needs="the grid of preset laptop",
         changed="2026-11-17: before, every point above 9 had to have fewer than three dimensions, "
         "which the sentence does not say",
     ),
-    says(
+    kit.says(
         "low-dimensional",
         "Sec. II.C, on Fig. 8 (a)",
         "For small initialization variance σ*/σw ≫ 1, the hyper-ribbon is very low-dimensional for "
         "most training times T and slope c.",
         "At ratio 4.8 the ribbon has at most 10 of 50 dimensions on more than half of the map.",
-        Band.at_least(0.5, "words"),
+        kit.Band.at_least(0.5, "words"),
         setting=f"{_MAP}; 4.8 is the contour that the paper takes for a slice of (a)",
     ),
-    observe(
+    kit.observe(
         "ridge-slope",
         "Fig. 8 (a-c)",
         "The line is T ≈ 1/λn: at ratio 3 its slope over n − 1 is one, within a tenth.",
-        Band.around(1.0, "closed form", atol=0.1),
+        kit.Band.around(1.0, "closed form", atol=0.1),
         needs="the grid of preset laptop",
     ),
-    says(
+    kit.says(
         "simulation",
         "Eqs. (3) and (5)",
         "As the number of random initializations N goes to infinity, we can separate the PCA "
         "matrix P into two components",
         "Trained models have the predicted dimension, within one, at every point tried.",
-        Band.at_most(1, "closed form"),
+        kit.Band.at_most(1, "closed form"),
         setting=f"{_MAP}; ratio 3, five slopes, up to three training times",
         needs="the models of preset laptop",
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Grid of the diagram (Fig. 8 of [ribbons])."""
 
     samples: int = 50  # n
@@ -99,7 +96,7 @@ class Config(Frozen):
     initialisations: int = 4000  # models trained for each
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(
         slopes=40, times=16, ratios=6, coarse=10, simulated_times=(1, 32), initialisations=600
@@ -108,7 +105,7 @@ PRESETS = presets(
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Dimensions on the grids (Fig. 8 of [ribbons])."""
 
     slopes: np.ndarray  # (s,)
@@ -131,7 +128,7 @@ class Result(Frozen):
     largest_kept: int  # largest block that had to be diagonalised
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Evaluate the diagrams and train models at a few points of them (Fig. 8 of [ribbons])."""
     n = config.samples
     # Exact, so that all seeds share them.
@@ -156,7 +153,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _diagrams(item: Item) -> dict[str, Any]:
+def _diagrams(item: kit.Item) -> dict[str, Any]:
     """Return the dimensions on all grids, and the grids (Fig. 8)."""
     n = item["samples"]
     steps = np.unique(np.round(np.geomspace(1, 1e5, item["times"])))
@@ -185,7 +182,7 @@ def _diagrams(item: Item) -> dict[str, Any]:
     }
 
 
-def _dimensions_of_training(item: Item) -> list[int]:
+def _dimensions_of_training(item: kit.Item) -> list[int]:
     """Return how many dimensions carry 95% of the variance of trained models, by time (Fig. 8)."""
     spectra = pca_spectra(
         [moments_of_training(item)], item["initialisations"], tuple(item["steps"])
@@ -193,19 +190,19 @@ def _dimensions_of_training(item: Item) -> list[int]:
     return [dimensions_of(spectrum) for spectrum in spectra]
 
 
-def plot(result: Result) -> dict[str, Figure]:
+def plot(result: Result) -> dict[str, kit.Figure]:
     """Draw (a–c) heat maps, (d) surfaces of equal dimension, (e–f) contours of the ratio."""
     return {"maps": _maps(result), "surfaces": _surfaces(result), "contours": _contours(result)}
 
 
-def _maps(result: Result) -> Figure:
-    figure, axes = new_figure(1, 3, width="full", ratio=0.95, sharey=True)
+def _maps(result: Result) -> kit.Figure:
+    figure, axes = kit.new_figure(1, 3, width="full", ratio=0.95, sharey=True)
     norm = LogNorm(1, 50)
     for axis, letter, ratio, whole, smooth in zip(
         axes, "abc", result.panel_ratios, result.panels, result.panels_smooth, strict=True
     ):
         mesh = axis.pcolormesh(
-            result.slopes, result.steps, whole.T, norm=norm, cmap=SEQUENTIAL, rasterized=True
+            result.slopes, result.steps, whole.T, norm=norm, cmap=kit.SEQUENTIAL, rasterized=True
         )
         axis.contour(
             # Not at T = 1, where nothing has been learned: P is σw²K there at any ratio.
@@ -234,11 +231,11 @@ def _maps(result: Result) -> Figure:
 def _mark_simulations(axis: Any, result: Result, norm: LogNorm) -> None:
     c, T = np.meshgrid(result.simulated_slopes, result.simulated_steps, indexing="ij")
     ring = {"s": 26, "edgecolors": "white", "linewidths": 0.9, "zorder": 3, "clip_on": False}
-    axis.scatter(c, T, c=result.simulated, norm=norm, cmap=SEQUENTIAL, **ring)
+    axis.scatter(c, T, c=result.simulated, norm=norm, cmap=kit.SEQUENTIAL, **ring)
 
 
-def _surfaces(result: Result) -> Figure:
-    figure, axis = new_figure(ratio=0.95, subplot_kw={"projection": "3d"})
+def _surfaces(result: Result) -> kit.Figure:
+    figure, axis = kit.new_figure(ratio=0.95, subplot_kw={"projection": "3d"})
     axes = (np.log10(result.grid_ratios), result.grid_slopes, np.log10(result.grid_steps))
     # Coordinates of different units: the light falls on the box as it is drawn.
     light = np.array([0.4, -0.3, 0.85]) / np.linalg.norm([0.4, -0.3, 0.85])
@@ -277,11 +274,11 @@ def _round_off(field: np.ndarray) -> np.ndarray:
     return np.exp(scipy.ndimage.gaussian_filter(np.log(field), 1.0, mode="nearest"))
 
 
-def _contours(result: Result) -> Figure:
-    figure, axes = new_figure(1, 2, width="full", ratio=0.72, sharey=True)
+def _contours(result: Result) -> kit.Figure:
+    figure, axes = kit.new_figure(1, 2, width="full", ratio=0.72, sharey=True)
     rows = zip(axes, "ef", _LEVELS, result.contour_ratios, result.contours, strict=False)
     for axis, letter, level, ratios, fields in rows:
-        colors = plt_colormaps[SEQUENTIAL](np.linspace(0, 0.85, len(ratios)))
+        colors = plt_colormaps[kit.SEQUENTIAL](np.linspace(0, 0.85, len(ratios)))
         for color, ratio, field in zip(colors, ratios, fields, strict=True):
             smooth = _round_off(field).T
             axis.contour(
@@ -332,28 +329,28 @@ def interactive(result: Result) -> Any:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the ridge, the contiguous region and the simulation (Fig. 8 of [ribbons])."""
     tilt, offset, straight, times = _ridge(result, 4.8)
     few = result.grid[result.grid_ratios >= 9] < 3
     labels = np.zeros(few.shape, dtype=int)
     pieces = scipy.ndimage.label(few, output=labels)
     return {
-        "ridge": exact(
+        "ridge": kit.exact(
             straight, f"correlation over {times} training times: ln T = {tilt:.1f}c {offset:+.2f}"
         ),
-        "few-dimensions": exact(
+        "few-dimensions": kit.exact(
             pieces,
             f"connected pieces of the points below three dimensions, {few.mean():.0%} of "
             "those above 9",
         ),
-        "low-dimensional": exact(
+        "low-dimensional": kit.exact(
             (result.panels[0] <= 10).mean(), "share of the map, evenly in c and ln T"
         ),
-        "ridge-slope": exact(
+        "ridge-slope": kit.exact(
             _ridge(result, 3.0)[0] / (result.samples - 1), "slope of ln T against c over n − 1"
         ),
-        "simulation": over_seeds(
+        "simulation": kit.over_seeds(
             [np.abs(result.simulated - result.predicted).max()],
             f"largest difference over {result.simulated.size} points of the diagram",
         ),

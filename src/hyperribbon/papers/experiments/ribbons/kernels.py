@@ -7,11 +7,8 @@ from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial
 
 from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.core.data import load_data
-from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._shared import CIRCLES
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, kernels_bound, several_kernels
 
 TITLE = "Kernel machines: trajectories of several kernels together"
@@ -19,23 +16,23 @@ RANDOM = "trained models"
 
 _SETTING = "four kernels on 60 digits, bandwidth exp(−‖x − x′‖²/d) as printed; no figure is printed"
 STATEMENTS = (
-    says(
+    kit.says(
         "bound",
         "Eq. (12)",
         "the eigenvalues of TP1(M,T) ≡ TP1 satisfy λi/λ1 ≤ min{1, (4/M) Σ ρ^(−⌊(i−1)/M⌋) + "
         "σw²/(α‖y‖²)}",
         "No relative eigenvalue of P1 of several kernels exceeds the bound.",
-        Band(0, 0, "printed"),
+        kit.Band(0, 0, "printed"),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "low-dimensional",
         "Sec. III, kernel machines",
         "But they do decay, and we should expect the hyper-ribbon to be low-dimensional.",
         "For initial functions of at most a tenth of the targets' size, and from as many steps as "
         "samples on, all kernels together need at most a quarter of the samples' dimensions for "
         "95% of the variance.",
-        Band.at_most(0.25, "words"),
+        kit.Band.at_most(0.25, "words"),
         setting=f"{_SETTING}; the largest of T = n, 3n, 10n, 30n and 100n",
         changed="2026-11-18: the size of the initial functions was not named; three times as "
         "large, they need most dimensions. T = 300 alone before, and the dimension falls with T; "
@@ -43,45 +40,45 @@ STATEMENTS = (
         "dimensions of all were compared with the sum over kernels, which cannot be exceeded; and "
         "the Gaussian's bandwidth made its matrix constant",
     ),
-    says(
+    kit.says(
         "shallower",
         "Sec. III, kernel machines",
         "if different kernels have similar condition numbers, i.e., similar ρ(m), then the decay "
         "rate of eigenvalues λi^P1 is shallower by a factor of M. But they do decay",
         "Four kernels of one spectrum and unlike eigenvectors decay more slowly than one of them, "
         "by a factor between 1 and 4.",
-        Band(1.0, 4.0, "words"),
+        kit.Band(1.0, 4.0, "words"),
         setting="60 samples, λi = exp(−0.2(i−1)), random eigenvectors and targets; the part of the "
         "targets, which the sentence is about; T = 1e6, converged",
     ),
-    says(
+    kit.says(
         "sloppy-kernel",
         "Sec. III, kernel machines",
         "the Gram matrix K can also be sloppy even if the input correlation matrix is not.",
         "White inputs of two dimensions have a Gaussian Gram matrix whose first fifty eigenvalues "
         "span a factor e^10 and more.",
-        Band.at_least(10.0, "words"),
+        kit.Band.at_least(10.0, "words"),
         setting="200 Gaussian inputs, exp(−‖x − x′‖²/d) as printed",
     ),
-    observe(
+    kit.observe(
         "sloppy-inputs",
         "Sec. III, kernel machines",
         "Sloppy inputs of many dimensions have a sloppy Gaussian Gram matrix: the first half of "
         "its eigenvalues spans at least half of the range, in logarithms, of the inputs' own.",
-        Band.at_least(0.5, "words"),
+        kit.Band.at_least(0.5, "words"),
     ),
-    observe(
+    kit.observe(
         "flat-kernel",
         "Sec. III, kernel machines",
         "One flat kernel among the others makes the explained variance low: five dimensions carry "
         "at most half of it, at T = n.",
-        Band.at_most(0.5, "words"),
+        kit.Band.at_most(0.5, "words"),
     ),
-    observe(
+    kit.observe(
         "simulation",
         "Sec. III, kernel machines",
         "Trained kernel machines have the closed form's variance within 2%.",
-        Band.around(1.0, "closed form", atol=0.02),
+        kit.Band.around(1.0, "closed form", atol=0.02),
         needs="the models of preset laptop",
         compare="mean",
     ),
@@ -95,7 +92,7 @@ _KERNELS = {
 }
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of the trajectories of kernel machines."""
 
     data: str = "digits"  # name of the data set
@@ -106,14 +103,14 @@ class Config(Frozen):
     batches: int = 6  # independent batches of them
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(steps=50, initialisations=60, batches=2),
     paper=Config(samples=200, steps=3000, initialisations=2000),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Spectra of training with single kernels and with all kernels together."""
 
     names: list[str]  # kernels
@@ -133,7 +130,7 @@ class Result(Frozen):
     sloppy_ranges: np.ndarray  # (2,), ln(λ₁/λ) over half the indices, of inputs and Gram matrix
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Evaluate Eq. (12) and its truth, and train kernel machines by functional descent."""
     grams, y = _problem(vars(config))
     setting = (config.sigma_w, 1.0 - 1e-9, config.steps)
@@ -200,7 +197,7 @@ def _sloppy_ranges(rng: np.random.Generator) -> np.ndarray:
     return np.array([_log_range(X.T @ X, 50), _log_range(_gaussian_gram(X), 50)])
 
 
-def _problem(item: Item) -> tuple[list[np.ndarray], np.ndarray]:
+def _problem(item: kit.Item) -> tuple[list[np.ndarray], np.ndarray]:
     """Return Gram matrices with λ₁(K) = 1, and targets ±1 by the parity of the label.
 
     Inputs have variance one in the mean of their d coordinates, so that exp(−‖x − x′‖²/d), the
@@ -216,7 +213,7 @@ def _problem(item: Item) -> tuple[list[np.ndarray], np.ndarray]:
     return grams, y
 
 
-def _train(item: Item) -> np.ndarray:
+def _train(item: kit.Item) -> np.ndarray:
     """Return the spectrum of P(N, M, T) of functions trained by descent in their RKHS."""
     grams, y = _problem(item)
     rng = numpy_generator(item["seed"])
@@ -236,12 +233,12 @@ def _train(item: Item) -> np.ndarray:
     return np.linalg.eigvalsh(second / points - np.outer(mean, mean))[::-1]
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the kernels' spectra and the manifolds' spectra."""
-    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     index = np.arange(1, len(result.together) + 1)
     for color, name, kernel, single in zip(
-        COLORS, result.names, result.kernel_eigenvalues, result.single, strict=False
+        kit.COLORS, result.names, result.kernel_eigenvalues, result.single, strict=False
     ):
         left.semilogy(index, np.where(kernel > 1e-10, kernel, np.nan), color=color, label=name)
         right.semilogy(index, np.where(single > 1e-10, single, np.nan), color=color, lw=1)
@@ -260,31 +257,31 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the kernel machines' bound, their low dimension and the simulation."""
     listed = ", ".join(f"{n} {d}" for n, d in zip(result.names, result.dimensions, strict=False))
     count = len(result.together)
     return {
-        "bound": exact((result.truth > result.bound + 1e-10).sum(), f"entries of {count}"),
-        "low-dimensional": exact(
+        "bound": kit.exact((result.truth > result.bound + 1e-10).sum(), f"entries of {count}"),
+        "low-dimensional": kit.exact(
             result.by_time[:, 0].max() / count,
             f"dimensions of {count} at T = n, 3n, 10n, 30n, 100n: "
             + ", ".join(f"{d:.0f}" for d in result.by_time[:, 0])
             + f"; alone, at the T of the figure: {listed}",
         ),
-        "shallower": over_seeds([result.shallower], "decay of one over that of four"),
-        "sloppy-kernel": over_seeds([result.white_range], "ln(λ1/λ50)"),
-        "sloppy-inputs": over_seeds(
+        "shallower": kit.over_seeds([result.shallower], "decay of one over that of four"),
+        "sloppy-kernel": kit.over_seeds([result.white_range], "ln(λ1/λ50)"),
+        "sloppy-inputs": kit.over_seeds(
             [result.sloppy_ranges[1] / result.sloppy_ranges[0]],
             f"ln(λ1/λ50): inputs {result.sloppy_ranges[0]:.1f}, Gram {result.sloppy_ranges[1]:.1f};"
             " c = 0.1 in 100 dimensions",
         ),
-        "flat-kernel": exact(
+        "flat-kernel": kit.exact(
             result.by_time[0, 1],
             "it is lower than without, but the flat kernel learns everything in one step, and its "
             "initial outputs are small",
         ),
-        "simulation": over_seeds(
+        "simulation": kit.over_seeds(
             result.simulated.sum(axis=1) / result.together.sum(), "one value per batch of models"
         ),
     }

@@ -13,10 +13,8 @@ from hyperribbon.core import derive_seed
 from hyperribbon.core.data import load_data
 from hyperribbon.core.devices.modes import preserve_random_state
 from hyperribbon.operators import NTK
-from hyperribbon.papers.experiments.judging import Measurements, exact, over_seeds
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.kit import presets as make_presets
-from hyperribbon.papers.experiments.statements import Band, observe
 from hyperribbon.prediction import predict_manifold
 from hyperribbon.prediction.initial import draw_networks
 from hyperribbon.theory.ribbons import dimensions_of, trajectory_covariance
@@ -28,47 +26,47 @@ _WIDE = 128
 _STARTS = 32  # whose kernels limit the learning rate
 _TABLES: dict[str, Any] = {"wine": load_wine, "diabetes": load_diabetes}
 STATEMENTS = (
-    observe(
+    kit.observe(
         "dimensions",
         "Eq. (5), networks",
         "For MLPs of width 128 and more and T up to 100, expected and measured dimensions differ "
         "by at most two, on data that the prediction was not developed on.",
-        Band.at_most(2.0, "words"),
+        kit.Band.at_most(2.0, "words"),
         needs="the widths of preset laptop",
         changed="2026-11-18: a first run on digits, breast cancer, Fashion-MNIST and CIFAR-10 "
         "found up to 5.8 at width 128 and T = 100. Predictions take the kernels of several "
         "initialisations since, not their mean; these sets, which were used for that, are "
         "replaced by others",
     ),
-    observe(
+    kit.observe(
         "linearised",
         "Eq. (5), networks",
         "The same networks, each linearised with its own kernel from its own initial outputs, have "
         "the expected dimensions within two, for every kind and width: what remains of the "
         "difference is the drift of the kernel.",
-        Band.at_most(2.0, "words"),
+        kit.Band.at_most(2.0, "words"),
         needs="the widths of preset laptop",
     ),
-    observe(
+    kit.observe(
         "uncertainty",
         "Eq. (5), networks",
         "Measured dimensions lie within the uncertainty of the expected ones, which counts the "
         "drift of the kernel: the largest difference over the uncertainty.",
-        Band.at_most(1.0, "closed form"),
+        kit.Band.at_most(1.0, "closed form"),
         needs="the widths of preset laptop",
     ),
-    observe(
+    kit.observe(
         "drift",
         "Eq. (5), networks",
         "The tangent kernel of the widest network of each kind drifts less than that of the "
         "narrowest.",
-        Band.at_most(1.0, "words"),
+        kit.Band.at_most(1.0, "words"),
         needs="the widths of preset laptop",
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Networks and data; targets are ±1 by the parity of the class, or numbers (diabetes)."""
 
     sets: tuple[str, ...] = ("mnist5k", "wine", "diabetes")  # data sets
@@ -92,7 +90,7 @@ PRESETS = make_presets(
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """One row for each network and training time."""
 
     sets: list[str]  # data set of each row
@@ -109,7 +107,7 @@ class Result(Frozen):
     networks: int  # trained for each row
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Predict the ribbon of wide networks from their kernel, and train them."""
     tasks = [(name, "MLP", steps) for name in config.sets for steps in config.steps]
     others = [kind for kind in config.kinds if kind != "MLP"]
@@ -132,7 +130,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _measure(item: Item) -> dict[str, float]:
+def _measure(item: kit.Item) -> dict[str, float]:
     X, y = _task(item["set"], item["samples"])
     with preserve_random_state():
         torch.default_generator.manual_seed(item["seed"])
@@ -221,13 +219,13 @@ def _network(kind: str, width: int, share: float, X: torch.Tensor) -> nn.Module:
     return _Transformer(shape, narrow)
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the difference of the networks' dimensions, and their kernels' drift with width."""
-    figure, axes = new_figure(1, 2, width="full", ratio=0.8)
+    figure, axes = kit.new_figure(1, 2, width="full", ratio=0.8)
     last = result.steps.max()
     gap = result.measured - result.expected
     marks = dict(zip(dict.fromkeys(result.sets), "os^Dv", strict=False))
-    for color, kind in zip(COLORS, dict.fromkeys(result.kinds), strict=False):
+    for color, kind in zip(kit.COLORS, dict.fromkeys(result.kinds), strict=False):
         for name in dict.fromkeys(result.sets):
             rows = _rows(result, name, kind) & (result.steps == last)
             if rows.any():
@@ -248,7 +246,7 @@ def plot(result: Result) -> Figure:
         axis.minorticks_off()
     handles = [
         axes[0].plot([], [], "-", color=color, label=kind)[0]
-        for color, kind in zip(COLORS, dict.fromkeys(result.kinds), strict=False)
+        for color, kind in zip(kit.COLORS, dict.fromkeys(result.kinds), strict=False)
     ]
     handles += [
         axes[0].plot([], [], mark, ls="", color="0.3", ms=4, label=_title(name))[0]
@@ -267,7 +265,7 @@ def _rows(result: Result, name: str, kind: str) -> np.ndarray:
     return (np.array(result.sets) == name) & (np.array(result.kinds) == kind)
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the largest difference of dimensions of wide MLPs, and the drift with width."""
     gap = result.measured - result.expected
     wide = (np.array(result.kinds) == "MLP") & (result.widths >= _WIDE) & (result.steps <= 100)
@@ -285,16 +283,16 @@ def measure(result: Result) -> Measurements:
                 drift = result.drift[rows][order]
                 falls.append(drift[-1] / drift[0])
     return {
-        "dimensions": over_seeds(
+        "dimensions": kit.over_seeds(
             np.abs(gap[wide]) if wide.any() else [np.nan],
             "one value for each network, data set and T; dimensions expected (± standard "
             f"deviation) and measured: {'; '.join(listed)}",
             comparable=bool(wide.any()),
         ),
-        "linearised": over_seeds(
+        "linearised": kit.over_seeds(
             np.abs(result.linearised - result.expected), "one value for each network, data and T"
         ),
-        "uncertainty": exact(
+        "uncertainty": kit.exact(
             (np.abs(gap) / result.uncertainty).max(),
             "measured, expected ± uncertainty: "
             + "; ".join(
@@ -304,7 +302,7 @@ def measure(result: Result) -> Measurements:
                 if result.steps[i] == result.steps.max()
             ),
         ),
-        "drift": over_seeds(
+        "drift": kit.over_seeds(
             falls, "drift of the widest over that of the narrowest, by data and kind"
         ),
     }

@@ -10,12 +10,10 @@ from hyperribbon.core import derive_seed
 from hyperribbon.core.data import load_data
 from hyperribbon.manifold import InPCA, bhattacharyya
 from hyperribbon.operators import NTK, Fisher, Hessian
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Frozen, Item, new_figure
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.kit import presets as make_presets
 from hyperribbon.papers.experiments.ribbons._networks import even_snapshots
 from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, line_fits
-from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.training import mlp, train_ensemble
 from hyperribbon.spectra import eigsh
 
@@ -34,7 +32,7 @@ _SETTING = (
     "figure"
 )
 STATEMENTS = (
-    says(
+    kit.says(
         "pattern",
         "Sec. I.A",
         "These four concepts are clearly distinct from each other, but they share a suspiciously "
@@ -42,10 +40,10 @@ STATEMENTS = (
         "[…] (ii) eigenvalues of the FIM […] (iii) eigenvalues of the input correlation matrices "
         "[…] all exhibit geometric decay.",
         "Each of the three falls by a factor of 10 and more within its first twenty values.",
-        Band.at_least(1.0, "words"),
+        kit.Band.at_least(1.0, "words"),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "hessian-inputs",
         "Sec. I",
         "The authors in [22] showed that the eigenspectrum of the input correlation matrix is "
@@ -53,19 +51,19 @@ STATEMENTS = (
         "general deep networks.",
         "log λ of Hessian and Fisher information have a correlation of 0.9 and more with log λ of "
         "the inputs, over their first fifty.",
-        Band.at_least(0.9, "words"),
+        kit.Band.at_least(0.9, "words"),
         setting=_SETTING,
     ),
-    observe(
+    kit.observe(
         "geometric",
         "Sec. I.A",
         "log λ of the first fifty of all five is closer to a line in i than in log i.",
-        Band.at_least(0.0, "words"),
+        kit.Band.at_least(0.0, "words"),
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Task and networks whose spectra are compared (thesis)."""
 
     data: str = "mnist5k"  # name of the data set
@@ -84,7 +82,7 @@ PRESETS = make_presets(
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Spectra of inputs, Fisher information, Hessian, kernel and inPCA, each over its first."""
 
     inputs: np.ndarray  # XXᵀ/n
@@ -97,14 +95,14 @@ class Result(Frozen):
     accuracy: float  # of the trained network on the task
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Train networks; compute the spectra of inputs, Fisher, Hessian, kernel and inPCA."""
     item = {**vars(config), "seed": derive_seed(context.seed, "thesis")}
     found = context.map(_spectra, [item], "spectra")[0]
     return Result(**found)
 
 
-def _spectra(item: Item) -> dict[str, object]:
+def _spectra(item: kit.Item) -> dict[str, object]:
     data = load_data(item["data"], split="all", limit=item["samples"]).flat()
     X, k = data.inputs, item["values"]
     sizes = (X.shape[1], item["width"], data.classes)
@@ -148,10 +146,10 @@ def _spectra(item: Item) -> dict[str, object]:
     }
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the thesis's spectra over their first value."""
-    figure, axis = new_figure(ratio=0.85)
-    for color, (name, title) in zip(COLORS, _NAMES.items(), strict=False):
+    figure, axis = kit.new_figure(ratio=0.85)
+    for color, (name, title) in zip(kit.COLORS, _NAMES.items(), strict=False):
         values = np.asarray(getattr(result, name))
         index = np.arange(1, len(values) + 1)
         # The Hessian of a network that fits its data is nearly the Fisher information.
@@ -166,7 +164,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the fall, the relation of the spectra and the shape of their decay."""
     spectra = {name: np.asarray(getattr(result, name)) for name in _NAMES}
     falls = {name: -np.log10(abs(values[19])) for name, values in spectra.items()}
@@ -174,9 +172,9 @@ def measure(result: Result) -> Measurements:
     related = {name: _relation(spectra["inputs"], spectra[name]) for name in ("hessian", "fisher")}
     shapes = {name: float(np.subtract(*line_fits(v))) for name, v in spectra.items()}
     return {
-        "pattern": over_seeds([min(three)], "log10(λ1/λ20): " + _list(falls)),
-        "hessian-inputs": over_seeds([min(related.values())], "correlation: " + _list(related)),
-        "geometric": over_seeds(
+        "pattern": kit.over_seeds([min(three)], "log10(λ1/λ20): " + _list(falls)),
+        "hessian-inputs": kit.over_seeds([min(related.values())], "correlation: " + _list(related)),
+        "geometric": kit.over_seeds(
             [min(shapes.values())],
             f"R² against i minus that against log i: {_list(shapes)}; two dimensions of inPCA "
             f"explain {result.stress:.0%} of the stress; accuracy {result.accuracy:.3f}",

@@ -5,62 +5,59 @@ from __future__ import annotations
 import numpy as np
 
 from hyperribbon.core import derive_seed
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, presets, stack
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._shared import (
     CIRCLES,
     Trained,
     explain_styles,
     training_item,
 )
-from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.experiments.statements import exact as exactly
 from hyperribbon.papers.simulation.ribbons.trajectories import fixed_problem
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.ribbons import Ribbon, dimensions_of, spectrum_bound
 
 TITLE = "Weight decay: the exact covariance and the printed replacement"
 RANDOM = "trained models"
 
 STATEMENTS = (
-    says(
+    kit.says(
         "printed",
         "Sec. III, weight decay",
         "All our calculations in Section II hold with K replaced by Kλ, i.e., with each λi^Kλ = "
         "λi^K + λ.",
         "With that replacement Eq. (5) gives the last eigenvalue of trained models within 10%.",
-        Band.around(1.0, "words", atol=0.1),
+        kit.Band.around(1.0, "words", atol=0.1),
         setting="Fig. 5's setting with weight decay 0.01; the paper gives no numbers",
         changed="2026-11-18: the dimensions within one before, which targets three times as large "
         "decide by themselves",
     ),
-    says(
+    kit.says(
         "bound-printed",
         "Sec. III, weight decay",
         "λi/λ1 ≤ min{1, 4ρ^(−(i−1)) + (1/‖y‖²)(σw²/α + λ)}",
         "No relative eigenvalue of P1 under weight decay exceeds the printed bound.",
-        Band(0, 0, "printed"),
+        kit.Band(0, 0, "printed"),
         setting="108 settings of c, T, σw and λ under the lemma's assumptions",
     ),
-    observe(
+    kit.observe(
         "bound",
         "Sec. III, weight decay",
         "Lemma 3 holds with K(K + λI)⁻¹y in place of y and without the term +λ.",
-        Band(0, 0, "closed form"),
+        kit.Band(0, 0, "closed form"),
     ),
-    observe(
+    kit.observe(
         "exact",
         "Sec. III, weight decay",
         "With K + λI in the dynamics, K in the start and K(K + λI)⁻¹y for y, the largest "
         "eigenvalue is that of trained models within 3%.",
-        Band.around(1.0, "closed form", atol=0.03),
+        kit.Band.around(1.0, "closed form", atol=0.03),
         needs="the models of preset laptop",
         compare="mean",
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of Fig. 5 with weight decay."""
 
     samples: int = 50  # n
@@ -73,14 +70,14 @@ class Config(Frozen):
     initialisations: int = 1000  # models in a batch
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(batches=2, initialisations=300),
     paper=Config(batches=20, initialisations=2000),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Spectra of P by weight decay."""
 
     decays: np.ndarray  # (m,)
@@ -97,7 +94,7 @@ class Result(Frozen):
     initialisations: int  # models in a batch
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Evaluate both forms and train with weight decay."""
     rows = []
     for mu in config.decays:
@@ -127,7 +124,7 @@ def compute(config: Config, context: Context) -> Result:
     violations, printed_violations, settings = _test_bound()
     return Result(
         decays=np.array(config.decays),
-        **stack(rows),
+        **kit.stack(rows),
         violations=violations,
         printed_violations=printed_violations,
         settings=settings,
@@ -150,11 +147,13 @@ def _test_bound() -> tuple[int, int, int]:
     return violations, printed, settings
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the spectra under weight decay: exact, printed and trained."""
-    figure, axis = new_figure(ratio=0.9)
+    figure, axis = kit.new_figure(ratio=0.9)
     index = np.arange(1, result.exact.shape[1] + 1)
-    rows = zip(COLORS, result.decays, result.exact, result.printed, result.simulated, strict=False)
+    rows = zip(
+        kit.COLORS, result.decays, result.exact, result.printed, result.simulated, strict=False
+    )
     for color, mu, exact, printed, simulated in rows:
         axis.semilogy(index, exact, color=color, label=rf"$\mu={mu:g}$")
         axis.semilogy(index, printed, color=color, ls=":")
@@ -166,13 +165,13 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure weight decay's printed replacement, both bounds and the exact form."""
     row = int(np.flatnonzero(result.decays > 0)[0])
     exact, printed, simulated = result.dimensions[row]
     settings = f"settings of {result.settings} with a violation"
     return {
-        "printed": over_seeds(
+        "printed": kit.over_seeds(
             result.last[row, :, 1],
             f"one value per batch of models; {printed} dimensions by it, {simulated} of trained "
             f"models, {exact} in the exact form: the initial covariance stays σw²K, and the fixed "
@@ -180,7 +179,7 @@ def measure(result: Result) -> Measurements:
         ),
         "bound-printed": exactly(result.printed_violations, settings),
         "bound": exactly(result.violations, settings),
-        "exact": over_seeds(
+        "exact": kit.over_seeds(
             result.ratios[result.decays > 0].mean(axis=0),
             "mean over decays, one value per batch of models",
         ),

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 
 from hyperribbon.application.inspection import Anisotropy, measure_anisotropy
 from hyperribbon.core import derive_seed
-from hyperribbon.papers.experiments.kit import Context, Item, stack
-from hyperribbon.papers.experiments.statements import says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.subnetworks import evaluate_states, prune, reinitialize, select
 
@@ -23,7 +22,7 @@ FISHER = (
     f"{_runs.TRAINING}"
 )
 """Where statements about the Fisher matrix are judged."""
-says_fisher = partial(says, setting=FISHER, needs=_runs.SCALE)
+says_fisher = partial(kit.says, setting=FISHER, needs=_runs.SCALE)
 ORDER_LABELS = {
     "smallest": "smallest change first",
     "random": "at random",
@@ -78,7 +77,7 @@ class Curves(_runs.OfRuns):
 
 
 def measure_curves(
-    config: SpectralConfig, context: Context, curves: Sequence[str], columns: Sequence[str]
+    config: SpectralConfig, context: kit.Context, curves: Sequence[str], columns: Sequence[str]
 ) -> Curves:
     """Measure the summaries of every run along the curves of a figure."""
     runs = _runs.train_runs(config, context)
@@ -89,7 +88,7 @@ def measure_curves(
         wanted = {"samples": config.samples, "outputs": config.outputs}
         items = [point(run, operation, order, share, **wanted) for run in runs for share in shares]
         points = context.shared_map(measure_point, items, f"spectra, {operation} {order} first")
-        table = stack(points)
+        table = kit.stack(points)
         measured[curve] = {key: table[key].reshape(len(runs), len(shares)) for key in table}
     return Curves(
         fractions={curve: np.array(shares) for curve, shares in fractions.items()},
@@ -118,7 +117,7 @@ def _fractions_of(config: SpectralConfig, order: str) -> list[float]:
 
 
 def point(
-    run: Item,
+    run: kit.Item,
     operation: str,
     order: str,
     fraction: float,
@@ -164,7 +163,7 @@ def summary_of(measured: Anisotropy) -> dict[str, float]:
     }
 
 
-def measure_point(item: Item) -> dict[str, float]:
+def measure_point(item: kit.Item) -> dict[str, float]:
     """Measure the spectrum of a network with a share of its weights re-initialised or pruned."""
     run = _runs.load_run(item)
     trained = run.at_epoch(item["epoch"])

@@ -6,8 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from hyperribbon.papers.experiments.kit import Item
-from hyperribbon.papers.experiments.statements import says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks._runs import SCALE, TRAINING, load_run
 
 SHARE_WIDTH = 0.008
@@ -19,7 +18,7 @@ PRINTED_SHARES = (
 SHARE_TOLERANCES = (2.5, 0.8, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25)
 """Of the intervals that hold most of the weights."""
 says_printed = partial(
-    says,
+    kit.says,
     setting=f"{TRAINING}: of the settings tried, these come nearest to the two tables",
     needs=SCALE,
     compare="prediction",
@@ -28,7 +27,7 @@ says_printed = partial(
 """What the two tables print is the number of one run."""
 
 
-def layer_changes(item: Item) -> list[tuple[np.ndarray, np.ndarray]]:
+def layer_changes(item: kit.Item) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the initial and final weights of every layer, flattened."""
     run = load_run(item)
     return [
@@ -38,14 +37,14 @@ def layer_changes(item: Item) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def change_shares(item: Item) -> np.ndarray:
+def change_shares(item: kit.Item) -> np.ndarray:
     """Return the percentages of all weights in the intervals of Table A.2, by absolute change."""
     changes = np.concatenate([np.abs(end - start) for start, end in layer_changes(item)])
     edges = SHARE_WIDTH * np.arange(len(PRINTED_SHARES) + 1)
     return 100.0 * np.histogram(changes, edges)[0] / len(changes)
 
 
-def weight_statistics(item: Item) -> dict[str, np.ndarray]:
+def weight_statistics(item: kit.Item) -> dict[str, np.ndarray]:
     """Return means, standard deviations and correlation of every layer, (layers,) each."""
     pairs = layer_changes(item)
     return {

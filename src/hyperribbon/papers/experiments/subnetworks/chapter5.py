@@ -9,9 +9,7 @@ import torch
 
 from hyperribbon.application.inspection import effective_ranks, measure_anisotropy
 from hyperribbon.core import numpy_generator
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, stack
-from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.subnetworks import select
 
@@ -22,7 +20,7 @@ _EDGE = 28
 """Pixels of an image's side."""
 
 STATEMENTS = (
-    says(
+    kit.says(
         "receptive-fields",
         "Chapter 5",
         "iterative magnitude pruning can uncover the structures of receptive fields (RFs) in the "
@@ -30,34 +28,34 @@ STATEMENTS = (
         "The pixels from which a first-layer unit keeps weights are nearer to each other than as "
         "many drawn from the pixels that all units keep: at most 0.95 of the mean distance (our "
         "margin).",
-        Band.at_most(0.95, "words"),
+        kit.Band.at_most(0.95, "words"),
         setting="the largest 5% of the first layer's trained weights by magnitude, pruned once; "
         f"the sentence reports studies that prune iteratively; {_runs.TRAINING}",
         needs=_runs.SCALE,
     ),
-    observe(
+    kit.observe(
         "same-fields",
         "Chapter 5",
         "The maps of pixels that the two criteria keep have a correlation of at least 0.7 ('the "
         "correlation of their receptive fields').",
-        Band.at_least(0.7, "words"),
+        kit.Band.at_least(0.7, "words"),
         needs=_runs.SCALE,
     ),
-    observe(
+    kit.observe(
         "layer-projections",
         "Chapter 5",
         "In every layer the ten leading directions of the layer's own block of F hold at least "
         "half of the squared length of that layer's gradients of the label's probability, on test "
         "images ('the layer-wise FIM and the gradient projection').",
-        Band.at_least(0.5, "words"),
+        kit.Band.at_least(0.5, "words"),
         needs=_runs.SCALE,
     ),
-    observe(
+    kit.observe(
         "sparsity-and-anisotropy",
         "Chapter 5",
         "Along training, the effective number of changed weights falls as T100 rises: their "
         "correlation is −0.7 or below ('how sparsity evolves in conjunction with […] anisotropy').",
-        Band.at_most(-0.7, "words"),
+        kit.Band.at_most(-0.7, "words"),
         needs=_runs.SCALE,
     ),
 )
@@ -91,7 +89,7 @@ class Result(_runs.OfRuns):
     t100: np.ndarray  # (seeds, e)
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Measure the fields, the layers' matrices and the sparsity of every run."""
     runs = _runs.train_runs(config, context)
     wanted = {"share": config.share, "fields": config.fields, "samples": config.samples}
@@ -102,12 +100,12 @@ def compute(config: Config, context: Context) -> Result:
         maps={c: np.array([one["maps"][c] for one in measured]) for c in _CRITERIA},
         locality={c: np.array([one["locality"][c] for one in measured]) for c in _CRITERIA},
         moments=np.array(config.moments),
-        **stack(measured, "projections", "sparsity", "t100"),
+        **kit.stack(measured, "projections", "sparsity", "t100"),
         **_runs.origin(config),
     )
 
 
-def _measure(item: Item) -> dict[str, Any]:
+def _measure(item: kit.Item) -> dict[str, Any]:
     run = _runs.load_run(item)
     name = next(iter(run.final))
     fields = {criterion: _fields(item, run, name, criterion) for criterion in _CRITERIA}
@@ -129,7 +127,7 @@ def _measure(item: Item) -> dict[str, Any]:
 
 
 def _fields(
-    item: Item, run: _runs.Run, name: str, criterion: str
+    item: kit.Item, run: _runs.Run, name: str, criterion: str
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return shown receptive fields, the map of kept pixels, and the fields' relative size."""
     mask = select(
@@ -166,7 +164,7 @@ def _mean_distance(points: np.ndarray) -> float:
     return float(distances[np.triu_indices(len(points), 1)].mean())
 
 
-def _projections(item: Item, run: _runs.Run) -> np.ndarray:
+def _projections(item: kit.Item, run: _runs.Run) -> np.ndarray:
     """Return each layer's share of test gradients in the leading directions of its block of F."""
     test = _runs.test_data(item)
     network = run.model.double()
@@ -195,10 +193,10 @@ def _projections(item: Item, run: _runs.Run) -> np.ndarray:
     return np.array(shares)
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw fields and maps of both criteria, the layers' shares, and sparsity beside T100."""
     count = len(result.shown["magnitude"])
-    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    figure = kit.Figure(figsize=(7.2, 5.2), layout="constrained")
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=(1.0, 1.1)))
     axes = above.subplots(2, count + 1)
     for row, criterion in zip(axes, _CRITERIA, strict=True):
@@ -213,21 +211,21 @@ def plot(result: Result) -> Figure:
     axes[0, -1].set_title("units per pixel", fontsize=8)
     left, right = below.subplots(1, 2)
     layers = np.arange(1, result.projections.shape[1] + 1)
-    left.bar(layers, result.projections.mean(0), color=COLORS[0], alpha=0.6, width=0.6)
+    left.bar(layers, result.projections.mean(0), color=kit.COLORS[0], alpha=0.6, width=0.6)
     for row in result.projections:
         left.plot(layers, row, "o", color="black", ms=2.5)
     left.set(xlabel="layer", xticks=layers, ylim=(0, 1.03))
     left.set_ylabel("share of the gradients\nin ten directions")
-    _runs.draw_band(right, result.moments, result.sparsity, color=COLORS[0], marker="o", ms=3)
+    _runs.draw_band(right, result.moments, result.sparsity, color=kit.COLORS[0], marker="o", ms=3)
     right.set(xscale="log", xlabel="epoch")
-    right.set_ylabel("effective share of changed weights", color=COLORS[0])
+    right.set_ylabel("effective share of changed weights", color=kit.COLORS[0])
     twin = right.twinx()
-    _runs.draw_band(twin, result.moments, result.t100, color=COLORS[1], marker="s", ms=3)
-    twin.set_ylabel("$T_{100}$", color=COLORS[1])
+    _runs.draw_band(twin, result.moments, result.t100, color=kit.COLORS[1], marker="s", ms=3)
+    twin.set_ylabel("$T_{100}$", color=kit.COLORS[1])
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure locality, agreement of the fields, projections, and sparsity beside anisotropy."""
     pairs = zip(result.maps["magnitude"], result.maps["change"], strict=True)
     along = zip(result.sparsity, result.t100, strict=True)

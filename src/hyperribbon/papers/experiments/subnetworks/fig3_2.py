@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements, decide
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
+from hyperribbon.papers.experiments.judging import decide
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.papers.experiments.subnetworks._layers import layer_measurements
 
@@ -24,7 +23,7 @@ STATEMENTS = (
         _QUOTE,
         "Layer 1 is critical: re-initialised, it costs at least 0.1 of test accuracy (our "
         "threshold for 'a significant drop').",
-        Band.at_least(0.1, "words"),
+        kit.Band.at_least(0.1, "words"),
     ),
     *(
         _runs.says_trained(
@@ -33,7 +32,7 @@ STATEMENTS = (
             _QUOTE,
             f"Layer {layer} is robust: re-initialised, it costs at most 0.05 of test accuracy (our "
             "threshold for 'negligible degradation').",
-            Band.at_most(0.05, "words"),
+            kit.Band.at_most(0.05, "words"),
         )
         for layer in (2, 3, 4)
     ),
@@ -43,7 +42,7 @@ STATEMENTS = (
         "even when the entire first layer is re-initialized, the lowest accuracy remains at 0.5150 "
         "(as shown in Figures 3.2 and A.1)",
         "With the first layer re-initialised the test accuracy of a run is 0.5150.",
-        Band.around(0.515, "printed", atol=0.00005),
+        kit.Band.around(0.515, "printed", atol=0.00005),
         compare="prediction",
         changed="2026-11-17: the mean of our runs was compared with 0.515 ± 0.05 before; the "
         "number is that of one run",
@@ -70,18 +69,18 @@ class Result(_runs.OfRuns):
     worst_class: np.ndarray  # (seeds, layers), lowest share of a class that is still recognised
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Re-initialise each layer of each run (Fig. 3.2 of [subnetworks])."""
     measured = layer_measurements(config, context, config.draws)
     names = ("baseline", "reinitialized", "worst_class")
     return Result(**_runs.origin(config), **{name: measured[name] for name in names})
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw one bar for each layer with its verdict (Fig. 3.2 of [subnetworks])."""
-    figure, axis = new_figure()
+    figure, axis = kit.new_figure()
     _runs.draw_layer_bars(
-        axis, result.reinitialized, color=COLORS[0], baseline=float(result.baseline.mean())
+        axis, result.reinitialized, color=kit.COLORS[0], baseline=float(result.baseline.mean())
     )
     measured = measure(result)
     words = []
@@ -94,7 +93,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the critical first layer, the robust last ones, and the printed accuracy."""
     drops = result.baseline[:, None] - result.reinitialized
 

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure
-from hyperribbon.papers.experiments.statements import Band, observe
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.subnetworks import sweep_selection
 
@@ -24,7 +22,7 @@ STATEMENTS = (
         "most parameters in the first layer are robust to re-initialization, with approximately "
         "95% of parameters exhibiting changes of less than 0.05",
         "The change below which 95% of the first layer's weights lie is at most 0.05.",
-        Band.at_most(0.05, "printed"),
+        kit.Band.at_most(0.05, "printed"),
         changed="2026-11-17: a quantile of our own, 0.043, before",
     ),
     _runs.says_trained(
@@ -34,7 +32,7 @@ STATEMENTS = (
         "re-initialization",
         "With the 95% of the first layer that changed least re-initialised, at most half of the "
         "accuracy is lost that the whole layer costs (half is our threshold).",
-        Band.at_most(0.5, "words"),
+        kit.Band.at_most(0.5, "words"),
     ),
     _runs.says_trained(
         "reaches-whole-layer",
@@ -43,13 +41,13 @@ STATEMENTS = (
         "maximal threshold increases.",
         "At the end of the printed scan, threshold 0.4, the accuracy of every layer is within 0.05 "
         "of that with the whole layer re-initialised (our margin for 'comparable').",
-        Band.at_most(0.05, "words"),
+        kit.Band.at_most(0.05, "words"),
     ),
-    observe(
+    kit.observe(
         "scan-complete",
         "Sec. 3.2.1",
         "A scan of the thresholds to 0.4 takes back every weight of every layer.",
-        Band(1, 1, "closed form"),
+        kit.Band(1, 1, "closed form"),
         needs=_runs.SCALE,
         changed="2026-11-17: a claim before, which the paper does not make",
     ),
@@ -79,7 +77,7 @@ class Result(_runs.OfRuns):
     baseline: np.ndarray  # (seeds,)
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Scan the threshold of every layer of every run (Fig. 3.3 of [subnetworks])."""
     count = round(config.limit_threshold / config.step)
     thresholds = np.round(np.arange(count + 1) * config.step, 6)
@@ -104,7 +102,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _scan(item: Item) -> dict[str, Any]:
+def _scan(item: kit.Item) -> dict[str, Any]:
     run = _runs.load_run(item)
     name = f"layer{item['layer']}.weight"
     change = (run.final[name] - run.initial[name]).abs().flatten().double()
@@ -128,19 +126,19 @@ def _scan(item: Item) -> dict[str, Any]:
     }
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw one panel for each layer with the threshold of 95% (Fig. 3.3 of [subnetworks])."""
-    figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
+    figure, axes = kit.new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for layer, axis in enumerate(axes.ravel()):
-        _runs.draw_band(axis, result.thresholds, result.accuracy[:, layer], color=COLORS[0])
+        _runs.draw_band(axis, result.thresholds, result.accuracy[:, layer], color=kit.COLORS[0])
         quantile = result.quantile95[:, layer].mean()
-        axis.axvline(quantile, color=COLORS[1], ls=":")
+        axis.axvline(quantile, color=kit.COLORS[1], ls=":")
         late = quantile > 0.3 * result.thresholds[-1]
         at, beside = (quantile, 0.72 if layer == 0 else 0.06), 28 if layer == 0 else 4
         place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
         place |= {"xytext": (-4 if late else beside, 0), "ha": "right" if late else "left"}
         text = f"95% of the weights\nchange less than {quantile:.3f}"
-        axis.annotate(text, at, **place, color=COLORS[1], fontsize=8)
+        axis.annotate(text, at, **place, color=kit.COLORS[1], fontsize=8)
         axis.axvspan(_PRINTED_LIMIT, result.thresholds[-1], color="0.93", lw=0, zorder=0)
         axis.set_title(f"({'abcd'[layer]}) {_runs.LAYERS[layer].lower()}")
         low = min(result.accuracy[:, layer].min(), 0.9)
@@ -154,7 +152,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the robust majority of the first layer and the end of the scan (Fig. 3.3)."""
     printed = int(np.argmin(np.abs(result.thresholds - _PRINTED_LIMIT)))
     at_quantile = np.array(

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.subnetworks import sweep_selection
 
@@ -23,7 +21,7 @@ STATEMENTS = (
         "critical parameters, with the eventual accuracy dropping below 0.2, equivalent to random "
         "guessing",
         "At the end of the scan, threshold 0.4, the test accuracy is below 0.2.",
-        Band.at_most(0.2, "printed"),
+        kit.Band.at_most(0.2, "printed"),
     ),
     _runs.says_trained(
         "exceeds-layers",
@@ -32,7 +30,7 @@ STATEMENTS = (
         "layer, caused a larger decay than any of the individual layers",
         "At the end of the scan the accuracy is lower than with the same threshold in any one "
         "layer.",
-        Band.at_most(0.0, "words"),
+        kit.Band.at_most(0.0, "words"),
     ),
 )
 
@@ -58,7 +56,7 @@ class Result(_runs.OfRuns):
     layers: np.ndarray  # (seeds, layers), accuracy at the last threshold, one layer alone
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Scan the threshold of every run (Fig. 3.4 of [subnetworks])."""
     count = round(config.limit_threshold / config.step)
     thresholds = np.round(np.arange(count + 1) * config.step, 6)
@@ -66,10 +64,10 @@ def compute(config: Config, context: Context) -> Result:
         {**item, "thresholds": thresholds.tolist()} for item in _runs.train_runs(config, context)
     ]
     measured = context.map(_scan, items, "threshold scans")
-    return Result(thresholds=thresholds, **stack(measured), **_runs.origin(config))
+    return Result(thresholds=thresholds, **kit.stack(measured), **_runs.origin(config))
 
 
-def _scan(item: Item) -> dict[str, Any]:
+def _scan(item: kit.Item) -> dict[str, Any]:
     run = _runs.load_run(item)
     scan = partial(sweep_selection, run.model, run.final, run.initial, _runs.test_data(item))
     scanned = scan(thresholds=item["thresholds"])
@@ -82,13 +80,13 @@ def _scan(item: Item) -> dict[str, Any]:
     }
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw accuracy and the share of re-initialised weights against the threshold (Fig. 3.4)."""
-    figure, axis = new_figure()
+    figure, axis = kit.new_figure()
     _runs.draw_band(
-        axis, result.thresholds, result.accuracy, color=COLORS[0], label="test accuracy"
+        axis, result.thresholds, result.accuracy, color=kit.COLORS[0], label="test accuracy"
     )
-    dashed = {"ls": "--", "color": COLORS[1], "label": "share re-initialised"}
+    dashed = {"ls": "--", "color": kit.COLORS[1], "label": "share re-initialised"}
     _runs.draw_band(axis, result.thresholds, result.fraction, **dashed)
     axis.axhline(0.1, color="0.5", ls=":", lw=1)
     axis.text(result.thresholds[-1], 0.11, "chance", ha="right", fontsize=8, color="0.4")
@@ -98,7 +96,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the end of the scan (Fig. 3.4 of [subnetworks])."""
     last = result.accuracy[:, -1]
     why = f"at threshold {result.thresholds[-1]:g}, from {last.min():.3f} to {last.max():.3f}"

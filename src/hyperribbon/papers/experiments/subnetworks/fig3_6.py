@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyperribbon.core import derive_seed
-from hyperribbon.papers.experiments.judging import Measurements, Observed
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.subnetworks import sweep_selection
 
@@ -26,7 +24,7 @@ STATEMENTS = (
         "parameters have been re-initialized",
         "With 80% of the weights re-initialised by change the accuracy is still at least 0.93, "
         "within 0.05 of the trained network's (our threshold for 'significant').",
-        Band.at_least(0.93, "words"),
+        kit.Band.at_least(0.93, "words"),
         changed="2026-11-17: an accuracy of our own before; the threshold was chosen with the "
         "result known",
     ),
@@ -36,7 +34,7 @@ STATEMENTS = (
             "Sec. 3.3.2",
             "random selections perform worse than a systematic, criteria-driven approaches",
             f"{operation}: at p = 0.8 random selection keeps less accuracy than either criterion.",
-            Band.at_least(0.0, "words"),
+            kit.Band.at_least(0.0, "words"),
         )
         for operation in _OPERATIONS
     ),
@@ -47,7 +45,7 @@ STATEMENTS = (
             "The analogous advantage also applies to criteria based on change in re-initialization",
             "Re-initialising by change keeps more accuracy than by magnitude, at p = "
             f"{share:g} (the shares are our choice).",
-            Band.at_least(0.0, "words"),
+            kit.Band.at_least(0.0, "words"),
         )
         for share in _SHARES
     ),
@@ -58,7 +56,7 @@ STATEMENTS = (
             "the advantage of magnitude-based criteria over change-based criteria in pruning",
             f"Pruning by magnitude keeps more accuracy than by change, at p = {share:g} (the "
             "shares are our choice).",
-            Band.at_least(0.0, "words"),
+            kit.Band.at_least(0.0, "words"),
         )
         for share in _SHARES
     ),
@@ -69,7 +67,7 @@ STATEMENTS = (
             "re-initialization demonstrates superior accuracy under change-based criteria, while "
             "pruning maintains higher accuracy when adhering to magnitude-based criteria",
             f"{reading}, at p = {share:g} (the shares are our choice).",
-            Band.at_least(0.0, "words"),
+            kit.Band.at_least(0.0, "words"),
         )
         for name, reading in (
             ("change-reinitialize-wins", "By change, re-initialising keeps more than pruning"),
@@ -84,7 +82,7 @@ STATEMENTS = (
         "accuracy than pruning",
         "At more than half of the shares between 0 and 1, of both criteria, the re-initialised "
         "network is more accurate than the pruned one.",
-        Band.at_least(0.5, "words"),
+        kit.Band.at_least(0.5, "words"),
     ),
     _runs.says_trained(
         "pruned-60",
@@ -93,7 +91,7 @@ STATEMENTS = (
         "this point the network’s performance is not significantly decayed",
         "With 60% of the weights pruned, by either criterion, at most 0.05 of accuracy is lost "
         "(our threshold, that for 'negligible' in Fig. 3.2).",
-        Band.at_most(0.05, "words"),
+        kit.Band.at_most(0.05, "words"),
     ),
     _runs.says_trained(
         "prune-consistent",
@@ -102,7 +100,7 @@ STATEMENTS = (
         "consistent.",
         "At p = 0.8, the paper's example, the accuracies of the networks pruned by the two "
         "criteria differ by at most 0.1 (our margin).",
-        Band.around(0.0, "words", atol=0.1),
+        kit.Band.around(0.0, "words", atol=0.1),
         changed="2026-11-17: added; the margin was chosen with the difference at p = 0.8 known",
     ),
     *(
@@ -113,7 +111,7 @@ STATEMENTS = (
             "between the two criteria reaches 83.7%, while the model’s accuracy remains around 90%",
             f"Pruned by {criterion} at p = 0.8, the accuracy is 0.9 ± 0.05 (our margin for "
             "'around').",
-            Band.around(0.9, "words", atol=0.05),
+            kit.Band.around(0.9, "words", atol=0.05),
             changed="2026-11-17: compared with an earlier measurement of our own before; the "
             "margin was chosen with the result known",
         )
@@ -140,7 +138,7 @@ class Result(_runs.OfRuns):
     accuracy: dict[str, np.ndarray]  # {"prune-change", …}: (seeds, f)
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Sweep every method over the fractions, for every run (Fig. 3.6 of [subnetworks])."""
     fractions = np.arange(config.points + 1) / config.points
     runs = _runs.train_runs(config, context)
@@ -156,7 +154,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(**_runs.origin(config), fractions=fractions, accuracy=accuracy)
 
 
-def _curve(item: Item) -> np.ndarray:
+def _curve(item: kit.Item) -> np.ndarray:
     run = _runs.load_run(item)
     return sweep_selection(
         run.model,
@@ -170,12 +168,12 @@ def _curve(item: Item) -> np.ndarray:
     ).values.numpy()
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw one panel for each operation (Fig. 3.6 of [subnetworks])."""
-    figure, axes = new_figure(1, 2, width="full", ratio=0.75, sharey=True)
+    figure, axes = kit.new_figure(1, 2, width="full", ratio=0.75, sharey=True)
     titles = {"reinitialize": "re-initialised", "prune": "pruned"}
     for axis, operation in zip(axes, _OPERATIONS, strict=True):
-        for color, criterion in zip(COLORS, _CRITERIA, strict=False):
+        for color, criterion in zip(kit.COLORS, _CRITERIA, strict=False):
             label = {"random": "at random"}.get(criterion, f"smallest {criterion} first")
             accuracy = result.accuracy[f"{operation}-{criterion}"]
             _runs.draw_band(axis, result.fractions, accuracy, color=color, label=label)
@@ -186,13 +184,13 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the order of the curves and the accuracies that the text names (Fig. 3.6)."""
 
     def at(method: str, fraction: float) -> np.ndarray:
         return result.accuracy[method][:, int(np.argmin(np.abs(result.fractions - fraction)))]
 
-    def margin(better: str, worse: str, fraction: float) -> Observed:
+    def margin(better: str, worse: str, fraction: float) -> kit.Observed:
         difference = at(better, fraction) - at(worse, fraction)
         return result.by_run(difference, "difference of the accuracies, same networks")
 

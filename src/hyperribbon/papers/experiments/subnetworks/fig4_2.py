@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 
 TITLE = "Training and test loss"
@@ -18,14 +16,14 @@ STATEMENTS = (
         "The model achieves convergence after approximately 75 epochs.",
         "After 75 of 100 epochs at most 0.02 of the training loss's whole fall is still to come "
         "(our threshold).",
-        Band.at_most(0.02, "words"),
+        kit.Band.at_most(0.02, "words"),
     ),
     _runs.says_trained(
         "test-flat",
         "Sec. 4.3",
         "the model converges (training and test losses flatten) after around 75 epochs",
         "From epoch 75 on the test loss stays within 0.05 of its final value (our threshold).",
-        Band.at_most(0.05, "words"),
+        kit.Band.at_most(0.05, "words"),
     ),
 )
 
@@ -46,18 +44,18 @@ class Result(_runs.OfRuns):
     milestones: np.ndarray  # (m,), epochs at which the rate falls
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Read the recorded losses (Fig. 4.2 of [subnetworks])."""
     measured = context.map(_losses, _runs.train_runs(config, context), "losses")
     return Result(
         epochs=measured[0]["epochs"],
-        **stack(measured, "train_loss", "test_loss"),
+        **kit.stack(measured, "train_loss", "test_loss"),
         milestones=np.array(config.milestones),
         **_runs.origin(config),
     )
 
 
-def _losses(item: Item) -> dict[str, np.ndarray]:
+def _losses(item: kit.Item) -> dict[str, np.ndarray]:
     table = _runs.load_run(item).trajectory.metrics().dropna(subset=["test_loss"])
     return {
         "epochs": table["epoch"].to_numpy(),
@@ -66,11 +64,11 @@ def _losses(item: Item) -> dict[str, np.ndarray]:
     }
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw both losses (Fig. 4.2 of [subnetworks])."""
-    figure, axis = new_figure()
-    _runs.draw_band(axis, result.epochs, result.train_loss, color=COLORS[0], label="training")
-    _runs.draw_band(axis, result.epochs, result.test_loss, color=COLORS[1], label="test")
+    figure, axis = kit.new_figure()
+    _runs.draw_band(axis, result.epochs, result.train_loss, color=kit.COLORS[0], label="training")
+    _runs.draw_band(axis, result.epochs, result.test_loss, color=kit.COLORS[1], label="test")
     for epoch in result.milestones:
         axis.axvline(epoch, color="0.8", lw=1, zorder=0)
     axis.set(xlabel="epoch (grey: the rate falls)", ylabel="cross-entropy", yscale="log")
@@ -78,7 +76,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure when the losses have converged (Fig. 4.2 of [subnetworks])."""
     final = result.train_loss[:, -1:]
     drop = result.train_loss[:, :1] - final

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import Context, Figure, new_figure, stack
-from hyperribbon.papers.experiments.statements import Band, observe
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.papers.experiments.subnetworks._embedding import hidden_embedding
 
@@ -20,14 +18,14 @@ STATEMENTS = (
         "label",
         "At least 0.9 of the test images have their nearest neighbour in the plane in their own "
         "class (our threshold).",
-        Band.at_least(0.9, "words"),
+        kit.Band.at_least(0.9, "words"),
     ),
-    observe(
+    kit.observe(
         "collapse",
         "Sec. 4.3.1",
         "On test images the last hidden layer has collapsed: at most 0.1 of its variance is "
         "within the classes.",
-        Band.at_most(0.1, "words"),
+        kit.Band.at_most(0.1, "words"),
         needs=_runs.SCALE,
         changed="2026-11-17: a claim before; the paper names the clusters neural collapse and "
         "says nothing of variances",
@@ -56,20 +54,20 @@ class Result(_runs.OfRuns):
     within: np.ndarray  # (seeds,), within-class variance over total variance of the hidden layer
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Embed the hidden layer of every run (Fig. 4.3 of [subnetworks])."""
     embedded = hidden_embedding(config, context, config.points)
     return Result(
         position=embedded[0]["position"],
         labels=embedded[0]["labels"],
-        **stack(embedded, "neighbour_accuracy", "within"),
+        **kit.stack(embedded, "neighbour_accuracy", "within"),
         **_runs.origin(config),
     )
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the points by class (Fig. 4.3 of [subnetworks])."""
-    figure, axis = new_figure(ratio=0.9)
+    figure, axis = kit.new_figure(ratio=0.9)
     points = axis.scatter(*result.position.T, c=result.labels, cmap="tab10", s=4, lw=0)
     for label in np.unique(result.labels):
         centre = np.median(result.position[result.labels == label], axis=0)
@@ -79,7 +77,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the clusters, and beside them the collapse that they are named after (Fig. 4.3)."""
     return {
         "clusters": result.by_run(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hyperribbon.application.inspection import eigenfunctions, measure_anisotropy
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Item, stack
-from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs, _spectra
 from hyperribbon.papers.experiments.subnetworks._embedding import hidden_embedding
-from hyperribbon.plots.style import DIVERGING, new_figure
 
 TITLE = "Gradient projections on the 1st, 10th, 100th and 500th eigenvector"
 
@@ -23,24 +20,24 @@ STATEMENTS = (
         "Of the four eigenvectors shown, the first has the largest root mean square of u as Eq. "
         "(4.24) normalises it, over the test images: the logarithm of the largest of the others "
         "over it is at most 0.",
-        Band.at_most(0.0, "words"),
+        kit.Band.at_most(0.0, "words"),
         changed="2026-11-18: before, projections without the printed factor 1/√λ were judged",
     ),
-    observe(
+    kit.observe(
         "projection-dominates",
         "Fig. 4.4",
         "Without the factor 1/√λ the first eigenvector has the largest root mean square projection "
         "of the gradients of the test images: the same logarithm is at most 0.",
-        Band.at_most(0.0, "words"),
+        kit.Band.at_most(0.0, "words"),
         needs=_runs.SCALE,
     ),
-    says(
+    kit.says(
         "unit-norm",
         "Eq. (4.24), Sec. 4.3.1",
         "is derived in Appendix A.2 to ensure uθi has unit norm in L^2(ρ)",
         "For F of Eq. (4.13), which sums over the outputs, the first eigenfunction of the label's "
         "output has E[u²] = 1 over the data of F.",
-        Band.around(1.0, "printed", atol=1e-5),
+        kit.Band.around(1.0, "printed", atol=1e-5),
         setting="F of Eq. (4.13), as Sec. 4.3 says; the proof of App. A.2 takes the F of a single "
         "output, for which the norm is one",
     ),
@@ -76,7 +73,7 @@ class Result(_runs.OfRuns):
     summed_norm: np.ndarray  # (seeds, e), the same summed over all outputs
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Evaluate the eigenfunctions of every run (Fig. 4.4 of [subnetworks])."""
     embedded = hidden_embedding(config, context, config.points)
     wanted = {"samples": config.samples, "shown": list(config.shown)}
@@ -89,12 +86,12 @@ def compute(config: Config, context: Context) -> Result:
         position=embedded[0]["position"],
         values=measured[0]["values"],
         shown=np.array(config.shown),
-        **stack(measured, "relative", "response", "single_norm", "summed_norm"),
+        **kit.stack(measured, "relative", "response", "single_norm", "summed_norm"),
         **_runs.origin(config),
     )
 
 
-def _functions(item: Item) -> dict[str, np.ndarray]:
+def _functions(item: kit.Item) -> dict[str, np.ndarray]:
     run = _runs.load_run(item)
     reference, test = _runs.train_data(item, item["samples"]), _runs.test_data(item)
     positions = tuple(number - 1 for number in item["shown"])
@@ -117,9 +114,9 @@ def _functions(item: Item) -> dict[str, np.ndarray]:
     }
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw ⟨v, ∇f⟩ above and u of Eq. (4.24) below, on the plane of Fig. 4.3 (Fig. 4.4)."""
-    figure, axes = new_figure(2, 4, width="full", ratio=1.1, sharex=True, sharey=True)
+    figure, axes = kit.new_figure(2, 4, width="full", ratio=1.1, sharex=True, sharey=True)
     as_printed = np.sqrt((result.values**2).mean(0))
     rows = (
         (r"$\langle v,\nabla f\rangle$", result.response[0] / as_printed, result.response[0]),
@@ -129,7 +126,7 @@ def plot(result: Result) -> Figure:
         values = result.values * factor / size[0]
         limit = np.quantile(np.abs(values[:, 0]), 0.98)
         order = np.argsort(np.abs(values).max(1))
-        look = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit, "s": 5, "lw": 0.15}
+        look = {"cmap": kit.DIVERGING, "vmin": -limit, "vmax": limit, "s": 5, "lw": 0.15}
         for column, axis in enumerate(row):
             colors = values[order, column]
             points = axis.scatter(*result.position[order].T, c=colors, edgecolors="0.6", **look)
@@ -143,7 +140,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the responses with and without the factor of Eq. (4.24), and its norm (Fig. 4.4)."""
     as_printed = result.response / np.sqrt(result.relative)
     sizes = ", ".join(f"{value:.3g}" for value in (as_printed / as_printed[:, :1]).mean(0))
@@ -156,7 +153,7 @@ def measure(result: Result) -> Measurements:
             np.log10(result.response[:, 1:].max(1) / result.response[:, 0]),
             "log10 of the largest root mean square projection of the others over the leading one's",
         ),
-        "unit-norm": over_seeds(
+        "unit-norm": kit.over_seeds(
             result.single_norm[:, 0],
             f"summed over the outputs it is {result.summed_norm[:, 0].mean():.6f}; "
             + result.source,

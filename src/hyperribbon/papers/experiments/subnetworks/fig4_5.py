@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _spectra
 
 TITLE = "Anisotropy and norms of the Fisher matrix along re-initialisation"
@@ -26,7 +24,7 @@ STATEMENTS = (
         "start of training.",
         "With the first 10% of the weights re-initialised at random T100 has fallen by at least "
         "0.01, the threshold for 'largely unchanged' in subnetworks/chapter4.",
-        Band.at_most(-0.01, "words"),
+        kit.Band.at_most(-0.01, "words"),
         changed="2026-11-18: before, 0.4 at random was compared with 0.8 by change, which says "
         "nothing of the start",
     ),
@@ -37,7 +35,7 @@ STATEMENTS = (
         "progressively re-initialized to their initial values",
         "Both norms rise at least 0.1 above both ends of the scan before they fall to those of the "
         "start (our threshold).",
-        Band.at_least(1.1, "words"),
+        kit.Band.at_least(1.1, "words"),
         changed="2026-11-17: at least 1 before, which a largest norm over the larger end always is",
     ),
 )
@@ -47,16 +45,16 @@ Result = _spectra.Curves
 PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Measure both curves of every run (Fig. 4.5 of [subnetworks])."""
     return _spectra.measure_curves(config, context, _CURVES, tuple(_PANELS))
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw trace ratios above norms, over shares (below) and thresholds (above) (Fig. 4.5)."""
-    figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
+    figure, axes = kit.new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for axis, (column, (label, scale)) in zip(axes.ravel(), _PANELS.items(), strict=True):
-        for color, curve in zip(COLORS, _CURVES, strict=False):
+        for color, curve in zip(kit.COLORS, _CURVES, strict=False):
             order = _spectra.ORDER_LABELS[curve.split("-")[1]]
             result.draw(axis, column, curve, color=color, marker="o", label=order)
         axis.set(ylabel=label, yscale=scale)
@@ -73,7 +71,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure how random selection loses the anisotropy, and how the norms move (Fig. 4.5)."""
     by_change, by_chance = _CURVES
     trained = result.at("t100", by_chance, 0.0)

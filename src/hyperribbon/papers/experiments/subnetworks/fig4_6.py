@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _spectra
 
 TITLE = "Trace ratio and accuracy, smallest and largest changes first"
@@ -26,7 +24,7 @@ STATEMENTS = (
         _QUOTE,
         "Along re-initialisation, largest change first, T100 and test accuracy have a correlation "
         "of at least 0.7 (our threshold).",
-        Band.at_least(0.7, "words"),
+        kit.Band.at_least(0.7, "words"),
     ),
     _spectra.says_fisher(
         "pruning-returns",
@@ -34,7 +32,7 @@ STATEMENTS = (
         "Sub-figures (b) and (d) illustrate an increase in the trace ratio at the end of pruning",
         "Pruning the largest changes first, T100 rises by at least 0.05 from its minimum to "
         "p = 0.9 (our threshold).",
-        Band.at_least(0.05, "words"),
+        kit.Band.at_least(0.05, "words"),
     ),
 )
 
@@ -43,20 +41,20 @@ Result = _spectra.Curves
 PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Measure the four curves of every run (Fig. 4.6 of [subnetworks])."""
     return _spectra.measure_curves(config, context, _CURVES, ("t100", "accuracy"))
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw one panel for each operation and order (Fig. 4.6 of [subnetworks])."""
-    figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharey=True)
+    figure, axes = kit.new_figure(2, 2, width="full", ratio=0.6, sharey=True)
     words = {"reinitialize": "re-initialised", "prune": "pruned"}
     for letter, axis, curve in zip("abcd", axes.ravel(), _CURVES, strict=True):
         operation, order = curve.split("-")
         for column, color, marker, label in (
-            ("t100", COLORS[0], "o", "$T_{100}$"),
-            ("accuracy", COLORS[1], "s", "test accuracy"),
+            ("t100", kit.COLORS[0], "o", "$T_{100}$"),
+            ("accuracy", kit.COLORS[1], "s", "test accuracy"),
         ):
             result.draw(axis, column, curve, color=color, marker=marker, label=label)
         axis.set_title(f"({letter}) {words[operation]}, {_spectra.ORDER_LABELS[order]}")
@@ -71,7 +69,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure whether T100 and accuracy fall together, and its return under pruning (Fig. 4.6)."""
     ratio = result.columns["t100"]["reinitialize-largest"]
     accuracy = result.columns["accuracy"]["reinitialize-largest"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _spectra
 
 TITLE = "Entries of the top eigenvectors along re-initialisation"
@@ -28,7 +26,7 @@ STATEMENTS = (
         "Effective rank and kurtosis of the top 100 eigenvectors both change less when 10% of the "
         "weights are re-initialised at random than when the 1% that changed most are: the larger "
         "of the two differences of relative changes is at most 0.",
-        Band.at_most(0.0, "words"),
+        kit.Band.at_most(0.0, "words"),
         changed="2026-11-18: of the two metrics only the effective rank was judged before",
     ),
 )
@@ -38,16 +36,16 @@ Result = _spectra.Curves
 PRESETS, PRESETS_WITH_DATA = _spectra.PRESETS, _spectra.PRESETS_WITH_DATA
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Measure both curves of every run (Fig. 4.8 of [subnetworks])."""
     return _spectra.measure_curves(config, context, _CURVES, tuple(_PANELS))
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the four panels of the paper (Fig. 4.8 of [subnetworks])."""
-    figure, axes = new_figure(2, 2, width="full", ratio=0.6, sharex=True)
+    figure, axes = kit.new_figure(2, 2, width="full", ratio=0.6, sharex=True)
     for letter, axis, (column, title) in zip("abcd", axes.ravel(), _PANELS.items(), strict=True):
-        for color, curve in zip(COLORS, _CURVES, strict=False):
+        for color, curve in zip(kit.COLORS, _CURVES, strict=False):
             label = _spectra.ORDER_LABELS[curve.split("-")[1]]
             result.draw(axis, column, curve, color=color, marker="o", label=label)
         axis.set_title(f"({letter}) {title}")
@@ -58,7 +56,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure both metrics along both curves (Fig. 4.8 of [subnetworks])."""
     largest, random = _CURVES
     metrics = ("effective_rank100", "kurtosis100")

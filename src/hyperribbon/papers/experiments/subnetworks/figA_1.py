@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
-from hyperribbon.papers.experiments.statements import Band, says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.papers.experiments.subnetworks._layers import layer_measurements
 
@@ -21,14 +19,14 @@ _LECUN = (
 
 STATEMENTS = (
     *(
-        says(
+        kit.says(
             f"{start}-first-layer",
             place,
             "The decay caused by re-initialization in the last three layers is significantly "
             "smaller than in the first layer.",
             "Re-initialising the whole first layer costs at least 0.1 more accuracy than any other "
             "layer (our threshold for 'significantly').",
-            Band.at_least(0.1, "words"),
+            kit.Band.at_least(0.1, "words"),
             setting=setting,
             needs=_runs.SCALE,
         )
@@ -37,14 +35,14 @@ STATEMENTS = (
             ("lecun", "Sec. 3.2.1", _LECUN),
         )
     ),
-    says(
+    kit.says(
         "lecun-value",
         "Sec. 3.2.1",
         "even when the entire first layer is re-initialized, the lowest accuracy remains at 0.5150 "
         "(as shown in Figures 3.2 and A.1)",
         "With the first layer re-initialised the test accuracy of a run is 0.5150, from the LeCun "
         "start too.",
-        Band.around(0.515, "printed", atol=0.00005),
+        kit.Band.around(0.515, "printed", atol=0.00005),
         setting=_LECUN,
         needs=_runs.SCALE,
         compare="prediction",
@@ -78,7 +76,7 @@ class Result(_runs.OfRuns):
     start: str  # what the first start is
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Re-initialise each layer of the runs from both starts (Fig. A.1 of [subnetworks])."""
     gaussian = layer_measurements(config, context, config.draws)
     few = replace(config, seeds=config.lecun_seeds)
@@ -93,12 +91,12 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw one panel for each start (Fig. A.1 of [subnetworks])."""
-    figure, axes = new_figure(1, 2, width="full", ratio=0.7, sharey=True)
+    figure, axes = kit.new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     for axis, values, baseline, color, title in (
-        (axes[0], result.gaussian, result.gaussian_baseline, COLORS[0], result.start),
-        (axes[1], result.lecun, result.lecun_baseline, COLORS[2], "LeCun start"),
+        (axes[0], result.gaussian, result.gaussian_baseline, kit.COLORS[0], result.start),
+        (axes[1], result.lecun, result.lecun_baseline, kit.COLORS[2], "LeCun start"),
     ):
         _runs.draw_layer_bars(axis, values, color=color, baseline=float(baseline.mean()))
         axis.set_title(f"{title}, one layer re-initialised")
@@ -106,7 +104,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the critical layer from both starts, and the printed accuracy (Fig. A.1)."""
     measured = {}
     for name, values, baseline in (

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import kurtosis
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
-from hyperribbon.papers.experiments.statements import Band, observe
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.papers.experiments.subnetworks._weights import layer_changes
 
@@ -17,12 +15,12 @@ _EDGES = np.linspace(-0.6, 0.6, 121)
 
 STATEMENTS = (
     *(
-        observe(
+        kit.observe(
             f"layer{layer}-tails",
             "Fig. A.2",
             f"Training widens the tails of layer {layer}: the excess kurtosis of its weights, zero "
             "at the Gaussian start, becomes positive.",
-            Band.at_least(0.0, "words"),
+            kit.Band.at_least(0.0, "words"),
             needs=_runs.SCALE,
             changed="2026-11-17: a claim before; the figure has no sentence about tails",
         )
@@ -47,13 +45,13 @@ class Result(_runs.OfRuns):
     excess_kurtosis: np.ndarray  # (seeds, layers), of the trained weights
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Count the weights of every run (Fig. A.2 of [subnetworks])."""
     measured = context.map(_histograms, _runs.train_runs(config, context), "histograms")
-    return Result(edges=_EDGES, **stack(measured), **_runs.origin(config))
+    return Result(edges=_EDGES, **kit.stack(measured), **_runs.origin(config))
 
 
-def _histograms(item: Item) -> dict[str, np.ndarray]:
+def _histograms(item: kit.Item) -> dict[str, np.ndarray]:
     pairs = layer_changes(item)
     return {
         "before": np.array([np.histogram(a, _EDGES, density=True)[0] for a, _ in pairs]),
@@ -62,15 +60,15 @@ def _histograms(item: Item) -> dict[str, np.ndarray]:
     }
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw one panel for each layer (Fig. A.2 of [subnetworks])."""
-    figure, axes = new_figure(2, 2, width="full", ratio=0.55, sharex=True)
+    figure, axes = kit.new_figure(2, 2, width="full", ratio=0.55, sharex=True)
     centres = (result.edges[1:] + result.edges[:-1]) / 2
     floor = 0.5 * result.after[result.after > 0].min()
     for layer, axis in enumerate(axes.ravel()):
         for values, label, color in (
-            (result.before, "before training", COLORS[5]),
-            (result.after, "after training", COLORS[1]),
+            (result.before, "before training", kit.COLORS[5]),
+            (result.after, "after training", kit.COLORS[1]),
         ):
             mean = np.maximum(values[:, layer].mean(0), floor)
             look = {"color": color, "alpha": 0.45, "lw": 0, "label": label}
@@ -87,7 +85,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Observe the tails that the trained weights grow (Fig. A.2 of [subnetworks])."""
     return {
         f"layer{layer}-tails": result.by_run(

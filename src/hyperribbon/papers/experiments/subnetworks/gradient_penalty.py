@@ -10,11 +10,8 @@ from torch import nn
 
 from hyperribbon.core import derive_seed, torch_generator
 from hyperribbon.operators import Hessian
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, stack
-from hyperribbon.papers.experiments.statements import Band, says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.training import mlp, train
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.spectra import eigsh
 
 TITLE = "An explicit gradient penalty in place of a large step"
@@ -29,28 +26,28 @@ _SETTING = (
 )
 
 STATEMENTS = (
-    says(
+    kit.says(
         "replaces-the-step",
         "Eq. (2.28)",
         _QUOTE,
         "Descent with a small step and the penalty γ = h − h₀ ends nearer to descent with the step "
         "h than descent without a penalty: at most 0.2 of the distance (our margin).",
-        Band.at_most(0.2, "words"),
+        kit.Band.at_most(0.2, "words"),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "flatter-at-every-step",
         "Eq. (2.28)",
         _QUOTE,
         "At every step tried the largest Hessian eigenvalue after training is smaller with the "
         "penalty than without: the largest ratio is at most 1.",
-        Band.at_most(1.0, "words"),
+        kit.Band.at_most(1.0, "words"),
         setting=_SETTING,
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of the experiment."""
 
     hidden: int = 12  # width of the tanh network
@@ -63,14 +60,14 @@ class Config(Frozen):
     seeds: int = 3  # networks
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(hidden=6, samples=12, steps=(0.02, 0.08), time=0.96, long_time=4.0, seeds=2),
     paper=Config(hidden=30, samples=50, long_time=300.0, seeds=10),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Distances between ends, and curvatures of the minima."""
 
     steps: np.ndarray  # (h,)
@@ -80,15 +77,15 @@ class Result(Frozen):
     penalty: float  # γ
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Train every network with and without the penalty at every step."""
     seeds = [derive_seed(context.seed, "network", number) for number in range(config.seeds)]
     items = [{**vars(config), "seed": seed} for seed in seeds]
     measured = context.map(_train_all, items, "gradient penalties")
-    return Result(steps=np.array(config.steps), **stack(measured), penalty=config.penalty)
+    return Result(steps=np.array(config.steps), **kit.stack(measured), penalty=config.penalty)
 
 
-def _train_all(item: Item) -> dict[str, Any]:
+def _train_all(item: kit.Item) -> dict[str, Any]:
     generator = torch_generator(item["seed"], "regression")
     draw = {"generator": generator, "dtype": torch.float64}
     inputs = torch.randn(item["samples"], 2, **draw, device="cpu")
@@ -131,9 +128,9 @@ def _train_all(item: Item) -> dict[str, Any]:
     }
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the distances from descent with the large step, and the sharpness by step."""
-    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     for row in result.distance:
         left.plot([0, 1], row, "o-", color="0.6", ms=3)
     left.set_yscale("log")
@@ -141,7 +138,7 @@ def plot(result: Result) -> Figure:
     left.set_xticks([0, 1], [f"step {small:g}", f"step {small:g},\npenalty {large - small:g}"])
     left.set(xlim=(-0.4, 1.4), ylabel=f"distance from descent with step {large:g}")
     for row, (color, label) in enumerate(
-        ((COLORS[0], "no penalty"), (COLORS[1], rf"$\gamma={result.penalty:g}$"))
+        ((kit.COLORS[0], "no penalty"), (kit.COLORS[1], rf"$\gamma={result.penalty:g}$"))
     ):
         for one in result.sharpness[:, row]:
             right.plot(result.steps, one, "o-", color=color, ms=3, lw=0.8, label=label)
@@ -151,17 +148,17 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure how well the penalty replaces the step, and the sharpness it leaves."""
     ratios = result.sharpness[:, 1] / result.sharpness[:, 0]
     plain, penalised = result.loss.mean((0, 2))
     return {
-        "replaces-the-step": over_seeds(
+        "replaces-the-step": kit.over_seeds(
             result.distance[:, 1] / result.distance[:, 0],
             f"distance with the penalty over that without, step {result.steps[0]:g} beside "
             f"{result.steps[-1]:g}",
         ),
-        "flatter-at-every-step": over_seeds(
+        "flatter-at-every-step": kit.over_seeds(
             ratios.max(1),
             f"largest ratio over the steps; mean ratio {ratios.mean():.3f}; training losses "
             f"{plain:.2g} without, {penalised:.2g} with the penalty",

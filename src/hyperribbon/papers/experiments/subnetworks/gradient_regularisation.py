@@ -7,10 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hyperribbon.core import numpy_generator
-from hyperribbon.papers.experiments.judging import Measurements, exact
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.papers.experiments import kit
 from hyperribbon.theory import gradient_flow
 
 TITLE = "Gradient descent follows the loss plus a gradient penalty"
@@ -28,35 +25,35 @@ _SETTING = (
 )
 
 STATEMENTS = (
-    says(
+    kit.says(
         "modified-loss",
         "Eqs. (2.26), (2.27)",
         "which can be viewed as the gradient flow of a modified loss function",
         "Gradient descent stays within O(h²) of the flow of L + (h/4)‖∇L‖²: the slope of the "
         "distance in h is 2.",
-        Band.around(2, "closed form", atol=0.15),
+        kit.Band.around(2, "closed form", atol=0.15),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "loss-itself",
         "Eq. (2.21)",
         "incurring a local truncation error of order O((Δt)^2) relative to the exact solution",
         "A local error of second order adds up to O(h): the slope of the distance from the flow of "
         "L itself is 1.",
-        Band.around(1, "closed form", atol=0.15),
+        kit.Band.around(1, "closed form", atol=0.15),
         setting=_SETTING,
     ),
-    observe(
+    kit.observe(
         "momentum",
         "Eq. (2.27)",
         "With momentum the same holds with the coefficient h(1+μ)/(4(1−μ)), h the step over 1−μ: "
         "the slope is 2.",
-        Band.around(2, "closed form", atol=0.15),
+        kit.Band.around(2, "closed form", atol=0.15),
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of gradient descent and the gradient penalty that it implies."""
 
     hidden: int = 6  # width of the tanh network's hidden layer
@@ -67,14 +64,14 @@ class Config(Frozen):
     momenta: tuple[float, ...] = (0.0, 0.5, 0.9)  # momentum coefficients
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(halvings=3, momenta=(0.0, 0.9), time=0.4),
     paper=Config(hidden=20, samples=50, halvings=6),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Distance between descent and flows at the end time."""
 
     momenta: np.ndarray  # (m,)
@@ -83,7 +80,7 @@ class Result(Frozen):
     slopes: dict[str, np.ndarray]  # {flow: (m,)}, of the error in the step
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Run descent with every step and momentum beside the flows of four losses."""
     base = {**vars(config), "seed": context.seed}
     items = [
@@ -104,7 +101,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(np.array(config.momenta), steps, errors, slopes)
 
 
-def _errors(item: Item) -> np.ndarray:
+def _errors(item: kit.Item) -> np.ndarray:
     """Return the distance of descent from each flow; `step` is the effective step."""
     start, gradient, hessian_product = _problem(item)
     momentum = item["momentum"]
@@ -124,7 +121,9 @@ def _errors(item: Item) -> np.ndarray:
     return np.array([np.linalg.norm(theta - end) for end in ends])
 
 
-def _problem(item: Item) -> tuple[np.ndarray, Callable[..., np.ndarray], Callable[..., np.ndarray]]:
+def _problem(
+    item: kit.Item,
+) -> tuple[np.ndarray, Callable[..., np.ndarray], Callable[..., np.ndarray]]:
     """Return start, gradient and Hessian product of a small tanh network's squared error."""
     rng = numpy_generator(item["seed"], "regression")
     hidden, count = item["hidden"], item["samples"]
@@ -146,13 +145,13 @@ def _problem(item: Item) -> tuple[np.ndarray, Callable[..., np.ndarray], Callabl
     return start, gradient, hessian_product
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the errors against the step, one panel for each momentum."""
     count = len(result.momenta)
-    figure, axes = new_figure(1, count, width="full", ratio=1.0, sharey=True, squeeze=False)
+    figure, axes = kit.new_figure(1, count, width="full", ratio=1.0, sharey=True, squeeze=False)
     styles = ("-", "-", "--", ":")
     for row, axis in enumerate(axes[0]):
-        curves = zip(COLORS, styles, result.errors.items(), strict=False)
+        curves = zip(kit.COLORS, styles, result.errors.items(), strict=False)
         for color, style, (name, errors) in curves:
             look = {"ls": style, "color": color, "ms": 3}
             label = f"flow of the {name}" if "loss" in name else name
@@ -171,7 +170,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the orders, with and without momentum."""
     plain = int(np.argmin(result.momenta))
     modified = result.slopes["modified loss"]
@@ -181,9 +180,9 @@ def measure(result: Result) -> Measurements:
         for name in ("opposite sign", "twice the penalty")
     )
     return {
-        "modified-loss": exact(modified[plain], f"slope of the distance; {wrong}"),
-        "loss-itself": exact(result.slopes["loss itself"][plain], "slope of the distance"),
-        "momentum": exact(
+        "modified-loss": kit.exact(modified[plain], f"slope of the distance; {wrong}"),
+        "loss-itself": kit.exact(result.slopes["loss itself"][plain], "slope of the distance"),
+        "momentum": kit.exact(
             modified[farthest], f"slope farthest from two, μ = {result.momenta[farthest]:g}"
         ),
     }

@@ -7,12 +7,9 @@ import torch
 
 from hyperribbon.application.inspection import measure_anisotropy
 from hyperribbon.core import derive_seed, torch_generator
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
-from hyperribbon.papers.experiments.statements import Band, says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.papers.training import mlp
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.theory.meanfield import fisher_statistics
 
 TITLE = "Mean-field theory of the Fisher spectrum against random networks"
@@ -28,14 +25,14 @@ _SETTING = (
 
 STATEMENTS = (
     *(
-        says(
+        kit.says(
             name,
             "Sec. 4.3.2",
             "For sufficiently wide neural networks, where the width M ≫ 1, the eigenvalue […] "
             "statistics of the FIM can be asymptotically evaluated as",
             f"From M = 1000 on, the {words} is the predicted one within {tolerance:.0%}, the "
             "scatter of networks of that width.",
-            Band.around(1.0, "closed form", atol=tolerance),
+            kit.Band.around(1.0, "closed form", atol=tolerance),
             setting=_SETTING,
             needs="widths from 1000 on",
             compare="mean",
@@ -47,13 +44,13 @@ STATEMENTS = (
         )
     ),
     *(
-        says(
+        kit.says(
             f"slope-{name}",
             "Sec. 4.3.2",
             quote,
             f"The slope of the logarithm of {words} in ln M, mean over activations, is {slope:g} "
             "within 0.15 (our margin for 'asymptotically').",
-            Band.around(slope, "words", atol=0.15),
+            kit.Band.around(slope, "words", atol=0.15),
             setting=_SETTING,
             needs="widths from 1000 on",
             compare="mean",
@@ -82,7 +79,7 @@ STATEMENTS = (
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of the mean-field Fisher statistics of random networks."""
 
     # M of the inputs and of the two hidden layers
@@ -92,14 +89,14 @@ class Config(Frozen):
     draws: int = 5  # random networks of each width
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(widths=(50, 100, 200), outputs=3, samples=20, draws=2),
     paper=Config(widths=(125, 250, 500, 1000, 2000, 4000), samples=100, draws=20),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Measured and predicted statistics, by activation."""
 
     widths: np.ndarray  # (w,)
@@ -108,7 +105,7 @@ class Result(Frozen):
     predicted: dict[str, np.ndarray]  # {activation: (w, 3)}
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Draw networks of every width and activation, and predict."""
     items = [
         {
@@ -133,7 +130,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(np.array(config.widths), dict(zip(_SETTINGS, table, strict=True)), predicted)
 
 
-def _statistics(item: Item) -> np.ndarray:
+def _statistics(item: kit.Item) -> np.ndarray:
     weight, bias = _SETTINGS[item["activation"]]
     width, outputs = item["width"], item["outputs"]
     start, widths = (weight**0.5, bias**0.5), (width, width, width, outputs)
@@ -145,12 +142,12 @@ def _statistics(item: Item) -> np.ndarray:
     return np.array([*moments, float(measured.eigenvalues.mean())])
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the three statistics against the width, measured and predicted."""
-    figure, axes = new_figure(1, 3, width="full", ratio=1.0)
+    figure, axes = kit.new_figure(1, 3, width="full", ratio=1.0)
     labels = (r"mean eigenvalue", r"$\sum\lambda^2/P$", r"mean of the $C$ leading ones")
     for column, (axis, label) in enumerate(zip(axes, labels, strict=True)):
-        for color, activation in zip(COLORS, result.measured, strict=False):
+        for color, activation in zip(kit.COLORS, result.measured, strict=False):
             axis.plot(result.widths, result.predicted[activation][:, column], color=color, lw=1)
             look = {"color": color, "marker": "o", "ls": "none", "mfc": "none"}
             values = result.measured[activation][:, :, column]
@@ -162,7 +159,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the predictions at the widths from 1000 on, and the slopes in M."""
     comparable = int(result.widths[-1]) >= _WIDE
     wide = np.flatnonzero(result.widths >= min(_WIDE, int(result.widths[-1])))
@@ -180,13 +177,13 @@ def measure(result: Result) -> Measurements:
             for values in result.measured.values()
         ]
         name = field.replace("_", "-")
-        measured[name] = over_seeds(
+        measured[name] = kit.over_seeds(
             ratios[worst],
             f"measured over predicted for {worst[0]} at M = {worst[1]}, the farthest of "
             f"{len(ratios)} cases; {len(ratios[worst])} draws",
             comparable=comparable,
         )
-        measured[f"slope-{name}"] = over_seeds(
+        measured[f"slope-{name}"] = kit.over_seeds(
             np.mean(slopes, axis=0),
             f"from M = {result.widths[0]} to {result.widths[-1]}; {len(slopes[0])} draws",
             comparable=comparable,

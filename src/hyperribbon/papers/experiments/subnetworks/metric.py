@@ -11,11 +11,8 @@ from torch import nn
 from hyperribbon.core import derive_seed, torch_generator
 from hyperribbon.core.data import load_data
 from hyperribbon.operators import Fisher, Hessian
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, stack
-from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.training import mlp, train
-from hyperribbon.plots.style import COLORS, new_figure
 
 TITLE = "The Fisher matrix as the metric of divergence and outputs, and as the Hessian"
 
@@ -23,28 +20,28 @@ _SETTING = "a small tanh network on handwritten digits, matrices formed whole in
 _LEADING = 10
 
 STATEMENTS = (
-    says(
+    kit.says(
         "divergence",
         "Eq. (4.4)",
         "In the vicinity of θ∗, the KL divergence can be approximated by a second-order Taylor "
         "expansion",
         "The divergence over ½ dθᵀF dθ differs from 1 in proportion to the step: the slope of the "
         "logarithms is 1.",
-        Band.around(1, "closed form", atol=0.15),
+        kit.Band.around(1, "closed form", atol=0.15),
         setting=f"{_SETTING}; F of the categorical outputs",
     ),
-    says(
+    kit.says(
         "outputs",
         "Eq. (4.23)",
         "This equation is typically derived via a second-order (or probabilistic) expansion, so it "
         "holds locally",
         "The mean square change of the outputs over dθᵀF dθ differs from 1 in proportion to the "
         "step: the slope of the logarithms is 1.",
-        Band.around(1, "closed form", atol=0.15),
+        kit.Band.around(1, "closed form", atol=0.15),
         setting=f"{_SETTING}; F of unit Gaussian noise on the outputs",
     ),
     *(
-        says(
+        kit.says(
             name,
             "Sec. 4.3.1",
             "if the network is close to a good minimum (e.g., the minimum in Figure 4.2) under MSE "
@@ -58,33 +55,33 @@ STATEMENTS = (
                 "hessian-values",
                 "After training the ten largest eigenvalues of F and of the Hessian of ½‖f − y‖² "
                 "differ by at most 0.05 of themselves (our margin).",
-                Band.at_most(0.05, "words"),
+                kit.Band.at_most(0.05, "words"),
             ),
             (
                 "hessian-vectors",
                 "After training the spaces of the ten leading eigenvectors overlap by at least "
                 "0.95 (mean squared cosine, our margin).",
-                Band.at_least(0.95, "words"),
+                kit.Band.at_least(0.95, "words"),
             ),
         )
     ),
-    observe(
+    kit.observe(
         "hessian-start",
         "Sec. 4.3.1",
         "At the start, far from a minimum, the eigenvalues differ by more than 0.05.",
-        Band.at_least(0.05, "words"),
+        kit.Band.at_least(0.05, "words"),
     ),
-    observe(
+    kit.observe(
         "cross-entropy",
         "Sec. 4.3.1",
         "For a network trained on the cross-entropy, as in the thesis, the leading spaces of F "
         "over the softmax outputs and of the Hessian overlap by at least 0.95.",
-        Band.at_least(0.95, "words"),
+        kit.Band.at_least(0.95, "words"),
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of the experiment."""
 
     hidden: int = 12  # width of the tanh network
@@ -95,14 +92,14 @@ class Config(Frozen):
     seeds: int = 5  # networks
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(hidden=4, samples=30, updates=300, halvings=4, seeds=2),
     paper=Config(hidden=20, samples=100, updates=20_000, seeds=10),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Ratios along random directions, and eigenvalues of both matrices."""
 
     lengths: np.ndarray  # (h,), of dθ
@@ -115,12 +112,12 @@ class Result(Frozen):
     loss: np.ndarray  # (seeds,), mean squared error that is left
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Measure the expansions and the matrices of every network."""
     seeds = [derive_seed(context.seed, "network", number) for number in range(config.seeds)]
     items = [{**vars(config), "seed": seed} for seed in seeds]
     measured = context.map(_measure, items, "metrics")
-    return Result(lengths=_lengths(config.halvings), **stack(measured))
+    return Result(lengths=_lengths(config.halvings), **kit.stack(measured))
 
 
 def _lengths(halvings: int) -> np.ndarray:
@@ -131,7 +128,7 @@ def _half_squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (outputs - targets).square().sum() / (2 * len(outputs))
 
 
-def _measure(item: Item) -> dict[str, Any]:
+def _measure(item: kit.Item) -> dict[str, Any]:
     data = load_data("digits").flat()
     generator = torch_generator(item["seed"], "digits")
     chosen = torch.randperm(len(data.targets), generator=generator, device="cpu")
@@ -176,7 +173,7 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> tuple[np.ndarray, np.
     return values[0], values[1], float(cosines.square().sum() / _LEADING)
 
 
-def _expansions(item: Item, model: nn.Module, inputs: torch.Tensor) -> dict[str, np.ndarray]:
+def _expansions(item: kit.Item, model: nn.Module, inputs: torch.Tensor) -> dict[str, np.ndarray]:
     """Return how far divergence and outputs are from the metric along one random direction."""
     vector = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     generator = torch_generator(item["seed"], "direction")
@@ -203,12 +200,12 @@ def _expansions(item: Item, model: nn.Module, inputs: torch.Tensor) -> dict[str,
     return {"divergence": errors[:, 0], "outputs": errors[:, 1]}
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the errors of both expansions, and the eigenvalues of both matrices."""
-    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     for color, errors, label in (
-        (COLORS[0], result.divergence, "divergence, Eq. (4.4)"),
-        (COLORS[1], result.outputs, "outputs, Eq. (4.23)"),
+        (kit.COLORS[0], result.divergence, "divergence, Eq. (4.4)"),
+        (kit.COLORS[1], result.outputs, "outputs, Eq. (4.23)"),
     ):
         for row in errors:
             left.loglog(result.lengths, row, "o-", ms=2.5, lw=0.8, color=color, label=label)
@@ -217,7 +214,7 @@ def plot(result: Result) -> Figure:
     left.set(xlabel=r"$\|d\theta\|$", ylabel="relative error of the metric")
     left.legend(fontsize=7)
     index = np.arange(1, result.fisher.shape[-1] + 1)
-    for moment, color, word in ((0, COLORS[0], "start"), (1, COLORS[1], "trained")):
+    for moment, color, word in ((0, kit.COLORS[0], "start"), (1, kit.COLORS[1], "trained")):
         right.semilogy(index, result.fisher[0, moment], "o", color=color, label=f"$F$, {word}")
         right.semilogy(index, result.hessian[0, moment], "x", color=color, label=f"Hessian, {word}")
     right.set(xlabel="index", ylabel="eigenvalue, first network", title="squared error")
@@ -225,7 +222,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the orders of the expansions and how near F is to the Hessian."""
     logs = np.log(result.lengths)
 
@@ -235,12 +232,14 @@ def measure(result: Result) -> Measurements:
     differences = np.abs(result.fisher / result.hessian - 1).max(2)
     left = f"squared error left {result.loss.mean():.2g}"
     return {
-        "divergence": over_seeds(slopes(result.divergence), "slope of the relative error"),
-        "outputs": over_seeds(slopes(result.outputs), "slope of the relative error"),
-        "hessian-values": over_seeds(differences[:, 1], f"largest of ten; {left}"),
-        "hessian-vectors": over_seeds(
+        "divergence": kit.over_seeds(slopes(result.divergence), "slope of the relative error"),
+        "outputs": kit.over_seeds(slopes(result.outputs), "slope of the relative error"),
+        "hessian-values": kit.over_seeds(differences[:, 1], f"largest of ten; {left}"),
+        "hessian-vectors": kit.over_seeds(
             result.overlap[:, 1], f"{result.overlap[:, 0].mean():.3f} at the start; {left}"
         ),
-        "hessian-start": over_seeds(differences[:, 0], "largest of ten"),
-        "cross-entropy": over_seeds(result.softmax_overlap, "overlap of ten leading directions"),
+        "hessian-start": kit.over_seeds(differences[:, 0], "largest of ten"),
+        "cross-entropy": kit.over_seeds(
+            result.softmax_overlap, "overlap of ten leading directions"
+        ),
     }

@@ -10,17 +10,14 @@ from torch import nn
 
 from hyperribbon.core import derive_seed, torch_generator
 from hyperribbon.operators import Fisher, Hessian
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets, stack
-from hyperribbon.papers.experiments.statements import Band, observe, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.papers.experiments import kit
 
 TITLE = "Natural gradient descent on ill-conditioned problems"
 
 _EXCESS = 1e-6
 
 STATEMENTS = (
-    says(
+    kit.says(
         "faster",
         "Eq. (4.6)",
         "This often improves optimization stability and can lead to faster convergence in certain "
@@ -28,21 +25,21 @@ STATEMENTS = (
         "On the worst-conditioned problem natural gradient descent with η = 1 needs at most 0.1 of "
         "the updates of gradient descent with the step 2/(λ₁ + λₙ) of the minimum, the best "
         "constant one near it (our margin).",
-        Band.at_most(0.1, "words"),
+        kit.Band.at_most(0.1, "words"),
         setting="logistic regression on features of different scale, whose Fisher matrix is the "
         "Hessian of the loss: a problem of the kind the sentence means",
     ),
-    observe(
+    kit.observe(
         "invariant",
         "Eq. (4.6)",
         "Its updates do not depend on the scale of the features: the counts at all condition "
         "numbers are the same.",
-        Band.around(0, "closed form"),
+        kit.Band.around(0, "closed form"),
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of the experiment."""
 
     features: int = 10  # inputs of the regression
@@ -52,14 +49,14 @@ class Config(Frozen):
     seeds: int = 5  # problems
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(features=4, samples=60, conditions=(1.0, 100.0), most=3000, seeds=2),
     paper=Config(features=30, samples=1000, conditions=(1.0, 10.0, 100.0, 1e3, 1e4), seeds=10),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Updates until the loss is within 10⁻⁶ of its minimum."""
 
     conditions: np.ndarray  # (c,)
@@ -70,7 +67,7 @@ class Result(Frozen):
     curves: np.ndarray
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Descend on every problem by both rules."""
     seeds = [derive_seed(context.seed, "problem", number) for number in range(config.seeds)]
     items = [
@@ -82,12 +79,12 @@ def compute(config: Config, context: Context) -> Result:
     shape = (config.seeds, len(config.conditions))
     return Result(
         conditions=np.array(config.conditions),
-        **stack(measured, "gradient", "natural", shape=shape),
+        **kit.stack(measured, "gradient", "natural", shape=shape),
         curves=measured[len(config.conditions) - 1]["curves"],
     )
 
 
-def _descend(item: Item) -> dict[str, Any]:
+def _descend(item: kit.Item) -> dict[str, Any]:
     generator = torch_generator(item["seed"], "regression")
     shape = (item["samples"], item["features"])
     draw = {"generator": generator, "dtype": torch.float64}
@@ -145,12 +142,12 @@ def _iterate(
             model.weight -= step * move
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the updates by condition number, and both descents on the worst problem."""
-    figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
+    figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     for color, counts, label in (
-        (COLORS[0], result.gradient, "gradient descent"),
-        (COLORS[1], result.natural, "natural gradient"),
+        (kit.COLORS[0], result.gradient, "gradient descent"),
+        (kit.COLORS[1], result.natural, "natural gradient"),
     ):
         for row in counts:
             left.loglog(result.conditions, row, "o-", ms=3, lw=0.8, color=color, label=label)
@@ -158,24 +155,24 @@ def plot(result: Result) -> Figure:
     left.set(xlabel="condition number of the features", ylabel=f"updates to excess {_EXCESS:g}")
     left.legend()
     updates, slow, fast = result.curves
-    right.semilogy(updates, np.maximum(slow, 1e-16), color=COLORS[0])
-    right.semilogy(updates, np.maximum(fast, 1e-16), "o-", ms=3, color=COLORS[1])
+    right.semilogy(updates, np.maximum(slow, 1e-16), color=kit.COLORS[0])
+    right.semilogy(updates, np.maximum(fast, 1e-16), "o-", ms=3, color=kit.COLORS[1])
     right.set_xscale("symlog", linthresh=1)
     right.set(xlabel="updates", ylabel="loss above its minimum")
     right.set_title(f"condition number {result.conditions[-1]:g}")
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure how much faster the natural gradient is, and its invariance."""
     ratio = result.natural / result.gradient
     return {
-        "faster": over_seeds(
+        "faster": kit.over_seeds(
             ratio[:, -1],
             f"{result.natural[:, -1].mean():.0f} updates, gradient descent "
             f"{result.gradient[:, -1].mean():,.0f}, at condition number "
             f"{result.conditions[-1]:g}; at {result.conditions[0]:g} the ratio is "
             f"{ratio[:, 0].mean():.2f}",
         ),
-        "invariant": over_seeds(np.ptp(result.natural, axis=1), "range of the counts"),
+        "invariant": kit.over_seeds(np.ptp(result.natural, axis=1), "range of the counts"),
     }

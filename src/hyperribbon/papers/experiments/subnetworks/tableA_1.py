@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Item, new_figure, stack
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs, _weights
 
 TITLE = "Means, standard deviations and correlations of the weights, layer by layer"
@@ -37,7 +35,7 @@ STATEMENTS = (
             "Table A.1",
             _ROWS[layer],
             f"{words}, {_runs.LAYERS[layer].lower()}: {printed[layer]:.3f} in a run.",
-            Band.around(printed[layer], "printed", atol=0.0005),
+            kit.Band.around(printed[layer], "printed", atol=0.0005),
             # An interval around a number printed as zero is always wider than the number.
             compare="prediction" if printed[layer] else "run",
         )
@@ -81,7 +79,7 @@ class Result(_runs.OfRuns):
     accuracy: np.ndarray  # (settings,), on the test images
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Take the statistics of every run, and of one run with each other setting (Table A.1)."""
     others = [(f"rate {rate:g}", {"lr": rate}) for rate in config.other_rates]
     others += [
@@ -91,7 +89,7 @@ def compute(config: Config, context: Context) -> Result:
     items = _runs.run_items(config, context)
     items += [_runs.run_items(config, context, **change)[0] for _, change in others]
     measured = context.map(_statistics, _runs.train_items(items, context), "statistics")
-    table = stack(measured)
+    table = kit.stack(measured)
     groups = [slice(config.seeds), *(slice(i, i + 1) for i in range(config.seeds, len(items)))]
     means = [{key: values[group].mean(0) for key, values in table.items()} for group in groups]
     return Result(
@@ -103,7 +101,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _statistics(item: Item) -> dict[str, Any]:
+def _statistics(item: kit.Item) -> dict[str, Any]:
     accuracy = _runs.load_run(item).trajectory.metrics()["test_accuracy"].dropna().iloc[-1]
     shares = _weights.change_shares(item)
     return {**_weights.weight_statistics(item), "shares": shares, "accuracy": float(accuracy)}
@@ -120,9 +118,9 @@ def _misfit(mean: Mapping[str, np.ndarray]) -> float:
     return float(np.sqrt(np.mean(np.square(np.concatenate(distances)))))
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw measured against printed numbers, and the misfit of each setting (Table A.1)."""
-    figure, (left, middle, right) = new_figure(1, 3, width="full", ratio=1.0)
+    figure, (left, middle, right) = kit.new_figure(1, 3, width="full", ratio=1.0)
     layers = np.arange(1, len(_FINAL_SD) + 1)
     for axis, values, printed, label in (
         (left, result.final_sd, _FINAL_SD, "sd of the final weights"),
@@ -131,20 +129,20 @@ def plot(result: Result) -> Figure:
         mean, error = _runs.mean_and_error(values)
         axis.bar(layers, printed, color="0.85", label="printed")
         axis.errorbar(
-            layers, mean, 2 * error, fmt="o", color=COLORS[0], capsize=3, label="measured"
+            layers, mean, 2 * error, fmt="o", color=kit.COLORS[0], capsize=3, label="measured"
         )
         axis.set(xlabel="layer", ylabel=label, xticks=layers)
         axis.set_xticklabels([name.removeprefix("Hidden ").lower() for name in _runs.LAYERS])
     left.legend(loc="upper left")
     order = np.arange(len(result.settings))[::-1]
-    colors = [COLORS[0], *["0.6"] * (len(order) - 1)]
+    colors = [kit.COLORS[0], *["0.6"] * (len(order) - 1)]
     right.barh(order, result.misfit, color=colors, height=0.6)
     right.set(yticks=order, xlabel="misfit / tolerance")
     right.set_yticklabels([name.replace(", ", "\n") for name in result.settings])
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure every printed number (Table A.1 of [subnetworks])."""
     rows = zip(result.settings, result.misfit, result.accuracy, strict=True)
     why = "misfits in tolerances and test accuracies of the settings tried: " + "; ".join(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperribbon.papers.experiments.judging import Measurements
-from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, new_figure
-from hyperribbon.papers.experiments.statements import Band
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs, _weights
 
 TITLE = "Shares of the weights by absolute change"
@@ -26,7 +24,7 @@ STATEMENTS = (
             "Table A.2",
             f"{low:.5f} to {high:.5f} {share:.2f}%",
             f"{share}% of the weights change by {low:.3f} to {high:.3f} in a run.",
-            Band.around(share, "printed", atol=0.005),
+            kit.Band.around(share, "printed", atol=0.005),
         )
         for index, low, high, share in _intervals()
     ),
@@ -47,16 +45,16 @@ class Result(_runs.OfRuns):
     beyond: np.ndarray  # (seeds,), percentage that changed more than the table's end
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Count the changes of every run (Table A.2 of [subnetworks])."""
     runs = _runs.train_runs(config, context)
     percent = np.array(context.map(_weights.change_shares, runs, "changes"))
     return Result(**_runs.origin(config), percent=percent, beyond=100.0 - percent.sum(1))
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw measured against printed percentages (Table A.2 of [subnetworks])."""
-    figure, axis = new_figure()
+    figure, axis = kit.new_figure()
     middles = _weights.SHARE_WIDTH * (np.arange(len(_weights.PRINTED_SHARES)) + 0.5)
     mean, error = _runs.mean_and_error(result.percent)
     axis.bar(
@@ -67,14 +65,14 @@ def plot(result: Result) -> Figure:
         label="printed",
     )
     axis.errorbar(
-        middles, mean, 2 * error, fmt="o", color=COLORS[0], ms=3, capsize=2, label="measured"
+        middles, mean, 2 * error, fmt="o", color=kit.COLORS[0], ms=3, capsize=2, label="measured"
     )
     axis.set(yscale="log", xlabel="absolute change of a weight", ylabel="percentage of the weights")
     axis.legend()
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the intervals that hold most of the weights (Table A.2 of [subnetworks])."""
     why = f"{result.beyond.mean():.2f}% change more than the table's end"
     return {

@@ -11,10 +11,7 @@ from torch import nn
 
 from hyperribbon.core import derive_seed, torch_generator
 from hyperribbon.operators import NTK
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
-from hyperribbon.papers.experiments.statements import Band, says
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.papers.experiments import kit
 
 TITLE = "The tangent kernel and the linear dynamics, by width"
 
@@ -24,47 +21,47 @@ _SETTING = (
 )
 
 STATEMENTS = (
-    says(
+    kit.says(
         "dynamics",
         "Eq. (4.16)",
         "By substitution, this becomes",
         "Over one small step the outputs change by −ηK(f − y)/n within 0.01 of the change.",
-        Band.at_most(0.01, "closed form"),
+        kit.Band.at_most(0.01, "closed form"),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "deterministic",
         "Sec. 4.2",
         "The NTK depends only on the network architecture and is independent of the initialization "
         "values.",
         "The relative distance of the kernels of two starts falls with the width m as a power of "
         "−0.3 or below (−½ is expected).",
-        Band.at_most(-0.3, "words"),
+        kit.Band.at_most(-0.3, "words"),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "constant",
         "Sec. 4.2",
         "The NTK remains unchanged throughout training.",
         "The relative change of the kernel in training falls with the width as a power of −0.3 or "
         "below.",
-        Band.at_most(-0.3, "words"),
+        kit.Band.at_most(-0.3, "words"),
         setting=_SETTING,
     ),
-    says(
+    kit.says(
         "linear",
         "Eqs. (4.19), (4.20)",
         "In practice, for sufficiently wide neural networks, the NTK becomes a more precise "
         "predictor of the training dynamics.",
         "The distance between trained outputs and those of Eq. (4.20) with the kernel of the start "
         "falls with the width as a power of −0.3 or below.",
-        Band.at_most(-0.3, "words"),
+        kit.Band.at_most(-0.3, "words"),
         setting=_SETTING,
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of the experiment."""
 
     widths: tuple[int, ...] = (32, 128, 512, 2048)  # m
@@ -75,14 +72,14 @@ class Config(Frozen):
     seeds: int = 3  # data sets
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(widths=(16, 128), inputs=4, samples=8, updates=60, starts=2, seeds=2),
     paper=Config(widths=(32, 128, 512, 2048, 8192), samples=50, updates=2000, starts=10, seeds=5),
 )
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Kernels and outputs by width."""
 
     widths: np.ndarray  # (m,)
@@ -107,7 +104,7 @@ class _Wide(nn.Module):
         return hidden @ self.outer.T / self.outer.shape[1] ** 0.5
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Train networks of every width, from several starts, on every data set."""
     seeds = [derive_seed(context.seed, "data", number) for number in range(config.seeds)]
     items = [
@@ -120,7 +117,7 @@ def compute(config: Config, context: Context) -> Result:
     return Result(widths=np.array(config.widths), **values)
 
 
-def _width(item: Item) -> np.ndarray:
+def _width(item: kit.Item) -> np.ndarray:
     generator = torch_generator(item["seed"], "data")
     draw = {"generator": generator, "dtype": torch.float64}
     inputs = torch.randn(item["samples"], item["inputs"], **draw, device="cpu")
@@ -174,13 +171,13 @@ def _train(
     return _distance(NTK(network, inputs).to_dense(), kernel), away, first
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw the three distances by width."""
-    figure, axis = new_figure()
+    figure, axis = kit.new_figure()
     for color, values, label in (
-        (COLORS[0], result.spread, "between two starts"),
-        (COLORS[1], result.change, "change in training"),
-        (COLORS[2], result.error, "outputs from Eq. (4.20)"),
+        (kit.COLORS[0], result.spread, "between two starts"),
+        (kit.COLORS[1], result.change, "change in training"),
+        (kit.COLORS[2], result.error, "outputs from Eq. (4.20)"),
     ):
         for row in values:
             axis.loglog(result.widths, row, "o-", ms=3, lw=0.8, color=color, label=label)
@@ -192,7 +189,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the powers of the width, and the error of the dynamics."""
     logs = np.log(result.widths)
 
@@ -200,10 +197,10 @@ def measure(result: Result) -> Measurements:
         slopes = [np.polyfit(logs, np.log(row), 1)[0] for row in values]
         ends = values.mean(0)
         why = f"power of the width; {what} {ends[0]:.2g} at {result.widths[0]}, {ends[-1]:.2g} at"
-        return over_seeds(slopes, f"{why} {result.widths[-1]}")
+        return kit.over_seeds(slopes, f"{why} {result.widths[-1]}")
 
     return {
-        "dynamics": over_seeds(result.first.max(1), "largest relative error over the widths"),
+        "dynamics": kit.over_seeds(result.first.max(1), "largest relative error over the widths"),
         "deterministic": powers(result.spread, "distance"),
         "constant": powers(result.change, "change"),
         "linear": powers(result.error, "distance"),

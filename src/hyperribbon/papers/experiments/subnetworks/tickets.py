@@ -10,12 +10,9 @@ from torch import nn
 
 from hyperribbon.core import derive_seed
 from hyperribbon.core.data import load_data
-from hyperribbon.papers.experiments.judging import Measurements, over_seeds
-from hyperribbon.papers.experiments.kit import Context, Figure, Frozen, Item, presets
-from hyperribbon.papers.experiments.statements import Band, observe, says
+from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
 from hyperribbon.papers.training import mlp, train
-from hyperribbon.plots.style import COLORS, new_figure
 from hyperribbon.subnetworks import find_ticket, metric_of
 
 TITLE = "Lottery tickets by magnitude and by change"
@@ -34,7 +31,7 @@ _NEEDS = (
 )
 
 STATEMENTS = (
-    says(
+    kit.says(
         "matches",
         "Sec. 3.3.1",
         "there exists a much smaller and sparser sub-network (a winning ticket) that can be "
@@ -42,34 +39,34 @@ STATEMENTS = (
         "re-initialization",
         "A ticket by magnitude with about 10% of the weights trains to within 0.01 of the accuracy "
         "of the whole network (share and margin are ours).",
-        Band.at_least(-0.01, "words"),
+        kit.Band.at_least(-0.01, "words"),
         setting=_SETTING,
         needs=_NEEDS,
         changed="2026-11-17: judged on 4,000 digits before",
     ),
-    says(
+    kit.says(
         "start-matters",
         "Sec. 3.3.1",
         "If the sub-network is re-initialized with a different sample from the same distribution, "
         "it no longer demonstrates the high performance observed with the original initialization.",
         "Drawn anew, the ticket by magnitude trains to a lower accuracy, at the smallest share of "
         "the weights at which every control trains above 0.2.",
-        Band.at_least(0.0, "words"),
+        kit.Band.at_least(0.0, "words"),
         setting=_SETTING,
         needs=_NEEDS,
         changed="2026-11-18: before, at the sparsest ticket, whose control does not train at all",
     ),
-    observe(
+    kit.observe(
         "change-against-magnitude",
         "Sec. 3.4",
         "The sparsest tickets by change are at most 0.01 less accurate than those by magnitude, a "
         "comparison that the thesis proposes.",
-        Band.at_least(-0.01, "words"),
+        kit.Band.at_least(-0.01, "words"),
     ),
 )
 
 
-class Config(Frozen):
+class Config(kit.Frozen):
     """Setting of the search for winning tickets."""
 
     data: str = "mnist5k"  # data set
@@ -83,7 +80,7 @@ class Config(Frozen):
     seeds: int = 3  # independent starts
 
 
-PRESETS = presets(
+PRESETS = kit.presets(
     Config(),
     smoke=Config(
         limit=300,
@@ -104,7 +101,7 @@ PRESETS_WITH_DATA = {
 }
 
 
-class Result(Frozen):
+class Result(kit.Frozen):
     """Test accuracy of tickets and random sub-networks by level of pruning."""
 
     kept: np.ndarray  # (levels + 1,), share of the weights kept
@@ -117,7 +114,7 @@ class Result(Frozen):
     full: bool  # whether on all of MNIST
 
 
-def compute(config: Config, context: Context) -> Result:
+def compute(config: Config, context: kit.Context) -> Result:
     """Find tickets with both criteria from every start."""
     seeds = [derive_seed(context.seed, "ticket", number) for number in range(config.seeds)]
     items = [
@@ -140,7 +137,7 @@ def compute(config: Config, context: Context) -> Result:
     )
 
 
-def _ticket(item: Item) -> dict[str, np.ndarray]:
+def _ticket(item: kit.Item) -> dict[str, np.ndarray]:
     model = mlp(item["widths"], "relu", derive_seed(item["seed"], "start"), init="kaiming")
     training = load_data(item["data"], limit=item["limit"] or None).flat()
     ticket = find_ticket(
@@ -157,7 +154,7 @@ def _ticket(item: Item) -> dict[str, np.ndarray]:
     return {str(name): column.to_numpy(dtype=float) for name, column in ticket.to_frame().items()}
 
 
-def _train(network: nn.Module, item: Item, data: Any) -> None:
+def _train(network: nn.Module, item: kit.Item, data: Any) -> None:
     train(
         network,
         nn.functional.cross_entropy,
@@ -170,14 +167,14 @@ def _train(network: nn.Module, item: Item, data: Any) -> None:
     )
 
 
-def plot(result: Result) -> Figure:
+def plot(result: Result) -> kit.Figure:
     """Draw accuracy against the share kept, one panel for each criterion."""
-    figure, axes = new_figure(1, 2, width="full", ratio=0.75, sharey=True)
+    figure, axes = kit.new_figure(1, 2, width="full", ratio=0.75, sharey=True)
     for axis, criterion in zip(axes, _CRITERIA, strict=True):
         for color, values, label in (
-            (COLORS[0], result.ticket, "ticket"),
-            (COLORS[2], result.reinitialized, "ticket, new start"),
-            (COLORS[1], result.random, "random weights"),
+            (kit.COLORS[0], result.ticket, "ticket"),
+            (kit.COLORS[2], result.reinitialized, "ticket, new start"),
+            (kit.COLORS[1], result.random, "random weights"),
         ):
             _runs.draw_band(
                 axis, result.kept, values[criterion], color=color, marker="o", ms=3, label=label
@@ -190,7 +187,7 @@ def plot(result: Result) -> Figure:
     return figure
 
 
-def measure(result: Result) -> Measurements:
+def measure(result: Result) -> kit.Measurements:
     """Measure the hypothesis by magnitude, and compare the two criteria."""
     sparse = int(np.argmin(np.abs(result.kept - 0.1)))
     ticket, controls = result.ticket["magnitude"], result.reinitialized["magnitude"]
@@ -198,19 +195,19 @@ def measure(result: Result) -> Measurements:
     level = int(trains[-1]) if len(trains) else -1
     last = f"at {result.kept[-1]:.1%} of the weights"
     return {
-        "matches": over_seeds(
+        "matches": kit.over_seeds(
             ticket[:, sparse] - ticket[:, 0],
             f"difference of the accuracies, {result.kept[sparse]:.0%} kept; {result.source}",
             comparable=result.full,
         ),
-        "start-matters": over_seeds(
+        "start-matters": kit.over_seeds(
             (ticket - controls)[:, level],
             f"ticket minus the same weights from a new start, whose accuracy is "
             f"{controls[:, level].mean():.3f}, at {result.kept[level]:.1%} of the weights; "
             f"{result.source}",
             comparable=result.full and len(trains) > 0,
         ),
-        "change-against-magnitude": over_seeds(
+        "change-against-magnitude": kit.over_seeds(
             result.ticket["change"][:, -1] - ticket[:, -1], f"{last}; {result.source}"
         ),
     }
