@@ -205,8 +205,9 @@ class ManifoldComparison(Result):
     def uncertainty(self) -> float:
         r"""Return how far the measured dimensions may lie from the expected ones.
 
-        Two standard deviations over sets of runs, and the error of the linearisation: it describes
-        the network as long as its kernel changes by little, so of d expected dimensions
+        One dimension, as counts are whole numbers, two standard deviations over sets of runs, and
+        the error of the linearisation: it describes the network as long as its kernel changes by
+        little, so of d expected dimensions
 
         $$d\, \min\{1, \max_t \|\Theta_t - \Theta_0\|/\|\Theta_0\|\}$$
 
@@ -214,7 +215,8 @@ class ManifoldComparison(Result):
         """
         if not self.kernel_drift:
             return float("nan")
-        return 2 * self.spread + self.expected * min(1.0, max(self.kernel_drift.values()))
+        drift = min(1.0, max(self.kernel_drift.values()))
+        return 1 + 2 * self.spread + self.expected * drift
 
     def to_frame(self) -> pd.DataFrame:
         """Return predicted and measured variances, one row per principal component."""

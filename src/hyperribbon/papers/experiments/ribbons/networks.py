@@ -54,6 +54,8 @@ STATEMENTS = (
         "drift of the kernel: the largest difference over the uncertainty.",
         kit.Band.at_most(1.0, "closed form"),
         needs="the widths of preset laptop",
+        changed="2026-11-18: the uncertainty has one dimension more, as counts are whole numbers; "
+        "without it, wide networks of no drift were off by one where it was 0.03",
     ),
     kit.observe(
         "drift",
