@@ -54,6 +54,8 @@ UNMOVED = {
         "fluctuations/table1/over-fluctuations",
         "linear_networks/depth/amplified",
         "linear_networks/fig2-right/imbalance",
+        "linear_networks/fig2-right/imbalance-unbalanced",
+        "linear_networks/samples/disputed",
         "linear_networks/fig4/flattening",
     ),
     OWN: ("linear_networks/fig1-middle/amplified",),
@@ -72,6 +74,7 @@ UNMOVED = {
         "fluctuations/fig5c/current-peak",
         "fluctuations/fig5c/defect-peak",
         "linear_networks/flattening/together",
+        "linear_networks/samples/raw-peak",
     ),
 }
 """Claims whose number no wrong theory moves at preset smoke, by the reason they are kept."""

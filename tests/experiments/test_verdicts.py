@@ -8,7 +8,15 @@ import pytest
 from hyperribbon.papers.experiments import Experiment
 from hyperribbon.papers.experiments.fluctuations import fig3b, fig5b, fig5c
 from hyperribbon.papers.experiments.judging import combine
-from hyperribbon.papers.experiments.linear_networks import balance, depth, edge, fig4, flattening
+from hyperribbon.papers.experiments.linear_networks import (
+    balance,
+    bound,
+    depth,
+    edge,
+    fig4,
+    flattening,
+    peak,
+)
 from hyperribbon.papers.experiments.ribbons import fig7
 from hyperribbon.papers.experiments.subnetworks import fig3_3, fig3_4, fig3_6, fig4_2
 
@@ -322,6 +330,45 @@ def test_flattening_needs_norm_sharpness_and_trace_to_fall_together():
     apart = replace(result, trace=np.array([[[1.0, 1.1, 1.0, 1.2]]]))
     assert failing(flattening, apart) == {"together"}
     assert failing(flattening, replace(result, slope=np.full((1, 1), 1.1))) == {"alignment"}
+
+
+def test_the_bound_must_hold_and_be_loose_for_unbalanced_layers_only():
+    ratio = np.array([[[1.0, 1.0], [1.3, 1.2]], [[1.0, 1.0], [1.0, 1.001]]])
+    ones = np.ones_like(ratio)
+    result = bound.Result(5000, np.array([2, 4]), np.array([0, 10]), ratio, ones)
+    assert failing(bound, result) == set()
+
+    def with_ratio(at, value):
+        values = ratio.copy()
+        values[at] = value
+        return failing(bound, replace(result, bound=values))
+
+    assert with_ratio((0, 1, 0), 0.999) == {"bound"}
+    assert with_ratio((0, 1, 1), 1.001) == {"not-exact"}
+    assert with_ratio((0, 0, 0), 1.001) == {"two-layers"}
+    assert with_ratio((1, 1, 0), 1.02) == {"balanced"}
+
+
+def test_peaks_are_compared_over_shares_and_inputs():
+    rising = np.array([1.0, 2.0])
+    sharpness = np.array([[[rising, 4 * rising], [3 * rising, 20 * rising]]])
+    samples, inputs = np.array([[1500, 349]]), np.array([64])
+    result = peak.Result(
+        ["digits"], samples, inputs, np.array([0.1, 0.5]), np.array([0, 10]), sharpness
+    )
+    assert failing(peak, result) == set()
+
+    def scaled(at, factor):
+        values = sharpness.copy()
+        values[at] *= factor
+        return failing(peak, replace(result, sharpness=values))
+
+    assert scaled((0, 1, 0), 0.5) == {"simpler-white"}
+    assert scaled((0, 0, 1), 6) == {"simpler-raw"}
+    assert scaled((0, 0, 0), 1.45) == set()
+    assert scaled((0, 1, 0), 4) == {"geometry"}
+    early = replace(result, sharpness=sharpness[..., ::-1])
+    assert failing(peak, early) == {"last"}
 
 
 def ribbons(tail, head):

@@ -1,6 +1,7 @@
 """The Hessian spectrum of linear networks.
 
 - balance: Balance of the layers along training: flow, weight decay, edge of stability
+- bound: Upper bound of the sharpness along training, by depth
 - counts: Non-zero eigenvalues of rectangular networks, counted
 - depth: Sharpness by depth and label imbalance, trained and predicted
 - edge: Sharpness against the learning rate, up to the edge of stability and beyond
@@ -13,7 +14,8 @@
 - fig3: Sum of eigenvalues along training, sampled and in closed form
 - fig4: Error of Eq. (15) for the top ten eigenvalues of two layers
 - flattening: Early flattening: sharpness, trace and parameter norm of new networks
-- size: Sharpness of balanced solutions against the number of samples
+- peak: Peak sharpness along training against label imbalance, on white and raw inputs
+- samples: Sharpness against the number of samples: white, raw, and the disputed setting
 """
 
 from typing import Any

@@ -35,6 +35,7 @@ class SweepConfig(_training.TrainingConfig):
     scale: float = 0.5
     white: bool = True  # whether the inputs are whitened
     repeats: int = 1  # independent starts
+    records: int = 4  # epochs at which the sharpness is taken
 
 
 class SweepResult(kit.Frozen):
@@ -88,7 +89,9 @@ def run_sweep(
 def _train(item: kit.Item) -> dict[str, Any]:
     moments, facts = read_moments(item, white=item["white"])
     measure = linear_measurements(moments, ["sharpness"])
-    run = _training.train_item(item, moments, measure, _training.record_times(item["epochs"]))
+    run = _training.train_item(
+        item, moments, measure, _training.record_times(item["epochs"], item["records"])
+    )
     history = run.measured["sharpness"]
     return {
         "trained": history[-1],
@@ -150,7 +153,7 @@ def plot_sweep(result: SweepResult, trained: str) -> kit.Figure:
         result: What to draw.
         trained: What to call the trained networks.
     """
-    figure, axes = _training.panels(result.data, sharey=True)
+    figure, axes = _training.panels(result.data, result.samples, sharey=True)
     draw_sweep(result, axes, trained)
     add_legend(figure, axes)
     return figure

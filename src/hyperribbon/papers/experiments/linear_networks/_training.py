@@ -119,10 +119,15 @@ def start_weights(item: kit.Item, outputs: int, inputs: int) -> list[np.ndarray]
     )
 
 
-def record_times(epochs: int, records: int = 12) -> list[int]:
+def record_times(epochs: int, records: int) -> list[int]:
     """Return so many epochs from 0 to `epochs`, denser early."""
     later = np.geomspace(min(30, epochs), epochs, records - 1)
     return sorted({0, *later.astype(int).tolist(), epochs})
+
+
+def even_times(epochs: int, records: int) -> list[int]:
+    """Return so many epochs from 0 to `epochs`, evenly spaced."""
+    return sorted({round(time) for time in np.linspace(0, epochs, records)})
 
 
 def label_epochs(axis: Any, epochs: np.ndarray) -> None:
@@ -140,13 +145,22 @@ def panel_title(data: str, samples: np.ndarray | int) -> str:
     return f"{NAMES[data]}, {images}"
 
 
-def panels(data: list[str], *, sharey: bool = False) -> tuple[kit.Figure, np.ndarray]:
-    """Return a figure with one titled panel for each data set, side by side."""
+def panels(
+    data: list[str], samples: np.ndarray | None = None, *, sharey: bool = False
+) -> tuple[kit.Figure, np.ndarray]:
+    """Return a figure with one panel for each data set, side by side, titled with its images.
+
+    Args:
+        data: Names of the data sets, m.
+        samples: (m, ...), images used; None to leave them out of the titles.
+        sharey: Whether all panels have one scale.
+    """
     several = len(data) > 1
     width, ratio = ("full", 0.95) if several else ("column", 0.75)
     figure, axes = kit.new_figure(
         1, len(data), width=width, ratio=ratio, squeeze=False, sharey=sharey
     )
-    for axis, name in zip(axes[0], data, strict=True):
-        axis.set_title(NAMES[name])
+    for row, (axis, name) in enumerate(zip(axes[0], data, strict=True)):
+        title = NAMES[name] if samples is None else panel_title(name, samples[row])
+        axis.set_title(title, fontsize=8)
     return figure, axes[0]

@@ -30,15 +30,6 @@ STATEMENTS = kit.at_scale(
         kit.Band.at_most(0.0, "printed"),
         setting=_SETTING,
     ),
-    kit.says(
-        "peak",
-        "Sec. 4, on Fig. 2 (a)",
-        "peak-sharpness is strongly influenced by the input-geometry",
-        "The largest sharpness along training on raw inputs is at least twice that of a balanced "
-        "minimum on white ones.",
-        kit.Band.at_least(2.0, "words"),
-        setting=_SETTING,
-    ),
     kit.observe(
         "any-inputs",
         "Eq. (9)",
@@ -106,10 +97,6 @@ def measure(result: _sweeps.SweepResult) -> kit.Measurements:
             f"to {ratio.max():.3g} times as sharp",
         ),
         "inconsistent": _sweeps.measure_rise(result.trained),
-        "peak": kit.over_seeds(
-            [(result.peak[..., 0] / result.general).min()],
-            "peak over the white prediction, the least of all sets and shares",
-        ),
         "any-inputs": kit.over_seeds(
             [np.abs(result.trained[..., 0] / result.exact - 1).max()],
             "largest relative difference; the loss ends up to "
