@@ -58,6 +58,7 @@ def draw(chart: Chart, ax: Axes | None = None) -> Figure:
     if chart.is_spatial:
         axis.set_zlabel(_plain(chart.z_label))
         axis.tick_params(labelsize=6)
+        axis.locator_params(nbins=4)  # labels of a path's short side would touch
     if chart.log_x:
         axis.set_xscale("log")
     if chart.log_y:
