@@ -4,10 +4,19 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from hyperribbon.core import numpy_generator
 from hyperribbon.papers.experiments import Experiment
-from hyperribbon.papers.experiments.fluctuations import discrete, fig2a, fig8a, fig9a, relaxation
+from hyperribbon.papers.experiments.fluctuations import (
+    appendix_a,
+    discrete,
+    fig2a,
+    fig8a,
+    fig9a,
+    optimisers,
+    relaxation,
+)
 from hyperribbon.papers.experiments.fluctuations._regression import (
     data_sets,
     regression,
@@ -143,7 +152,7 @@ def two_layer_result(D1, D2=1.0, chains=10**6):
     variances = D1 / (D1 + D2)
     loss = 0.5 * 0.02 * 0.01 * D1
     exponent, small = (theory.fit_exponent(D1 / (D1 + d), D1) for d in (D2, 100 * D2))
-    measured = (variances, variances, variances, loss, variances, loss)
+    measured = (variances, variances, variances, loss, variances, loss, loss, loss)
     exponents = (exponent + 0.2, 0.01, 0.2, exponent, small, 0.01, small)  # the bias is taken off
     return fig9a.Result(0.02, 0.1, D1, D2, *measured, *exponents, chains)
 
@@ -204,3 +213,30 @@ def test_relaxation_is_judged_against_its_closed_form():
     assert set(verdicts(relaxation, result).values()) == {"holds"}
     slower = dataclasses.replace(result, correlations=np.sqrt(decayed), variances=0.5 * grown + 0.1)
     assert set(verdicts(relaxation, slower).values()) == {"fails"}
+
+
+def test_the_tanh_network_has_the_gradient_of_torch():
+    draws = np.random.default_rng(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    x, y = draws.normal(size=(2, 5, 3)), draws.normal(size=(2, 5))
+    w = draws.normal(size=(2, sum(p.numel() for p in model.parameters())))
+    found = appendix_a._gradient(w, x, y, 4)
+    for chain in range(2):
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(w[chain]), model.parameters())
+        model.zero_grad()
+        outputs = model(torch.from_numpy(x[chain]))[:, 0]
+        (((outputs - torch.from_numpy(y[chain])) ** 2).mean() / 2).backward()
+        theirs = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+        np.testing.assert_allclose(found[chain], theirs.numpy(), atol=1e-12)
+
+
+def test_a_theory_without_momentum_is_noticed():
+    ones = np.ones((len(optimisers.RULES), 2))
+    plain = ones.copy()
+    plain[1] = 1 / 12
+    result = optimisers.Result(ones, ones, plain, 1e-3 * ones)
+    assert verdicts(optimisers, result)["rows"] == "holds"
+    measured = optimisers.measure(result)["plain-theory"]
+    assert measured.values[0] == pytest.approx(12)
+    off = dataclasses.replace(result, predicted=1.1 * ones)
+    assert verdicts(optimisers, off)["rows"] == "fails"

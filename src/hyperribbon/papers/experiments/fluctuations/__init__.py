@@ -1,5 +1,6 @@
 """Weight fluctuations under SGD.
 
+- appendix_a: A nonlinear network and its linearisation
 - bias: Measured exponent against number of samples
 - discrete: Continuum and discrete time
 - fig2a: Variance of the projector on the data
@@ -18,7 +19,9 @@
 - fig8c: Fluctuations from a standard start
 - fig9a: Loss along the modes of the second layer
 - fig9b: Loss along the modes of the first layer
+- networks: Variance and flatness in three networks
 - nonlinear: Variance and flatness beyond linear networks
+- optimisers: Theory of the optimiser in use
 - relaxation: Relaxation of two-layer modes
 - sampling: Three ways to draw minibatches
 - table1: Stationary properties of linear regression
