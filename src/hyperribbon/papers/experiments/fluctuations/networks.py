@@ -112,7 +112,7 @@ def compute(config: Config, context: kit.Context) -> Result:
     names = ("psi", "ratio", "resolved", "stationary")
     first = range(0, len(parts), len(RULES) * config.networks)
     layers = {kind: parts[place]["layers"] for kind, place in zip(KINDS, first, strict=True)}
-    return Result(*(grid(name) for name in names), layers)
+    return Result(*(grid(name) for name in names), layers=layers)
 
 
 class _Rows(nn.Module):
