@@ -121,7 +121,7 @@ class _Rows(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Linear(8, 12)
-        self.place = nn.Parameter(torch.zeros(8, 12))
+        self.place = nn.Parameter(torch.zeros(8, 12, device="cpu"))
         self.block = nn.TransformerEncoderLayer(12, 2, 16, dropout=0.0, batch_first=True)
         self.head = nn.Linear(12, 10)
 
@@ -165,7 +165,7 @@ def _measure(item: kit.Item) -> dict[str, Any]:
             if parameter.ndim > 1:
                 scale = parameter[0].numel() ** -0.5
                 parameter.copy_(scale * torch.from_numpy(rng.normal(size=parameter.shape)))
-    drawing = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    drawing = torch.Generator("cpu").manual_seed(int(rng.integers(2**31)))
     name, sampling = item["rule"].split(", ")
     options: dict[str, Any] = {"shuffle": True, "generator": drawing}
     if sampling == "independent":
