@@ -6,12 +6,7 @@ import torch
 
 from hyperribbon.spectra import eigsh
 from hyperribbon.spectra.krylov import convergence
-from hyperribbon.spectra.krylov.convergence import (
-    DOUBT,
-    Evidence,
-    complement_limits,
-    tolerances,
-)
+from hyperribbon.spectra.krylov.convergence import DOUBT, Evidence, copies, tolerances
 from hyperribbon.spectra.krylov.lanczos import Search
 from hyperribbon.spectra.products import Products
 
@@ -109,44 +104,11 @@ def test_tolerances_are_relative_to_the_value_or_to_a_tenth_of_the_norm():
     torch.testing.assert_close(tolerances(values, 10.0, 1e-9, 1e-6), torch.full((4,), 1e-8))
 
 
-def test_a_basis_beside_which_the_operator_is_pushed_down_gives_no_more_room():
-    """Residuals of larger Ritz values push B down in their own direction only."""
-    ritz = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    residuals = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    slack = torch.tensor([0.1], dtype=torch.float64)
-    ((_, limit),) = complement_limits(ritz, residuals, ritz[:1], slack, "LA")
-    assert limit == pytest.approx(1.1)
-
-
-def test_within_the_limits_beside_a_basis_no_eigenvalue_is_missing(matrix_of):
-    """Any matrix with a given part on a basis and B within the limits has its Ritz values on top.
-
-    The largest such B, limit · 1 orthogonal to the basis, is the hardest; 1% more of the room
-    between the limit and the wanted value breaks it where the residuals are not negligible.
-    """
-    rng = np.random.default_rng(0)
-    broken = 0
-    for _ in range(40):
-        ritz = torch.from_numpy(np.sort(rng.uniform(-1, 1, size=6)))
-        residuals = torch.from_numpy(rng.normal(size=(2, 6)) * rng.choice([1e-2, 0.1, 0.5]))
-        residuals[:, 4:] *= 1e-3
-        slack = torch.full((2,), 1e-2, dtype=torch.float64)
-        for which, wanted in (("LA", ritz[4:]), ("SA", ritz[:2])):
-            if which == "SA":
-                residuals = residuals.flip(1)
-            ((sign, limit),) = complement_limits(ritz, residuals, wanted, slack, which)
-            for excess in (0.0, 0.02):
-                B = sign * (limit + excess) * torch.eye(8, dtype=torch.float64)
-                coupling = torch.cat([residuals, torch.zeros(6, 6, dtype=torch.float64)])
-                A = torch.cat(
-                    [torch.cat([ritz.diag(), coupling.T], 1), torch.cat([coupling, B], 1)]
-                )
-                values = torch.linalg.eigvalsh(A)
-                outer = values[-2:] if which == "LA" else values[:2]
-                is_right = bool(((outer - wanted).abs() <= slack + 1e-12).all())
-                assert is_right or excess
-                broken += not is_right
-    assert broken > 20
+def test_copies_count_where_they_would_change_another_value():
+    values, slack = torch.tensor([1.0, 5.0, 5.0001]), torch.full((3,), 0.01)
+    starts, count = copies(values, slack, "LA")
+    torch.testing.assert_close(starts, values - 0.005)
+    assert count.tolist() == [[False, True, True], [False] * 3, [False] * 3]
 
 
 def test_bounds_hold_and_are_infinite_where_nothing_is_shown(diagonal_of):

@@ -76,7 +76,7 @@ def eigsh(
     missing, such as a second copy of a repeated eigenvalue. "full" shows that none is missing: the
     i-th eigenvalue that was asked for lies within `bounds` of the i-th one listed. Lanczos shows it
     from the growth of its chain, see `Evidence`, and is wrong with a probability below 0.001 of its
-    random start; that takes about 1.3 times the products. The dense methods see all eigenvalues.
+    random start; that takes about 1.5 times the products. The dense methods see all eigenvalues.
 
     Methods: "dense" forms the matrix; "gram" uses A = FᵀF through the smaller FFᵀ, for operators
     that have `gram()`; "lanczos" is thick-restart Lanczos with full reorthogonalisation on the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, log, pi, sqrt
+from math import log, pi, sqrt
 
 import torch
 
@@ -10,7 +10,8 @@ DOUBT = 0.001
 """Probability allowed for an eigenvalue that was asked for to stay unseen."""
 
 _SMALL = 0.1  # part of ‖A‖ below which eigenvalues are no longer wanted relative to themselves
-_POINTS = 8  # between a wanted value and the end of its tolerance, where eigenvalues are counted
+_SEEN = 0.5  # of a tolerance: eigenvalues that close to a wanted one are not told from it
+_INSIDE = 0.999  # points on an edge are outside
 
 
 def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
@@ -58,6 +59,16 @@ def directions(values: torch.Tensor, which: str) -> torch.Tensor:
     return torch.cat(
         [-torch.ones(low, device="cpu"), torch.ones(len(values) - low, device="cpu")]
     ).to(values)
+
+
+def beyond(
+    points: torch.Tensor, values: torch.Tensor, slack: torch.Tensor, which: str
+) -> torch.Tensor:
+    """Return (k, n), whether points (n,) lie further out than values (k,) by at least a slack."""
+    if which == "LM":
+        return points.abs().unsqueeze(0) >= (values.abs() + slack).unsqueeze(1)
+    signs = directions(values, which)
+    return signs.unsqueeze(1) * points.unsqueeze(0) >= (signs * values + slack).unsqueeze(1)
 
 
 class Evidence:
@@ -128,49 +139,29 @@ class Evidence:
         is_outside = (points < nodes.min()) | (points > nodes.max())
         return torch.where(is_outside, growth + shares.log1p() / 2, growth)
 
+    def shows(self, values: torch.Tensor, slack: torch.Tensor, which: str) -> torch.Tensor:
+        """Return for each wanted value (k,) whether nothing unseen lies further out by its slack.
 
-def complement_limits(
-    ritz: torch.Tensor,
-    residuals: torch.Tensor,
-    values: torch.Tensor,
-    slack: torch.Tensor,
-    which: str,
-) -> list[tuple[int, float]]:
-    """Return how far out A may reach beside a basis if no wanted eigenvalue is to be missing.
+        Eigenvalues within half the slack of a wanted one count as copies of it, see `copies`.
+        """
+        near = _SEEN * slack
+        points = torch.cat([values + slack, values - slack, values + near, values - near])
+        if which == "LM":
+            outer = values.abs() + slack
+            points = torch.cat([points, outer, -outer])
+        gaps = (points.unsqueeze(1) - values.unsqueeze(0)).abs()
+        settled = self.excludes(points) | (gaps < _INSIDE * near).any(1)
+        return (settled | ~beyond(points, values, slack, which)).all(1)
 
-    With Ritz values θ of a basis V and residuals U R of its Ritz vectors, A − x is congruent to
 
-        (θ − x) ⊕ (B + U Γ(x) Uᵀ − x),    Γ(x) = R (x − θ)⁻¹ Rᵀ,
+def copies(
+    values: torch.Tensor, slack: torch.Tensor, which: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where copies of wanted values (k,) begin, and whether (k, k) they would count.
 
-    B being A on what is orthogonal to V. So by Sylvester's law of inertia A has as many eigenvalues
-    above x as there are Ritz values, if B ≤ x − γ with the largest eigenvalue γ of U Γ(x) Uᵀ: that
-    of Γ(x), or 0 if it is negative. A wanted value λ is right if that holds for some x between λ
-    and λ + slack.
-
-    Args:
-        ritz: θ, (m,).
-        residuals: R, (c, m).
-        values: Wanted Ritz values (k,), ascending.
-        slack: (k,), how far eigenvalues may be from them.
-        which: Where they are wanted.
-
-    Returns:
-        The sign of each end they are wanted from, and the largest eigenvalue allowed to B times it.
+    A copy of the second value counts for the first one when it may lie further out by more than
+    the slack: if it had not been seen, the first value would be another than was asked for.
     """
-    limits = []
-    signs = directions(values, which)
-    parts = torch.arange(1, _POINTS + 1, dtype=values.dtype, device="cpu") / _POINTS
-    for sign in (1, -1):
-        mine = torch.ones_like(signs, dtype=torch.bool) if which == "LM" else signs == sign
-        if not bool(mine.any()):
-            continue
-        sizes = values[mine].abs() if which == "LM" else sign * values[mine]
-        points = sizes.unsqueeze(1) + slack[mine].unsqueeze(1) * parts
-        room = points
-        if len(residuals):
-            inverse = 1 / (points.unsqueeze(2) - sign * ritz)
-            gamma = torch.einsum("am,knm,bm->knab", residuals, inverse, residuals)
-            room = points - torch.linalg.eigvalsh(gamma.nan_to_num())[..., -1].clamp_min(0.0)
-            room = torch.where(gamma.isfinite().all(-1).all(-1), room, -inf)
-        limits.append((sign, float(room.amax(1).min())))
-    return limits
+    outwards = directions(values, which) * _SEEN * slack
+    count = beyond(values + outwards, values, slack, which) & (slack > 0)
+    return values - outwards, count

@@ -14,7 +14,7 @@ import torch
 from hyperribbon.spectra.krylov.basis import Basis
 from hyperribbon.spectra.krylov.convergence import (
     Evidence,
-    complement_limits,
+    copies,
     directions,
     select,
     tolerances,
@@ -68,9 +68,10 @@ def lanczos(
     with full reorthogonalisation) until all wanted residuals are below their `tolerances` and the
     chain has shown, see `Evidence`, that none lies beyond the outermost one.
 
-    With `is_full` a second chain starts at a random vector orthogonal to the basis, and shows that
-    the operator reaches too little beside the basis for an eigenvalue to be missing, such as
-    another copy of one that a chain sees only once (see `complement_limits`); or it finds it.
+    With `is_full` it goes on until the chain has shown that no eigenvalue beyond any of them has
+    gone unseen. A chain sees only one copy of an eigenvalue, so where another copy would
+    count, a second chain starts at a random vector orthogonal to everything known, and shows that
+    there is none, or finds it.
 
     A warm start begins a chain at the sum of the vectors given: k products then span what k old
     eigenvectors span, and every further one improves all of them at once. It proves nothing of
@@ -96,47 +97,51 @@ def lanczos(
     deadline = monotonic() + max_seconds
     search = Search(products, k, which, tol, capacity, storage)
     start = None if start is None or not bool(start.any()) else start
-    everything = torch.ones(k, dtype=torch.bool, device="cpu")
-    first: Evidence | None = None
-    is_complete = False  # whether a second chain has shown that nothing is missing
+    confirmed = False  # whether a second chain has found no other copies
     try:
         is_random = start is None
         search.begin_chain(
             draw() if start is None else _warm_start(products, start, draw), random=is_random
         )
         first = search.evidence
+        expected = None  # the values that a second chain, if any, should not change
         while True:
             search.rayleigh_ritz()
             if search.basis.is_complete or products.matvecs >= max_matvecs:
                 break
             if search.basis.size >= k and products.is_late(deadline):
                 break
-            if search.limits:
-                answer = search.complement_is_within_limits()
-                if answer is None:
+            shown = search.shown_by(first)
+            if not is_full:
+                if not search.is_solved:
+                    search.improve(draw)
+                elif search.evidence is not first or first is None or search.ends_are(shown):
+                    break
+                else:
                     search.extend_chain(draw)
-                    continue
-                is_complete, search.is_strict, search.limits = answer, not answer, []
-            by_first_chain = not is_full or search.wants_ends_only
-            if not search.is_solved:
-                search.improve(draw)
-            elif is_complete or (by_first_chain and search.ends_are_shown_by(first)):
-                break
-            elif by_first_chain and first is not None and search.evidence is first:
+                continue
+            is_shown = bool(shown.all())
+            if expected is not None and search.chain_is_over(any_value=not is_shown):
+                confirmed = search.agrees_with(expected)
+                expected = None
+            if expected is not None or (search.evidence is first and first and not is_shown):
                 search.extend_chain(draw)
-            elif is_full:
-                search.begin_second_chain(draw)
+            elif not search.is_solved:
+                search.improve(draw)
+            elif confirmed or not search.boundaries(any_value=not is_shown):
+                return search.pairs(shown=torch.ones(k, dtype=torch.bool, device="cpu"))
             else:
-                break
+                expected = search.wanted_values
+                search.begin_chain(draw())
     except StoppedError:
         if search.basis.size < k:
             raise
         products.should_stop = None  # the product that measures rounding is still made
         search.rayleigh_ritz()
-        return search.pairs(shown=~everything)
-    if is_complete or search.basis.is_complete:
-        return search.pairs(shown=everything)
-    return search.pairs(shown=search.shown_by(first))
+        return search.pairs(shown=torch.zeros(k, dtype=torch.bool, device="cpu"))
+    if search.basis.is_complete:
+        return search.pairs(shown=torch.ones(k, dtype=torch.bool, device="cpu"))
+    return search.pairs(shown=search.shown_by(first) & (confirmed | ~search.has_rivals()))
 
 
 def _warm_start(
@@ -175,16 +180,14 @@ class Search:
         self.k, self.which = k, which
         self.reachable = 20 * torch.finfo(products.dtype).eps
         self.tol = tol
-        self.norm = 0.0
         self.chain: int | None = None  # first vector of the current chain; None: no chain
         self.evidence: Evidence | None = None  # of the current chain, when its start was random
-        self.limits: list[tuple[int, float]] = []  # what the operator has to keep beside the basis
-        self.is_strict = False  # whether it broke them once
 
     def begin_chain(self, row: torch.Tensor, *, random: bool = True) -> None:
         """Start a chain at a new direction (1, P), with room to grow."""
         self.leave_chain()
-        self._make_room()
+        if self.basis.size and self.basis.capacity - self.basis.size < _ROOM:
+            self._restart()
         chain = self.basis.size
         self.basis.add(row)
         self.chain = chain
@@ -198,7 +201,7 @@ class Search:
         """Update the Ritz pairs and what the chain proves."""
         self.values, self.coefficients = self.basis.ritz()
         self.wanted = select(self.values, self.k, self.which)
-        self.norm = max(self.norm, float(self.values.abs().max()))  # of all bases so far
+        self.norm = float(self.values.abs().max())
         if self.chain is not None and self.evidence is not None:
             nodes, turned = self.values, self.coefficients
             if self.chain:
@@ -229,77 +232,72 @@ class Search:
     @property
     def is_solved(self) -> bool:
         """Whether all k wanted pairs are there with residuals below the tolerance."""
-        return len(self.wanted) == self.k and bool((self.residual_norms <= self._goal).all())
-
-    @property
-    def _goal(self) -> torch.Tensor:
-        """Residuals to reach: half of what is tolerated where the limits have to be wide."""
-        return self.slack / 2 if self.is_strict else self.slack
-
-    @property
-    def wants_ends_only(self) -> bool:
-        """Whether only outermost eigenvalues are wanted, which a first chain shows by itself."""
-        return self.k <= (2 if self.which == "BE" else 1)
+        return len(self.wanted) == self.k and bool((self.residual_norms <= self.slack).all())
 
     def shown_by(self, evidence: Evidence | None) -> torch.Tensor:
-        """Return which wanted values (k,) are outermost with nothing unseen further out."""
-        values, slack = self.wanted_values, self.slack
-        shown = torch.zeros(len(values), dtype=torch.bool, device="cpu")
-        if evidence is None or not len(values):
-            return shown
+        """Return for each wanted value whether nothing unseen, copies apart, lies further out."""
+        if evidence is None:
+            return torch.zeros(len(self.wanted), dtype=torch.bool, device="cpu")
+        return evidence.shows(self.wanted_values, self.slack, self.which)
+
+    def ends_are(self, shown: torch.Tensor) -> bool:
+        """Whether the outermost wanted value, or both for "BE", is among those shown (k,)."""
+        values = self.wanted_values
         if self.which == "LM":
-            last = values.abs().argmax()
-            reach = values[last].abs() + slack[last]
-            shown[last] = evidence.excludes(torch.stack([reach, -reach])).all()
-            return shown
+            return bool(shown[values.abs().argmax()])
         ends = directions(values, self.which)
-        if ends[-1] > 0:
-            shown[-1] = evidence.excludes(values[-1:] + slack[-1:])
-        if ends[0] < 0:
-            shown[0] = evidence.excludes(values[:1] - slack[:1])
-        return shown
+        return bool((shown[-1] | (ends[-1] < 0)) & (shown[0] | (ends[0] > 0)))
 
-    def ends_are_shown_by(self, evidence: Evidence | None) -> bool:
-        """Whether nothing unseen lies beyond the outermost wanted value, or both for "BE"."""
-        count = 2 if self.which == "BE" and self.k > 1 else 1
-        return int(self.shown_by(evidence).sum()) == count
+    def has_rivals(self) -> torch.Tensor:
+        """Return for each wanted value whether a copy of another one, if unseen, would count."""
+        return copies(self.wanted_values, self.slack, self.which)[1].any(1)
 
-    def begin_second_chain(self, draw: Callable[[], torch.Tensor]) -> None:
-        """Start a chain that shows whether something wanted is missing beside the basis.
+    def agrees_with(self, expected: torch.Tensor) -> bool:
+        """Whether the wanted values are still the expected ones, to the tolerance."""
+        found, slack = self.wanted_values, self.slack
+        if self.which == "LM":  # of opposite values either may be listed
+            expected, found, slack = (x.abs().sort().values for x in (expected, found, slack))
+        return bool(((found - expected).abs() <= slack).all())
 
-        The basis holds all Ritz vectors the first time, which leaves little to look through, but
-        those with large residuals narrow the limits. Where these were not kept, it holds the wanted
-        ones only, with residuals that leave the limits beyond them.
+    def boundaries(self, *, any_value: bool) -> list[tuple[int, float]]:
+        """Return the ends at which something wanted may be missing, and from where on.
+
+        Args:
+            any_value: Whether any eigenvalue may be missing, or only copies of those that are
+                there.
+
+        Returns:
+            The sign of each end, and where it starts, times the sign.
         """
-        self.leave_chain()
-        if self.is_strict:
-            self._keep(self.k)
-        else:
-            self._make_room()
-        self.rayleigh_ritz()
-        residuals = self.basis.weights @ self.coefficients
-        self.limits = complement_limits(
-            self.values, residuals, self.wanted_values, self.slack, self.which
-        )
-        self.begin_chain(draw())
+        values, slack = self.wanted_values, self.slack
+        signs = directions(values, self.which)
+        if any_value and self.which == "LM":
+            return [(sign, float((values.abs() + slack).min())) for sign in (1, -1)]
+        starts, count = copies(values, slack, self.which)
+        matter = count.any(0)
+        if any_value:
+            starts, matter = values + signs * slack, torch.ones_like(matter)
+        ends = [(sign, sign * starts[matter & (signs == sign)]) for sign in (1, -1)]
+        return [(sign, float(some.min())) for sign, some in ends if len(some)]
 
-    def complement_is_within_limits(self) -> bool | None:
-        """Return whether the operator keeps the limits beside the basis; None while unknown."""
+    def chain_is_over(self, *, any_value: bool) -> bool:
+        """Whether the current chain has found all there is beyond the boundaries."""
         if self.chain is None or self.evidence is None:
-            return False
-        is_within = True
-        for sign, limit in self.limits:
-            if float((sign * self.evidence.nodes).max()) > limit:
+            return True
+        step, nodes = float(self.slack.min()), self.evidence.nodes
+        for sign, boundary in self.boundaries(any_value=any_value):
+            edge = max(boundary, float((sign * nodes).max()) + step)
+            if not bool(
+                self.evidence.excludes(torch.tensor([sign * edge], device="cpu").to(nodes))
+            ):
                 return False
-            point = torch.tensor([sign * limit], dtype=self.values.dtype, device="cpu")
-            is_within &= bool(self.evidence.excludes(point))
-        return True if is_within else None
+        return True
 
     def improve(self, draw: Callable[[], torch.Tensor]) -> None:
         """Bring the wanted pairs closer: along the chain, or what it leaves of the residuals."""
         if self.chain is not None:
             last = self.basis.coupling * self.coefficients[-1, self.wanted].abs()
-            if len(self.wanted) < self.k or bool((last > self._goal).any()):
+            if len(self.wanted) < self.k or bool((last > self.slack).any()):
                 self.extend_chain(draw)
                 return
         self.reduce_residuals(draw)
@@ -318,7 +316,7 @@ class Search:
 
     def reduce_residuals(self, draw: Callable[[], torch.Tensor]) -> None:
         """Add the leading principal direction of the residuals that are too large."""
-        large = self._outside[:, self.residual_norms > self._goal]
+        large = self._outside[:, self.residual_norms > self.slack]
         self.leave_chain()
         if large.numel() == 0:
             self.begin_chain(draw())
@@ -366,11 +364,6 @@ class Search:
             floor = self.reachable * self.norm
         return Pairs(values, rows, residuals, bounds, residuals <= limits, floor)
 
-    def _make_room(self) -> None:
-        """Restart where a new chain would have little room."""
-        if self.basis.size and self.basis.capacity - self.basis.size < _ROOM:
-            self._restart()
-
     def _restart(self) -> None:
         """Keep the outer Ritz vectors, so that a third of the room beyond the wanted ones is used.
 
@@ -379,16 +372,12 @@ class Search:
         """
         known = self.chain or 0
         room = self.basis.capacity - known
-        self._keep(room // 3 if known else self.k + (room - self.k) // 3)
-
-    def _keep(self, count: int) -> None:
-        """Keep so many outer Ritz vectors of the chain, or of the basis where it is the first."""
-        known = self.chain or 0
         values, coefficients = self.basis.ritz(known)
-        if count >= len(values) or self.basis.capacity == self.basis.products.size:
+        kept = room // 3 if known else self.k + (room - self.k) // 3
+        if kept >= len(values) or self.basis.capacity == self.basis.products.size:
             return
         inner = torch.ones(len(values), dtype=torch.bool, device="cpu")
-        inner[select(values, count, self.which)] = False
+        inner[select(values, kept, self.which)] = False
         if self.evidence is not None:
             self.evidence.drop(values[inner])
         old = torch.eye(known, dtype=torch.float64, device="cpu")
