@@ -229,20 +229,15 @@ def discrete_covariance(
     H, samples = hessian(X), X.shape[1]
     additive = noise_covariance(X, Y, batch_size, replacement=replacement)
     factor = batch_factor(samples, batch_size, replacement)
+    check_second_moments(X, lr, factor)
     M = lyapunov_covariance(H, additive, lr, time="discrete")
-    change, growing = np.trace(M), 0
     for _ in range(10_000):
         fed_back = (X * np.einsum("np,np->p", X, M @ X)) @ X.T / samples - H @ M @ H
         noise = additive + factor * (fed_back + fed_back.T) / 2
-        following = lyapunov_covariance(H, noise, lr, time="discrete")
-        previous, change = change, np.trace(following - M)
-        M = following
-        if change <= rtol * np.trace(M):
+        previous, M = M, lyapunov_covariance(H, noise, lr, time="discrete")
+        if np.trace(M - previous) <= rtol * np.trace(M):
             return M
-        growing = growing + 1 if change >= previous else 0
-        if growing == 20 or not np.isfinite(change):
-            break
-    reason = "the covariance grows without bound: the noise of each step feeds on the fluctuations"
+    reason = "it is so near its largest value that the covariance was not found in 10,000 rounds"
     raise ArgumentError("lr", lr, reason, "Use a smaller learning rate or a larger batch.")
 
 

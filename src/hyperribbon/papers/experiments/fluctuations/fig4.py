@@ -144,7 +144,7 @@ def plot(result: Result) -> kit.Figure:
     right.loglog(result.times, abs(result.theory[:, 0]), "--", color=color, label="Eq. (2.27)")
     right.axvline(result.slowest, color="0.6", lw=0.8, ls=":", label=r"$1/\omega_0$")
     right.set(xlabel=r"time $t = \lambda\tau$", ylabel="loss, $|z_0|$")
-    right.legend()
+    right.legend(fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 

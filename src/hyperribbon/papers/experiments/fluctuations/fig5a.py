@@ -165,8 +165,8 @@ def plot(result: Result) -> kit.Figure:
     axis.axvline(result.samples, color="0.7", lw=0.8)
     axis.set(yscale="log", ylim=(result.limit * 1e-2, None))
     axis.set(xlabel="input dimension N", ylabel="variance of the weights, loss")
-    axis.legend(fontsize=7, loc="upper right")
     axis.set_title("N > P: variance over time is exactly zero", fontsize=8)
+    axis.legend(fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.1))
     return figure
 
 

@@ -146,7 +146,7 @@ def plot(result: Result) -> kit.Figure:
         left.loglog(x, values, "--", color=color, label=f"{name} $|q|$ of $Q$")
     left.axhline(1, color="0.7", lw=0.8)
     left.set(xlabel="P/N − 1", ylabel=r"eigenvalues [$\lambda\sigma_\epsilon^2/2S$]")
-    left.legend(fontsize=6)
+    left.legend(fontsize=6, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     for values, style, color, label in (
         (result.current / result.current.max(), "-o", kit.COLORS[2], "largest $|q|$ over its peak"),
         (result.defect, "-s", kit.COLORS[3], r"$\|Q\|_F/\|C\|_F$"),
@@ -155,7 +155,7 @@ def plot(result: Result) -> kit.Figure:
     ):
         right.semilogx(x, values, style, ms=3, color=color, label=label)
     right.set(xlabel="P/N − 1", ylim=(0, 1.1))
-    right.legend(fontsize=6)
+    right.legend(fontsize=6, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 

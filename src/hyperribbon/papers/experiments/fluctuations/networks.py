@@ -198,7 +198,7 @@ def _measure(item: kit.Item) -> dict[str, Any]:
 
 def plot(result: Result) -> kit.Figure:
     """Draw ψ of every layer and seed, a panel per network, a row per optimiser and sampling."""
-    figure, axes = kit.new_figure(columns=3, width="full", ratio=0.9, sharey=True)
+    figure, axes = kit.new_figure(columns=3, width="full", ratio=1.3, sharey=True)
     place = np.arange(len(RULES))[::-1]
     for axis, kind, psi in zip(axes, KINDS, result.psi, strict=True):
         for layer, name in enumerate(result.layers[kind]):
@@ -211,7 +211,8 @@ def plot(result: Result) -> kit.Figure:
         axis.axvline(0, color="0.6", lw=0.8)
         axis.set(xlabel="ψ", title=kind, xlim=(-4, 6))
         axis.set_yticks(place, list(RULES))
-        axis.legend(fontsize=5, loc="upper right")
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25)}
+        axis.legend(fontsize=6, labelspacing=0.2, **below)
     return figure
 
 

@@ -263,7 +263,7 @@ def plot(result: Result) -> kit.Figure:
     left.set_ylabel("variance within windows")
     moving = result.motion[0, SCHEMES.index("shuffle")]
     left.set_title(f"steady motion, removed here: {moving:.1%} of the first mode", fontsize=8)
-    left.legend()
+    left.legend(fontsize=7, loc="lower left")
     right.legend()
     return figure
 
